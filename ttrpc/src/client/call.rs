@@ -1,0 +1,319 @@
+//! One call, from the moment when its Request is queued until it is over.
+//!
+//! [`Call`] is shared by caller, sender and receiver; [`OpenCall`] is the caller's end of it, and
+//! the call is given up when it is dropped.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::time::Instant;
+
+use super::{
+    connection::{Connection, Handle},
+    options::{CallOptions, timeout_nano},
+};
+use crate::{
+    Status,
+    proto::{
+        frame::{Flags, FrameType, HEADER_LEN, Header},
+        message::RequestParts,
+        stream::Kind,
+        table::ClientTable,
+    },
+    transport::{
+        encode::Frame,
+        inbox::Inbox,
+        lock,
+        queue::{Queue, Room},
+    },
+};
+
+/// What a queued frame does, for the sender to know when it stamps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// Opens the stream.
+    Request,
+    /// Carries a message.
+    Message,
+    /// Closes this side.
+    Close,
+}
+
+/// A queued frame's call.
+#[derive(Debug)]
+pub(super) struct Tag {
+    pub(super) call: Arc<Call>,
+    pub(super) step: Step,
+}
+
+impl Tag {
+    /// The stream id for the frame; `None` if the frame is not to be sent.
+    pub(super) fn stamp(&self, table: &mut ClientTable<Arc<Call>>) -> Option<u32> {
+        let mut wire = lock(&self.call.wire);
+        match self.step {
+            Step::Request if wire.is_given_up => {
+                // It may have got an id at an attempt to write that the socket refused.
+                if let Some(id) = wire.id.take() {
+                    table.remove(id);
+                }
+                wire.is_silent = true;
+                None
+            }
+            Step::Request => {
+                if wire.id.is_none() {
+                    wire.id = table.open(self.call.kind, self.call.clone());
+                    wire.is_silent = wire.id.is_none();
+                }
+                if wire.is_silent {
+                    drop(wire);
+                    let status = "this connection has used up its stream ids; connect anew";
+                    self.call.end(Err(Status::unavailable(status)));
+                    return None;
+                }
+                wire.id
+            }
+            Step::Message | Step::Close if wire.is_silent => None,
+            Step::Message => wire.id,
+            Step::Close => {
+                wire.id.inspect(|&id| table.close_local(id));
+                wire.id
+            }
+        }
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Call {
+    kind: Kind,
+    pub(super) inbox: Inbox,
+    wire: Mutex<Wire>,
+    /// The receiver has told the queue that the caller is about to run.
+    is_announced: AtomicBool,
+}
+
+/// What the sender has to know of a call.
+#[derive(Debug, Default)]
+struct Wire {
+    id: Option<u32>,
+    /// The caller does not want the call any more.
+    is_given_up: bool,
+    /// Nothing more of this call goes onto the wire: its Request never did, or it is over.
+    is_silent: bool,
+}
+
+impl Call {
+    /// The call is over: answered by the server, or lost with the connection.
+    pub(super) fn end(&self, result: Result<Option<Bytes>, Status>) {
+        lock(&self.wire).is_silent = true;
+        let (last, end) = match result {
+            Ok(last) => (last, Ok(())),
+            Err(status) => (None, Err(status)),
+        };
+        self.inbox.end(last, end, || {});
+    }
+
+    /// A unary call's answer. The caller will probably make another call: the queue is told.
+    pub(super) fn answer(&self, result: Result<Bytes, Status>, queue: &Queue<Tag>) {
+        lock(&self.wire).is_silent = true;
+        let (last, end) = match result {
+            Ok(payload) => (Some(payload), Ok(())),
+            Err(status) => (None, Err(status)),
+        };
+        let announce = || {
+            self.is_announced.store(true, Relaxed);
+            queue.announce();
+        };
+        self.inbox.end(last, end, announce);
+    }
+
+    /// The server is done sending on the stream; this side may go on.
+    pub(super) fn close_remote(&self) {
+        self.inbox.end(None, Ok(()), || {});
+    }
+
+    /// Waits until nothing more of this call may go onto the wire.
+    pub(super) async fn over(&self) {
+        loop {
+            let mut changed = pin!(self.inbox.changed().notified());
+            changed.as_mut().enable();
+            if self.is_silent() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The kind of stream that the call opened.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether nothing more of this call goes onto the wire.
+    pub(super) fn is_silent(&self) -> bool {
+        lock(&self.wire).is_silent
+    }
+}
+
+/// The caller's end of a call. Dropped, it gives the call up: its table entry goes, and if its
+/// Request has not begun to be written it never is.
+#[derive(Debug)]
+pub(super) struct OpenCall {
+    handle: Arc<Handle>,
+    pub(super) call: Arc<Call>,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl OpenCall {
+    pub(super) fn connection(&self) -> &Connection {
+        self.handle.connection()
+    }
+
+    /// The caller has run after it was woken with an answer.
+    pub(super) fn retract(&self) {
+        if self.call.is_announced.swap(false, Relaxed) {
+            self.connection().queue.retract();
+        }
+    }
+
+    /// Ends the call because its deadline passed. The server knows the deadline and ends the
+    /// stream itself, so no close is sent, which it could take for a good end.
+    pub(super) fn pass_deadline(&self) -> Status {
+        let status = Status::deadline_exceeded("the call's deadline passed");
+        self.give_up();
+        lock(&self.call.wire).is_silent = true;
+        self.call.inbox.fail(status.clone());
+        status
+    }
+
+    fn give_up(&self) {
+        let mut wire = lock(&self.call.wire);
+        wire.is_given_up = true;
+        // A call that is over has left the table already.
+        let id = wire.id.filter(|_| !wire.is_silent);
+        drop(wire);
+        if let (Some(id), Some(table)) = (id, lock(&self.connection().table).as_mut()) {
+            table.remove(id);
+        }
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.call.inbox.abandon();
+        self.give_up();
+        self.retract();
+        self.connection().calls.add_permits(1);
+    }
+}
+
+/// All that is needed to open a call.
+#[derive(Debug)]
+pub(super) struct Opening<Req> {
+    pub(super) kind: Kind,
+    pub(super) service: &'static str,
+    pub(super) method: &'static str,
+    pub(super) request: Option<Req>,
+    pub(super) options: CallOptions,
+}
+
+impl<Req: Message> Opening<Req> {
+    /// Queues the Request if there is room for it now.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection.
+    pub(super) fn try_open(
+        &self,
+        handle: &Arc<Handle>,
+        deadline: Option<Instant>,
+    ) -> Result<Option<OpenCall>, Status> {
+        let connection = handle.connection();
+        let len = self.frame(deadline)?.len();
+        let Ok(permit) = connection.calls.try_acquire() else {
+            return if connection.calls.is_closed() {
+                Err(connection.unavailable())
+            } else {
+                Ok(None)
+            };
+        };
+        match connection.queue.try_reserve(len) {
+            Ok(Some(room)) => {
+                permit.forget();
+                self.push(handle, room, deadline).map(Some)
+            }
+            Ok(None) => Ok(None),
+            Err(_) => Err(connection.unavailable()),
+        }
+    }
+
+    /// Waits for room and queues the Request.
+    pub(super) async fn open(
+        &self,
+        handle: &Arc<Handle>,
+        deadline: Option<Instant>,
+    ) -> Result<OpenCall, Status> {
+        let connection = handle.connection();
+        let len = self.frame(deadline)?.len();
+        let Ok(permit) = connection.calls.acquire().await else {
+            return Err(connection.unavailable());
+        };
+        let Ok(room) = connection.queue.reserve(len).await else {
+            return Err(connection.unavailable());
+        };
+        permit.forget();
+        self.push(handle, room, deadline)
+    }
+
+    /// The Request's frame; its timeout is what is left now.
+    fn frame(&self, deadline: Option<Instant>) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+        let parts = RequestParts {
+            service: self.service,
+            method: self.method,
+            payload: self.request.as_ref(),
+            timeout_nano: timeout_nano(self.options.timeout, deadline),
+            metadata: &self.options.metadata,
+        };
+        let flags = match self.kind {
+            Kind::Unary => Flags::NONE,
+            Kind::ServerStreaming => Flags::REMOTE_CLOSED,
+            Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
+        };
+        // The sender writes the stream id when the frame's turn has come.
+        Frame::new(FrameType::Request, flags, 0, parts)
+    }
+
+    fn push(
+        &self,
+        handle: &Arc<Handle>,
+        room: Room<'_, Tag>,
+        deadline: Option<Instant>,
+    ) -> Result<OpenCall, Status> {
+        let call = Arc::new(Call {
+            kind: self.kind,
+            inbox: Inbox::default(),
+            wire: Mutex::default(),
+            is_announced: AtomicBool::new(false),
+        });
+        let tag = Tag { call: call.clone(), step: Step::Request };
+        let open = OpenCall { handle: handle.clone(), call, deadline };
+        let frame = self.frame(deadline)?;
+        if !frame.encode(|bytes| room.push(bytes, Some(tag), || true)) {
+            return Err(handle.connection().unavailable());
+        }
+        Ok(open)
+    }
+}
+
+/// A Data frame that closes this side; the sender writes the stream id.
+pub(super) fn close_frame() -> [u8; HEADER_LEN] {
+    let header =
+        Header { data_len: 0, stream_id: 0, frame_type: FrameType::Data, flags: Flags::END };
+    header.to_bytes()
+}

@@ -1,0 +1,170 @@
+//! A client's connection: what its callers, its sender and its receiver share.
+
+use std::sync::{Arc, Mutex, atomic::AtomicBool};
+
+use tokio::{
+    sync::{Semaphore, SetOnce},
+    task::AbortHandle,
+};
+
+use super::call::{Call, Tag};
+use super::receiver;
+use crate::{
+    ClientConfig, ConnectionError, Status,
+    proto::{frame::Header, table::ClientTable},
+    transport::{
+        io, lock,
+        queue::{Chunk, Queue},
+        sender,
+    },
+};
+
+/// Shared by the callers, the sender and the receiver. Its parts are locked one at a time, each for
+/// a few instructions; only [`Connection::stamp`] holds two, the table and then a call.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) config: ClientConfig,
+    pub(super) queue: Queue<Tag>,
+    /// `None` once the connection has ended.
+    pub(super) table: Mutex<Option<ClientTable<Arc<Call>>>>,
+    /// One permit per call in flight.
+    pub(super) calls: Semaphore,
+    /// A stream's consumer stood still for the whole stall timeout, and none has moved since.
+    pub(super) is_stalled: AtomicBool,
+    closed: SetOnce<ConnectionError>,
+    /// Set when the sender has failed; the receiver takes what has arrived and ends.
+    pub(super) write_error: SetOnce<ConnectionError>,
+}
+
+impl Connection {
+    pub(super) async fn closed(&self) -> ConnectionError {
+        self.closed.wait().await.clone()
+    }
+
+    pub(super) fn close_reason(&self) -> Option<ConnectionError> {
+        self.closed.get().cloned()
+    }
+
+    pub(super) fn streams_open(&self) -> usize {
+        lock(&self.table).as_ref().map_or(0, ClientTable::len)
+    }
+
+    /// The status of a call that the connection's end took with it.
+    pub(super) fn unavailable(&self) -> Status {
+        let reason = self.close_reason().unwrap_or(ConnectionError::ClosedLocally);
+        unavailable(reason)
+    }
+
+    /// Ends the connection: every call that is pending is answered, at once, with the cause. The
+    /// first cause counts.
+    pub(super) fn end(&self, reason: ConnectionError) {
+        if self.closed.set(reason).is_err() {
+            return;
+        }
+        self.calls.close();
+        let queued = self.queue.close();
+        let table = lock(&self.table).take();
+        let sent: Vec<_> =
+            table.into_iter().flat_map(|mut t| t.drain().collect::<Vec<_>>()).collect();
+        let queued = queued.into_iter().flat_map(Chunk::into_tags).map(|tag| tag.call);
+        for call in sent.into_iter().chain(queued) {
+            call.end(Err(self.unavailable()));
+        }
+    }
+
+    /// Gives Requests their stream ids in the order in which they enter the socket, writes the ids
+    /// into all frames, and drops the frames of calls that were given up before their Request had
+    /// begun to be written.
+    fn stamp(&self, chunk: &mut Chunk<Tag>, from: usize) {
+        let mut table = lock(&self.table);
+        chunk.retain(from, |tag, frame| {
+            let id = match table.as_mut() {
+                Some(table) => tag.stamp(table),
+                // The connection has ended between the queue and here.
+                None => {
+                    tag.call.end(Err(self.unavailable()));
+                    None
+                }
+            };
+            if let Some(id) = id {
+                Header::set_stream_id(frame, id);
+            }
+            id.is_some()
+        });
+    }
+}
+
+fn unavailable(reason: ConnectionError) -> Status {
+    Status::unavailable(reason.to_string()).with_source(Arc::new(reason) as Arc<_>)
+}
+
+/// Owns a connection's two tasks: they end when the last handle goes, which is when neither a
+/// client nor a call is left.
+#[derive(Debug)]
+pub(super) struct Handle {
+    connection: Arc<Connection>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Handle {
+    pub(super) fn spawn(io: io::Connection, config: ClientConfig) -> Arc<Self> {
+        let connection = Arc::new(Connection {
+            queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
+            table: Mutex::new(Some(ClientTable::default())),
+            calls: Semaphore::new(config.max_calls.clamp(1, Semaphore::MAX_PERMITS)),
+            is_stalled: AtomicBool::new(false),
+            closed: SetOnce::new(),
+            write_error: SetOnce::new(),
+            config,
+        });
+        let sender = tokio::spawn(run_sender(connection.clone(), io.writer));
+        let sender = sender.abort_handle();
+        let ending = Ending { connection: connection.clone(), sender: sender.clone() };
+        let receiver = tokio::spawn(run_receiver(ending, io.reader)).abort_handle();
+        Arc::new(Handle { connection, tasks: [sender, receiver] })
+    }
+
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    pub(super) fn close(&self, reason: ConnectionError) {
+        self.connection.end(reason);
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close(ConnectionError::ClosedLocally);
+    }
+}
+
+async fn run_sender(connection: Arc<Connection>, writer: impl tokio::io::AsyncWrite + Unpin) {
+    let stamp = |chunk: &mut Chunk<Tag>, from: usize| connection.stamp(chunk, from);
+    if let Err(error) = sender::run(writer, &connection.queue, stamp).await {
+        // What the server has sent before it went away may still be in the socket: the receiver
+        // takes it, and then ends the connection with this cause.
+        let error = ConnectionError::Write(Arc::new(error));
+        connection.write_error.set(error).expect("there is one sender, and it fails once");
+    }
+}
+
+async fn run_receiver(ending: Ending, reader: impl tokio::io::AsyncRead + Unpin) {
+    let reason = receiver::run(&ending.connection, reader).await;
+    ending.connection.end(reason);
+}
+
+/// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down
+/// included.
+struct Ending {
+    connection: Arc<Connection>,
+    sender: AbortHandle,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.connection.end(ConnectionError::ClosedLocally);
+        self.sender.abort();
+    }
+}

@@ -1,0 +1,156 @@
+//! Calling methods: [`Client`] and the calls that it makes.
+//!
+//! Generated clients wrap a [`Client`]. A call does nothing until it is awaited:
+//!
+//! ```no_run
+//! # use ttrpc::{Client, Status}; use std::time::Duration;
+//! # async fn example(client: Client) -> Result<(), Status> {
+//! let call = client.unary::<(), ()>("greeter.v1.Greeter", "Ping", ());
+//! call.timeout(Duration::from_secs(1)).metadata("user", "ann").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # How a call ends
+//!
+//! With its reply, with the status that the server gave, or with one made here:
+//!
+//! | code | when |
+//! |---|---|
+//! | DEADLINE_EXCEEDED | the deadline passed, in whatever phase the call was |
+//! | UNAVAILABLE | the connection is gone; the source is a [`ConnectionError`] |
+//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, or the stream's consumer stood still |
+//! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
+//!
+//! # Cancel safety
+//!
+//! A call that is dropped is given up. If its Request has not begun to be written it never is.
+//! ttrpc has no frame that cancels: the server finishes what it has begun, and what it answers is
+//! dropped here.
+
+mod call;
+mod connection;
+mod options;
+mod receiver;
+mod stream;
+mod unary;
+
+use std::sync::Arc;
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
+
+use crate::{
+    ClientConfig, ConnectionError, Error,
+    transport::{address, io},
+};
+use connection::Handle;
+pub use stream::{
+    BidiStreamingCall, ClientStreamingCall, Reply, ServerStreamingCall, StreamReceiver,
+    StreamSender,
+};
+pub use unary::{UnaryCall, UnaryFuture};
+
+/// One connection to a server, shared by all clones and all calls.
+///
+/// Clones are cheap. The connection lives as long as a clone or a call does; it has two tasks,
+/// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
+#[derive(Clone, Debug)]
+pub struct Client {
+    handle: Arc<Handle>,
+}
+
+impl Client {
+    /// Connects to `unix:///path`, `unix://@abstract`, or a path.
+    ///
+    /// # Errors
+    /// [`Error::Address`] and [`Error::Connect`].
+    pub async fn connect(address: &str) -> Result<Self, Error> {
+        Client::connect_with(address, ClientConfig::default()).await
+    }
+
+    /// Connects with limits of your own.
+    ///
+    /// # Errors
+    /// [`Error::Address`] and [`Error::Connect`].
+    pub async fn connect_with(address: &str, config: ClientConfig) -> Result<Self, Error> {
+        Ok(Client::from_unix_stream(address::connect(address).await?, config))
+    }
+
+    /// Uses a stream that the program already has.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_unix_stream(stream: UnixStream, config: ClientConfig) -> Self {
+        Client { handle: Handle::spawn(io::Connection::from_unix(stream), config) }
+    }
+
+    /// Speaks ttrpc over anything that carries bytes both ways.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_io(io: impl AsyncRead + AsyncWrite + Send + 'static, config: ClientConfig) -> Self {
+        Client { handle: Handle::spawn(io::Connection::from_io(io), config) }
+    }
+
+    /// Calls a unary method. Generated clients call this.
+    pub fn unary<Req, Resp>(
+        &self,
+        service: &'static str,
+        method: &'static str,
+        request: Req,
+    ) -> UnaryCall<Req, Resp> {
+        UnaryCall::new(self.handle.clone(), service, method, request)
+    }
+
+    /// Calls a method that answers with a stream. Generated clients call this.
+    pub fn server_streaming<Req, Resp>(
+        &self,
+        service: &'static str,
+        method: &'static str,
+        request: Req,
+    ) -> ServerStreamingCall<Req, Resp> {
+        ServerStreamingCall::new(self.handle.clone(), service, method, request)
+    }
+
+    /// Calls a method that takes a stream. Generated clients call this.
+    pub fn client_streaming<Req, Resp>(
+        &self,
+        service: &'static str,
+        method: &'static str,
+    ) -> ClientStreamingCall<Req, Resp> {
+        ClientStreamingCall::new(self.handle.clone(), service, method)
+    }
+
+    /// Calls a method that takes and gives a stream. Generated clients call this.
+    pub fn bidi_streaming<Req, Resp>(
+        &self,
+        service: &'static str,
+        method: &'static str,
+    ) -> BidiStreamingCall<Req, Resp> {
+        BidiStreamingCall::new(self.handle.clone(), service, method)
+    }
+
+    /// Waits for the connection's end and says why it ended.
+    ///
+    /// Cancel safe.
+    pub async fn closed(&self) -> ConnectionError {
+        self.handle.connection().closed().await
+    }
+
+    /// Why the connection ended, if it has.
+    pub fn close_reason(&self) -> Option<ConnectionError> {
+        self.handle.connection().close_reason()
+    }
+
+    /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too.
+    pub fn close(&self) {
+        self.handle.close(ConnectionError::ClosedLocally);
+    }
+
+    /// Calls whose Request is on its way to the server or was sent, and that have not ended.
+    pub fn calls_in_flight(&self) -> usize {
+        self.handle.connection().streams_open()
+    }
+}

@@ -1,0 +1,182 @@
+//! Unary calls: one request, one reply.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use prost::Message;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{
+    call::{OpenCall, Opening},
+    connection::Handle,
+    options::{CallOptions, option_methods},
+};
+use crate::{Status, proto::stream::Kind};
+
+/// A unary call that has not started. Await it to make it.
+#[must_use = "a call is made when it is awaited"]
+pub struct UnaryCall<Req, Resp> {
+    handle: Arc<Handle>,
+    service: &'static str,
+    method: &'static str,
+    request: Req,
+    options: CallOptions,
+    reply: PhantomData<fn() -> Resp>,
+}
+
+impl<Req, Resp> UnaryCall<Req, Resp> {
+    pub(super) fn new(
+        handle: Arc<Handle>,
+        service: &'static str,
+        method: &'static str,
+        request: Req,
+    ) -> Self {
+        let options = CallOptions::default();
+        UnaryCall { handle, service, method, request, options, reply: PhantomData }
+    }
+
+    option_methods!();
+}
+
+impl<Req, Resp> fmt::Debug for UnaryCall<Req, Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnaryCall({}/{})", self.service, self.method)
+    }
+}
+
+impl<Req, Resp> IntoFuture for UnaryCall<Req, Resp>
+where
+    Req: Message + 'static,
+    Resp: Message + Default,
+{
+    type Output = Result<Resp, Status>;
+    type IntoFuture = UnaryFuture<Req, Resp>;
+
+    fn into_future(self) -> UnaryFuture<Req, Resp> {
+        let opening = Opening {
+            kind: Kind::Unary,
+            service: self.service,
+            method: self.method,
+            request: Some(self.request),
+            options: self.options,
+        };
+        let phase = Phase::Start(self.handle, opening);
+        UnaryFuture { phase, deadline: None, timer: None, reply: PhantomData }
+    }
+}
+
+/// A unary call under way.
+///
+/// Cancel safe: dropped, the call is given up, see [the module](super).
+#[must_use = "a call is made when it is awaited"]
+pub struct UnaryFuture<Req, Resp> {
+    phase: Phase<Req>,
+    deadline: Option<Instant>,
+    /// Made when the call first has to wait.
+    timer: Option<Pin<Box<Sleep>>>,
+    reply: PhantomData<fn() -> Resp>,
+}
+
+/// A phase's future, boxed since it is needed only when there is no room at once.
+type WaitForRoom = Pin<Box<dyn Future<Output = Result<OpenCall, Status>> + Send>>;
+
+enum Phase<Req> {
+    Start(Arc<Handle>, Opening<Req>),
+    WaitForRoom(WaitForRoom),
+    WaitForReply(OpenCall),
+    Done,
+}
+
+/// Nothing in it is pinned in place.
+impl<Req, Resp> Unpin for UnaryFuture<Req, Resp> {}
+
+impl<Req, Resp> fmt::Debug for UnaryFuture<Req, Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnaryFuture").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl<Req, Resp> Future for UnaryFuture<Req, Resp>
+where
+    Req: Message + 'static,
+    Resp: Message + Default,
+{
+    type Output = Result<Resp, Status>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Poll::Ready(result) = this.poll_call(cx) {
+            this.phase = Phase::Done;
+            return Poll::Ready(result);
+        }
+        if let Some(deadline) = this.deadline {
+            let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            ready!(timer.as_mut().poll(cx));
+            this.phase = Phase::Done;
+            return Poll::Ready(Err(deadline_exceeded()));
+        }
+        Poll::Pending
+    }
+}
+
+impl<Req, Resp> UnaryFuture<Req, Resp>
+where
+    Req: Message + 'static,
+    Resp: Message + Default,
+{
+    /// Takes the call as far as it goes without regard to the deadline.
+    fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<Resp, Status>> {
+        loop {
+            self.phase = match &mut self.phase {
+                Phase::Start(..) => self.start()?,
+                Phase::WaitForRoom(room) => Phase::WaitForReply(ready!(room.as_mut().poll(cx))?),
+                Phase::WaitForReply(open) => {
+                    let payload = ready!(open.call.inbox.poll_take(cx));
+                    open.retract();
+                    let Some(payload) = payload? else {
+                        return Poll::Ready(Err(Status::internal(
+                            "the call ended without a reply",
+                        )));
+                    };
+                    return Poll::Ready(decode_reply(&payload));
+                }
+                Phase::Done => panic!("a call was polled after it had ended"),
+            };
+        }
+    }
+
+    fn start(&mut self) -> Result<Phase<Req>, Status> {
+        let Phase::Start(handle, opening) = std::mem::replace(&mut self.phase, Phase::Done) else {
+            unreachable!("only called in the first phase");
+        };
+        if opening.options.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(deadline_exceeded());
+        }
+        self.deadline = opening.options.deadline();
+        if let Some(open) = opening.try_open(&handle, self.deadline)? {
+            return Ok(Phase::WaitForReply(open));
+        }
+        let deadline = self.deadline;
+        let room = async move { opening.open(&handle, deadline).await };
+        Ok(Phase::WaitForRoom(Box::pin(room)))
+    }
+}
+
+pub(super) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the call's deadline passed")
+}
+
+/// Decodes a reply.
+///
+/// # Errors
+/// INTERNAL if the bytes are not a message of this type.
+pub(super) fn decode_reply<M: Message + Default>(payload: &[u8]) -> Result<M, Status> {
+    M::decode(payload)
+        .map_err(|error| Status::internal(format!("the server's reply does not decode: {error}")))
+}

@@ -1,0 +1,118 @@
+//! Every limit, with its unit, its default, its reason, and what happens when it is reached.
+
+use std::time::Duration;
+
+/// Limits of a client's connection.
+///
+/// ```
+/// use ttrpc::ClientConfig;
+///
+/// let config = ClientConfig { max_calls: 100, ..ClientConfig::default() };
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Calls in flight on the connection, of all clones together. One more waits, within its
+    /// deadline, until another ends. Default 65,536; bounds the table of calls at some 20 MiB.
+    pub max_calls: usize,
+    /// Frames that are encoded and not yet written to the socket. A caller waits, within its
+    /// deadline, for room. Default 1,024.
+    pub send_queue_frames: usize,
+    /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
+    /// Default 4 MiB: one message of the largest size, or many small ones.
+    pub send_queue_bytes: usize,
+    /// Messages that a stream keeps for a consumer that does not take them. When it is full the
+    /// connection waits, as long as the consumer takes messages; after [`stall_timeout`] without
+    /// one the stream fails with RESOURCE_EXHAUSTED. Default 1,024, so that ordinary bursts delay
+    /// nobody.
+    ///
+    /// [`stall_timeout`]: ClientConfig::stall_timeout
+    pub stream_inbox_messages: usize,
+    /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
+    pub stream_inbox_bytes: usize,
+    /// How long a stream's consumer may hold up the connection without taking a message. Default
+    /// 1 s, as in containerd's implementation.
+    pub stall_timeout: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        ClientConfig {
+            max_calls: 65_536,
+            send_queue_frames: 1024,
+            send_queue_bytes: 4 << 20,
+            stream_inbox_messages: 1024,
+            stream_inbox_bytes: 4 << 20,
+            stall_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Limits of a server: of each connection, and of all together.
+///
+/// ```
+/// use ttrpc::ServerConfig;
+///
+/// let config = ServerConfig { max_connections: 8, ..ServerConfig::default() };
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Connections at a time. Further ones stay in the listener's backlog until one ends. Default
+    /// 16,384.
+    pub max_connections: usize,
+    /// Calls in flight on one connection. When it is reached the connection is not read while
+    /// handlers finish; after [`stall_timeout`] without any finishing, new calls get
+    /// RESOURCE_EXHAUSTED until one does. Default 1,024.
+    ///
+    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    pub max_calls_per_connection: usize,
+    /// Calls in flight on all connections together; the same happens. Default 16,384.
+    pub max_calls: usize,
+    /// Bytes of requests whose handlers have not ended, and of stream messages that handlers have
+    /// not taken, on one connection. When they are reached the connection is not read while
+    /// handlers end or take messages; after [`stall_timeout`] without that, what needs room fails
+    /// with RESOURCE_EXHAUSTED. A message that is longer than this is let in alone. Default 16 MiB.
+    ///
+    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    pub request_bytes_per_connection: usize,
+    /// The same on all connections together. Default 256 MiB.
+    pub request_bytes: usize,
+    /// Frames that are encoded and not yet written to a connection's socket. Handlers wait for
+    /// room, and while there is none the connection is not read. Default 1,024.
+    pub send_queue_frames: usize,
+    /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
+    /// Default 4 MiB.
+    pub send_queue_bytes: usize,
+    /// Messages that a stream keeps for a handler that does not take them. When it is full the
+    /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]
+    /// without one the stream fails with RESOURCE_EXHAUSTED. Default 1,024.
+    ///
+    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    pub stream_inbox_messages: usize,
+    /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
+    pub stream_inbox_bytes: usize,
+    /// How long handlers may hold up a connection without making progress. Default 1 s, as in
+    /// containerd's implementation.
+    pub stall_timeout: Duration,
+    /// How long a handler that has asked for its cancellation token may go on after the token
+    /// fired because its deadline passed or its client went away. A handler that never asked is
+    /// dropped at once. Default 1 s.
+    pub cancellation_grace: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            max_connections: 16_384,
+            max_calls_per_connection: 1024,
+            max_calls: 16_384,
+            request_bytes_per_connection: 16 << 20,
+            request_bytes: 256 << 20,
+            send_queue_frames: 1024,
+            send_queue_bytes: 4 << 20,
+            stream_inbox_messages: 1024,
+            stream_inbox_bytes: 4 << 20,
+            stall_timeout: Duration::from_secs(1),
+            cancellation_grace: Duration::from_secs(1),
+        }
+    }
+}

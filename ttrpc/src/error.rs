@@ -1,0 +1,80 @@
+//! Errors that are not a call's: connecting, binding, serving, and why a connection ended.
+//!
+//! A call fails with a [`Status`](crate::Status).
+
+use std::{io, sync::Arc};
+
+/// A client could not connect, or a server could not bind or serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is no address that this crate understands.
+    #[error("address `{address}`: {reason}")]
+    Address {
+        /// The text as it was given.
+        address: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Connecting to a server failed.
+    #[error("cannot connect to `{address}`: {source}")]
+    Connect {
+        /// The address as it was given.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Binding a socket failed.
+    #[error("cannot listen on `{address}`: {source}")]
+    Bind {
+        /// The address as it was given.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Another server is alive on the address.
+    #[error("cannot listen on `{address}`: another server is listening there")]
+    AddressInUse {
+        /// The address as it was given.
+        address: String,
+    },
+    /// Something that is not a socket is in the way, and is left alone.
+    #[error("cannot listen on `{address}`: the path exists and is not a socket")]
+    NotASocket {
+        /// The address as it was given.
+        address: String,
+    },
+    /// A listener that the program handed over cannot be used.
+    #[error("cannot use the listener: {0}")]
+    Listener(#[source] io::Error),
+    /// Two services of the same name were added to one server.
+    #[error("service `{0}` was added twice")]
+    DuplicateService(&'static str),
+    /// The server has neither a listener nor a connection.
+    #[error("the server has nothing to serve: bind an address or hand over a connection")]
+    NothingToServe,
+}
+
+/// Why a client's connection ended.
+///
+/// Cheap to clone. Every call that was pending gets it as the source of its status, whose code is
+/// UNAVAILABLE.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The server closed the connection between two frames.
+    #[error("the server closed the connection")]
+    ClosedByServer,
+    /// The server closed the connection in the middle of a frame.
+    #[error("the server closed the connection in the middle of a frame")]
+    Truncated,
+    /// This side closed the connection, with `Client::close` or because its runtime ended.
+    #[error("the connection was closed by this side")]
+    ClosedLocally,
+    /// Reading from the socket failed.
+    #[error("reading from the server failed: {0}")]
+    Read(#[source] Arc<io::Error>),
+    /// Writing to the socket failed.
+    #[error("writing to the server failed: {0}")]
+    Write(#[source] Arc<io::Error>),
+}

@@ -1,0 +1,77 @@
+//! ttrpc clients and servers that cannot deadlock.
+//!
+//! ttrpc is containerd's RPC protocol: frames of ten bytes and protobuf messages over a Unix socket,
+//! used where gRPC is too heavy: between containerd and its shims, in sandboxes, in NRI plugins. This
+//! crate speaks it from both sides, with all four kinds of calls, metadata, deadlines, cancellation,
+//! and a limit on every buffer.
+//!
+//! Clients and servers are generated from .proto files by the crate `ttrpc-codegen`, in `build.rs`
+//! and without protoc, and included with [`include_proto!`]. What is generated is one line per
+//! method on top of [`Client`] and [`server::Routes`], which can be used by hand too:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use ttrpc::{Client, ClientConfig, Server, server::{Routes, Service}};
+//!
+//! struct Greeter;
+//!
+//! impl Service for Greeter {
+//!     fn into_routes(self) -> Routes {
+//!         let service = Arc::new(self);
+//!         Routes::new("greeter.v1.Greeter").unary("SayHello", &service, |_, _ctx, name: String| {
+//!             Box::pin(async move { Ok(format!("Hello, {name}!")) })
+//!         })
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (here, there) = tokio::net::UnixStream::pair()?;
+//! let server = Server::builder().add_service(Greeter).unix_stream(there);
+//! tokio::spawn(server.serve());
+//!
+//! let client = Client::from_unix_stream(here, ClientConfig::default());
+//! let greeting: String = client.unary("greeter.v1.Greeter", "SayHello", "Ann".to_owned()).await?;
+//! assert_eq!(greeting, "Hello, Ann!");
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to read on
+//!
+//! - [`client`]: making calls, how they end, what happens when one is dropped.
+//! - [`server`]: serving, handlers, shutdown, what a peer can cost.
+//! - [`ClientConfig`] and [`ServerConfig`]: every limit.
+//! - [`proto`]: the protocol itself, for tools that speak frames.
+
+pub mod client;
+mod config;
+mod error;
+mod metadata;
+pub mod proto;
+pub mod server;
+mod status;
+mod transport;
+
+pub use async_trait::async_trait;
+pub use client::Client;
+pub use config::{ClientConfig, ServerConfig};
+pub use error::{ConnectionError, Error};
+pub use metadata::Metadata;
+pub use prost;
+pub use prost_types::{self, Any};
+pub use server::{Context, Server};
+pub use status::{Code, Status};
+
+/// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package.
+///
+/// ```ignore
+/// mod greeter {
+///     ttrpc::include_proto!("greeter.v1");
+/// }
+/// ```
+#[macro_export]
+macro_rules! include_proto {
+    ($package:literal) => {
+        include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
+    };
+}

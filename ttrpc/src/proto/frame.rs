@@ -1,0 +1,149 @@
+//! The frame header: ten bytes before the data of every frame.
+//!
+//! ```text
+//! bytes 0..4   data length, u32 big-endian, without these ten bytes
+//! bytes 4..8   stream id, u32 big-endian; odd for streams that a client opens
+//! byte  8      frame type
+//! byte  9      flags; their meaning depends on the type
+//! ```
+
+use std::fmt;
+
+/// Bytes in a frame header.
+pub const HEADER_LEN: usize = 10;
+
+/// The most bytes of data that one frame may carry: 4 MiB (protocol specification, "Message frame").
+pub const MAX_DATA_LEN: usize = 4 << 20;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameType {
+    /// 0x01: a client opens a stream.
+    Request,
+    /// 0x02: a server ends a stream.
+    Response,
+    /// 0x03: a message on a stream, from either side.
+    Data,
+    /// Any other value. Such frames are ignored, so that later versions may add types.
+    Unknown(u8),
+}
+
+impl FrameType {
+    /// The type's byte on the wire.
+    pub fn to_byte(self) -> u8 {
+        match self {
+            FrameType::Request => 1,
+            FrameType::Response => 2,
+            FrameType::Data => 3,
+            FrameType::Unknown(byte) => byte,
+        }
+    }
+
+    /// The type that a byte on the wire stands for.
+    pub fn from_byte(byte: u8) -> Self {
+        match byte {
+            1 => FrameType::Request,
+            2 => FrameType::Response,
+            3 => FrameType::Data,
+            other => FrameType::Unknown(other),
+        }
+    }
+}
+
+/// A frame's flags. They are said from the receiver's point of view: `remote closed` tells the
+/// receiver that its remote is done. Bits without a name are kept and ignored.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No flag set: a unary Request, any Response, a Data frame in the middle of a stream.
+    pub const NONE: Flags = Flags(0);
+    /// Nothing more comes from the sender of this frame on this stream.
+    pub const REMOTE_CLOSED: Flags = Flags(0x01);
+    /// On a Request: the client will send Data on this stream.
+    pub const REMOTE_OPEN: Flags = Flags(0x02);
+    /// The frame carries no message, which is not the same as an empty message.
+    pub const NO_DATA: Flags = Flags(0x04);
+    /// The end of one side of a stream: closed, and no message with it.
+    pub const END: Flags = Flags(0x01 | 0x04);
+
+    /// Whether every flag of `other` is set.
+    pub fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flags({:#04x})", self.0)
+    }
+}
+
+/// A decoded frame header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of data that follow the header. On a received header this is what the peer announced,
+    /// which may be more than [`MAX_DATA_LEN`].
+    pub data_len: u32,
+    /// The stream that the frame belongs to.
+    pub stream_id: u32,
+    /// What the frame is.
+    pub frame_type: FrameType,
+    /// The frame's flags.
+    pub flags: Flags,
+}
+
+impl Header {
+    /// The header as it goes over the wire.
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[0..4].copy_from_slice(&self.data_len.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.stream_id.to_be_bytes());
+        bytes[8] = self.frame_type.to_byte();
+        bytes[9] = self.flags.0;
+        bytes
+    }
+
+    /// Writes a stream id into an encoded frame.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than a header.
+    pub fn set_stream_id(frame: &mut [u8], id: u32) {
+        frame[4..8].copy_from_slice(&id.to_be_bytes());
+    }
+
+    /// Reads a header. Any ten bytes are a header; whether the frame makes sense is for the
+    /// stream [`table`](super::table) to say.
+    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
+        let [l0, l1, l2, l3, s0, s1, s2, s3, frame_type, flags] = *bytes;
+        Header {
+            data_len: u32::from_be_bytes([l0, l1, l2, l3]),
+            stream_id: u32::from_be_bytes([s0, s1, s2, s3]),
+            frame_type: FrameType::from_byte(frame_type),
+            flags: Flags(flags),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_bytes_are_big_endian_and_survive_the_round_trip() {
+        let bytes = [0, 0, 1, 2, 0x80, 0, 0, 5, 3, 0x85];
+        let header = Header::from_bytes(&bytes);
+        assert_eq!(header.data_len, 0x102);
+        assert_eq!(header.stream_id, 0x8000_0005);
+        assert_eq!(header.frame_type, FrameType::Data);
+        assert!(header.flags.contains(Flags::END), "an unknown bit hides no known one");
+        assert_eq!(header.to_bytes(), bytes);
+    }
+
+    #[test]
+    fn every_type_byte_survives_the_round_trip() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(FrameType::from_byte(byte).to_byte(), byte);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The ttrpc protocol, pure: no sockets, no clock, no locks, no async.
+//!
+//! This part decides and the drivers in [`client`](crate::client) and [`server`](crate::server)
+//! act: bytes become frames ([`codec`]), a frame's data becomes a message ([`message`]), and a
+//! frame in the light of its stream's past ([`stream`], [`table`]) becomes an event that says what
+//! to do. That makes the protocol testable without a socket, and fuzzable.
+//!
+//! The module is public for tools that speak frames themselves: conformance suites, fuzzers,
+//! proxies. Programs that only call or serve methods need none of it.
+
+pub mod codec;
+pub mod frame;
+pub mod message;
+pub mod stream;
+pub mod table;

@@ -1,0 +1,180 @@
+//! The life of one stream, as a state machine.
+//!
+//! ```text
+//!                      ┌────── local closes ──────┐
+//!            ┌── Open ─┤                          ├─ Closed
+//!            │         └────── remote closes ─────┘    ▲
+//!            │  LocalClosed ───── remote closes ───────┤
+//!            │  RemoteClosed ──── local closes ────────┤
+//!            └──────────── a Response ─────────────────┘
+//! ```
+//!
+//! Both sides use the same machine, each from its own point of view: a client's unary stream is
+//! born `LocalClosed`, a server's `RemoteClosed`. Every transition that is not listed is a
+//! [`Violation`]; what becomes of one is for the [`table`](super::table) to say.
+
+use super::frame::Flags;
+
+/// What a stream carries, as its Request opened it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One request, one Response.
+    Unary,
+    /// One request, many replies.
+    ServerStreaming,
+    /// Many requests, one Response.
+    ClientStreaming,
+    /// Many requests, many replies.
+    Bidirectional,
+}
+
+impl Kind {
+    /// Whether the client may send Data after its Request.
+    pub fn client_streams(self) -> bool {
+        matches!(self, Kind::ClientStreaming | Kind::Bidirectional)
+    }
+
+    /// Whether the server answers with Data frames.
+    pub fn server_streams(self) -> bool {
+        matches!(self, Kind::ServerStreaming | Kind::Bidirectional)
+    }
+}
+
+/// Which sides have said that they are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    LocalClosed,
+    RemoteClosed,
+    Closed,
+}
+
+/// What a Data frame brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataEvent {
+    /// The frame's data is a message, be it empty.
+    pub has_message: bool,
+    /// The remote is done with this stream.
+    pub remote_closed: bool,
+}
+
+/// A frame that the stream's past does not allow; the text says which rule it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Violation(pub &'static str);
+
+/// One stream's state.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    state: State,
+    remote_sends_data: bool,
+}
+
+impl Stream {
+    /// A stream that this side opens as a client.
+    pub fn opened_by_us(kind: Kind) -> Self {
+        let state = if kind.client_streams() { State::Open } else { State::LocalClosed };
+        Stream { state, remote_sends_data: kind.server_streams() }
+    }
+
+    /// A stream that a client opened with a Request whose flags were these.
+    pub fn opened_by_remote(flags: Flags) -> Self {
+        let remote_open = flags.contains(Flags::REMOTE_OPEN);
+        let state = if remote_open { State::Open } else { State::RemoteClosed };
+        Stream { state, remote_sends_data: remote_open }
+    }
+
+    /// A Data frame arrived.
+    ///
+    /// # Errors
+    /// If the remote has closed its side before, or sends no Data on streams of this kind.
+    pub fn receive_data(&mut self, flags: Flags) -> Result<DataEvent, Violation> {
+        if !self.remote_sends_data {
+            return Err(Violation("Data on a stream that carries none in this direction"));
+        }
+        let event = DataEvent {
+            has_message: !flags.contains(Flags::NO_DATA),
+            remote_closed: flags.contains(Flags::REMOTE_CLOSED),
+        };
+        self.state = match (self.state, event.remote_closed) {
+            (State::RemoteClosed | State::Closed, _) => {
+                return Err(Violation("Data after remote closed"));
+            }
+            (state, false) => state,
+            (State::Open, true) => State::RemoteClosed,
+            (State::LocalClosed, true) => State::Closed,
+        };
+        Ok(event)
+    }
+
+    /// A Response arrived, or is sent: the stream is over for both sides.
+    pub fn end(&mut self) {
+        self.state = State::Closed;
+    }
+
+    /// This side is done sending.
+    pub fn close_local(&mut self) {
+        self.state = match self.state {
+            State::Open | State::LocalClosed => State::LocalClosed,
+            State::RemoteClosed | State::Closed => State::Closed,
+        };
+    }
+
+    /// Whether the remote may still send on this stream.
+    pub fn is_remote_open(&self) -> bool {
+        matches!(self.state, State::Open | State::LocalClosed)
+    }
+
+    /// Whether both sides are done.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: DataEvent = DataEvent { has_message: true, remote_closed: false };
+    const END: DataEvent = DataEvent { has_message: false, remote_closed: true };
+
+    #[test]
+    fn a_bidirectional_stream_closes_when_both_sides_have() {
+        let mut stream = Stream::opened_by_us(Kind::Bidirectional);
+        assert_eq!(stream.receive_data(Flags::NONE), Ok(MESSAGE));
+        assert_eq!(stream.receive_data(Flags::END), Ok(END));
+        assert!(!stream.is_remote_open() && !stream.is_closed());
+        stream.close_local();
+        assert!(stream.is_closed());
+
+        let mut stream = Stream::opened_by_us(Kind::Bidirectional);
+        stream.close_local();
+        assert!(stream.is_remote_open());
+        assert_eq!(stream.receive_data(Flags::END), Ok(END));
+        assert!(stream.is_closed());
+    }
+
+    #[test]
+    fn data_after_remote_closed_is_a_violation() {
+        let mut stream = Stream::opened_by_remote(Flags::REMOTE_OPEN);
+        stream.receive_data(Flags::END).unwrap();
+        assert!(stream.receive_data(Flags::NONE).is_err());
+    }
+
+    #[test]
+    fn data_where_none_belongs_is_a_violation() {
+        assert!(Stream::opened_by_us(Kind::Unary).receive_data(Flags::NONE).is_err());
+        assert!(Stream::opened_by_us(Kind::ClientStreaming).receive_data(Flags::NONE).is_err());
+        assert!(Stream::opened_by_remote(Flags::NONE).receive_data(Flags::NONE).is_err());
+    }
+
+    #[test]
+    fn flags_say_whether_there_is_a_message() {
+        let mut stream = Stream::opened_by_us(Kind::ServerStreaming);
+        let no_data = stream.receive_data(Flags::NO_DATA).unwrap();
+        assert_eq!(no_data, DataEvent { has_message: false, remote_closed: false });
+        let last = stream.receive_data(Flags::REMOTE_CLOSED).unwrap();
+        assert_eq!(last, DataEvent { has_message: true, remote_closed: true });
+        assert!(stream.is_closed());
+    }
+}

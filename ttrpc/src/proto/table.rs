@@ -1,0 +1,340 @@
+//! All streams of one connection: a frame goes in, an event comes out.
+//!
+//! A stream is in the table from its Request to its end, and whoever takes it out ends it: that is
+//! how "a stream ends exactly once, and its entry goes with it" holds on every path. The table
+//! decides; what it stores per stream (`T`) is the driver's handle, given back with each event.
+
+use std::collections::{HashMap, VecDeque, hash_map::Entry};
+
+use super::frame::{Flags, FrameType, Header};
+use super::stream::{DataEvent, Kind, Stream, Violation};
+
+/// Streams that a server ended before the client did, at most this many, oldest forgotten first.
+/// What the client still sends on them is dropped without an answer.
+const MAX_ENDED_EARLY: usize = 1024;
+
+/// The streams of a client's connection.
+#[derive(Debug)]
+pub struct ClientTable<T> {
+    /// `None` when all 2³¹ ids have been given.
+    next_id: Option<u32>,
+    streams: HashMap<u32, (Stream, T)>,
+}
+
+/// What a client does with a frame.
+#[derive(Debug, PartialEq)]
+pub enum ClientEvent<T> {
+    /// A Data frame for a stream that goes on or ends with it.
+    Data(T, DataEvent),
+    /// A Response: the stream has ended, its data says how.
+    Response(T),
+    /// The server broke the protocol on this stream; the stream has ended.
+    Violation(T, Violation),
+    /// Nothing: a frame for a stream that is over, or of a type that this side has no use for.
+    Ignore,
+}
+
+impl<T> Default for ClientTable<T> {
+    fn default() -> Self {
+        ClientTable { next_id: Some(1), streams: HashMap::new() }
+    }
+}
+
+impl<T: Clone> ClientTable<T> {
+    /// A table whose next stream gets this id; for tests of what happens near 2³².
+    pub fn starting_at(id: u32) -> Self {
+        ClientTable { next_id: Some(id), streams: HashMap::new() }
+    }
+
+    /// Gives a stream its id. Called in the order in which Requests enter the socket, since a
+    /// server refuses an id that does not rise.
+    ///
+    /// `None` when the connection has used up its ids.
+    pub fn open(&mut self, kind: Kind, handle: T) -> Option<u32> {
+        let id = self.next_id?;
+        self.next_id = id.checked_add(2);
+        self.streams.insert(id, (Stream::opened_by_us(kind), handle));
+        Some(id)
+    }
+
+    /// What to do with a frame.
+    pub fn receive(&mut self, header: Header) -> ClientEvent<T> {
+        let Entry::Occupied(mut entry) = self.streams.entry(header.stream_id) else {
+            return ClientEvent::Ignore;
+        };
+        let (stream, handle) = entry.get_mut();
+        match header.frame_type {
+            FrameType::Data => match stream.receive_data(header.flags) {
+                Ok(event) if stream.is_closed() => ClientEvent::Data(entry.remove().1, event),
+                Ok(event) => ClientEvent::Data(handle.clone(), event),
+                Err(violation) => ClientEvent::Violation(entry.remove().1, violation),
+            },
+            FrameType::Response => ClientEvent::Response(entry.remove().1),
+            FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
+        }
+    }
+
+    /// The client is done sending on this stream.
+    pub fn close_local(&mut self, id: u32) {
+        if let Entry::Occupied(mut entry) = self.streams.entry(id) {
+            entry.get_mut().0.close_local();
+            if entry.get().0.is_closed() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Ends a stream from this side: its call was given up or failed here.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
+        self.streams.remove(&id).map(|(_, handle)| handle)
+    }
+
+    /// Ends all streams.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.streams.drain().map(|(_, (_, handle))| handle)
+    }
+
+    /// Streams that have not ended.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether every stream has ended.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+}
+
+/// The streams of a server's connection.
+#[derive(Debug)]
+pub struct ServerTable<T> {
+    /// The highest id that a Request came with.
+    last_id: u32,
+    streams: HashMap<u32, (Stream, T)>,
+    /// Ids of streams that the server ended while the client's side was open, rising.
+    ended_early: VecDeque<u32>,
+}
+
+/// What a server does with a frame.
+#[derive(Debug, PartialEq)]
+pub enum ServerEvent<T> {
+    /// A Request with a fresh id: [`ServerTable::open`] it, or refuse it.
+    Open,
+    /// A Data frame for a stream that is open.
+    Data(T, DataEvent),
+    /// Answer with a Response of code INVALID_ARGUMENT. If the frame broke the rules of a stream
+    /// that was open, that stream has ended and its handle is given back.
+    Refuse(Violation, Option<T>),
+    /// Nothing.
+    Ignore,
+}
+
+impl<T> Default for ServerTable<T> {
+    fn default() -> Self {
+        ServerTable { last_id: 0, streams: HashMap::new(), ended_early: VecDeque::new() }
+    }
+}
+
+impl<T: Clone> ServerTable<T> {
+    /// What to do with a frame.
+    pub fn receive(&mut self, header: Header) -> ServerEvent<T> {
+        match header.frame_type {
+            // Unknown types are ignored whatever their id; a Response is none of a client's.
+            FrameType::Response | FrameType::Unknown(_) => ServerEvent::Ignore,
+            _ if header.stream_id.is_multiple_of(2) => {
+                ServerEvent::Refuse(Violation("a client's stream id must be odd"), None)
+            }
+            FrameType::Request => self.receive_request(header.stream_id),
+            FrameType::Data => self.receive_data(header.stream_id, header.flags),
+        }
+    }
+
+    fn receive_request(&mut self, id: u32) -> ServerEvent<T> {
+        if id <= self.last_id {
+            // A peer that reuses the id of a live stream takes the refusal for that stream's end.
+            let ended = self.remove(id);
+            let violation = Violation("a stream id must be higher than every one before it");
+            return ServerEvent::Refuse(violation, ended);
+        }
+        self.last_id = id;
+        ServerEvent::Open
+    }
+
+    fn receive_data(&mut self, id: u32, flags: Flags) -> ServerEvent<T> {
+        let Some((stream, handle)) = self.streams.get_mut(&id) else {
+            return self.receive_data_without_stream(id, flags);
+        };
+        match stream.receive_data(flags) {
+            Ok(event) => ServerEvent::Data(handle.clone(), event),
+            Err(violation) => ServerEvent::Refuse(violation, self.remove(id)),
+        }
+    }
+
+    fn receive_data_without_stream(&mut self, id: u32, flags: Flags) -> ServerEvent<T> {
+        let Ok(index) = self.ended_early.binary_search(&id) else {
+            return ServerEvent::Refuse(Violation("no stream with this id is open"), None);
+        };
+        if flags.contains(Flags::REMOTE_CLOSED) {
+            self.ended_early.remove(index);
+        }
+        ServerEvent::Ignore
+    }
+
+    /// Puts a stream into the table, after [`ServerEvent::Open`].
+    pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
+        self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
+    }
+
+    /// Notes that a Request was refused instead of opened. What a client that takes the stream
+    /// for open still sends on it is dropped.
+    pub fn refuse(&mut self, id: u32, flags: Flags) {
+        if flags.contains(Flags::REMOTE_OPEN) {
+            self.note_ended_early(id);
+        }
+    }
+
+    /// Ends a stream. Whoever gets its handle sends the last frame; `None` if it has ended before.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
+        let (stream, handle) = self.streams.remove(&id)?;
+        if stream.is_remote_open() {
+            self.note_ended_early(id);
+        }
+        Some(handle)
+    }
+
+    fn note_ended_early(&mut self, id: u32) {
+        if self.ended_early.len() == MAX_ENDED_EARLY {
+            self.ended_early.pop_front();
+        }
+        let index = self.ended_early.partition_point(|&other| other < id);
+        self.ended_early.insert(index, id);
+    }
+
+    /// Ends all streams.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.ended_early.clear();
+        self.streams.drain().map(|(_, (_, handle))| handle)
+    }
+
+    /// Streams that have not ended.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether every stream has ended.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(frame_type: FrameType, stream_id: u32, flags: Flags) -> Header {
+        Header { data_len: 0, stream_id, frame_type, flags }
+    }
+    fn request(id: u32, flags: Flags) -> Header {
+        header(FrameType::Request, id, flags)
+    }
+    fn data(id: u32, flags: Flags) -> Header {
+        header(FrameType::Data, id, flags)
+    }
+    fn opened(id: u32, flags: Flags) -> ServerTable<&'static str> {
+        let mut table = ServerTable::default();
+        assert_eq!(table.receive(request(id, flags)), ServerEvent::Open);
+        table.open(id, flags, "handle");
+        table
+    }
+    fn is_refused<T>(event: ServerEvent<T>) -> bool {
+        matches!(event, ServerEvent::Refuse(_, None))
+    }
+
+    #[test]
+    fn a_server_refuses_ids_that_are_even_zero_reused_or_falling() {
+        let mut table = opened(5, Flags::NONE);
+        for id in [0, 2, 4, 6, u32::MAX - 1, 1, 3] {
+            assert!(is_refused(table.receive(request(id, Flags::NONE))), "id {id}");
+        }
+        assert!(matches!(
+            table.receive(request(5, Flags::NONE)),
+            ServerEvent::Refuse(_, Some("handle"))
+        ));
+        assert!(is_refused(table.receive(request(5, Flags::NONE))), "ended once, not twice");
+        assert_eq!(table.receive(request(u32::MAX, Flags::NONE)), ServerEvent::Open);
+        assert!(is_refused(table.receive(request(7, Flags::NONE))));
+    }
+
+    #[test]
+    fn a_server_drops_what_comes_on_a_stream_that_it_ended_early() {
+        let mut table = opened(1, Flags::REMOTE_OPEN);
+        assert_eq!(table.remove(1), Some("handle"));
+        assert_eq!(table.remove(1), None);
+        assert_eq!(table.receive(data(1, Flags::NONE)), ServerEvent::Ignore);
+        assert_eq!(table.receive(data(1, Flags::END)), ServerEvent::Ignore);
+        assert!(is_refused(table.receive(data(1, Flags::NONE))), "the client had closed");
+    }
+
+    #[test]
+    fn a_server_forgets_the_oldest_of_too_many_early_ends() {
+        let mut table = ServerTable::<()>::default();
+        for index in 0..=MAX_ENDED_EARLY as u32 {
+            table.refuse(index * 2 + 1, Flags::REMOTE_OPEN);
+        }
+        assert_eq!(table.ended_early.len(), MAX_ENDED_EARLY);
+        assert!(is_refused(table.receive(data(1, Flags::NONE))));
+        assert_eq!(table.receive(data(3, Flags::NONE)), ServerEvent::Ignore);
+    }
+
+    #[test]
+    fn a_violation_ends_the_stream() {
+        let mut table = opened(1, Flags::NONE);
+        let event = table.receive(data(1, Flags::NONE));
+        assert!(matches!(event, ServerEvent::Refuse(_, Some("handle"))));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_server_ignores_responses_and_unknown_types() {
+        let mut table = opened(1, Flags::REMOTE_OPEN);
+        for byte in [0, 2, 4, 255] {
+            for id in [0, 1, 2, 99] {
+                let header = header(FrameType::from_byte(byte), id, Flags(0xff));
+                assert_eq!(table.receive(header), ServerEvent::Ignore);
+            }
+        }
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_client_gives_rising_odd_ids_until_there_are_none() {
+        let mut table = ClientTable::starting_at(u32::MAX - 2);
+        assert_eq!(table.open(Kind::Unary, ()), Some(u32::MAX - 2));
+        assert_eq!(table.open(Kind::Unary, ()), Some(u32::MAX));
+        assert_eq!(table.open(Kind::Unary, ()), None);
+    }
+
+    #[test]
+    fn a_client_removes_a_stream_at_its_end_whichever_way_it_ends() {
+        let mut table = ClientTable::default();
+        let id = table.open(Kind::Unary, 'u').unwrap();
+        let response = |id| header(FrameType::Response, id, Flags::NONE);
+        assert_eq!(table.receive(response(id)), ClientEvent::Response('u'));
+        assert_eq!(table.receive(response(id)), ClientEvent::Ignore);
+
+        let id = table.open(Kind::ServerStreaming, 's').unwrap();
+        assert!(matches!(table.receive(data(id, Flags::NONE)), ClientEvent::Data('s', _)));
+        assert!(matches!(table.receive(data(id, Flags::END)), ClientEvent::Data('s', _)));
+        assert!(table.is_empty());
+
+        let id = table.open(Kind::Bidirectional, 'b').unwrap();
+        assert!(matches!(table.receive(data(id, Flags::END)), ClientEvent::Data('b', _)));
+        assert_eq!(table.len(), 1, "this side has not closed");
+        table.close_local(id);
+        assert!(table.is_empty());
+
+        let id = table.open(Kind::Unary, 'u').unwrap();
+        assert!(matches!(table.receive(data(id, Flags::NONE)), ClientEvent::Violation('u', _)));
+        assert!(table.is_empty());
+    }
+}

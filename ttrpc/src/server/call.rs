@@ -1,0 +1,358 @@
+//! One call on the server: its handler's task, and how it ends.
+//!
+//! The stream's entry in the connection's table is the right to end it: whoever takes it out sends
+//! the last frame, and nothing is sent on the stream after that.
+
+use std::{
+    future::{Future, pending, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicBool, AtomicU8,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{connection::Connection, gate::Load};
+use crate::{
+    Code, Metadata, Status,
+    proto::{
+        frame::{Flags, FrameType},
+        message::{FrameData, ResponseParts},
+    },
+    transport::{encode::Frame, inbox::Inbox, lock},
+};
+
+/// A handler's future.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One call, shared by its handler, its task and the connection's receiver.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(super) connection: Arc<Connection>,
+    pub(super) stream_id: u32,
+    pub(super) service: &'static str,
+    pub(super) method: &'static str,
+    pub(super) metadata: Metadata,
+    pub(super) timeout: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) inbox: Inbox,
+    /// The right to send the last frame has been taken.
+    has_ended: AtomicBool,
+    stop: Stop,
+}
+
+/// What a Request says of its call.
+pub(super) struct Head {
+    pub(super) stream_id: u32,
+    pub(super) service: &'static str,
+    pub(super) method: &'static str,
+    pub(super) metadata: Metadata,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// How a call's task is told to stop.
+#[derive(Debug, Default)]
+struct Stop {
+    level: AtomicU8,
+    raised: Notify,
+    /// Made when the handler first asks for it.
+    token: OnceLock<CancellationToken>,
+}
+
+/// The handler may use up its grace.
+const CANCELLED: u8 = 1;
+/// The handler is dropped after it has been polled once more.
+const ABORTED: u8 = 2;
+
+impl Call {
+    pub(super) fn new(connection: Arc<Connection>, head: Head) -> Self {
+        let Head { stream_id, service, method, metadata, timeout } = head;
+        Call {
+            connection,
+            stream_id,
+            service,
+            method,
+            metadata,
+            timeout,
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            inbox: Inbox::default(),
+            has_ended: AtomicBool::new(false),
+            stop: Stop::default(),
+        }
+    }
+
+    /// Takes the right to end the call. `false` if somebody has it already.
+    fn claim_end(&self) -> bool {
+        let is_claimed = lock(&self.connection.table).remove(self.stream_id).is_some();
+        if is_claimed {
+            self.note_end();
+        }
+        is_claimed
+    }
+
+    /// Somebody has taken the call out of the table: nothing but the last frame is sent any more.
+    pub(super) fn note_end(&self) {
+        self.has_ended.store(true, SeqCst);
+    }
+
+    /// Whether the last frame is on its way or was sent.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(SeqCst)
+    }
+
+    /// Ends the call with its reply.
+    pub(super) async fn respond<M: Message>(&self, result: Result<M, Status>) {
+        if !self.claim_end() {
+            return;
+        }
+        let reply = match &result {
+            Ok(reply) => self.response(ResponseParts(reply)),
+            Err(status) => Err(status.clone()),
+        };
+        match reply {
+            Ok(frame) => self.connection.send(&frame).await,
+            Err(status) => self.connection.send_status(self.stream_id, &status).await,
+        }
+    }
+
+    /// Ends a stream of replies.
+    pub(super) async fn finish_stream(&self, result: Result<(), Status>) {
+        if !self.claim_end() {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                let end = Frame::new(FrameType::Data, Flags::END, self.stream_id, &[][..]);
+                self.connection.send(&end.expect("no data fits into any frame")).await;
+            }
+            Err(status) => self.connection.send_status(self.stream_id, &status).await,
+        }
+    }
+
+    fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
+        Frame::new(FrameType::Response, Flags::NONE, self.stream_id, data)
+    }
+
+    /// Ends the call with a failure that is not the handler's.
+    async fn fail(&self, status: Status) {
+        if self.claim_end() {
+            self.connection.send_status(self.stream_id, &status).await;
+        }
+    }
+
+    /// Fires the token and tells the task that the call is over: its deadline passed, its client
+    /// went away or broke the protocol.
+    pub(super) fn cancel(&self) {
+        self.raise(CANCELLED);
+    }
+
+    /// Like [`Call::cancel`], and leaves the handler no time.
+    pub(super) fn abort(&self) {
+        self.raise(ABORTED);
+    }
+
+    fn raise(&self, level: u8) {
+        self.stop.level.fetch_max(level, SeqCst);
+        if let Some(token) = self.stop.token.get() {
+            token.cancel();
+        }
+        self.stop.raised.notify_waiters();
+    }
+
+    /// The token that [`Call::cancel`] fires; asking for it earns the handler its grace.
+    pub(super) fn cancellation_token(&self) -> &CancellationToken {
+        let token = self.stop.token.get_or_init(CancellationToken::new);
+        if self.stop.level.load(SeqCst) > 0 {
+            token.cancel();
+        }
+        token
+    }
+
+    /// Waits until the call is told to stop, at least as firmly as this.
+    async fn stopped(&self, level: u8) {
+        loop {
+            let mut raised = pin!(self.stop.raised.notified());
+            raised.as_mut().enable();
+            if self.stop.level.load(SeqCst) >= level {
+                return;
+            }
+            raised.await;
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.stop.level.load(SeqCst) > 0
+    }
+
+    /// Waits until the call is cancelled, for those who send on its stream.
+    pub(super) async fn cancelled(&self) {
+        self.stopped(CANCELLED).await;
+    }
+
+    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
+    /// empty payload is a message only where the method needs one.
+    pub(super) fn fill_inbox(&self, payload: &[u8], flags: Flags, needs_message: bool) {
+        let remote_open = flags.contains(Flags::REMOTE_OPEN);
+        let has_message = !payload.is_empty() || (needs_message && !remote_open);
+        let message = has_message.then(|| Bytes::copy_from_slice(payload));
+        self.connection.force(Load { calls: 0, bytes: message.as_ref().map_or(0, Bytes::len) });
+        // The handler has not started, so nobody has to be woken.
+        if !remote_open {
+            self.inbox.end(message, Ok(()), || {});
+        } else if let Some(message) = message {
+            self.inbox.push(message);
+        }
+    }
+
+    /// The consumer has taken a message from the inbox, or will take none any more.
+    pub(super) fn free_inbox_bytes(&self, bytes: usize) {
+        self.connection.is_stalled.store(false, Relaxed);
+        self.connection.leave(Load { calls: 0, bytes });
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let bytes = self.inbox.abandon();
+        self.free_inbox_bytes(bytes);
+    }
+}
+
+/// A call in flight, counted by the gates until this is dropped.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub(super) connection: Arc<Connection>,
+    pub(super) load: Load,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.connection.leave(self.load);
+    }
+}
+
+/// Says that a handler's task is about to run, until it has.
+struct Announcement(Arc<Connection>);
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        self.0.queue.retract();
+    }
+}
+
+enum Outcome {
+    Finished,
+    Panicked,
+    DeadlinePassed,
+    Cancelled,
+}
+
+/// Starts the task of a call whose handler's future this is.
+pub(super) fn spawn(call: Arc<Call>, handler: BoxFuture<'static, ()>, admission: Admission) {
+    let connection = call.connection.clone();
+    connection.queue.announce();
+    let announcement = Announcement(connection.clone());
+    connection.server.handlers.spawn(drive(call, handler, admission, announcement));
+}
+
+/// Runs the handler to its end, or to the call's.
+async fn drive(
+    call: Arc<Call>,
+    mut handler: BoxFuture<'static, ()>,
+    admission: Admission,
+    announcement: Announcement,
+) {
+    let mut deadline = call.deadline;
+    let mut announcement = Some(announcement);
+    loop {
+        match run_until(&call, &mut handler, deadline, &mut announcement).await {
+            Outcome::Finished => break,
+            Outcome::Panicked => {
+                call.fail(Status::internal("the handler panicked")).await;
+                break;
+            }
+            // The handler may have ended the call already and wait for room for its reply.
+            Outcome::DeadlinePassed if !call.claim_end() => deadline = None,
+            Outcome::DeadlinePassed => {
+                call.cancel();
+                let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
+                let say_so = call.connection.send_status(call.stream_id, &status);
+                tokio::join!(say_so, linger(&call, handler));
+                break;
+            }
+            Outcome::Cancelled => {
+                linger(&call, handler).await;
+                break;
+            }
+        }
+    }
+    // What the handler held is gone; only now does its place go to another call.
+    drop(admission);
+}
+
+/// Polls the handler until it ends or its time is over. It is polled first, so that it sees a token
+/// that has fired before it is dropped.
+async fn run_until(
+    call: &Call,
+    handler: &mut BoxFuture<'static, ()>,
+    deadline: Option<Instant>,
+    announcement: &mut Option<Announcement>,
+) -> Outcome {
+    let deadline_passed = async {
+        match deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = run(handler, announcement) => outcome,
+        () = call.cancelled() => Outcome::Cancelled,
+        () = deadline_passed => Outcome::DeadlinePassed,
+    }
+}
+
+/// Polls the handler until it ends.
+async fn run(
+    handler: &mut BoxFuture<'static, ()>,
+    announcement: &mut Option<Announcement>,
+) -> Outcome {
+    poll_fn(|cx| {
+        let poll = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
+        announcement.take();
+        match poll {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
+            Err(_) => Poll::Ready(Outcome::Panicked),
+        }
+    })
+    .await
+}
+
+/// Gives a handler that has asked for its token the time to act on it, and drops it then.
+async fn linger(call: &Call, mut handler: BoxFuture<'static, ()>) {
+    if call.stop.token.get().is_none() {
+        return;
+    }
+    let mut announcement = None;
+    tokio::select! {
+        biased;
+        _ = run(&mut handler, &mut announcement) => {}
+        () = call.stopped(ABORTED) => {}
+        () = sleep(call.connection.server.config.cancellation_grace) => {}
+    }
+}

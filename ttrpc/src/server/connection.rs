@@ -1,0 +1,181 @@
+//! A server's connection: what its receiver, its sender and its handlers share, and its life.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::task::AbortHandle;
+
+use super::{
+    Shared,
+    call::Call,
+    gate::{Gate, Load},
+    peer::Peer,
+    receiver,
+};
+use crate::{
+    Code, Status,
+    proto::{
+        frame::{Flags, FrameType},
+        message::{FrameData, encode_status},
+        table::ServerTable,
+    },
+    transport::{encode::Frame, io, lock, queue::Queue, sender},
+};
+
+/// Shared by the connection's receiver, its sender and its handlers.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) server: Arc<Shared>,
+    pub(super) peer: Option<Peer>,
+    /// Nothing is attached to frames: their stream ids are known.
+    pub(super) queue: Queue<()>,
+    pub(super) table: Mutex<ServerTable<Arc<Call>>>,
+    pub(super) gate: Gate,
+    /// A stream's handler took no message for the whole stall timeout, and none has since.
+    pub(super) is_stalled: AtomicBool,
+}
+
+impl Connection {
+    /// Queues a frame, waiting for room. A connection that has ended drops it.
+    pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>) {
+        let room = match self.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => room,
+            Ok(None) => match self.queue.reserve(frame.len()).await {
+                Ok(room) => room,
+                Err(_) => return,
+            },
+            Err(_) => return,
+        };
+        frame.encode(|bytes| room.push(bytes, None, || true));
+    }
+
+    /// Queues a Response that carries a failure, waiting for room.
+    pub(super) async fn send_status(&self, stream_id: u32, status: &Status) {
+        let response = |data| Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
+        let data = match status.raw_code() {
+            // A Response of code 0 would be a success.
+            0 => encode_status(&Status::unknown(format!(
+                "the handler failed with a status of code OK: {}",
+                status.message()
+            ))),
+            _ => encode_status(status),
+        };
+        match response(&data[..]) {
+            Ok(frame) => self.send(&frame).await,
+            Err(_) => {
+                let short = Status::new(
+                    Code::ResourceExhausted,
+                    "the call failed with a status that is longer than a frame may be",
+                );
+                let data = encode_status(&short);
+                let frame = response(&data[..]).expect("a short status fits into a frame");
+                self.send(&frame).await;
+            }
+        }
+    }
+
+    /// Lets a load in at the connection's gate and at the server's. Time during which the client
+    /// does not read what it is sent does not count against the handlers.
+    pub(super) async fn enter(&self, load: Load) -> bool {
+        let stall_timeout = self.stall_timeout();
+        if !self.gate.enter(load, stall_timeout, || self.queue.is_full()).await {
+            return false;
+        }
+        if !self.server.gate.enter(load, stall_timeout, || self.queue.is_full()).await {
+            self.gate.leave(load);
+            return false;
+        }
+        true
+    }
+
+    /// Counts a load that is here already.
+    pub(super) fn force(&self, load: Load) {
+        self.gate.force(load);
+        self.server.gate.force(load);
+    }
+
+    /// Takes back what [`Connection::enter`] let in or [`Connection::force`] counted.
+    pub(super) fn leave(&self, load: Load) {
+        self.gate.leave(load);
+        self.server.gate.leave(load);
+    }
+
+    pub(super) fn stall_timeout(&self) -> Duration {
+        self.server.config.stall_timeout
+    }
+
+    /// Waits until the server drains and every call of this connection is answered, answers
+    /// written.
+    async fn drained(&self) {
+        self.server.draining().await;
+        loop {
+            self.gate.no_calls().await;
+            self.queue.flushed().await;
+            // A call that came in before the drain may have been admitted meanwhile.
+            if self.gate.calls() == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// Serves one connection until the client goes away, the server has drained, or this is dropped.
+pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
+    let config = &server.config;
+    let connection = Arc::new(Connection {
+        peer: io.peer,
+        queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
+        table: Mutex::default(),
+        gate: Gate::new(Load {
+            calls: config.max_calls_per_connection,
+            bytes: config.request_bytes_per_connection,
+        }),
+        is_stalled: AtomicBool::new(false),
+        server,
+    });
+    let sending = connection.clone();
+    let mut sender = tokio::spawn(async move {
+        // A client that cannot be written to has gone away; there is nobody to be told.
+        let _ = sender::run(io.writer, &sending.queue, |_, _| {}).await;
+    });
+    let mut ending = Ending { connection, sender: sender.abort_handle(), is_aborted: true };
+    let connection = &ending.connection;
+    tokio::select! {
+        () = receiver::run(connection, io.reader) => {}
+        _ = &mut sender => {}
+        () = connection.drained() => {}
+    }
+    ending.is_aborted = false;
+}
+
+/// Ends a connection: its handlers are cancelled, and aborted if the server does not wait for
+/// them; its sender ends, and whoever waits for room is told.
+struct Ending {
+    connection: Arc<Connection>,
+    sender: AbortHandle,
+    is_aborted: bool,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.connection.queue.close();
+        self.sender.abort();
+        let calls: Vec<_> = lock(&self.connection.table).drain().collect();
+        for call in calls {
+            call.note_end();
+            if self.is_aborted { call.abort() } else { call.cancel() }
+        }
+    }
+}
+
+impl Connection {
+    /// Whether a stream's inbox may be waited for, or nothing has moved since one stood still.
+    pub(super) fn may_wait_for_inbox(&self) -> bool {
+        !self.is_stalled.load(Relaxed)
+    }
+}

@@ -1,0 +1,197 @@
+//! Serving methods: [`Server`], and what handlers get and give.
+//!
+//! ```no_run
+//! # use std::{sync::Arc, time::Duration};
+//! # use ttrpc::{Error, Server, server::Routes};
+//! # struct Pinger;
+//! # impl ttrpc::server::Service for Pinger { fn into_routes(self) -> Routes { Routes::new("p") } }
+//! # async fn example() -> Result<(), Error> {
+//! let server = Server::builder()
+//!     .add_service(Pinger)
+//!     .bind("unix:///run/pinger.sock")?
+//!     .build()?;
+//! let handle = server.handle();
+//! tokio::spawn(async move {
+//!     // … wait for a signal, then let calls finish for up to five seconds:
+//!     handle.shutdown(Duration::from_secs(5)).await;
+//! });
+//! server.serve().await
+//! # }
+//! ```
+//!
+//! # Handlers
+//!
+//! Each call runs on a task of its own, so handlers may wait for each other. A handler that panics
+//! answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
+//! [`Context::cancellation_token`](crate::Context::cancellation_token).
+//!
+//! # What a peer can cost
+//!
+//! Every buffer has a limit in [`ServerConfig`], which says what happens when it is reached.
+//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests and stream
+//! messages in all, and per connection a frame that is arriving (4 MiB), its send queue, and for
+//! each call in flight what its handler holds, its reply above all.
+
+mod accept;
+mod builder;
+mod call;
+mod connection;
+mod context;
+mod gate;
+mod peer;
+mod receiver;
+mod routes;
+mod shutdown;
+mod stream;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use crate::{Error, ServerConfig, transport::io};
+use accept::Listeners;
+pub use builder::ServerBuilder;
+pub use context::Context;
+use gate::{Gate, Load};
+pub use peer::{Peer, PeerPolicy};
+use routes::Services;
+pub use routes::{
+    BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
+    UnaryHandler,
+};
+pub use shutdown::ServerHandle;
+use shutdown::{Lifecycle, Phase};
+pub use stream::{StreamReceiver, StreamSender};
+
+/// What all connections of a server share.
+#[derive(Debug)]
+struct Shared {
+    config: ServerConfig,
+    services: Services,
+    gate: Gate,
+    /// The tasks of all handlers.
+    handlers: TaskTracker,
+    lifecycle: Lifecycle,
+}
+
+impl Shared {
+    /// Whether new calls are refused.
+    fn is_draining(&self) -> bool {
+        !matches!(self.lifecycle.phase(), Phase::Running)
+    }
+
+    /// Waits until new calls are refused.
+    async fn draining(&self) {
+        self.lifecycle.wait(|phase| !matches!(phase, Phase::Running)).await;
+    }
+
+    /// Starts to serve a connection, if its peer may connect.
+    fn admit(
+        self: &Arc<Self>,
+        connection: io::Connection,
+        policy: Option<&PeerPolicy>,
+        connections: &mut JoinSet<()>,
+    ) {
+        if policy.is_none_or(|policy| policy.allows(connection.peer)) {
+            connections.spawn(connection::serve(self.clone(), connection));
+        }
+    }
+
+    /// Lets connections answer what they have accepted until the limit, then aborts the rest.
+    async fn drain(&self, mut connections: JoinSet<()>) {
+        tokio::select! {
+            () = async { while connections.join_next().await.is_some() {} } => {}
+            () = self.lifecycle.limit_passed() => {}
+        }
+        connections.shutdown().await;
+        self.handlers.close();
+        self.handlers.wait().await;
+    }
+}
+
+/// A server that is ready to serve. Nothing runs until [`Server::serve`] is awaited, and everything
+/// ends when that future is dropped.
+#[derive(Debug)]
+pub struct Server {
+    shared: EndsWithThis,
+    listeners: Listeners,
+    connections: Vec<io::Connection>,
+    policy: Option<PeerPolicy>,
+}
+
+impl Server {
+    /// Starts to put a server together.
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// A handle by which other tasks shut the server down. Any number may exist.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle::new(self.shared.0.clone())
+    }
+
+    /// Serves until the server is shut down by a [`ServerHandle`], or, without a listener, until
+    /// all connections that were handed over have ended.
+    ///
+    /// Dropping the future closes the server at once: listeners, connections, handlers.
+    ///
+    /// # Errors
+    /// [`Error::Listener`] if a listener cannot be used with this runtime.
+    pub async fn serve(self) -> Result<(), Error> {
+        let Server { shared, listeners, connections: handed_over, policy } = self;
+        let EndsWithThis(server) = &shared;
+        if !server.lifecycle.start() {
+            return Ok(());
+        }
+        let mut accepting = listeners.start()?;
+        let mut connections = JoinSet::new();
+        for connection in handed_over {
+            server.admit(connection, policy.as_ref(), &mut connections);
+        }
+        while !(accepting.is_empty() && connections.is_empty()) {
+            let has_place = connections.len() < server.config.max_connections.max(1);
+            tokio::select! {
+                biased;
+                () = server.draining() => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                stream = accepting.next(), if has_place && !accepting.is_empty() => {
+                    let connection = io::Connection::from_unix(stream);
+                    server.admit(connection, policy.as_ref(), &mut connections);
+                }
+            }
+        }
+        // New clients are turned away, and socket files removed, before the old ones are done.
+        drop(accepting);
+        server.drain(connections).await;
+        Ok(())
+    }
+
+    /// Serves until `signal` completes, then lets calls finish for up to `limit`.
+    ///
+    /// # Errors
+    /// Those of [`Server::serve`].
+    pub async fn serve_until(
+        self,
+        signal: impl Future<Output = ()>,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let handle = self.handle();
+        let mut serve = std::pin::pin!(self.serve());
+        tokio::select! {
+            result = &mut serve => return result,
+            () = signal => handle.begin_shutdown(limit),
+        }
+        serve.await
+    }
+}
+
+/// Marks the server as ended when it is dropped.
+#[derive(Debug)]
+struct EndsWithThis(Arc<Shared>);
+
+impl Drop for EndsWithThis {
+    fn drop(&mut self) {
+        self.0.lifecycle.finish();
+    }
+}

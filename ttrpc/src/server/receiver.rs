@@ -1,0 +1,212 @@
+//! A server's receiver: reads frames and acts on them.
+//!
+//! It waits for the socket, for room in the outgoing queue, and for handlers as long as they move
+//! (see [`transport`](crate::transport)).
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::io::AsyncRead;
+
+use super::{
+    call::{self, Admission, Call, Head},
+    connection::Connection,
+    gate::Load,
+    routes::Method,
+};
+use crate::{
+    Status,
+    proto::{
+        codec::{Decoded, Decoder},
+        frame::{Flags, FrameType, Header, MAX_DATA_LEN},
+        message::Request,
+        stream::{DataEvent, Kind},
+        table::ServerEvent,
+    },
+    transport::{
+        inbox::InboxLimits, lock, queue::Closed, reader::FrameReader, stall::wait_while_moving,
+    },
+};
+
+/// Reads until the client goes away.
+pub(super) async fn run(connection: &Arc<Connection>, io: impl AsyncRead + Unpin) {
+    let mut reader = FrameReader::new(io);
+    while let Ok(decoded) = reader.next().await {
+        if wait_for_room(connection).await.is_err() {
+            return;
+        }
+        match decoded {
+            Decoded::Frame(header) => receive(connection, header, reader.decoder()).await,
+            Decoded::Oversized(header) => refuse_oversized(connection, header).await,
+        }
+    }
+}
+
+/// Nothing is acted on while the outgoing queue is full: a peer that does not read is not read.
+/// Only the sender makes room, and it waits for the peer alone.
+async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
+    if connection.queue.is_full() {
+        return connection.queue.has_room().await;
+    }
+    Ok(())
+}
+
+/// Acts on one frame.
+async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Decoder) {
+    let event = lock(&connection.table).receive(header);
+    match event {
+        ServerEvent::Open => open(connection, header, decoder).await,
+        ServerEvent::Data(call, event) => deliver(connection, &call, event, decoder).await,
+        ServerEvent::Refuse(violation, ended) => {
+            if let Some(call) = ended {
+                call.note_end();
+                call.cancel();
+            }
+            let status = Status::invalid_argument(violation.to_string());
+            connection.send_status(header.stream_id, &status).await;
+        }
+        ServerEvent::Ignore => {}
+    }
+}
+
+/// Opens a stream, or refuses it.
+async fn open(connection: &Arc<Connection>, header: Header, decoder: &Decoder) {
+    if let Err(status) = try_open(connection, header, decoder.data()).await {
+        lock(&connection.table).refuse(header.stream_id, header.flags);
+        connection.send_status(header.stream_id, &status).await;
+    }
+}
+
+async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> Result<(), Status> {
+    let server = &connection.server;
+    if server.is_draining() {
+        return Err(Status::unavailable("the server is shutting down"));
+    }
+    let request = Request::decode(data)
+        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
+    let (service, method) = server.services.find(request.service, request.method)?;
+    check_flags(method, request.service, header.flags)?;
+    let timeout = match request.timeout_nano {
+        0 => None,
+        nanos => match u64::try_from(nanos) {
+            Ok(nanos) => Some(Duration::from_nanos(nanos)),
+            Err(_) => return Err(Status::deadline_exceeded("the deadline had passed on arrival")),
+        },
+    };
+    let load = Load { calls: 1, bytes: data.len() };
+    if !connection.enter(load).await {
+        return Err(Status::resource_exhausted(
+            "too many calls are in flight and none of them ends",
+        ));
+    }
+    let admission = Admission { connection: connection.clone(), load };
+    let head = Head {
+        stream_id: header.stream_id,
+        service,
+        method: method.name,
+        metadata: request.metadata,
+        timeout,
+    };
+    let call = Arc::new(Call::new(connection.clone(), head));
+    let handler = (method.start)(call.clone(), request.payload, header.flags)?;
+    lock(&connection.table).open(header.stream_id, header.flags, call.clone());
+    call::spawn(call, handler, admission);
+    Ok(())
+}
+
+/// Whether a Request with these flags can call the method.
+fn check_flags(method: &Method, service: &str, flags: Flags) -> Result<(), Status> {
+    let is_stream = flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED);
+    let wrong = match method.kind {
+        Kind::Unary if flags.contains(Flags::REMOTE_OPEN) => "is unary and was called as a stream",
+        Kind::ServerStreaming | Kind::ClientStreaming | Kind::Bidirectional if !is_stream => {
+            "is a stream and was called as unary"
+        }
+        _ => return Ok(()),
+    };
+    Err(Status::invalid_argument(format!("method {service}/{} {wrong}", method.name)))
+}
+
+/// Puts a message into its stream's inbox; a handler that stands still loses its stream.
+async fn deliver(
+    connection: &Connection,
+    call: &Arc<Call>,
+    event: DataEvent,
+    decoder: &mut Decoder,
+) {
+    if event.has_message
+        && let Err(status) = push(connection, call, decoder).await
+    {
+        if lock(&connection.table).remove(call.stream_id).is_some() {
+            call.note_end();
+            call.free_inbox_bytes(call.inbox.fail(status.clone()));
+            call.cancel();
+            connection.is_stalled.store(true, Relaxed);
+            connection.send_status(call.stream_id, &status).await;
+        }
+        return;
+    }
+    if event.remote_closed {
+        call.inbox.end(None, Ok(()), || {});
+    }
+}
+
+async fn push(
+    connection: &Connection,
+    call: &Arc<Call>,
+    decoder: &mut Decoder,
+) -> Result<(), Status> {
+    let config = &connection.server.config;
+    let limits =
+        InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
+    let bytes = decoder.data().len();
+    let has_room = || call.inbox.has_room(bytes, limits);
+    if !has_room() {
+        let full = || {
+            Status::resource_exhausted("the stream's inbox is full and its handler takes nothing")
+        };
+        if !connection.may_wait_for_inbox() {
+            return Err(full());
+        }
+        let is_paused = || connection.queue.is_full();
+        let changed = call.inbox.changed();
+        if !wait_while_moving(changed, connection.stall_timeout(), has_room, is_paused).await {
+            return Err(full());
+        }
+    }
+    let load = Load { calls: 0, bytes };
+    if !connection.enter(load).await {
+        return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
+    }
+    if !call.inbox.push(decoder.take_data()) {
+        connection.leave(load);
+    }
+    Ok(())
+}
+
+async fn refuse_oversized(connection: &Connection, header: Header) {
+    if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
+        return;
+    }
+    let event = lock(&connection.table).receive(header);
+    let ended = match event {
+        ServerEvent::Ignore => return,
+        ServerEvent::Open => {
+            lock(&connection.table).refuse(header.stream_id, header.flags);
+            None
+        }
+        ServerEvent::Data(..) => lock(&connection.table).remove(header.stream_id),
+        ServerEvent::Refuse(_, ended) => ended,
+    };
+    if let Some(call) = ended {
+        call.note_end();
+        call.cancel();
+    }
+    let status = Status::resource_exhausted(format!(
+        "a frame of {} bytes is longer than {MAX_DATA_LEN}",
+        header.data_len
+    ));
+    connection.send_status(header.stream_id, &status).await;
+}

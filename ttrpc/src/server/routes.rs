@@ -1,0 +1,247 @@
+//! From the names in a Request to a handler.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use prost::Message;
+
+use super::{
+    call::{BoxFuture, Call},
+    context::Context,
+    stream::{StreamReceiver, StreamSender, decode_request},
+};
+use crate::{
+    Error, Status,
+    proto::{frame::Flags, stream::Kind},
+};
+
+/// Makes the future of a call's handler out of the Request's payload and flags.
+type Start =
+    dyn Fn(Arc<Call>, &[u8], Flags) -> Result<BoxFuture<'static, ()>, Status> + Send + Sync;
+
+/// One method, its types forgotten.
+pub(super) struct Method {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) start: Box<Start>,
+}
+
+/// A service that a server can serve. Generated servers implement it.
+pub trait Service {
+    /// The service's methods, each with its handler.
+    fn into_routes(self) -> Routes;
+}
+
+/// The methods of one service.
+///
+/// Generated code makes it; by hand it reads so:
+///
+/// ```
+/// use std::sync::Arc;
+/// use ttrpc::server::Routes;
+///
+/// struct Pinger;
+/// let routes = Routes::new("example.v1.Pinger")
+///     .unary("Ping", &Arc::new(Pinger), |_pinger, _ctx, (): ()| Box::pin(async { Ok(()) }));
+/// ```
+pub struct Routes {
+    service: &'static str,
+    methods: Vec<Method>,
+}
+
+/// A unary handler.
+pub type UnaryHandler<T, Req, Resp> =
+    for<'a> fn(&'a T, &'a Context, Req) -> BoxFuture<'a, Result<Resp, Status>>;
+/// A handler of one request and many replies.
+pub type ServerStreamingHandler<T, Req, Resp> =
+    for<'a> fn(&'a T, &'a Context, Req, StreamSender<Resp>) -> BoxFuture<'a, Result<(), Status>>;
+/// A handler of many requests and one reply.
+pub type ClientStreamingHandler<T, Req, Resp> =
+    for<'a> fn(&'a T, &'a Context, StreamReceiver<Req>) -> BoxFuture<'a, Result<Resp, Status>>;
+/// A handler of many requests and many replies.
+pub type BidiStreamingHandler<T, Req, Resp> = for<'a> fn(
+    &'a T,
+    &'a Context,
+    StreamReceiver<Req>,
+    StreamSender<Resp>,
+) -> BoxFuture<'a, Result<(), Status>>;
+
+impl Routes {
+    /// No methods yet; `service` is the full protobuf name, `containerd.task.v2.Task` for example.
+    pub fn new(service: &'static str) -> Self {
+        Routes { service, methods: Vec::new() }
+    }
+
+    /// Adds a unary method.
+    #[must_use]
+    pub fn unary<T, Req, Resp>(
+        self,
+        method: &'static str,
+        service: &Arc<T>,
+        handler: UnaryHandler<T, Req, Resp>,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Req: Message + Default + 'static,
+        Resp: Message + 'static,
+    {
+        let service = service.clone();
+        self.add(method, Kind::Unary, move |call, payload, _flags| {
+            let request = decode_request(payload)?;
+            let service = service.clone();
+            Ok(Box::pin(async move {
+                let ctx = Context::new(call);
+                let result = handler(&service, &ctx, request).await;
+                ctx.call().respond(result).await;
+            }))
+        })
+    }
+
+    /// Adds a method that answers with a stream.
+    #[must_use]
+    pub fn server_streaming<T, Req, Resp>(
+        self,
+        method: &'static str,
+        service: &Arc<T>,
+        handler: ServerStreamingHandler<T, Req, Resp>,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Req: Message + Default + 'static,
+        Resp: Message + 'static,
+    {
+        let service = service.clone();
+        self.add(method, Kind::ServerStreaming, move |call, payload, flags| {
+            call.fill_inbox(payload, flags, true);
+            let service = service.clone();
+            Ok(Box::pin(async move {
+                let ctx = Context::new(call);
+                let result = match StreamReceiver::new(ctx.call().clone()).only_message().await {
+                    Ok(request) => {
+                        let replies = StreamSender::new(ctx.call().clone());
+                        handler(&service, &ctx, request, replies).await
+                    }
+                    Err(status) => Err(status),
+                };
+                ctx.call().finish_stream(result).await;
+            }))
+        })
+    }
+
+    /// Adds a method that takes a stream.
+    #[must_use]
+    pub fn client_streaming<T, Req, Resp>(
+        self,
+        method: &'static str,
+        service: &Arc<T>,
+        handler: ClientStreamingHandler<T, Req, Resp>,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Req: Message + Default + 'static,
+        Resp: Message + 'static,
+    {
+        let service = service.clone();
+        self.add(method, Kind::ClientStreaming, move |call, payload, flags| {
+            call.fill_inbox(payload, flags, false);
+            let service = service.clone();
+            Ok(Box::pin(async move {
+                let ctx = Context::new(call);
+                let requests = StreamReceiver::new(ctx.call().clone());
+                let result = handler(&service, &ctx, requests).await;
+                ctx.call().respond(result).await;
+            }))
+        })
+    }
+
+    /// Adds a method that takes and gives a stream.
+    #[must_use]
+    pub fn bidi_streaming<T, Req, Resp>(
+        self,
+        method: &'static str,
+        service: &Arc<T>,
+        handler: BidiStreamingHandler<T, Req, Resp>,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Req: Message + Default + 'static,
+        Resp: Message + 'static,
+    {
+        let service = service.clone();
+        self.add(method, Kind::Bidirectional, move |call, payload, flags| {
+            call.fill_inbox(payload, flags, false);
+            let service = service.clone();
+            Ok(Box::pin(async move {
+                let ctx = Context::new(call);
+                let requests = StreamReceiver::new(ctx.call().clone());
+                let replies = StreamSender::new(ctx.call().clone());
+                let result = handler(&service, &ctx, requests, replies).await;
+                ctx.call().finish_stream(result).await;
+            }))
+        })
+    }
+
+    fn add<F>(mut self, name: &'static str, kind: Kind, start: F) -> Self
+    where
+        F: Fn(Arc<Call>, &[u8], Flags) -> Result<BoxFuture<'static, ()>, Status>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.methods.push(Method { name, kind, start: Box::new(start) });
+        self
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let methods: Vec<_> = self.methods.iter().map(|method| method.name).collect();
+        f.debug_struct("Routes").field("service", &self.service).field("methods", &methods).finish()
+    }
+}
+
+/// All services of a server.
+#[derive(Default)]
+pub(super) struct Services {
+    services: HashMap<&'static str, HashMap<&'static str, Method>>,
+    /// The first name that was added twice.
+    duplicate: Option<&'static str>,
+}
+
+impl Services {
+    pub(super) fn add(&mut self, routes: Routes) {
+        let methods = routes.methods.into_iter().map(|method| (method.name, method)).collect();
+        if self.services.insert(routes.service, methods).is_some() {
+            self.duplicate.get_or_insert(routes.service);
+        }
+    }
+
+    /// # Errors
+    /// [`Error::DuplicateService`].
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.duplicate.map_or(Ok(()), |name| Err(Error::DuplicateService(name)))
+    }
+
+    /// Finds a method, with its service's name as the program knows it.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED, in the words of containerd's implementation.
+    pub(super) fn find(
+        &self,
+        service: &str,
+        method: &str,
+    ) -> Result<(&'static str, &Method), Status> {
+        let Some((name, methods)) = self.services.get_key_value(service) else {
+            return Err(Status::unimplemented(format!("service {service}")));
+        };
+        let Some(method) = methods.get(method) else {
+            return Err(Status::unimplemented(format!("method {method}")));
+        };
+        Ok((*name, method))
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.services.keys()).finish()
+    }
+}

@@ -1,0 +1,153 @@
+//! A handler's ends of a stream.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::Stream;
+use prost::Message;
+
+use super::call::Call;
+use crate::{
+    Status,
+    proto::{
+        frame::{Flags, FrameType},
+        message::DataParts,
+    },
+    transport::encode::Frame,
+};
+
+/// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as a
+/// [`Stream`].
+///
+/// Messages come in the order in which the client sent them. A handler that takes none for long
+/// holds up its connection, and loses the stream after [`ServerConfig::stall_timeout`].
+///
+/// [`ServerConfig::stall_timeout`]: crate::ServerConfig::stall_timeout
+pub struct StreamReceiver<Req> {
+    call: Arc<Call>,
+    is_done: bool,
+    request: PhantomData<fn() -> Req>,
+}
+
+impl<Req: Message + Default> StreamReceiver<Req> {
+    pub(super) fn new(call: Arc<Call>) -> Self {
+        StreamReceiver { call, is_done: false, request: PhantomData }
+    }
+
+    /// The next message; `None` when the client has said that nothing more comes. A client that
+    /// gives a call up says so too: ttrpc knows no difference.
+    ///
+    /// Cancel safe: dropped before it is done, no message is lost.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler stood
+    /// still with a full inbox. The stream is over then.
+    pub async fn recv(&mut self) -> Result<Option<Req>, Status> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// The message of a method that takes one.
+    pub(super) async fn only_message(mut self) -> Result<Req, Status> {
+        let no_request = || Status::invalid_argument("the stream was closed without a request");
+        self.recv().await?.ok_or_else(no_request)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Req>, Status>> {
+        if self.is_done {
+            return Poll::Ready(Ok(None));
+        }
+        let message = match ready!(self.call.inbox.poll_take(cx)) {
+            Ok(Some(payload)) => {
+                self.call.free_inbox_bytes(payload.len());
+                decode_request(&payload).map(Some)
+            }
+            Ok(None) => Ok(None),
+            Err(status) => Err(status),
+        };
+        self.is_done = !matches!(message, Ok(Some(_)));
+        Poll::Ready(message)
+    }
+}
+
+/// Ends after the first error.
+impl<Req: Message + Default> Stream for StreamReceiver<Req> {
+    type Item = Result<Req, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_recv(cx).map(Result::transpose)
+    }
+}
+
+impl<Req> Drop for StreamReceiver<Req> {
+    fn drop(&mut self) {
+        let bytes = self.call.inbox.abandon();
+        self.call.free_inbox_bytes(bytes);
+    }
+}
+
+impl<Req> fmt::Debug for StreamReceiver<Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamReceiver").field("is_done", &self.is_done).finish_non_exhaustive()
+    }
+}
+
+/// Sends a handler's replies. The stream ends when the handler returns, not when this is dropped.
+pub struct StreamSender<Resp> {
+    call: Arc<Call>,
+    reply: PhantomData<fn(Resp)>,
+}
+
+impl<Resp: Message> StreamSender<Resp> {
+    pub(super) fn new(call: Arc<Call>) -> Self {
+        StreamSender { call, reply: PhantomData }
+    }
+
+    /// Sends a message, waiting while the outgoing queue is full. Messages arrive in the order in
+    /// which they were sent.
+    ///
+    /// Cancel safe: dropped before it is done, the message is not sent.
+    ///
+    /// # Errors
+    /// CANCELLED when the call is over: its deadline passed, its client went away, its handler has
+    /// returned. RESOURCE_EXHAUSTED if the message is longer than a frame may be; the stream goes
+    /// on then.
+    pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
+        let call = &self.call;
+        let over = || Status::cancelled("the call is over");
+        let id = call.stream_id;
+        let frame = Frame::new(FrameType::Data, Flags::NONE, id, DataParts(&message))?;
+        let queue = &call.connection.queue;
+        let room = match queue.try_reserve(frame.len()).map_err(|_| over())? {
+            Some(room) => room,
+            None => tokio::select! {
+                room = queue.reserve(frame.len()) => room.map_err(|_| over())?,
+                () = call.cancelled() => return Err(over()),
+            },
+        };
+        if frame.encode(|bytes| room.push(bytes, None, || !call.has_ended())) {
+            return Ok(());
+        }
+        Err(over())
+    }
+}
+
+impl<Resp> fmt::Debug for StreamSender<Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamSender").finish_non_exhaustive()
+    }
+}
+
+/// Decodes a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the bytes are not a message of this type.
+pub(super) fn decode_request<M: Message + Default>(payload: &[u8]) -> Result<M, Status> {
+    M::decode(payload)
+        .map_err(|error| Status::invalid_argument(format!("the request does not decode: {error}")))
+}

@@ -1,0 +1,308 @@
+//! How a call ends when it does not end well: a code, a message, details.
+
+use std::{error, fmt, sync::Arc};
+
+use prost::{Message, Name};
+use prost_types::Any;
+
+/// The status codes of gRPC, which ttrpc shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(i32)]
+pub enum Code {
+    /// Success.
+    Ok = 0,
+    /// The call was cancelled, typically by the caller.
+    Cancelled = 1,
+    /// An error of no known kind; also what a code outside this list is read as.
+    Unknown = 2,
+    /// The caller's argument is wrong whatever state the server is in.
+    InvalidArgument = 3,
+    /// The call's deadline passed.
+    DeadlineExceeded = 4,
+    /// What was asked for is not there.
+    NotFound = 5,
+    /// What was to be created is there already.
+    AlreadyExists = 6,
+    /// The caller may not do this.
+    PermissionDenied = 7,
+    /// A limit was reached: calls in flight, the size of a message, the room of a stream.
+    ResourceExhausted = 8,
+    /// The system is not in the state that the call needs.
+    FailedPrecondition = 9,
+    /// The call was given up, typically for a conflict.
+    Aborted = 10,
+    /// The argument is outside its valid range.
+    OutOfRange = 11,
+    /// The server knows no such service or method.
+    Unimplemented = 12,
+    /// Something that must not happen did; a handler that panics answers this.
+    Internal = 13,
+    /// The connection is gone or the server is shutting down; on a new connection it may work.
+    Unavailable = 14,
+    /// Data was lost or damaged.
+    DataLoss = 15,
+    /// The caller did not say who it is.
+    Unauthenticated = 16,
+}
+
+impl Code {
+    const ALL: [Code; 17] = [
+        Code::Ok,
+        Code::Cancelled,
+        Code::Unknown,
+        Code::InvalidArgument,
+        Code::DeadlineExceeded,
+        Code::NotFound,
+        Code::AlreadyExists,
+        Code::PermissionDenied,
+        Code::ResourceExhausted,
+        Code::FailedPrecondition,
+        Code::Aborted,
+        Code::OutOfRange,
+        Code::Unimplemented,
+        Code::Internal,
+        Code::Unavailable,
+        Code::DataLoss,
+        Code::Unauthenticated,
+    ];
+
+    /// The code with this number; [`Code::Unknown`] where there is none.
+    pub fn from_i32(number: i32) -> Code {
+        usize::try_from(number)
+            .ok()
+            .and_then(|index| Code::ALL.get(index).copied())
+            .unwrap_or(Code::Unknown)
+    }
+
+    /// The name as gRPC writes it, `NOT_FOUND` for example.
+    pub fn name(self) -> &'static str {
+        match self {
+            Code::Ok => "OK",
+            Code::Cancelled => "CANCELLED",
+            Code::Unknown => "UNKNOWN",
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::NotFound => "NOT_FOUND",
+            Code::AlreadyExists => "ALREADY_EXISTS",
+            Code::PermissionDenied => "PERMISSION_DENIED",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
+            Code::Aborted => "ABORTED",
+            Code::OutOfRange => "OUT_OF_RANGE",
+            Code::Unimplemented => "UNIMPLEMENTED",
+            Code::Internal => "INTERNAL",
+            Code::Unavailable => "UNAVAILABLE",
+            Code::DataLoss => "DATA_LOSS",
+            Code::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a call failed: what a handler returns as its error and what a caller gets as its own.
+///
+/// The code's number, the message and the details travel unharmed in both directions
+/// (`google.rpc.Status`). A status that was made on this side, such as UNAVAILABLE for a lost
+/// connection, also keeps its cause, see [`error::Error::source`]; the cause stays local.
+///
+/// ```
+/// use ttrpc::{Code, Status};
+///
+/// let status = Status::not_found("no container with id c1");
+/// assert_eq!(status.code(), Code::NotFound);
+/// assert_eq!(status.to_string(), "NOT_FOUND: no container with id c1");
+/// ```
+#[derive(Clone)]
+pub struct Status {
+    code: i32,
+    message: String,
+    details: Vec<Any>,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+}
+
+impl Status {
+    /// A status with a code and a message for the peer's eyes.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Status::from_parts(code as i32, message.into(), Vec::new())
+    }
+
+    pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
+        Status { code, message, details, source: None }
+    }
+
+    /// The code; [`Code::Unknown`] if the number is none of gRPC's.
+    pub fn code(&self) -> Code {
+        Code::from_i32(self.code)
+    }
+
+    /// The code's number as it travels, also where it is none of gRPC's.
+    pub fn raw_code(&self) -> i32 {
+        self.code
+    }
+
+    /// The message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The details, each a protobuf message with its type's URL.
+    pub fn details(&self) -> &[Any] {
+        &self.details
+    }
+
+    /// Adds a detail of any type.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Any) -> Self {
+        self.details.push(detail);
+        self
+    }
+
+    /// Adds a message as a detail, packed with its type's URL.
+    #[must_use]
+    pub fn with_message_detail<M: Message + Name>(self, message: &M) -> Self {
+        self.with_detail(Any { type_url: M::type_url(), value: message.encode_to_vec() })
+    }
+
+    /// The first detail of type `M`, unpacked; `None` where there is none that decodes.
+    pub fn find_detail<M: Message + Name + Default>(&self) -> Option<M> {
+        self.details.iter().find_map(|detail| detail.to_msg().ok())
+    }
+
+    /// Keeps the cause. It is not sent to the peer.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Arc<dyn error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// A status with a raw number, for codes outside gRPC's list.
+    pub fn with_raw_code(code: i32, message: impl Into<String>) -> Self {
+        Status::from_parts(code, message.into(), Vec::new())
+    }
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $code:ident;)*) => {
+        impl Status {
+            $($(#[$doc])*
+            pub fn $name(message: impl Into<String>) -> Self {
+                Status::new(Code::$code, message)
+            })*
+        }
+    };
+}
+
+constructors! {
+    /// The call was cancelled: [`Code::Cancelled`].
+    cancelled => Cancelled;
+    /// An error of no known kind: [`Code::Unknown`].
+    unknown => Unknown;
+    /// The argument is wrong: [`Code::InvalidArgument`].
+    invalid_argument => InvalidArgument;
+    /// The deadline passed: [`Code::DeadlineExceeded`].
+    deadline_exceeded => DeadlineExceeded;
+    /// What was asked for is not there: [`Code::NotFound`].
+    not_found => NotFound;
+    /// What was to be created is there already: [`Code::AlreadyExists`].
+    already_exists => AlreadyExists;
+    /// The caller may not do this: [`Code::PermissionDenied`].
+    permission_denied => PermissionDenied;
+    /// A limit was reached: [`Code::ResourceExhausted`].
+    resource_exhausted => ResourceExhausted;
+    /// The system is not in the needed state: [`Code::FailedPrecondition`].
+    failed_precondition => FailedPrecondition;
+    /// The call was given up: [`Code::Aborted`].
+    aborted => Aborted;
+    /// The argument is outside its range: [`Code::OutOfRange`].
+    out_of_range => OutOfRange;
+    /// No such service or method: [`Code::Unimplemented`].
+    unimplemented => Unimplemented;
+    /// Something that must not happen did: [`Code::Internal`].
+    internal => Internal;
+    /// The connection or the server is gone: [`Code::Unavailable`].
+    unavailable => Unavailable;
+    /// Data was lost or damaged: [`Code::DataLoss`].
+    data_loss => DataLoss;
+    /// The caller did not say who it is: [`Code::Unauthenticated`].
+    unauthenticated => Unauthenticated;
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code() {
+            Code::Unknown if self.code != Code::Unknown as i32 => write!(f, "code {}", self.code)?,
+            code => write!(f, "{code}")?,
+        }
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Status");
+        debug.field("code", &self.code()).field("message", &self.message);
+        if self.code() as i32 != self.code {
+            debug.field("raw_code", &self.code);
+        }
+        if !self.details.is_empty() {
+            debug.field("details", &self.details);
+        }
+        if let Some(source) = &self.source {
+            debug.field("source", source);
+        }
+        debug.finish()
+    }
+}
+
+impl error::Error for Status {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Equal when code, message and details are; the local cause does not count.
+impl PartialEq for Status {
+    fn eq(&self, other: &Self) -> bool {
+        (self.code, &self.message, &self.details) == (other.code, &other.message, &other.details)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_keeps_its_number() {
+        for (number, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, number);
+            assert_eq!(Code::from_i32(number as i32), code);
+        }
+        assert_eq!(Code::from_i32(17), Code::Unknown);
+        assert_eq!(Code::from_i32(-1), Code::Unknown);
+    }
+
+    #[test]
+    fn a_foreign_code_is_kept_and_shown() {
+        let status = Status::with_raw_code(1234, "odd");
+        assert_eq!(status.code(), Code::Unknown);
+        assert_eq!(status.raw_code(), 1234);
+        assert_eq!(status.to_string(), "code 1234: odd");
+    }
+
+    #[test]
+    fn details_are_found_by_type() {
+        let status = Status::internal("")
+            .with_message_detail(&prost_types::Timestamp { seconds: 1, nanos: 0 })
+            .with_message_detail(&prost_types::Duration { seconds: 2, nanos: 0 });
+        assert_eq!(status.find_detail::<prost_types::Duration>().unwrap().seconds, 2);
+        assert_eq!(status.find_detail::<prost_types::Any>(), None);
+    }
+}

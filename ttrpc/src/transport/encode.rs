@@ -1,0 +1,59 @@
+//! Messages to frames: encoded once, straight into the frame.
+
+use super::queue::FrameBytes;
+use crate::{
+    Status,
+    proto::{
+        frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
+        message::FrameData,
+    },
+};
+
+/// Frames up to this many bytes are put together on the stack.
+const STACK_FRAME_LEN: usize = 512;
+
+/// A frame that is known to fit, not yet encoded.
+pub(crate) struct Frame<D> {
+    header: Header,
+    data: D,
+}
+
+impl<D: FrameData> Frame<D> {
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the data is longer than a frame may be.
+    pub(crate) fn new(
+        frame_type: FrameType,
+        flags: Flags,
+        stream_id: u32,
+        data: D,
+    ) -> Result<Self, Status> {
+        let data_len = data.encoded_len();
+        if data_len > MAX_DATA_LEN {
+            return Err(Status::resource_exhausted(format!(
+                "a message of {data_len} bytes is longer than a frame may be ({MAX_DATA_LEN} bytes)"
+            )));
+        }
+        let header = Header { data_len: data_len as u32, stream_id, frame_type, flags };
+        Ok(Frame { header, data })
+    }
+
+    /// Bytes of the frame, header included.
+    pub(crate) fn len(&self) -> usize {
+        HEADER_LEN + self.header.data_len as usize
+    }
+
+    /// Encodes the frame and hands it on.
+    pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
+        let len = self.len();
+        if len <= STACK_FRAME_LEN {
+            let mut stack = [0; STACK_FRAME_LEN];
+            stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
+            self.data.encode(&mut &mut stack[HEADER_LEN..len]);
+            return hand_on(FrameBytes::Small(&stack[..len]));
+        }
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend_from_slice(&self.header.to_bytes());
+        self.data.encode(&mut bytes);
+        hand_on(FrameBytes::Large(bytes))
+    }
+}

@@ -1,0 +1,41 @@
+//! Moving frames: who may wait for whom.
+//!
+//! Every deadlock in ttrpc's history is a cycle of waits: a sender that waits for the socket while
+//! it should be receiving, a lock held across a blocked write, a receive loop that waits for a
+//! consumer who waits for the receive loop. This crate keeps one order, and each task may wait only
+//! for what stands to its right:
+//!
+//! ```text
+//! caller → client sender → (socket) → server receiver → server sender → (socket) → client receiver → nobody
+//! ```
+//!
+//! - A **caller** waits for room in the client's outgoing [`queue`] and for its reply, both no
+//!   longer than its deadline.
+//! - A **sender** ([`sender`]) waits for its queue and for the socket, and for nothing else. It
+//!   holds no lock while it writes.
+//! - A **server's receiver** waits for the socket, for room in the server's outgoing queue (only the
+//!   server's sender makes that, so a peer that never reads stops being read), and for handlers
+//!   only as long as they make progress (`stall`).
+//! - A **client's receiver** waits for the socket, and for the consumer of a stream whose [`inbox`]
+//!   is full only as long as messages are taken from it (`stall`). Handing over a reply never waits.
+//! - A **handler** is a caller to the right of the receiver: it waits for room in the server's queue
+//!   and for whatever it likes, other calls included, since no receiver waits for it without end.
+//!
+//! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
+
+pub(crate) mod address;
+pub(crate) mod encode;
+pub(crate) mod inbox;
+pub(crate) mod io;
+pub(crate) mod queue;
+pub(crate) mod reader;
+pub(crate) mod sender;
+pub(crate) mod stall;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex whose data stays valid if a holder panics: all critical sections of this crate
+/// change their data in one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

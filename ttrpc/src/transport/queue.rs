@@ -1,0 +1,380 @@
+//! The outgoing queue of a connection: frames on their way to the sender.
+//!
+//! A producer first reserves room, which waits in turn while the queue is full, and then pushes,
+//! which never waits. Room is taken from the reservation until the frame has been written to the
+//! socket, so the limits bound everything that is encoded and not yet sent, the sender's own batch
+//! included.
+//!
+//! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
+//! system call; a large frame is a chunk of its own and is not copied.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Poll, Waker},
+};
+
+use tokio::sync::{Semaphore, TryAcquireError};
+
+use super::lock;
+
+/// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
+const SHARED_FRAME_LEN: usize = 16 << 10;
+
+/// Bytes after which a shared chunk is full.
+const SHARED_CHUNK_LEN: usize = 64 << 10;
+
+/// Bytes that an idle queue keeps allocated for its next chunk.
+const IDLE_CAPACITY: usize = 1 << 10;
+
+/// The queue is closed: its connection has ended.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Closed;
+
+/// Room in the queue for one frame, given back when dropped unused.
+#[derive(Debug)]
+pub(crate) struct Room<'a, M> {
+    queue: &'a Queue<M>,
+    bytes: usize,
+}
+
+/// An encoded frame, header and data.
+pub(crate) enum FrameBytes<'a> {
+    /// To be copied.
+    Small(&'a [u8]),
+    /// To be queued as it is.
+    Large(Vec<u8>),
+}
+
+/// Frames that lie back to back, with the room that they take.
+#[derive(Debug)]
+pub(crate) struct Chunk<M> {
+    pub(crate) bytes: Vec<u8>,
+    marks: Vec<Mark<M>>,
+    frames: usize,
+    room: usize,
+    is_shared: bool,
+}
+
+/// Where a frame lies in its chunk, and what its producer said of it.
+#[derive(Debug)]
+struct Mark<M> {
+    start: usize,
+    len: usize,
+    tag: M,
+}
+
+impl<M> Chunk<M> {
+    /// Looks at each tagged frame that starts at or behind `from` and drops those for which `keep`
+    /// says no. `keep` may write into the frame, to give it its stream id.
+    pub(crate) fn retain(&mut self, from: usize, mut keep: impl FnMut(&M, &mut [u8]) -> bool) {
+        let bytes = &mut self.bytes;
+        let mut removed = 0;
+        self.marks.retain_mut(|mark| {
+            mark.start -= removed;
+            if mark.start < from {
+                return true;
+            }
+            let range = mark.start..mark.start + mark.len;
+            let is_kept = keep(&mark.tag, &mut bytes[range.clone()]);
+            if !is_kept {
+                bytes.drain(range);
+                removed += mark.len;
+            }
+            is_kept
+        });
+    }
+
+    /// The tags of the chunk's frames.
+    pub(crate) fn into_tags(self) -> impl Iterator<Item = M> {
+        self.marks.into_iter().map(|mark| mark.tag)
+    }
+}
+
+/// The queue. `M` is what a producer may attach to a frame for the sender to look at.
+#[derive(Debug)]
+pub(crate) struct Queue<M> {
+    max_bytes: usize,
+    free_frames: Semaphore,
+    free_bytes: Semaphore,
+    state: Mutex<State<M>>,
+    /// Tasks that have been woken and are about to push; see [`Queue::announce`].
+    about_to_push: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State<M> {
+    chunks: VecDeque<Chunk<M>>,
+    /// An empty buffer for the next shared chunk.
+    spare: Vec<u8>,
+    sender: Option<Waker>,
+    is_writing: bool,
+    is_closed: bool,
+    idle_waiters: Vec<Waker>,
+}
+
+impl<M> Queue<M> {
+    /// A queue for this many frames and bytes, both at least 1. A frame that is longer than
+    /// `max_bytes` is let in when the queue is empty.
+    pub(crate) fn new(max_frames: usize, max_bytes: usize) -> Self {
+        let max_frames = max_frames.clamp(1, Semaphore::MAX_PERMITS);
+        let max_bytes = max_bytes.clamp(1, u32::MAX as usize);
+        Queue {
+            max_bytes,
+            free_frames: Semaphore::new(max_frames),
+            free_bytes: Semaphore::new(max_bytes),
+            state: Mutex::new(State {
+                chunks: VecDeque::new(),
+                spare: Vec::new(),
+                sender: None,
+                is_writing: false,
+                is_closed: false,
+                idle_waiters: Vec::new(),
+            }),
+            about_to_push: AtomicUsize::new(0),
+        }
+    }
+
+    /// Room for a frame of `len` bytes if there is some now. `Ok(None)` when the queue is full.
+    pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<Room<'_, M>>, Closed> {
+        let bytes = len.min(self.max_bytes);
+        let frame = match self.free_frames.try_acquire() {
+            Ok(permit) => permit,
+            Err(TryAcquireError::NoPermits) => return Ok(None),
+            Err(TryAcquireError::Closed) => return Err(Closed),
+        };
+        match self.free_bytes.try_acquire_many(bytes as u32) {
+            Ok(permit) => permit.forget(),
+            Err(TryAcquireError::NoPermits) => return Ok(None),
+            Err(TryAcquireError::Closed) => return Err(Closed),
+        }
+        frame.forget();
+        Ok(Some(Room { queue: self, bytes }))
+    }
+
+    /// Waits for room for a frame of `len` bytes, in the order in which callers came.
+    ///
+    /// Cancel safe: dropped, it gives up its place and what it had reserved.
+    pub(crate) async fn reserve(&self, len: usize) -> Result<Room<'_, M>, Closed> {
+        let bytes = len.min(self.max_bytes);
+        let frame = self.free_frames.acquire().await.map_err(|_| Closed)?;
+        let permits = self.free_bytes.acquire_many(bytes as u32).await.map_err(|_| Closed)?;
+        permits.forget();
+        frame.forget();
+        Ok(Room { queue: self, bytes })
+    }
+
+    /// Waits until the queue is not full, behind those that wait for room already.
+    pub(crate) async fn has_room(&self) -> Result<(), Closed> {
+        self.reserve(1).await.map(drop)
+    }
+
+    /// Whether a frame would have to wait now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free_frames.available_permits() == 0 || self.free_bytes.available_permits() == 0
+    }
+
+    /// Says that a task which was just woken or spawned will probably push soon; the sender then
+    /// steps back once before it writes, so that the frame joins its batch. Taken back with
+    /// [`Queue::retract`] as soon as the task has run.
+    pub(crate) fn announce(&self) {
+        self.about_to_push.fetch_add(1, Relaxed);
+    }
+
+    /// Ends an [`Queue::announce`].
+    pub(crate) fn retract(&self) {
+        self.about_to_push.fetch_sub(1, Relaxed);
+    }
+
+    /// Adds a frame, if `is_wanted` says under the queue's lock that it still is. Gives back
+    /// whether it was added.
+    fn push(
+        &self,
+        bytes: usize,
+        frame: FrameBytes<'_>,
+        tag: Option<M>,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut state = lock(&self.state);
+        if state.is_closed || !is_wanted() {
+            drop(state);
+            self.give_back(1, bytes);
+            return false;
+        }
+        state.append(bytes, frame, tag);
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+        true
+    }
+
+    fn give_back(&self, frames: usize, bytes: usize) {
+        self.free_bytes.add_permits(bytes);
+        self.free_frames.add_permits(frames);
+    }
+
+    /// Adds a frame without room of its own: for the few bytes that close a stream, of which there
+    /// is at most one per call.
+    pub(crate) fn push_unreserved(&self, frame: &[u8], tag: M) {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return;
+        }
+        state.append(0, FrameBytes::Small(frame), Some(tag));
+        if let Some(chunk) = state.chunks.back_mut() {
+            chunk.frames -= 1;
+        }
+        let sender = state.sender.take();
+        drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+    }
+
+    /// Waits until there are frames and takes them all. `None` once the queue is closed.
+    ///
+    /// For the one sender. Before it takes them it steps back once behind the tasks that are
+    /// already queued, if any of them is about to push.
+    pub(crate) async fn take(&self) -> Option<VecDeque<Chunk<M>>> {
+        let mut stepped_back = false;
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.is_closed {
+                return Poll::Ready(None);
+            }
+            if state.chunks.is_empty() {
+                state.become_idle(cx.waker());
+                return Poll::Pending;
+            }
+            if !stepped_back && self.about_to_push.load(Relaxed) > 0 {
+                stepped_back = true;
+                drop(state);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            state.is_writing = true;
+            Poll::Ready(Some(std::mem::take(&mut state.chunks)))
+        })
+        .await
+    }
+
+    /// The chunk has been written, or all its frames were dropped: frees its room.
+    pub(crate) fn release(&self, chunk: Chunk<M>) {
+        self.give_back(chunk.frames, chunk.room);
+        if chunk.is_shared {
+            let mut bytes = chunk.bytes;
+            bytes.clear();
+            let mut state = lock(&self.state);
+            if state.spare.capacity() < bytes.capacity() {
+                state.spare = bytes;
+            }
+        }
+    }
+
+    /// Waits until every frame has been written.
+    pub(crate) async fn flushed(&self) {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.is_closed || (state.chunks.is_empty() && !state.is_writing) {
+                return Poll::Ready(());
+            }
+            state.idle_waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Closes the queue: whoever waits for room is told, and no frame is taken any more. Gives
+    /// back the chunks that were never taken.
+    pub(crate) fn close(&self) -> VecDeque<Chunk<M>> {
+        self.free_frames.close();
+        self.free_bytes.close();
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let wakers: Vec<_> = state.idle_waiters.drain(..).collect();
+        let sender = state.sender.take();
+        let chunks = std::mem::take(&mut state.chunks);
+        drop(state);
+        wakers.into_iter().chain(sender).for_each(Waker::wake);
+        chunks
+    }
+}
+
+impl<M> State<M> {
+    fn append(&mut self, room: usize, frame: FrameBytes<'_>, tag: Option<M>) {
+        let bytes = match &frame {
+            FrameBytes::Small(bytes) => *bytes,
+            FrameBytes::Large(bytes) => bytes,
+        };
+        let len = bytes.len();
+        if len <= SHARED_FRAME_LEN {
+            let chunk = self.shared_chunk(len);
+            let start = chunk.bytes.len();
+            chunk.bytes.extend_from_slice(bytes);
+            chunk.frames += 1;
+            chunk.room += room;
+            chunk.marks.extend(tag.map(|tag| Mark { start, len, tag }));
+            return;
+        }
+        let bytes = match frame {
+            FrameBytes::Small(bytes) => bytes.to_vec(),
+            FrameBytes::Large(bytes) => bytes,
+        };
+        let marks = tag.into_iter().map(|tag| Mark { start: 0, len, tag }).collect();
+        self.chunks.push_back(Chunk { bytes, marks, frames: 1, room, is_shared: false });
+    }
+
+    /// The last chunk if it has room for `len` bytes, else a new one.
+    fn shared_chunk(&mut self, len: usize) -> &mut Chunk<M> {
+        let fits =
+            |chunk: &Chunk<M>| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
+        if !self.chunks.back().is_some_and(fits) {
+            let bytes = std::mem::take(&mut self.spare);
+            let chunk = Chunk { bytes, marks: Vec::new(), frames: 0, room: 0, is_shared: true };
+            self.chunks.push_back(chunk);
+        }
+        self.chunks.back_mut().expect("a chunk was pushed if there was none")
+    }
+
+    /// The sender has nothing to write.
+    fn become_idle(&mut self, sender: &Waker) {
+        self.is_writing = false;
+        if self.spare.capacity() > IDLE_CAPACITY {
+            self.spare = Vec::new();
+        }
+        self.chunks.shrink_to(1);
+        self.idle_waiters.drain(..).for_each(Waker::wake);
+        match &mut self.sender {
+            Some(waker) => waker.clone_from(sender),
+            None => self.sender = Some(sender.clone()),
+        }
+    }
+}
+
+impl<M> Room<'_, M> {
+    /// Adds the frame, if `is_wanted` says under the queue's lock that it still is. Gives back
+    /// whether it was added.
+    pub(crate) fn push(
+        self,
+        frame: FrameBytes<'_>,
+        tag: Option<M>,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> bool {
+        let bytes = self.bytes;
+        let queue = self.queue;
+        std::mem::forget(self);
+        queue.push(bytes, frame, tag, is_wanted)
+    }
+}
+
+impl<M> Drop for Room<'_, M> {
+    fn drop(&mut self) {
+        self.queue.give_back(1, self.bytes);
+    }
+}

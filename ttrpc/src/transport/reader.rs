@@ -1,0 +1,93 @@
+//! Reading frames from the socket.
+
+use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+use crate::proto::codec::{Decoded, Decoder};
+
+/// Bytes asked for with one read between frames: enough for hundreds of small frames.
+const READ_LEN: usize = 64 << 10;
+
+/// How reading ended.
+#[derive(Debug)]
+pub(crate) enum ReadEnd {
+    /// The peer closed its side after a whole frame.
+    Eof,
+    /// The peer closed its side inside of a frame.
+    Truncated,
+    /// The socket failed.
+    Failed(io::Error),
+}
+
+/// Cuts what arrives on a socket into frames.
+///
+/// Between frames it reads into a buffer on the stack and copies what came, so that a connection
+/// needs a buffer only while it has something to put into it. The rest of a long frame is read
+/// straight into place.
+pub(crate) struct FrameReader<R> {
+    io: R,
+    decoder: Decoder,
+}
+
+impl<R: AsyncRead + Unpin> FrameReader<R> {
+    pub(crate) fn new(io: R) -> Self {
+        FrameReader { io, decoder: Decoder::default() }
+    }
+
+    /// The next frame's header; its data is in [`FrameReader::decoder`].
+    ///
+    /// Cancel safe: nothing that was read is lost.
+    pub(crate) async fn next(&mut self) -> Result<Decoded, ReadEnd> {
+        loop {
+            if let Some(decoded) = self.decoder.decode() {
+                return Ok(decoded);
+            }
+            self.decoder.release_idle_memory();
+            let read = poll_fn(|cx| {
+                let missing = self.decoder.missing();
+                if missing > READ_LEN {
+                    return self.poll_read_in_place(missing, cx);
+                }
+                self.poll_read_through_stack(cx)
+            });
+            match read.await {
+                Ok(0) if self.decoder.is_between_frames() => return Err(ReadEnd::Eof),
+                Ok(0) => return Err(ReadEnd::Truncated),
+                Ok(_) => {}
+                Err(error) => return Err(ReadEnd::Failed(error)),
+            }
+        }
+    }
+
+    pub(crate) fn decoder(&mut self) -> &mut Decoder {
+        &mut self.decoder
+    }
+
+    fn poll_read_through_stack(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut stack = [const { MaybeUninit::uninit() }; READ_LEN];
+        let mut buffer = ReadBuf::uninit(&mut stack);
+        Pin::new(&mut self.io).poll_read(cx, &mut buffer).map_ok(|()| {
+            self.decoder.feed(buffer.filled());
+            buffer.filled().len()
+        })
+    }
+
+    /// Reserves no more than has arrived already, so that memory grows with what a peer sends and
+    /// not with what it announces.
+    fn poll_read_in_place(
+        &mut self,
+        missing: usize,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let buffer = self.decoder.buffer_mut();
+        if buffer.capacity() == buffer.len() {
+            buffer.reserve(missing.min(buffer.len().max(READ_LEN)));
+        }
+        poll_read_buf(Pin::new(&mut self.io), cx, buffer)
+    }
+}

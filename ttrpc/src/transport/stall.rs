@@ -1,0 +1,39 @@
+//! Waiting for others only as long as they move.
+//!
+//! Handlers and consumers belong to the application and may depend on each other, so a receiver
+//! never waits for one without end. But refusing at once would turn every burst into errors. The
+//! rule for every limit that they hold up: wait while there is progress, and give up after a time
+//! without any.
+
+use std::{pin::pin, time::Duration};
+
+use tokio::{sync::Notify, time::timeout};
+
+/// The time without progress is measured in this many parts, each of which starts only when the
+/// task runs. A process that was stopped for longer than the whole time loses one part, not the
+/// chance of the others to move.
+const PARTS: u32 = 4;
+
+/// Repeats `attempt` after every notification of `progress`, until it succeeds (`true`) or there was
+/// no progress for `stall_timeout` (`false`). Time during which `is_paused` holds does not count.
+pub(crate) async fn wait_while_moving(
+    progress: &Notify,
+    stall_timeout: Duration,
+    attempt: impl Fn() -> bool,
+    is_paused: impl Fn() -> bool,
+) -> bool {
+    let mut idle_parts = 0;
+    while idle_parts < PARTS {
+        let mut moved = pin!(progress.notified());
+        moved.as_mut().enable();
+        if attempt() {
+            return true;
+        }
+        match timeout(stall_timeout / PARTS, moved).await {
+            Ok(()) => idle_parts = 0,
+            Err(_) if is_paused() => idle_parts = 0,
+            Err(_) => idle_parts += 1,
+        }
+    }
+    attempt()
+}
