@@ -1,6 +1,10 @@
 //! Putting a server together.
 
-use std::{fmt, os::unix::net::UnixListener, sync::Arc};
+use std::{
+    fmt,
+    os::unix::net::UnixListener,
+    sync::{Arc, atomic::AtomicUsize},
+};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -92,6 +96,7 @@ impl ServerBuilder {
         let shared = Shared {
             gate: Gate::new(Load { calls: config.max_calls, bytes: config.request_bytes }),
             services: self.services,
+            connections: AtomicUsize::new(0),
             handlers: TaskTracker::new(),
             lifecycle: Lifecycle::default(),
             config,

@@ -10,7 +10,7 @@ use std::{
     sync::{
         Arc, OnceLock,
         atomic::{
-            AtomicBool, AtomicU8,
+            AtomicBool,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -52,7 +52,7 @@ pub(crate) struct Call {
     pub(super) inbox: Inbox,
     /// The right to send the last frame has been taken.
     has_ended: AtomicBool,
-    stop: Stop,
+    cancellation: Cancellation,
 }
 
 /// What a Request says of its call.
@@ -62,25 +62,21 @@ pub(super) struct Head {
     pub(super) method: &'static str,
     pub(super) metadata: Metadata,
     pub(super) timeout: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
 }
 
-/// How a call's task is told to stop.
+/// How a call's task is told that the call is over.
 #[derive(Debug, Default)]
-struct Stop {
-    level: AtomicU8,
-    raised: Notify,
+struct Cancellation {
+    is_cancelled: AtomicBool,
+    changed: Notify,
     /// Made when the handler first asks for it.
     token: OnceLock<CancellationToken>,
 }
 
-/// The handler may use up its grace.
-const CANCELLED: u8 = 1;
-/// The handler is dropped after it has been polled once more.
-const ABORTED: u8 = 2;
-
 impl Call {
     pub(super) fn new(connection: Arc<Connection>, head: Head) -> Self {
-        let Head { stream_id, service, method, metadata, timeout } = head;
+        let Head { stream_id, service, method, metadata, timeout, deadline } = head;
         Call {
             connection,
             stream_id,
@@ -88,10 +84,10 @@ impl Call {
             method,
             metadata,
             timeout,
-            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            deadline,
             inbox: Inbox::default(),
             has_ended: AtomicBool::new(false),
-            stop: Stop::default(),
+            cancellation: Cancellation::default(),
         }
     }
 
@@ -155,52 +151,39 @@ impl Call {
     }
 
     /// Fires the token and tells the task that the call is over: its deadline passed, its client
-    /// went away or broke the protocol.
+    /// went away or broke the protocol, the server waits no more.
     pub(super) fn cancel(&self) {
-        self.raise(CANCELLED);
-    }
-
-    /// Like [`Call::cancel`], and leaves the handler no time.
-    pub(super) fn abort(&self) {
-        self.raise(ABORTED);
-    }
-
-    fn raise(&self, level: u8) {
-        self.stop.level.fetch_max(level, SeqCst);
-        if let Some(token) = self.stop.token.get() {
+        self.cancellation.is_cancelled.store(true, SeqCst);
+        if let Some(token) = self.cancellation.token.get() {
             token.cancel();
         }
-        self.stop.raised.notify_waiters();
+        self.cancellation.changed.notify_waiters();
     }
 
     /// The token that [`Call::cancel`] fires; asking for it earns the handler its grace.
     pub(super) fn cancellation_token(&self) -> &CancellationToken {
-        let token = self.stop.token.get_or_init(CancellationToken::new);
-        if self.stop.level.load(SeqCst) > 0 {
+        let token = self.cancellation.token.get_or_init(CancellationToken::new);
+        if self.is_cancelled() {
             token.cancel();
         }
         token
     }
 
-    /// Waits until the call is told to stop, at least as firmly as this.
-    async fn stopped(&self, level: u8) {
+    /// Whether the call is over for its handler.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancellation.is_cancelled.load(SeqCst)
+    }
+
+    /// Waits until the call is cancelled.
+    pub(super) async fn cancelled(&self) {
         loop {
-            let mut raised = pin!(self.stop.raised.notified());
-            raised.as_mut().enable();
-            if self.stop.level.load(SeqCst) >= level {
+            let mut changed = pin!(self.cancellation.changed.notified());
+            changed.as_mut().enable();
+            if self.is_cancelled() {
                 return;
             }
-            raised.await;
+            changed.await;
         }
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.stop.level.load(SeqCst) > 0
-    }
-
-    /// Waits until the call is cancelled, for those who send on its stream.
-    pub(super) async fn cancelled(&self) {
-        self.stopped(CANCELLED).await;
     }
 
     /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
@@ -343,16 +326,18 @@ async fn run(
     .await
 }
 
-/// Gives a handler that has asked for its token the time to act on it, and drops it then.
+/// Gives a handler that has asked for its token the time to act on it, and drops it then. Once the
+/// server has ended, or its limit has passed, that is one more poll.
 async fn linger(call: &Call, mut handler: BoxFuture<'static, ()>) {
-    if call.stop.token.get().is_none() {
+    if call.cancellation.token.get().is_none() {
         return;
     }
+    let server = &call.connection.server;
     let mut announcement = None;
     tokio::select! {
         biased;
         _ = run(&mut handler, &mut announcement) => {}
-        () = call.stopped(ABORTED) => {}
-        () = sleep(call.connection.server.config.cancellation_grace) => {}
+        () = server.lifecycle.limit_passed() => {}
+        () = sleep(server.config.cancellation_grace) => {}
     }
 }

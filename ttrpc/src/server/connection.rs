@@ -105,6 +105,11 @@ impl Connection {
         self.server.gate.leave(load);
     }
 
+    /// Whether a stream's inbox may be waited for, or nothing has moved since one stood still.
+    pub(super) fn may_wait_for_inbox(&self) -> bool {
+        !self.is_stalled.load(Relaxed)
+    }
+
     pub(super) fn stall_timeout(&self) -> Duration {
         self.server.config.stall_timeout
     }
@@ -143,39 +148,32 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
         // A client that cannot be written to has gone away; there is nobody to be told.
         let _ = sender::run(io.writer, &sending.queue, |_, _| {}).await;
     });
-    let mut ending = Ending { connection, sender: sender.abort_handle(), is_aborted: true };
+    connection.server.connections.fetch_add(1, Relaxed);
+    let ending = Ending { connection, sender: sender.abort_handle() };
     let connection = &ending.connection;
     tokio::select! {
         () = receiver::run(connection, io.reader) => {}
         _ = &mut sender => {}
         () = connection.drained() => {}
     }
-    ending.is_aborted = false;
 }
 
-/// Ends a connection: its handlers are cancelled, and aborted if the server does not wait for
-/// them; its sender ends, and whoever waits for room is told.
+/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, and
+/// whoever waits for room is told.
 struct Ending {
     connection: Arc<Connection>,
     sender: AbortHandle,
-    is_aborted: bool,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        self.connection.server.connections.fetch_sub(1, Relaxed);
         self.connection.queue.close();
         self.sender.abort();
         let calls: Vec<_> = lock(&self.connection.table).drain().collect();
         for call in calls {
             call.note_end();
-            if self.is_aborted { call.abort() } else { call.cancel() }
+            call.cancel();
         }
-    }
-}
-
-impl Connection {
-    /// Whether a stream's inbox may be waited for, or nothing has moved since one stood still.
-    pub(super) fn may_wait_for_inbox(&self) -> bool {
-        !self.is_stalled.load(Relaxed)
     }
 }

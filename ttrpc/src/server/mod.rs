@@ -44,9 +44,13 @@ mod routes;
 mod shutdown;
 mod stream;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::{Error, ServerConfig, transport::io};
@@ -64,12 +68,16 @@ pub use shutdown::ServerHandle;
 use shutdown::{Lifecycle, Phase};
 pub use stream::{StreamReceiver, StreamSender};
 
+/// How long a server that ends waits for its handlers' tasks to be dropped.
+const LAST_POLL: Duration = Duration::from_secs(1);
+
 /// What all connections of a server share.
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
     services: Services,
     gate: Gate,
+    connections: AtomicUsize,
     /// The tasks of all handlers.
     handlers: TaskTracker,
     lifecycle: Lifecycle,
@@ -106,7 +114,9 @@ impl Shared {
         }
         connections.shutdown().await;
         self.handlers.close();
-        self.handlers.wait().await;
+        // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
+        // not waited for.
+        let _ = timeout(LAST_POLL, self.handlers.wait()).await;
     }
 }
 

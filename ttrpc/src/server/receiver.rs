@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::io::AsyncRead;
+use tokio::{io::AsyncRead, time::Instant};
 
 use super::{
     call::{self, Admission, Call, Head},
@@ -90,11 +90,10 @@ async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> 
     check_flags(method, request.service, header.flags)?;
     let timeout = match request.timeout_nano {
         0 => None,
-        nanos => match u64::try_from(nanos) {
-            Ok(nanos) => Some(Duration::from_nanos(nanos)),
-            Err(_) => return Err(Status::deadline_exceeded("the deadline had passed on arrival")),
-        },
+        nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
     };
+    // The time that the call waits to be admitted is part of its time.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let load = Load { calls: 1, bytes: data.len() };
     if !connection.enter(load).await {
         return Err(Status::resource_exhausted(
@@ -102,18 +101,26 @@ async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> 
         ));
     }
     let admission = Admission { connection: connection.clone(), load };
+    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        return Err(too_late());
+    }
     let head = Head {
         stream_id: header.stream_id,
         service,
         method: method.name,
         metadata: request.metadata,
         timeout,
+        deadline,
     };
     let call = Arc::new(Call::new(connection.clone(), head));
     let handler = (method.start)(call.clone(), request.payload, header.flags)?;
     lock(&connection.table).open(header.stream_id, header.flags, call.clone());
     call::spawn(call, handler, admission);
     Ok(())
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("the call's deadline passed before it was started")
 }
 
 /// Whether a Request with these flags can call the method.

@@ -1,6 +1,11 @@
 //! The life of a server, from the first connection to the last.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -145,6 +150,11 @@ impl ServerHandle {
     /// Cancel safe.
     pub async fn ended(&self) {
         self.shared.lifecycle.wait(|phase| *phase == Phase::Done).await;
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Relaxed)
     }
 
     /// Calls in flight on all connections.

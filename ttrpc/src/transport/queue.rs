@@ -55,9 +55,15 @@ pub(crate) enum FrameBytes<'a> {
 pub(crate) struct Chunk<M> {
     pub(crate) bytes: Vec<u8>,
     marks: Vec<Mark<M>>,
-    frames: usize,
-    room: usize,
+    room: RoomTaken,
     is_shared: bool,
+}
+
+/// Room that frames take until they are written.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoomTaken {
+    frames: usize,
+    bytes: usize,
 }
 
 /// Where a frame lies in its chunk, and what its producer said of it.
@@ -70,23 +76,28 @@ struct Mark<M> {
 
 impl<M> Chunk<M> {
     /// Looks at each tagged frame that starts at or behind `from` and drops those for which `keep`
-    /// says no. `keep` may write into the frame, to give it its stream id.
+    /// says no. `keep` may write into the frame, to give it its stream id. Every frame is tagged, or
+    /// none is.
     pub(crate) fn retain(&mut self, from: usize, mut keep: impl FnMut(&M, &mut [u8]) -> bool) {
+        if self.marks.is_empty() {
+            return;
+        }
         let bytes = &mut self.bytes;
-        let mut removed = 0;
+        // Where the next frame that is kept goes; behind the last one only if any was dropped.
+        let mut end = 0;
         self.marks.retain_mut(|mark| {
-            mark.start -= removed;
-            if mark.start < from {
-                return true;
-            }
             let range = mark.start..mark.start + mark.len;
-            let is_kept = keep(&mark.tag, &mut bytes[range.clone()]);
-            if !is_kept {
-                bytes.drain(range);
-                removed += mark.len;
+            let is_kept = mark.start < from || keep(&mark.tag, &mut bytes[range.clone()]);
+            if is_kept {
+                if end < mark.start {
+                    bytes.copy_within(range, end);
+                    mark.start = end;
+                }
+                end = mark.start + mark.len;
             }
             is_kept
         });
+        bytes.truncate(end);
     }
 
     /// The tags of the chunk's frames.
@@ -202,10 +213,10 @@ impl<M> Queue<M> {
         let mut state = lock(&self.state);
         if state.is_closed || !is_wanted() {
             drop(state);
-            self.give_back(1, bytes);
+            self.give_back(RoomTaken { frames: 1, bytes });
             return false;
         }
-        state.append(bytes, frame, tag);
+        state.append(RoomTaken { frames: 1, bytes }, frame, tag);
         let sender = state.sender.take();
         drop(state);
         if let Some(sender) = sender {
@@ -214,9 +225,9 @@ impl<M> Queue<M> {
         true
     }
 
-    fn give_back(&self, frames: usize, bytes: usize) {
-        self.free_bytes.add_permits(bytes);
-        self.free_frames.add_permits(frames);
+    fn give_back(&self, room: RoomTaken) {
+        self.free_bytes.add_permits(room.bytes);
+        self.free_frames.add_permits(room.frames);
     }
 
     /// Adds a frame without room of its own: for the few bytes that close a stream, of which there
@@ -226,10 +237,7 @@ impl<M> Queue<M> {
         if state.is_closed {
             return;
         }
-        state.append(0, FrameBytes::Small(frame), Some(tag));
-        if let Some(chunk) = state.chunks.back_mut() {
-            chunk.frames -= 1;
-        }
+        state.append(RoomTaken::default(), FrameBytes::Small(frame), Some(tag));
         let sender = state.sender.take();
         drop(state);
         if let Some(sender) = sender {
@@ -266,7 +274,7 @@ impl<M> Queue<M> {
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
     pub(crate) fn release(&self, chunk: Chunk<M>) {
-        self.give_back(chunk.frames, chunk.room);
+        self.give_back(chunk.room);
         if chunk.is_shared {
             let mut bytes = chunk.bytes;
             bytes.clear();
@@ -307,7 +315,7 @@ impl<M> Queue<M> {
 }
 
 impl<M> State<M> {
-    fn append(&mut self, room: usize, frame: FrameBytes<'_>, tag: Option<M>) {
+    fn append(&mut self, room: RoomTaken, frame: FrameBytes<'_>, tag: Option<M>) {
         let bytes = match &frame {
             FrameBytes::Small(bytes) => *bytes,
             FrameBytes::Large(bytes) => bytes,
@@ -317,8 +325,8 @@ impl<M> State<M> {
             let chunk = self.shared_chunk(len);
             let start = chunk.bytes.len();
             chunk.bytes.extend_from_slice(bytes);
-            chunk.frames += 1;
-            chunk.room += room;
+            chunk.room.frames += room.frames;
+            chunk.room.bytes += room.bytes;
             chunk.marks.extend(tag.map(|tag| Mark { start, len, tag }));
             return;
         }
@@ -327,7 +335,7 @@ impl<M> State<M> {
             FrameBytes::Large(bytes) => bytes,
         };
         let marks = tag.into_iter().map(|tag| Mark { start: 0, len, tag }).collect();
-        self.chunks.push_back(Chunk { bytes, marks, frames: 1, room, is_shared: false });
+        self.chunks.push_back(Chunk { bytes, marks, room, is_shared: false });
     }
 
     /// The last chunk if it has room for `len` bytes, else a new one.
@@ -336,7 +344,8 @@ impl<M> State<M> {
             |chunk: &Chunk<M>| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
             let bytes = std::mem::take(&mut self.spare);
-            let chunk = Chunk { bytes, marks: Vec::new(), frames: 0, room: 0, is_shared: true };
+            let chunk =
+                Chunk { bytes, marks: Vec::new(), room: RoomTaken::default(), is_shared: true };
             self.chunks.push_back(chunk);
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
@@ -375,6 +384,6 @@ impl<M> Room<'_, M> {
 
 impl<M> Drop for Room<'_, M> {
     fn drop(&mut self) {
-        self.queue.give_back(1, self.bytes);
+        self.queue.give_back(RoomTaken { frames: 1, bytes: self.bytes });
     }
 }
