@@ -235,7 +235,7 @@ impl<Req: Message> Opening<Req> {
         deadline: Option<Instant>,
     ) -> Result<Option<OpenCall>, Status> {
         let connection = handle.connection();
-        let len = self.frame(deadline)?.len();
+        let frame = self.frame(deadline)?;
         let Ok(permit) = connection.calls.try_acquire() else {
             return if connection.calls.is_closed() {
                 Err(connection.unavailable())
@@ -243,10 +243,10 @@ impl<Req: Message> Opening<Req> {
                 Ok(None)
             };
         };
-        match connection.queue.try_reserve(len) {
+        match connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
                 permit.forget();
-                self.push(handle, room, deadline).map(Some)
+                self.push(handle, room, &frame, deadline).map(Some)
             }
             Ok(None) => Ok(None),
             Err(_) => Err(connection.unavailable()),
@@ -268,7 +268,8 @@ impl<Req: Message> Opening<Req> {
             return Err(connection.unavailable());
         };
         permit.forget();
-        self.push(handle, room, deadline)
+        // The deadline has come nearer meanwhile; a smaller number is not longer.
+        self.push(handle, room, &self.frame(deadline)?, deadline)
     }
 
     /// The Request's frame; its timeout is what is left now.
@@ -293,6 +294,7 @@ impl<Req: Message> Opening<Req> {
         &self,
         handle: &Arc<Handle>,
         room: Room<'_, Tag>,
+        frame: &Frame<RequestParts<'_, Req>>,
         deadline: Option<Instant>,
     ) -> Result<OpenCall, Status> {
         let call = Arc::new(Call {
@@ -303,7 +305,6 @@ impl<Req: Message> Opening<Req> {
         });
         let tag = Tag { call: call.clone(), step: Step::Request };
         let open = OpenCall { handle: handle.clone(), call, deadline };
-        let frame = self.frame(deadline)?;
         if !frame.encode(|bytes| room.push(bytes, Some(tag), || true)) {
             return Err(handle.connection().unavailable());
         }

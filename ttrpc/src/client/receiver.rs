@@ -51,6 +51,9 @@ async fn next_frame<R: AsyncRead + Unpin>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
 ) -> Result<Decoded, ConnectionError> {
+    if let Some(decoded) = reader.try_next() {
+        return Ok(decoded);
+    }
     let mut next = pin!(reader.next());
     let mut write_error = pin!(connection.write_error.wait());
     poll_fn(|cx| {

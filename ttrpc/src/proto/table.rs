@@ -4,7 +4,10 @@
 //! how "a stream ends exactly once, and its entry goes with it" holds on every path. The table
 //! decides; what it stores per stream (`T`) is the driver's handle, given back with each event.
 
-use std::collections::{HashMap, VecDeque, hash_map::Entry};
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use super::frame::{Flags, FrameType, Header};
 use super::stream::{DataEvent, Kind, Stream, Violation};
@@ -13,12 +16,37 @@ use super::stream::{DataEvent, Kind, Stream, Violation};
 /// What the client still sends on them is dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
 
+/// Streams by id.
+type StreamMap<T> = HashMap<u32, (Stream, T), BuildHasherDefault<IdHasher>>;
+
+/// Spreads ids by multiplication. Ids rise and a connection has a limited number of streams, so a
+/// peer gains nothing from choosing them.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        // 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
 /// The streams of a client's connection.
 #[derive(Debug)]
 pub struct ClientTable<T> {
     /// `None` when all 2³¹ ids have been given.
     next_id: Option<u32>,
-    streams: HashMap<u32, (Stream, T)>,
+    streams: StreamMap<T>,
 }
 
 /// What a client does with a frame.
@@ -36,14 +64,14 @@ pub enum ClientEvent<T> {
 
 impl<T> Default for ClientTable<T> {
     fn default() -> Self {
-        ClientTable { next_id: Some(1), streams: HashMap::new() }
+        ClientTable { next_id: Some(1), streams: StreamMap::default() }
     }
 }
 
 impl<T: Clone> ClientTable<T> {
     /// A table whose next stream gets this id; for tests of what happens near 2³².
     pub fn starting_at(id: u32) -> Self {
-        ClientTable { next_id: Some(id), streams: HashMap::new() }
+        ClientTable { next_id: Some(id), streams: StreamMap::default() }
     }
 
     /// Gives a stream its id. Called in the order in which Requests enter the socket, since a
@@ -110,7 +138,7 @@ impl<T: Clone> ClientTable<T> {
 pub struct ServerTable<T> {
     /// The highest id that a Request came with.
     last_id: u32,
-    streams: HashMap<u32, (Stream, T)>,
+    streams: StreamMap<T>,
     /// Ids of streams that the server ended while the client's side was open, rising.
     ended_early: VecDeque<u32>,
 }
@@ -131,7 +159,7 @@ pub enum ServerEvent<T> {
 
 impl<T> Default for ServerTable<T> {
     fn default() -> Self {
-        ServerTable { last_id: 0, streams: HashMap::new(), ended_early: VecDeque::new() }
+        ServerTable { last_id: 0, streams: StreamMap::default(), ended_early: VecDeque::new() }
     }
 }
 

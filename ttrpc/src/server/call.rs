@@ -191,20 +191,21 @@ impl Call {
     pub(super) fn fill_inbox(&self, payload: &[u8], flags: Flags, needs_message: bool) {
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
         let has_message = !payload.is_empty() || (needs_message && !remote_open);
-        let message = has_message.then(|| Bytes::copy_from_slice(payload));
-        self.connection.force(Load { calls: 0, bytes: message.as_ref().map_or(0, Bytes::len) });
-        // The handler has not started, so nobody has to be woken.
+        if has_message {
+            self.connection.force(Load { calls: 0, bytes: payload.len() });
+            self.inbox.push(Bytes::copy_from_slice(payload));
+        }
         if !remote_open {
-            self.inbox.end(message, Ok(()), || {});
-        } else if let Some(message) = message {
-            self.inbox.push(message);
+            self.inbox.end(None, Ok(()), || {});
         }
     }
 
     /// The consumer has taken a message from the inbox, or will take none any more.
     pub(super) fn free_inbox_bytes(&self, bytes: usize) {
         self.connection.is_stalled.store(false, Relaxed);
-        self.connection.leave(Load { calls: 0, bytes });
+        if bytes > 0 {
+            self.connection.leave(Load { calls: 0, bytes });
+        }
     }
 }
 
@@ -264,8 +265,9 @@ async fn drive(
     loop {
         match run_until(&call, &mut handler, deadline, &mut announcement).await {
             Outcome::Finished => break,
+            // What is rare is boxed, so that it does not make the task of every call larger.
             Outcome::Panicked => {
-                call.fail(Status::internal("the handler panicked")).await;
+                Box::pin(call.fail(Status::internal("the handler panicked"))).await;
                 break;
             }
             // The handler may have ended the call already and wait for room for its reply.
@@ -274,11 +276,11 @@ async fn drive(
                 call.cancel();
                 let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
                 let say_so = call.connection.send_status(call.stream_id, &status);
-                tokio::join!(say_so, linger(&call, handler));
+                Box::pin(async { tokio::join!(say_so, linger(&call, handler)) }).await;
                 break;
             }
             Outcome::Cancelled => {
-                linger(&call, handler).await;
+                Box::pin(linger(&call, handler)).await;
                 break;
             }
         }

@@ -6,8 +6,9 @@
 //! from then on until something is.
 
 use std::{
+    pin::pin,
     sync::atomic::{
-        AtomicBool, AtomicUsize,
+        AtomicBool, AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
     },
     time::Duration,
@@ -24,23 +25,68 @@ pub(super) struct Load {
     pub(super) bytes: usize,
 }
 
+/// Bits of a packed load that count bytes; the others count calls. A terabyte of requests and 16
+/// million calls are more than any limit that makes sense.
+const BYTES_BITS: u32 = 40;
+
+impl Load {
+    /// Both counts in one word, so that they change in one step.
+    fn pack(self) -> u64 {
+        ((self.calls as u64) << BYTES_BITS) + self.bytes as u64
+    }
+
+    fn unpack(packed: u64) -> Self {
+        let bytes = packed & ((1 << BYTES_BITS) - 1);
+        Load { calls: (packed >> BYTES_BITS) as usize, bytes: bytes as usize }
+    }
+
+    /// Whether this may come to what is there. What alone is over a limit may come to nothing.
+    fn fits(self, there: Load, limit: Load) -> bool {
+        let fits = |new, there, limit| new == 0 || there == 0 || there + new <= limit;
+        fits(self.calls, there.calls, limit.calls) && fits(self.bytes, there.bytes, limit.bytes)
+    }
+}
+
 /// One pair of limits.
 #[derive(Debug)]
 pub(super) struct Gate {
     limit: Load,
-    calls: AtomicUsize,
-    bytes: AtomicUsize,
-    released: Notify,
+    /// A packed [`Load`].
+    inside: AtomicU64,
+    /// Tasks that wait for `left`.
+    waiting: AtomicUsize,
+    left: Notify,
     is_stalled: AtomicBool,
+}
+
+/// Counts a waiting task until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, SeqCst);
+        Waiting(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl Gate {
     pub(super) fn new(limit: Load) -> Self {
+        let max_calls = (1 << (u64::BITS - BYTES_BITS)) - 1;
+        let limit = Load {
+            calls: limit.calls.clamp(1, max_calls),
+            bytes: limit.bytes.clamp(1, (1 << (BYTES_BITS - 1)) - 1),
+        };
         Gate {
-            limit: Load { calls: limit.calls.max(1), bytes: limit.bytes.max(1) },
-            calls: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            released: Notify::new(),
+            limit,
+            inside: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            left: Notify::new(),
             is_stalled: AtomicBool::new(false),
         }
     }
@@ -48,14 +94,11 @@ impl Gate {
     /// Lets the load in if there is room now. A load of more bytes than the limit has room when
     /// there are no other bytes.
     pub(super) fn try_enter(&self, load: Load) -> bool {
-        if load.calls > 0 && !add_up_to(&self.calls, load.calls, self.limit.calls) {
-            return false;
-        }
-        if load.bytes > 0 && !add_up_to(&self.bytes, load.bytes, self.limit.bytes) {
-            self.calls.fetch_sub(load.calls, SeqCst);
-            return false;
-        }
-        true
+        let add = |inside| {
+            let fits = load.fits(Load::unpack(inside), self.limit);
+            fits.then_some(inside + load.pack())
+        };
+        self.inside.fetch_update(SeqCst, SeqCst, add).is_ok()
     }
 
     /// Lets the load in, waiting as long as others leave. `false` when nobody does; time during
@@ -72,8 +115,9 @@ impl Gate {
         if self.is_stalled.load(Relaxed) {
             return false;
         }
+        let _waiting = Waiting::new(&self.waiting);
         let attempt = || self.try_enter(load);
-        let entered = wait_while_moving(&self.released, stall_timeout, attempt, is_paused).await;
+        let entered = wait_while_moving(&self.left, stall_timeout, attempt, is_paused).await;
         if !entered {
             self.is_stalled.store(true, Relaxed);
         }
@@ -82,42 +126,36 @@ impl Gate {
 
     /// Counts a load that is let in whether or not there is room.
     pub(super) fn force(&self, load: Load) {
-        self.calls.fetch_add(load.calls, SeqCst);
-        self.bytes.fetch_add(load.bytes, SeqCst);
+        self.inside.fetch_add(load.pack(), SeqCst);
     }
 
     /// Takes back what was let in.
     pub(super) fn leave(&self, load: Load) {
-        self.calls.fetch_sub(load.calls, SeqCst);
-        self.bytes.fetch_sub(load.bytes, SeqCst);
-        if load.calls > 0 || load.bytes > 0 {
-            self.is_stalled.store(false, Relaxed);
-            self.released.notify_waiters();
+        self.inside.fetch_sub(load.pack(), SeqCst);
+        self.is_stalled.store(false, Relaxed);
+        // A task that waits has said so before it looked whether there is room.
+        if self.waiting.load(SeqCst) > 0 {
+            self.left.notify_waiters();
         }
     }
 
     /// Calls in flight.
     pub(super) fn calls(&self) -> usize {
-        self.calls.load(SeqCst)
+        Load::unpack(self.inside.load(SeqCst)).calls
     }
 
     /// Waits until no call is in flight.
     pub(super) async fn no_calls(&self) {
+        let _waiting = Waiting::new(&self.waiting);
         loop {
-            let mut released = std::pin::pin!(self.released.notified());
-            released.as_mut().enable();
+            let mut left = pin!(self.left.notified());
+            left.as_mut().enable();
             if self.calls() == 0 {
                 return;
             }
-            released.await;
+            left.await;
         }
     }
-}
-
-/// Adds unless that goes over the limit; what alone is over the limit goes onto zero.
-fn add_up_to(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
-    let add = |now: usize| (now == 0 || now + amount <= limit).then_some(now + amount);
-    counter.fetch_update(SeqCst, SeqCst, add).is_ok()
 }
 
 #[cfg(test)]

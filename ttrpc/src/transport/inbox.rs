@@ -5,7 +5,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     task::{Context, Poll, Waker},
 };
 
@@ -19,7 +19,8 @@ use crate::Status;
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    /// Notified when the consumer takes a message or goes away, and at the stream's end.
+    /// Notified when the consumer takes a message or goes away, and at the stream's end, if
+    /// `State::is_watched`.
     changed: Notify,
 }
 
@@ -27,11 +28,15 @@ pub(crate) struct Inbox {
 struct State {
     messages: VecDeque<Bytes>,
     bytes: usize,
+    /// The payload of a Response, behind all messages. Kept apart since most calls have nothing else.
+    last: Option<Bytes>,
     /// Set once nothing more comes: the stream ended well, or how it failed.
     end: Option<Result<(), Status>>,
     /// The consumer is gone; what arrives is dropped.
     is_abandoned: bool,
     consumer: Option<Waker>,
+    /// Somebody waits for changes.
+    is_watched: bool,
 }
 
 /// How much an inbox holds.
@@ -70,7 +75,16 @@ impl Inbox {
 
     /// Notified when the consumer takes a message or goes away, and at the stream's end.
     pub(crate) fn changed(&self) -> &Notify {
+        lock(&self.state).is_watched = true;
         &self.changed
+    }
+
+    fn notify(&self, state: MutexGuard<'_, State>) {
+        let is_watched = state.is_watched;
+        drop(state);
+        if is_watched {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Says that nothing more comes after what is in the inbox, and how the stream ended. A last
@@ -85,18 +99,14 @@ impl Inbox {
     ) {
         let mut state = lock(&self.state);
         if state.end.is_none() {
-            if let Some(message) = last.filter(|_| !state.is_abandoned) {
-                state.bytes += message.len();
-                state.messages.push_back(message);
-            }
+            state.last = last.filter(|_| !state.is_abandoned);
             state.end = Some(end);
         }
         let consumer = state.consumer.take();
         if consumer.is_some() {
             before_wake();
         }
-        drop(state);
-        self.changed.notify_waiters();
+        self.notify(state);
         if let Some(consumer) = consumer {
             consumer.wake();
         }
@@ -109,8 +119,7 @@ impl Inbox {
         let freed = state.clear();
         state.end = Some(Err(status));
         let consumer = state.consumer.take();
-        drop(state);
-        self.changed.notify_waiters();
+        self.notify(state);
         if let Some(consumer) = consumer {
             consumer.wake();
         }
@@ -123,8 +132,7 @@ impl Inbox {
         state.is_abandoned = true;
         state.consumer = None;
         let freed = state.clear();
-        drop(state);
-        self.changed.notify_waiters();
+        self.notify(state);
         freed
     }
 
@@ -138,8 +146,10 @@ impl Inbox {
         let mut state = lock(&self.state);
         if let Some(message) = state.messages.pop_front() {
             state.bytes -= message.len();
-            drop(state);
-            self.changed.notify_waiters();
+            self.notify(state);
+            return Poll::Ready(Ok(Some(message)));
+        }
+        if let Some(message) = state.last.take() {
             return Poll::Ready(Ok(Some(message)));
         }
         match &state.end {
@@ -165,6 +175,7 @@ impl State {
     /// Drops the messages. Gives back their bytes.
     fn clear(&mut self) -> usize {
         self.messages = VecDeque::new();
+        self.last = None;
         std::mem::take(&mut self.bytes)
     }
 }

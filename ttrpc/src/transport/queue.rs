@@ -120,8 +120,8 @@ pub(crate) struct Queue<M> {
 #[derive(Debug)]
 struct State<M> {
     chunks: VecDeque<Chunk<M>>,
-    /// An empty buffer for the next shared chunk.
-    spare: Vec<u8>,
+    /// An empty chunk's buffers, for the next shared chunk.
+    spare: (Vec<u8>, Vec<Mark<M>>),
     sender: Option<Waker>,
     is_writing: bool,
     is_closed: bool,
@@ -140,7 +140,7 @@ impl<M> Queue<M> {
             free_bytes: Semaphore::new(max_bytes),
             state: Mutex::new(State {
                 chunks: VecDeque::new(),
-                spare: Vec::new(),
+                spare: (Vec::new(), Vec::new()),
                 sender: None,
                 is_writing: false,
                 is_closed: false,
@@ -276,11 +276,12 @@ impl<M> Queue<M> {
     pub(crate) fn release(&self, chunk: Chunk<M>) {
         self.give_back(chunk.room);
         if chunk.is_shared {
-            let mut bytes = chunk.bytes;
+            let Chunk { mut bytes, mut marks, .. } = chunk;
             bytes.clear();
+            marks.clear();
             let mut state = lock(&self.state);
-            if state.spare.capacity() < bytes.capacity() {
-                state.spare = bytes;
+            if state.spare.0.capacity() < bytes.capacity() {
+                state.spare = (bytes, marks);
             }
         }
     }
@@ -343,9 +344,9 @@ impl<M> State<M> {
         let fits =
             |chunk: &Chunk<M>| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
-            let bytes = std::mem::take(&mut self.spare);
-            let chunk =
-                Chunk { bytes, marks: Vec::new(), room: RoomTaken::default(), is_shared: true };
+            let (bytes, marks) = std::mem::take(&mut self.spare);
+            let room = RoomTaken::default();
+            let chunk = Chunk { bytes, marks, room, is_shared: true };
             self.chunks.push_back(chunk);
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
@@ -354,8 +355,8 @@ impl<M> State<M> {
     /// The sender has nothing to write.
     fn become_idle(&mut self, sender: &Waker) {
         self.is_writing = false;
-        if self.spare.capacity() > IDLE_CAPACITY {
-            self.spare = Vec::new();
+        if self.spare.0.capacity() > IDLE_CAPACITY {
+            self.spare = (Vec::new(), Vec::new());
         }
         self.chunks.shrink_to(1);
         self.idle_waiters.drain(..).for_each(Waker::wake);

@@ -61,6 +61,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
+    /// The next frame's header if it has arrived, without a look at the socket.
+    pub(crate) fn try_next(&mut self) -> Option<Decoded> {
+        self.decoder.decode()
+    }
+
     pub(crate) fn decoder(&mut self) -> &mut Decoder {
         &mut self.decoder
     }
