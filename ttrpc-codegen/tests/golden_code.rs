@@ -1,0 +1,123 @@
+//! The golden files, compiled and used.
+
+use tokio::io::duplex;
+use ttrpc::{
+    Client, ClientConfig, Server, async_trait,
+    server::{StreamReceiver, StreamSender},
+};
+
+/// The packages' modules lie as the packages do, since one names the other by its relative path.
+mod golden {
+    #![deny(missing_docs, warnings)]
+    pub mod reference {
+        pub mod v1 {
+            include!("golden/reference.v1.rs");
+        }
+    }
+    pub mod other {
+        pub mod deep {
+            pub mod nested {
+                include!("golden/other.deep.nested.rs");
+            }
+        }
+    }
+}
+use golden::reference::v1::{self, Reference, ReferenceClient, ReferenceServer, Reply, Request};
+
+struct MyReference;
+
+fn reply(text: &str) -> Reply {
+    Reply { text: text.to_owned(), ..Reply::default() }
+}
+
+fn request(text: &str) -> Request {
+    Request { text: text.to_owned(), ..Request::default() }
+}
+
+#[async_trait]
+impl Reference for MyReference {
+    async fn unary(&self, ctx: &ttrpc::Context, request: Request) -> Result<Reply, ttrpc::Status> {
+        Ok(reply(&format!("{} {} {}", ctx.service(), ctx.method(), request.text)))
+    }
+
+    async fn server_streaming(
+        &self,
+        _ctx: &ttrpc::Context,
+        request: Request,
+        mut replies: StreamSender<Reply>,
+    ) -> Result<(), ttrpc::Status> {
+        for word in request.text.split(' ') {
+            replies.send(reply(word)).await?;
+        }
+        Ok(())
+    }
+
+    async fn client_streaming(
+        &self,
+        _ctx: &ttrpc::Context,
+        mut requests: StreamReceiver<Request>,
+    ) -> Result<Reply, ttrpc::Status> {
+        let mut text = String::new();
+        while let Some(request) = requests.recv().await? {
+            text += &request.text;
+        }
+        Ok(reply(&text))
+    }
+
+    async fn bidi(
+        &self,
+        _ctx: &ttrpc::Context,
+        mut requests: StreamReceiver<Request>,
+        mut replies: StreamSender<Reply>,
+    ) -> Result<(), ttrpc::Status> {
+        while let Some(request) = requests.recv().await? {
+            replies.send(reply(&request.text)).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_golden_code_serves_and_calls_every_kind_of_method() {
+    let (here, there) = duplex(1024);
+    let server = Server::builder().add_service(ReferenceServer::new(MyReference)).io(there);
+    tokio::spawn(server.serve());
+    let client = ReferenceClient::from(Client::from_io(here, ClientConfig::default()));
+
+    let unary = client.unary(request("hello")).await.unwrap();
+    assert_eq!(unary.text, "reference.v1.Reference Unary hello");
+
+    let mut replies = client.server_streaming(request("one two")).await.unwrap();
+    assert_eq!(replies.recv().await.unwrap().unwrap().text, "one");
+    assert_eq!(replies.recv().await.unwrap().unwrap().text, "two");
+    assert_eq!(replies.recv().await.unwrap(), None);
+
+    let (mut requests, answer) = client.client_streaming().await.unwrap();
+    requests.send(request("a")).await.unwrap();
+    requests.send(request("b")).await.unwrap();
+    requests.finish();
+    assert_eq!(answer.await.unwrap().text, "ab");
+
+    let (mut requests, mut replies) = client.bidi().await.unwrap();
+    requests.send(request("ping")).await.unwrap();
+    assert_eq!(replies.recv().await.unwrap().unwrap().text, "ping");
+    requests.finish();
+    assert_eq!(replies.recv().await.unwrap(), None);
+}
+
+#[test]
+fn hard_names_have_the_names_that_one_would_expect() {
+    // Compiling is the test; nothing is called.
+    let _ = |client: v1::NamesClient| {
+        let _ = client.new_(());
+        let _ = client.call(Request::default());
+        let _ = client.clone(Request::default());
+        let _ = client.from(Request::default());
+        let _ = client.r#type(Request::default());
+        let _ = client.r#match();
+        let _ = client.self_();
+        let _ = client.super_(Request::default());
+        let _ = client.http_get_url(golden::other::deep::nested::Thing::default());
+    };
+    assert_eq!(v1::NamesClient::NAME, "reference.v1.Names");
+}
