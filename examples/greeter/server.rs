@@ -1,0 +1,75 @@
+//! The greeter's server: `greeter-server ADDRESS`, for example `unix:///tmp/greeter.sock`.
+
+use std::{env, error::Error, time::Duration};
+
+use ttrpc::{
+    Context, Server, Status, async_trait,
+    server::{StreamReceiver, StreamSender},
+};
+
+mod greeter {
+    ttrpc::include_proto!("greeter.v1");
+}
+use greeter::{CountdownRequest, Greeter, GreeterServer, HelloReply, HelloRequest, Summary};
+
+struct MyGreeter;
+
+#[async_trait]
+impl Greeter for MyGreeter {
+    async fn say_hello(&self, ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+        if request.name.is_empty() {
+            return Err(Status::invalid_argument("whom shall I greet?"));
+        }
+        let greeting = ctx.metadata().get("greeting").unwrap_or("Hello");
+        Ok(HelloReply { message: format!("{greeting}, {}!", request.name) })
+    }
+
+    async fn countdown(
+        &self,
+        _ctx: &Context,
+        request: CountdownRequest,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        for left in (1..=request.from).rev() {
+            replies.send(HelloReply { message: format!("{left}…") }).await?;
+        }
+        replies.send(HelloReply { message: format!("Hello, {}!", request.name) }).await
+    }
+
+    async fn greet_all(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<HelloRequest>,
+    ) -> Result<Summary, Status> {
+        let mut names = Vec::new();
+        while let Some(request) = requests.recv().await? {
+            names.push(request.name);
+        }
+        let message = format!("Hello, {}!", names.join(" and "));
+        Ok(Summary { people: names.len() as u32, message })
+    }
+
+    async fn chat(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<HelloRequest>,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        while let Some(request) = requests.recv().await? {
+            replies.send(HelloReply { message: format!("Hello, {}!", request.name) }).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
+    let server =
+        Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(&address)?.build()?;
+    println!("listening on {address}");
+    // On Ctrl-C, calls under way have five seconds to finish.
+    let interrupted = async { tokio::signal::ctrl_c().await.expect("signals can be handled") };
+    server.serve_until(interrupted, Duration::from_secs(5)).await?;
+    Ok(())
+}

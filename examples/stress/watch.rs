@@ -1,0 +1,188 @@
+//! Watching a shape while it runs: the live line, and whether anything still moves.
+
+use std::{
+    cell::Cell,
+    future::Future,
+    io::{IsTerminal, stdout},
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use tokio::{sync::watch, time::interval};
+
+use crate::{
+    meter::{Figures, Meter},
+    report::{bytes, count, time},
+    shapes::Shape,
+    tally::Tally,
+};
+
+/// How often a shape is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often a line is printed where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// After this long without a call that ends and without a byte that moves, while calls are pending, a
+/// shape is taken for deadlocked. Far longer than anything that a loaded machine does to a process.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What can be seen of a shape while it runs.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// Which shape it is.
+    pub shape: Shape,
+    /// What the callers see.
+    pub tally: Arc<Tally>,
+    /// What the client's sockets do.
+    pub meter: Arc<Meter>,
+    /// What the server's sockets do, if it is a server of ours that is measured.
+    pub server: Option<watch::Receiver<Figures>>,
+}
+
+impl Scene {
+    /// What the server's sockets do, as it last said.
+    pub fn server_figures(&self) -> Option<Figures> {
+        self.server.as_ref().map(|server| *server.borrow())
+    }
+
+    /// What changes when anything moves.
+    fn motion(&self) -> [u64; 5] {
+        let (client, server) = (self.meter.figures(), self.server_figures().unwrap_or_default());
+        let ended = self.tally.so_far().ended;
+        [
+            ended,
+            client.read_bytes,
+            client.written_bytes,
+            server.read_bytes,
+            server.written_bytes,
+        ]
+    }
+}
+
+/// Nothing moved for the whole patience, while calls were pending.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// From the start until the last motion.
+    pub after: Duration,
+    /// Calls that had ended.
+    pub ended: u64,
+    /// Calls that were pending.
+    pub pending: u64,
+    /// What the client's sockets did.
+    pub client: Figures,
+    /// What the server's sockets did.
+    pub server: Option<Figures>,
+}
+
+impl Stuck {
+    /// Whether both sides wait for a socket that is full: the deadlock of ttrpc 1.0.
+    pub fn is_full_both_ways(&self) -> bool {
+        let is_full = |figures: Figures| figures.blocked_now > 0 && figures.unsent_bytes > 0;
+        is_full(self.client) && self.server.is_some_and(is_full)
+    }
+}
+
+/// The live line on a terminal, and plain lines elsewhere.
+#[derive(Debug)]
+pub struct Display {
+    bar: Option<ProgressBar>,
+    last_line: Cell<Instant>,
+}
+
+impl Default for Display {
+    fn default() -> Self {
+        let bar = stdout().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_draw_target(ProgressDrawTarget::stdout());
+            bar
+        });
+        Display { bar, last_line: Cell::new(Instant::now()) }
+    }
+}
+
+impl Display {
+    /// Does the work while showing it. Gives up on it when nothing has moved for `patience`.
+    pub async fn watch<T>(
+        &self,
+        scene: &Scene,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Stuck> {
+        let mut work = pin!(work);
+        let mut looks = interval(LOOK_INTERVAL);
+        let start = Instant::now();
+        let mut moved = (start, scene.motion());
+        loop {
+            tokio::select! {
+                result = &mut work => {
+                    self.clear();
+                    return Ok(result);
+                }
+                _ = looks.tick() => {}
+            }
+            let motion = scene.motion();
+            let pending = scene.tally.so_far().pending;
+            if motion != moved.1 || pending == 0 {
+                moved = (Instant::now(), motion);
+            }
+            if moved.0.elapsed() > patience {
+                self.clear();
+                return Err(Stuck {
+                    after: moved.0 - start,
+                    ended: motion[0],
+                    pending,
+                    client: scene.meter.figures(),
+                    server: scene.server_figures(),
+                });
+            }
+            self.show(scene, start);
+        }
+    }
+
+    /// Says something that stays.
+    pub fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| println!("{text}")),
+            None => println!("{text}"),
+        }
+    }
+
+    fn show(&self, scene: &Scene, start: Instant) {
+        if self.bar.is_none() && self.last_line.get().elapsed() < LINE_INTERVAL {
+            return;
+        }
+        self.last_line.set(Instant::now());
+        let line = line(scene, start.elapsed());
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(line);
+                bar.tick();
+            }
+            None => println!("{line}"),
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message("");
+        }
+    }
+}
+
+fn line(scene: &Scene, elapsed: Duration) -> String {
+    let (client, server) = (scene.meter.figures(), scene.server_figures().unwrap_or_default());
+    let so_far = scene.tally.so_far();
+    let per_second = so_far.ended as f64 / elapsed.as_secs_f64().max(1e-3);
+    format!(
+        "{:<12} {:>9} calls  {:>9}/s  {:>9} in the sockets  blocked {:>8}  slowest call {:>8}",
+        scene.shape.name(),
+        count(so_far.ended),
+        count(per_second as u64),
+        bytes(client.unsent_bytes + server.unsent_bytes),
+        time(client.blocked + server.blocked),
+        time(so_far.slowest),
+    )
+}

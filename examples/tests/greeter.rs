@@ -1,0 +1,54 @@
+//! Runs the greeter's two programs.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+/// A server that does not outlive the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_client_gets_every_kind_of_greeting_from_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix://{}", folder.path().join("greeter.sock").display());
+    let mut server = Command::new(env!("CARGO_BIN_EXE_greeter-server"))
+        .arg(&address)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Server)
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("listening on {address}\n"));
+
+    let client = Command::new(env!("CARGO_BIN_EXE_greeter-client")).arg(&address).output().unwrap();
+    let stderr = String::from_utf8_lossy(&client.stderr);
+    assert!(client.status.success(), "{stderr}");
+    let expected = "\
+        Hello, Ann!\n\
+        Good morning, Ben!\n\
+        refused: whom shall I greet?\n\
+        3…\n2…\n1…\nHello, Cleo!\n\
+        Hello, Dan and Eve! (2 people)\n\
+        Hello, Fay!\n\
+        Hello, Gus!\n";
+    assert_eq!(String::from_utf8_lossy(&client.stdout), expected);
+}
+
+#[test]
+fn the_client_says_what_it_could_not_connect_to() {
+    let client =
+        Command::new(env!("CARGO_BIN_EXE_greeter-client")).arg("/no/such.sock").output().unwrap();
+    assert!(!client.status.success());
+    let stderr = String::from_utf8_lossy(&client.stderr);
+    assert!(stderr.contains("/no/such.sock"), "{stderr}");
+}
