@@ -1,0 +1,170 @@
+//! The README's snippets, compiled and run. A test compares them with the README, block by block.
+
+mod build_script {
+    #[allow(dead_code, reason = "a build script is run by cargo")]
+    fn main() -> Result<(), ttrpc_codegen::Error> {
+        ttrpc_codegen::compile_protos(&["proto/greeter.proto"], &["proto"])
+    }
+}
+
+mod greeter {
+    ttrpc::include_proto!("greeter.v1");
+}
+
+use greeter::{CountdownRequest, Greeter, GreeterServer, HelloReply, HelloRequest, Summary};
+use ttrpc::{
+    Client, Context, Server, Status, async_trait,
+    server::{StreamReceiver, StreamSender},
+};
+
+struct MyGreeter;
+
+#[async_trait]
+impl Greeter for MyGreeter {
+    async fn say_hello(&self, ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+        if request.name.is_empty() {
+            return Err(Status::invalid_argument("whom shall I greet?"));
+        }
+        let greeting = ctx.metadata().get("greeting").unwrap_or("Hello");
+        Ok(HelloReply { message: format!("{greeting}, {}!", request.name) })
+    }
+
+    async fn countdown(
+        &self,
+        _ctx: &Context,
+        request: CountdownRequest,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        for left in (1..=request.from).rev() {
+            replies.send(HelloReply { message: format!("{left}…") }).await?;
+        }
+        Ok(())
+    }
+
+    async fn greet_all(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<HelloRequest>,
+    ) -> Result<Summary, Status> {
+        let mut names = Vec::new();
+        while let Some(request) = requests.recv().await? {
+            names.push(request.name);
+        }
+        let message = format!("Hello, {}!", names.join(" and "));
+        Ok(Summary { people: names.len() as u32, message })
+    }
+
+    async fn chat(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<HelloRequest>,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        while let Some(request) = requests.recv().await? {
+            replies.send(HelloReply { message: format!("Hello, {}!", request.name) }).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn serve(address: &str) -> Result<(), ttrpc::Error> {
+    Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.serve().await
+}
+
+async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let greeter = greeter::GreeterClient::new(Client::connect(address).await?);
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await?;
+    println!("{}", reply.message);
+    Ok(())
+}
+
+async fn stream(greeter: &greeter::GreeterClient) -> Result<(), Status> {
+    // One request, many replies. The receiver is also a `futures` stream.
+    let mut replies = greeter.countdown(CountdownRequest { name: "Ben".into(), from: 3 }).await?;
+    while let Some(reply) = replies.recv().await? {
+        println!("{}", reply.message);
+    }
+
+    // Many requests, one reply.
+    let (mut people, summary) = greeter.greet_all().await?;
+    people.send(HelloRequest { name: "Cleo".into() }).await?;
+    people.finish();
+    println!("{}", summary.await?.message);
+
+    // Many requests, many replies; the two ends may go to different tasks.
+    let (mut requests, mut replies) = greeter.chat().await?;
+    requests.send(HelloRequest { name: "Dan".into() }).await?;
+    println!("{:?}", replies.recv().await?);
+    requests.finish();
+    Ok(())
+}
+
+async fn in_time(greeter: &greeter::GreeterClient) -> Result<HelloReply, Status> {
+    greeter
+        .say_hello(HelloRequest { name: "Eve".into() })
+        .timeout(std::time::Duration::from_millis(300))
+        .metadata("greeting", "Good morning")
+        .await
+}
+
+#[allow(dead_code, reason = "part of a handler")]
+async fn until_cancelled(ctx: &Context) -> Result<HelloReply, Status> {
+    tokio::select! {
+        () = ctx.cancelled() => Err(Status::cancelled("nobody waits any more")),
+        reply = async { Ok(HelloReply { message: "done".into() }) } => reply,
+    }
+}
+
+async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
+    let server =
+        Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
+    let interrupted = async { tokio::signal::ctrl_c().await.expect("signals can be handled") };
+    // Stops accepting, lets calls finish and their replies leave for up to five seconds, then aborts.
+    server.serve_until(interrupted, std::time::Duration::from_secs(5)).await
+}
+
+const README: &str = include_str!("../../README.md");
+
+/// Blocks of one language in the README.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let fence = format!("```{language}\n");
+    let blocks = README.split(fence.as_str()).skip(1);
+    blocks.map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// Lines without their indentation, so that a snippet may stand in a module.
+fn lines(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", line.trim())).collect()
+}
+
+#[test]
+fn every_snippet_of_the_readme_is_compiled() {
+    let compiled = lines(include_str!("readme.rs"));
+    let snippets = blocks("rust");
+    assert!(snippets.len() > 5);
+    for snippet in snippets {
+        assert!(compiled.contains(&lines(snippet)), "not compiled by this test:\n{snippet}");
+    }
+    assert_eq!(blocks("proto"), [include_str!("../proto/greeter.proto")]);
+}
+
+#[tokio::test]
+async fn the_snippets_do_what_the_readme_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix://{}", folder.path().join("greeter.sock").display());
+    let (serving, interruptible) = (serve(&address), serve_until_interrupted("unix://"));
+    tokio::select! {
+        // The server is polled first, and so listens when the client connects.
+        biased;
+        result = serving => panic!("the server ended: {result:?}"),
+        () = call_everything(&address) => {}
+    }
+    assert!(interruptible.await.is_err(), "the address is empty");
+}
+
+async fn call_everything(address: &str) {
+    call(address).await.unwrap();
+    let greeter = greeter::GreeterClient::new(Client::connect(address).await.unwrap());
+    stream(&greeter).await.unwrap();
+    assert_eq!(in_time(&greeter).await.unwrap().message, "Good morning, Eve!");
+}
