@@ -67,15 +67,24 @@ pub struct ServerConfig {
     pub max_calls_per_connection: usize,
     /// Calls in flight on all connections together; the same happens. Default 16,384.
     pub max_calls: usize,
-    /// Bytes of requests whose handlers have not ended, and of stream messages that handlers have
-    /// not taken, on one connection. When they are reached the connection is not read while
-    /// handlers end or take messages; after [`stall_timeout`] without that, what needs room fails
-    /// with RESOURCE_EXHAUSTED. A message that is longer than this is let in alone. Default 16 MiB.
+    /// Bytes of the Requests of one connection whose handlers have not ended. When they are reached
+    /// (the last Request may go over) the connection is not read while handlers end; after
+    /// [`stall_timeout`] without any ending, new calls get RESOURCE_EXHAUSTED until one does. Default
+    /// 16 MiB.
     ///
     /// [`stall_timeout`]: ServerConfig::stall_timeout
     pub request_bytes_per_connection: usize,
     /// The same on all connections together. Default 256 MiB.
     pub request_bytes: usize,
+    /// Bytes of the messages of one connection's streams that handlers have not taken. When they are
+    /// reached (the last message may go over) the connection is not read while handlers take
+    /// messages; after [`stall_timeout`] without any taken, the stream whose message has no room
+    /// fails with RESOURCE_EXHAUSTED. Default 16 MiB.
+    ///
+    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    pub inbox_bytes_per_connection: usize,
+    /// The same on all connections together. Default 256 MiB.
+    pub inbox_bytes: usize,
     /// Frames that are encoded and not yet written to a connection's socket. Handlers wait for
     /// room, and while there is none the connection is not read. Default 1,024.
     pub send_queue_frames: usize,
@@ -88,7 +97,7 @@ pub struct ServerConfig {
     ///
     /// [`stall_timeout`]: ServerConfig::stall_timeout
     pub stream_inbox_messages: usize,
-    /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
+    /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
     pub stream_inbox_bytes: usize,
     /// How long handlers may hold up a connection without making progress. Default 1 s, as in
     /// containerd's implementation.
@@ -107,10 +116,12 @@ impl Default for ServerConfig {
             max_calls: 16_384,
             request_bytes_per_connection: 16 << 20,
             request_bytes: 256 << 20,
+            inbox_bytes_per_connection: 16 << 20,
+            inbox_bytes: 256 << 20,
             send_queue_frames: 1024,
             send_queue_bytes: 4 << 20,
             stream_inbox_messages: 1024,
-            stream_inbox_bytes: 4 << 20,
+            stream_inbox_bytes: 1 << 20,
             stall_timeout: Duration::from_secs(1),
             cancellation_grace: Duration::from_secs(1),
         }

@@ -62,13 +62,8 @@ pub use prost_types::{self, Any};
 pub use server::{Context, Server};
 pub use status::{Code, Status};
 
-/// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package.
-///
-/// ```ignore
-/// mod greeter {
-///     ttrpc::include_proto!("greeter.v1");
-/// }
-/// ```
+/// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
+/// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.
 #[macro_export]
 macro_rules! include_proto {
     ($package:literal) => {

@@ -134,17 +134,28 @@ impl Call {
         self.inbox.end(last, end, announce);
     }
 
+    /// The call has failed here while the server may go on. Unlike a call that is over, its side of
+    /// the stream is still closed when its sender is dropped, so that the server's handler ends.
+    pub(super) fn fail(&self, status: Status) {
+        self.inbox.fail(status);
+    }
+
     /// The server is done sending on the stream; this side may go on.
     pub(super) fn close_remote(&self) {
         self.inbox.end(None, Ok(()), || {});
     }
 
-    /// Waits until nothing more of this call may go onto the wire.
+    /// Whether a message may still be sent.
+    pub(super) fn may_send(&self) -> bool {
+        !self.is_silent() && !matches!(self.inbox.end_status(), Some(Err(_)))
+    }
+
+    /// Waits until no message may be sent any more.
     pub(super) async fn over(&self) {
         loop {
             let mut changed = pin!(self.inbox.changed().notified());
             changed.as_mut().enable();
-            if self.is_silent() {
+            if !self.may_send() {
                 return;
             }
             changed.await;
@@ -181,6 +192,11 @@ impl OpenCall {
         if self.call.is_announced.swap(false, Relaxed) {
             self.connection().queue.retract();
         }
+    }
+
+    /// Whether the deadline has passed.
+    pub(super) fn is_too_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Ends the call because its deadline passed. The server knows the deadline and ends the

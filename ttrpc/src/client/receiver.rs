@@ -82,7 +82,7 @@ async fn receive(connection: &Connection, header: Header, decoder: &mut Decoder)
             deliver(connection, header.stream_id, &call, event, message).await;
         }
         ClientEvent::Violation(call, violation) => {
-            call.end(Err(Status::internal(format!("the server broke the protocol: {violation}"))));
+            call.fail(Status::internal(format!("the server broke the protocol: {violation}")));
         }
         ClientEvent::Ignore => {}
     }
@@ -115,7 +115,7 @@ async fn deliver(
         && !push(connection, call, message).await
     {
         lock(&connection.table).as_mut().map(|table| table.remove(stream_id));
-        call.inbox.fail(Status::resource_exhausted(
+        call.fail(Status::resource_exhausted(
             "the stream's messages were not taken in time and its inbox is full",
         ));
         return;
@@ -157,8 +157,8 @@ fn refuse_oversized(connection: &Connection, header: Header) {
         return;
     };
     drop(table);
-    call.end(Err(Status::resource_exhausted(format!(
+    call.fail(Status::resource_exhausted(format!(
         "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
         header.data_len
-    ))));
+    )));
 }

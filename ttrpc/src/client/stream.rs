@@ -205,11 +205,14 @@ impl<Req: Message> StreamSender<Req> {
     /// The call's status if the server has ended it, RESOURCE_EXHAUSTED if the message is longer
     /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
     pub async fn send(&mut self, message: Req) -> Result<(), Status> {
+        if self.open.is_too_late() {
+            return Err(self.open.pass_deadline());
+        }
         let frame = Frame::new(FrameType::Data, Flags::NONE, 0, DataParts(&message))?;
         let room = self.room(frame.len()).await?;
         let call = &self.open.call;
         let tag = Tag { call: call.clone(), step: Step::Message };
-        if frame.encode(|bytes| room.push(bytes, Some(tag), || !call.is_silent())) {
+        if frame.encode(|bytes| room.push(bytes, Some(tag), || call.may_send())) {
             return Ok(());
         }
         Err(self.end_status())
@@ -249,7 +252,7 @@ impl<Req: Message> StreamSender<Req> {
 
 impl<Req> Drop for StreamSender<Req> {
     fn drop(&mut self) {
-        if !self.open.call.is_silent() {
+        if !self.open.call.is_silent() && !self.open.is_too_late() {
             let tag = Tag { call: self.open.call.clone(), step: Step::Close };
             self.open.connection().queue.push_unreserved(&close_frame(), tag);
         }

@@ -94,7 +94,8 @@ impl ServerBuilder {
         }
         let config = self.config;
         let shared = Shared {
-            gate: Gate::new(Load { calls: config.max_calls, bytes: config.request_bytes }),
+            calls: Gate::new(Load { calls: config.max_calls, bytes: config.request_bytes }),
+            inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes }),
             services: self.services,
             connections: AtomicUsize::new(0),
             handlers: TaskTracker::new(),

@@ -9,10 +9,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, OnceLock,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::Poll,
     time::Duration,
@@ -192,27 +189,18 @@ impl Call {
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
         let has_message = !payload.is_empty() || (needs_message && !remote_open);
         if has_message {
-            self.connection.force(Load { calls: 0, bytes: payload.len() });
+            self.connection.force_inbox(payload.len());
             self.inbox.push(Bytes::copy_from_slice(payload));
         }
         if !remote_open {
             self.inbox.end(None, Ok(()), || {});
         }
     }
-
-    /// The consumer has taken a message from the inbox, or will take none any more.
-    pub(super) fn free_inbox_bytes(&self, bytes: usize) {
-        self.connection.is_stalled.store(false, Relaxed);
-        if bytes > 0 {
-            self.connection.leave(Load { calls: 0, bytes });
-        }
-    }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let bytes = self.inbox.abandon();
-        self.free_inbox_bytes(bytes);
+        self.connection.leave_inbox(self.inbox.abandon());
     }
 }
 
@@ -225,7 +213,7 @@ pub(super) struct Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.connection.leave(self.load);
+        self.connection.leave_call(self.load);
     }
 }
 

@@ -35,7 +35,11 @@ pub(super) struct Connection {
     /// Nothing is attached to frames: their stream ids are known.
     pub(super) queue: Queue<()>,
     pub(super) table: Mutex<ServerTable<Arc<Call>>>,
-    pub(super) gate: Gate,
+    /// Counts calls, with the bytes of their Requests.
+    pub(super) calls: Gate,
+    /// Counts bytes in the inboxes of streams: apart from the calls, so that streams which nobody
+    /// reads take no call's place.
+    pub(super) inboxes: Gate,
     /// A stream's handler took no message for the whole stall timeout, and none has since.
     pub(super) is_stalled: AtomicBool,
 }
@@ -79,30 +83,47 @@ impl Connection {
         }
     }
 
-    /// Lets a load in at the connection's gate and at the server's. Time during which the client
-    /// does not read what it is sent does not count against the handlers.
-    pub(super) async fn enter(&self, load: Load) -> bool {
+    /// Lets a call in, at the connection's gate and at the server's.
+    pub(super) async fn enter_call(&self, load: Load) -> bool {
+        self.enter(&self.calls, &self.server.calls, load).await
+    }
+
+    /// Lets a message into an inbox, at the connection's gate and at the server's.
+    pub(super) async fn enter_inbox(&self, bytes: usize) -> bool {
+        self.enter(&self.inboxes, &self.server.inboxes, Load { calls: 0, bytes }).await
+    }
+
+    /// Time during which the client does not read what it is sent does not count against handlers.
+    async fn enter(&self, own: &Gate, all: &Gate, load: Load) -> bool {
         let stall_timeout = self.stall_timeout();
-        if !self.gate.enter(load, stall_timeout, || self.queue.is_full()).await {
+        if !own.enter(load, stall_timeout, || self.queue.is_full()).await {
             return false;
         }
-        if !self.server.gate.enter(load, stall_timeout, || self.queue.is_full()).await {
-            self.gate.leave(load);
+        if !all.enter(load, stall_timeout, || self.queue.is_full()).await {
+            own.leave(load);
             return false;
         }
         true
     }
 
-    /// Counts a load that is here already.
-    pub(super) fn force(&self, load: Load) {
-        self.gate.force(load);
-        self.server.gate.force(load);
+    /// Counts a message that came with its Request, which has been let in.
+    pub(super) fn force_inbox(&self, bytes: usize) {
+        self.inboxes.force(Load { calls: 0, bytes });
+        self.server.inboxes.force(Load { calls: 0, bytes });
     }
 
-    /// Takes back what [`Connection::enter`] let in or [`Connection::force`] counted.
-    pub(super) fn leave(&self, load: Load) {
-        self.gate.leave(load);
-        self.server.gate.leave(load);
+    /// Takes back what [`Connection::enter_call`] let in.
+    pub(super) fn leave_call(&self, load: Load) {
+        self.calls.leave(load);
+        self.server.calls.leave(load);
+    }
+
+    /// Takes back what [`Connection::enter_inbox`] let in or [`Connection::force_inbox`] counted.
+    pub(super) fn leave_inbox(&self, bytes: usize) {
+        if bytes > 0 {
+            self.inboxes.leave(Load { calls: 0, bytes });
+            self.server.inboxes.leave(Load { calls: 0, bytes });
+        }
     }
 
     /// Whether a stream's inbox may be waited for, or nothing has moved since one stood still.
@@ -119,10 +140,10 @@ impl Connection {
     async fn drained(&self) {
         self.server.draining().await;
         loop {
-            self.gate.no_calls().await;
+            self.calls.no_calls().await;
             self.queue.flushed().await;
             // A call that came in before the drain may have been admitted meanwhile.
-            if self.gate.calls() == 0 {
+            if self.calls.calls() == 0 {
                 return;
             }
         }
@@ -136,10 +157,11 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
         peer: io.peer,
         queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
         table: Mutex::default(),
-        gate: Gate::new(Load {
+        calls: Gate::new(Load {
             calls: config.max_calls_per_connection,
             bytes: config.request_bytes_per_connection,
         }),
+        inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes_per_connection }),
         is_stalled: AtomicBool::new(false),
         server,
     });

@@ -40,10 +40,11 @@ impl Load {
         Load { calls: (packed >> BYTES_BITS) as usize, bytes: bytes as usize }
     }
 
-    /// Whether this may come to what is there. What alone is over a limit may come to nothing.
+    /// Whether this may come to what is there. The last bytes may go over the limit: else what is
+    /// longer than the limit could never come in, nor what is longer than what others leave free.
     fn fits(self, there: Load, limit: Load) -> bool {
-        let fits = |new, there, limit| new == 0 || there == 0 || there + new <= limit;
-        fits(self.calls, there.calls, limit.calls) && fits(self.bytes, there.bytes, limit.bytes)
+        (self.calls == 0 || there.calls < limit.calls)
+            && (self.bytes == 0 || there.bytes < limit.bytes)
     }
 }
 
@@ -77,10 +78,10 @@ impl Drop for Waiting<'_> {
 
 impl Gate {
     pub(super) fn new(limit: Load) -> Self {
-        let max_calls = (1 << (u64::BITS - BYTES_BITS)) - 1;
+        // Half of each range is kept free for what goes over.
         let limit = Load {
-            calls: limit.calls.clamp(1, max_calls),
-            bytes: limit.bytes.clamp(1, (1 << (BYTES_BITS - 1)) - 1),
+            calls: limit.calls.clamp(1, 1 << (u64::BITS - BYTES_BITS - 1)),
+            bytes: limit.bytes.clamp(1, 1 << (BYTES_BITS - 1)),
         };
         Gate {
             limit,
@@ -91,8 +92,7 @@ impl Gate {
         }
     }
 
-    /// Lets the load in if there is room now. A load of more bytes than the limit has room when
-    /// there are no other bytes.
+    /// Lets the load in if there is room now.
     pub(super) fn try_enter(&self, load: Load) -> bool {
         let add = |inside| {
             let fits = load.fits(Load::unpack(inside), self.limit);
@@ -168,8 +168,9 @@ mod tests {
     const CALL: Load = Load { calls: 1, bytes: 10 };
 
     #[test]
-    fn a_load_over_the_limit_enters_alone() {
+    fn the_last_load_may_go_over_the_limit() {
         let gate = Gate::new(Load { calls: 2, bytes: 100 });
+        assert!(gate.try_enter(bytes(99)));
         assert!(gate.try_enter(bytes(500)));
         assert!(!gate.try_enter(bytes(1)));
         gate.leave(bytes(500));
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_load_that_fails_at_its_bytes_leaves_no_call_behind() {
-        let gate = Gate::new(Load { calls: 2, bytes: 15 });
+        let gate = Gate::new(Load { calls: 2, bytes: 10 });
         assert!(gate.try_enter(CALL));
         assert!(!gate.try_enter(CALL));
         gate.leave(CALL);

@@ -28,9 +28,10 @@
 //! # What a peer can cost
 //!
 //! Every buffer has a limit in [`ServerConfig`], which says what happens when it is reached.
-//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests and stream
-//! messages in all, and per connection a frame that is arriving (4 MiB), its send queue, and for
-//! each call in flight what its handler holds, its reply above all.
+//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests and
+//! [`inbox_bytes`](ServerConfig::inbox_bytes) of stream messages in all, and per connection a frame
+//! that is arriving (4 MiB), its send queue, and for each call in flight what its handler holds, its
+//! reply above all.
 
 mod accept;
 mod builder;
@@ -76,7 +77,10 @@ const LAST_POLL: Duration = Duration::from_secs(1);
 struct Shared {
     config: ServerConfig,
     services: Services,
-    gate: Gate,
+    /// Counts the calls of all connections, with the bytes of their Requests.
+    calls: Gate,
+    /// Counts bytes in the inboxes of all streams.
+    inboxes: Gate,
     connections: AtomicUsize,
     /// The tasks of all handlers.
     handlers: TaskTracker,

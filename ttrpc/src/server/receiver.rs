@@ -95,7 +95,7 @@ async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> 
     // The time that the call waits to be admitted is part of its time.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let load = Load { calls: 1, bytes: data.len() };
-    if !connection.enter(load).await {
+    if !connection.enter_call(load).await {
         return Err(Status::resource_exhausted(
             "too many calls are in flight and none of them ends",
         ));
@@ -148,7 +148,7 @@ async fn deliver(
     {
         if lock(&connection.table).remove(call.stream_id).is_some() {
             call.note_end();
-            call.free_inbox_bytes(call.inbox.fail(status.clone()));
+            connection.leave_inbox(call.inbox.fail(status.clone()));
             call.cancel();
             connection.is_stalled.store(true, Relaxed);
             connection.send_status(call.stream_id, &status).await;
@@ -183,12 +183,11 @@ async fn push(
             return Err(full());
         }
     }
-    let load = Load { calls: 0, bytes };
-    if !connection.enter(load).await {
+    if !connection.enter_inbox(bytes).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
     if !call.inbox.push(decoder.take_data()) {
-        connection.leave(load);
+        connection.leave_inbox(bytes);
     }
     Ok(())
 }

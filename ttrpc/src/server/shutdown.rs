@@ -159,7 +159,7 @@ impl ServerHandle {
 
     /// Calls in flight on all connections.
     pub fn calls_in_flight(&self) -> usize {
-        self.shared.gate.calls()
+        self.shared.calls.calls()
     }
 
     /// Tasks of handlers that have not ended.

@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
 };
 
@@ -64,7 +64,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         }
         let message = match ready!(self.call.inbox.poll_take(cx)) {
             Ok(Some(payload)) => {
-                self.call.free_inbox_bytes(payload.len());
+                self.call.connection.is_stalled.store(false, Relaxed);
+                self.call.connection.leave_inbox(payload.len());
                 decode_request(&payload).map(Some)
             }
             Ok(None) => Ok(None),
@@ -86,8 +87,7 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        let bytes = self.call.inbox.abandon();
-        self.call.free_inbox_bytes(bytes);
+        self.call.connection.leave_inbox(self.call.inbox.abandon());
     }
 }
 

@@ -3,18 +3,25 @@
 //! `unix:///path`, `unix://@abstract`, and without a scheme a path.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     os::unix::{
         ffi::OsStrExt,
         fs::{FileTypeExt, MetadataExt},
-        net::{SocketAddr, UnixListener, UnixStream},
+        net::{SocketAddr, UnixListener},
     },
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 #[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt;
+
+use rustix::{
+    io::Errno,
+    net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
 
 use crate::Error;
 
@@ -120,6 +127,10 @@ impl BoundListener {
     pub(crate) fn bind(text: &str) -> Result<Self, Error> {
         let failed = |source| Error::Bind { address: text.to_owned(), source };
         let address = Address::parse(text)?;
+        let _lock = match &address {
+            Address::Path(path) => lock_folder(path),
+            Address::Abstract(_) => None,
+        };
         let socket_addr = address.to_socket_addr().map_err(failed)?;
         let bound = UnixListener::bind_addr(&socket_addr);
         let listener = match (bound, &address) {
@@ -154,31 +165,53 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
+/// How long binding waits for another server that binds in the same folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Locks the folder of a socket while it is bound. Two servers that start at once would else take
+/// each other's socket, bound and not listening yet, for a stale one and remove it. A folder that
+/// cannot be locked, or that somebody else keeps locked, is no reason not to start.
+fn lock_folder(path: &Path) -> Option<File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let folder = File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    let start = Instant::now();
+    while let Err(TryLockError::WouldBlock) = folder.try_lock() {
+        if start.elapsed() > LOCK_PATIENCE {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Some(folder)
+}
+
 /// Binds a path that is taken, if it is taken by the socket of a server that is dead.
 fn replace_stale(text: &str, path: &Path) -> Result<UnixListener, Error> {
     let failed = |source| Error::Bind { address: text.to_owned(), source };
     let in_use = || Error::AddressInUse { address: text.to_owned() };
-    // Two servers that start at once must not remove each other's fresh socket: the folder is
-    // locked while we look. A folder that cannot be locked is no reason not to start.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = File::open(parent.unwrap_or(Path::new("."))).ok();
-    let _lock = folder.as_ref().map(File::try_lock);
     let metadata = fs::metadata(path).map_err(failed)?;
     if !metadata.file_type().is_socket() {
         return Err(Error::NotASocket { address: text.to_owned() });
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        // A full backlog belongs to somebody who is alive.
-        Ok(_) => return Err(in_use()),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(in_use()),
-        Err(error) => return Err(failed(error)),
+    if is_alive(path).map_err(failed)? {
+        return Err(in_use());
     }
     fs::remove_file(path).map_err(failed)?;
     UnixListener::bind(path).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => in_use(),
         _ => failed(error),
     })
+}
+
+/// Whether somebody listens on a socket file. Does not block: a server whose backlog is full would
+/// let a blocking connect wait for as long as it pleases.
+fn is_alive(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::CONNREFUSED) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
