@@ -76,7 +76,7 @@ async fn receive(connection: &Connection, header: Header, decoder: &mut Decoder)
         None => ClientEvent::Ignore,
     };
     match event {
-        ClientEvent::Response(call) => end_with_response(connection, &call, decoder.data()),
+        ClientEvent::Response(call) => end_with_response(connection, &call, decoder),
         ClientEvent::Data(call, event) => {
             let message = event.has_message.then(|| decoder.take_data());
             deliver(connection, header.stream_id, &call, event, message).await;
@@ -88,11 +88,14 @@ async fn receive(connection: &Connection, header: Header, decoder: &mut Decoder)
     }
 }
 
-fn end_with_response(connection: &Connection, call: &Call, data: &[u8]) {
-    let result = match decode_response(data) {
-        Ok(result) => result.map(Bytes::copy_from_slice),
-        Err(error) => Err(Status::internal(format!("the server's Response is malformed: {error}"))),
+fn end_with_response(connection: &Connection, call: &Call, decoder: &mut Decoder) {
+    let response = match decoder.take_long_data() {
+        Some(data) => decode_response(&data).map(|result| result.map(|part| data.slice_ref(part))),
+        None => decode_response(decoder.data()).map(|result| result.map(Bytes::copy_from_slice)),
     };
+    let result = response.unwrap_or_else(|error| {
+        Err(Status::internal(format!("the server's Response is malformed: {error}")))
+    });
     match call.kind() {
         Kind::Unary => call.answer(result, &connection.queue),
         Kind::ClientStreaming => call.end(result.map(Some)),

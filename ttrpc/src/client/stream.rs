@@ -309,7 +309,7 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match ready!(self.get_mut().incoming.poll_take(cx))? {
-            Some(payload) => Poll::Ready(decode_reply(&payload)),
+            Some(payload) => Poll::Ready(decode_reply(payload)),
             None => Poll::Ready(Err(Status::internal("the call ended without a reply"))),
         }
     }
@@ -354,7 +354,7 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
             return Poll::Ready(Ok(None));
         }
         let message = match ready!(self.incoming.poll_take(cx)) {
-            Ok(Some(payload)) => decode_reply(&payload).map(Some),
+            Ok(Some(payload)) => decode_reply(payload).map(Some),
             Ok(None) => Ok(None),
             Err(status) => Err(status),
         };

@@ -98,6 +98,12 @@ impl Decoder {
         self.buffer.split_to(data_len).freeze()
     }
 
+    /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy
+    /// it: what is decoded from the result needs no copy in between either.
+    pub fn take_long_data(&mut self) -> Option<Bytes> {
+        (self.data_len >= COPY_BELOW).then(|| self.take_data())
+    }
+
     /// Bytes that are known to be missing from the frame that is arriving, 0 between frames.
     ///
     /// Meaningful once [`Decoder::decode`] has returned `None`.
@@ -217,7 +223,9 @@ mod tests {
             let mut decoder = Decoder::default();
             decoder.feed(&[frame(1, &vec![9; len]), frame(3, b"tail")].concat());
             assert!(decoder.decode().is_some());
-            assert_eq!(decoder.take_data(), vec![9; len]);
+            let long = decoder.take_long_data();
+            assert_eq!(long.is_some(), len >= COPY_BELOW);
+            assert_eq!(long.unwrap_or_else(|| decoder.take_data()), vec![9; len]);
             assert_eq!(decoder.data(), b"");
             assert!(decoder.decode().is_some());
             assert_eq!(decoder.data(), b"tail");

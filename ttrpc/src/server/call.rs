@@ -11,11 +11,11 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
-    task::Poll,
+    task::{self, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
+use bytes::Buf;
 use prost::Message;
 use tokio::{
     sync::Notify,
@@ -28,7 +28,7 @@ use crate::{
     Code, Metadata, Status,
     proto::{
         frame::{Flags, FrameType},
-        message::{FrameData, ResponseParts},
+        message::{FrameData, Payload, ResponseParts},
     },
     transport::{encode::Frame, inbox::Inbox, lock},
 };
@@ -118,7 +118,8 @@ impl Call {
         };
         match reply {
             Ok(frame) => self.connection.send(&frame).await,
-            Err(status) => self.connection.send_status(self.stream_id, &status).await,
+            // Boxed, so that the successful calls' futures need no room for it.
+            Err(status) => Box::pin(self.connection.send_status(self.stream_id, &status)).await,
         }
     }
 
@@ -185,12 +186,12 @@ impl Call {
 
     /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
     /// empty payload is a message only where the method needs one.
-    pub(super) fn fill_inbox(&self, payload: &[u8], flags: Flags, needs_message: bool) {
+    pub(super) fn fill_inbox(&self, payload: Payload<'_>, flags: Flags, needs_message: bool) {
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
-        let has_message = !payload.is_empty() || (needs_message && !remote_open);
+        let has_message = payload.has_remaining() || (needs_message && !remote_open);
         if has_message {
-            self.connection.force_inbox(payload.len());
-            self.inbox.push(Bytes::copy_from_slice(payload));
+            self.connection.force_inbox(payload.remaining());
+            self.inbox.push(payload.to_bytes());
         }
         if !remote_open {
             self.inbox.end(None, Ok(()), || {});
@@ -242,49 +243,70 @@ pub(super) fn spawn(call: Arc<Call>, handler: BoxFuture<'static, ()>, admission:
 }
 
 /// Runs the handler to its end, or to the call's.
+///
+/// A task is as large as the largest thing that it may ever have to wait for. Most handlers end when
+/// they are first polled, so what the others need is boxed, and made when it is needed.
 async fn drive(
     call: Arc<Call>,
     mut handler: BoxFuture<'static, ()>,
     admission: Admission,
     announcement: Announcement,
 ) {
-    let mut deadline = call.deadline;
-    let mut announcement = Some(announcement);
-    loop {
-        match run_until(&call, &mut handler, deadline, &mut announcement).await {
-            Outcome::Finished => break,
-            // What is rare is boxed, so that it does not make the task of every call larger.
-            Outcome::Panicked => {
-                Box::pin(call.fail(Status::internal("the handler panicked"))).await;
-                break;
-            }
-            // The handler may have ended the call already and wait for room for its reply.
-            Outcome::DeadlinePassed if !call.claim_end() => deadline = None,
-            Outcome::DeadlinePassed => {
-                call.cancel();
-                let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
-                let say_so = call.connection.send_status(call.stream_id, &status);
-                Box::pin(async { tokio::join!(say_so, linger(&call, handler)) }).await;
-                break;
-            }
-            Outcome::Cancelled => {
-                Box::pin(linger(&call, handler)).await;
-                break;
-            }
-        }
+    match run_until(&call, &mut handler, call.deadline, Some(announcement)).await {
+        Outcome::Finished => {}
+        outcome => Box::pin(end_early(&call, handler, outcome)).await,
     }
     // What the handler held is gone; only now does its place go to another call.
     drop(admission);
 }
 
+/// Ends a call whose handler has not ended well.
+async fn end_early(call: &Arc<Call>, mut handler: BoxFuture<'static, ()>, mut outcome: Outcome) {
+    loop {
+        match outcome {
+            Outcome::Finished => return,
+            Outcome::Panicked => {
+                return call.fail(Status::internal("the handler panicked")).await;
+            }
+            // The handler may have ended the call already and wait for room for its reply.
+            Outcome::DeadlinePassed if !call.claim_end() => {
+                outcome = run_until(call, &mut handler, None, None).await;
+            }
+            Outcome::DeadlinePassed => {
+                call.cancel();
+                let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
+                let say_so = call.connection.send_status(call.stream_id, &status);
+                tokio::join!(say_so, linger(call, handler));
+                return;
+            }
+            Outcome::Cancelled => return linger(call, handler).await,
+        }
+    }
+}
+
 /// Polls the handler until it ends or its time is over. It is polled first, so that it sees a token
 /// that has fired before it is dropped.
 async fn run_until(
-    call: &Call,
+    call: &Arc<Call>,
     handler: &mut BoxFuture<'static, ()>,
     deadline: Option<Instant>,
-    announcement: &mut Option<Announcement>,
+    mut announcement: Option<Announcement>,
 ) -> Outcome {
+    let mut end_of_time = None;
+    poll_fn(|cx| {
+        let polled = poll_handler(handler, cx);
+        announcement.take();
+        if polled.is_ready() {
+            return polled;
+        }
+        let wait = || Box::pin(time_is_over(call.clone(), deadline));
+        end_of_time.get_or_insert_with(wait).as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Waits until the call is cancelled or its deadline has passed.
+async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
     let deadline_passed = async {
         match deadline {
             Some(deadline) => sleep_until(deadline).await,
@@ -293,27 +315,18 @@ async fn run_until(
     };
     tokio::select! {
         biased;
-        outcome = run(handler, announcement) => outcome,
         () = call.cancelled() => Outcome::Cancelled,
         () = deadline_passed => Outcome::DeadlinePassed,
     }
 }
 
-/// Polls the handler until it ends.
-async fn run(
-    handler: &mut BoxFuture<'static, ()>,
-    announcement: &mut Option<Announcement>,
-) -> Outcome {
-    poll_fn(|cx| {
-        let poll = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx)));
-        announcement.take();
-        match poll {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-            Err(_) => Poll::Ready(Outcome::Panicked),
-        }
-    })
-    .await
+/// Polls the handler; a panic is an end of it.
+fn poll_handler(handler: &mut BoxFuture<'static, ()>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+    match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
+        Err(_) => Poll::Ready(Outcome::Panicked),
+    }
 }
 
 /// Gives a handler that has asked for its token the time to act on it, and drops it then. Once the
@@ -323,10 +336,9 @@ async fn linger(call: &Call, mut handler: BoxFuture<'static, ()>) {
         return;
     }
     let server = &call.connection.server;
-    let mut announcement = None;
     tokio::select! {
         biased;
-        _ = run(&mut handler, &mut announcement) => {}
+        _ = poll_fn(|cx| poll_handler(&mut handler, cx)) => {}
         () = server.lifecycle.limit_passed() => {}
         () = sleep(server.config.cancellation_grace) => {}
     }

@@ -49,7 +49,8 @@ impl Connection {
     pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>) {
         let room = match self.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => room,
-            Ok(None) => match self.queue.reserve(frame.len()).await {
+            // Boxed, so that futures of handlers are small: a full queue is the exception.
+            Ok(None) => match Box::pin(self.queue.reserve(frame.len())).await {
                 Ok(room) => room,
                 Err(_) => return,
             },

@@ -21,7 +21,7 @@ use crate::{
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
-        message::Request,
+        message::{Payload, Request},
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
@@ -72,19 +72,28 @@ async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Dec
 }
 
 /// Opens a stream, or refuses it.
-async fn open(connection: &Arc<Connection>, header: Header, decoder: &Decoder) {
-    if let Err(status) = try_open(connection, header, decoder.data()).await {
+async fn open(connection: &Arc<Connection>, header: Header, decoder: &mut Decoder) {
+    let long_data = decoder.take_long_data();
+    let data = match &long_data {
+        Some(data) => Payload::shared(data, data),
+        None => Payload::borrowed(decoder.data()),
+    };
+    if let Err(status) = try_open(connection, header, data).await {
         lock(&connection.table).refuse(header.stream_id, header.flags);
         connection.send_status(header.stream_id, &status).await;
     }
 }
 
-async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> Result<(), Status> {
+async fn try_open(
+    connection: &Arc<Connection>,
+    header: Header,
+    data: Payload<'_>,
+) -> Result<(), Status> {
     let server = &connection.server;
     if server.is_draining() {
         return Err(Status::unavailable("the server is shutting down"));
     }
-    let request = Request::decode(data)
+    let request = Request::decode(data.bytes())
         .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
     let (service, method) = server.services.find(request.service, request.method)?;
     check_flags(method, request.service, header.flags)?;
@@ -94,7 +103,7 @@ async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> 
     };
     // The time that the call waits to be admitted is part of its time.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let load = Load { calls: 1, bytes: data.len() };
+    let load = Load { calls: 1, bytes: data.bytes().len() };
     if !connection.enter_call(load).await {
         return Err(Status::resource_exhausted(
             "too many calls are in flight and none of them ends",
@@ -113,7 +122,7 @@ async fn try_open(connection: &Arc<Connection>, header: Header, data: &[u8]) -> 
         deadline,
     };
     let call = Arc::new(Call::new(connection.clone(), head));
-    let handler = (method.start)(call.clone(), request.payload, header.flags)?;
+    let handler = (method.start)(call.clone(), data.part(request.payload), header.flags)?;
     lock(&connection.table).open(header.stream_id, header.flags, call.clone());
     call::spawn(call, handler, admission);
     Ok(())

@@ -1,6 +1,6 @@
 //! From the names in a Request to a handler.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use prost::Message;
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{
     Error, Status,
-    proto::{frame::Flags, stream::Kind},
+    proto::{frame::Flags, message::Payload, stream::Kind},
 };
 
 /// Makes the future of a call's handler out of the Request's payload and flags.
 type Start =
-    dyn Fn(Arc<Call>, &[u8], Flags) -> Result<BoxFuture<'static, ()>, Status> + Send + Sync;
+    dyn Fn(Arc<Call>, Payload<'_>, Flags) -> Result<BoxFuture<'static, ()>, Status> + Send + Sync;
 
 /// One method, its types forgotten.
 pub(super) struct Method {
@@ -182,7 +182,7 @@ impl Routes {
 
     fn add<F>(mut self, name: &'static str, kind: Kind, start: F) -> Self
     where
-        F: Fn(Arc<Call>, &[u8], Flags) -> Result<BoxFuture<'static, ()>, Status>
+        F: Fn(Arc<Call>, Payload<'_>, Flags) -> Result<BoxFuture<'static, ()>, Status>
             + Send
             + Sync
             + 'static,
@@ -199,20 +199,21 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// All services of a server.
+/// All services of a server. There are few, with a few dozen methods at most: comparing names takes
+/// less time than to hash them.
 #[derive(Default)]
 pub(super) struct Services {
-    services: HashMap<&'static str, HashMap<&'static str, Method>>,
+    services: Vec<Routes>,
     /// The first name that was added twice.
     duplicate: Option<&'static str>,
 }
 
 impl Services {
     pub(super) fn add(&mut self, routes: Routes) {
-        let methods = routes.methods.into_iter().map(|method| (method.name, method)).collect();
-        if self.services.insert(routes.service, methods).is_some() {
+        if self.service(routes.service).is_some() {
             self.duplicate.get_or_insert(routes.service);
         }
+        self.services.push(routes);
     }
 
     /// # Errors
@@ -230,18 +231,22 @@ impl Services {
         service: &str,
         method: &str,
     ) -> Result<(&'static str, &Method), Status> {
-        let Some((name, methods)) = self.services.get_key_value(service) else {
+        let Some(routes) = self.service(service) else {
             return Err(Status::unimplemented(format!("service {service}")));
         };
-        let Some(method) = methods.get(method) else {
+        let Some(method) = routes.methods.iter().find(|known| known.name == method) else {
             return Err(Status::unimplemented(format!("method {method}")));
         };
-        Ok((*name, method))
+        Ok((routes.service, method))
+    }
+
+    fn service(&self, name: &str) -> Option<&Routes> {
+        self.services.iter().find(|routes| routes.service == name)
     }
 }
 
 impl fmt::Debug for Services {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.services.keys()).finish()
+        f.debug_set().entries(self.services.iter().map(|routes| routes.service)).finish()
     }
 }

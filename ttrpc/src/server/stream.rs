@@ -17,7 +17,7 @@ use crate::{
     Status,
     proto::{
         frame::{Flags, FrameType},
-        message::DataParts,
+        message::{DataParts, Payload},
     },
     transport::encode::Frame,
 };
@@ -66,7 +66,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
             Ok(Some(payload)) => {
                 self.call.connection.is_stalled.store(false, Relaxed);
                 self.call.connection.leave_inbox(payload.len());
-                decode_request(&payload).map(Some)
+                decode_request(Payload::shared(&payload, &payload)).map(Some)
             }
             Ok(None) => Ok(None),
             Err(status) => Err(status),
@@ -147,7 +147,7 @@ impl<Resp> fmt::Debug for StreamSender<Resp> {
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the bytes are not a message of this type.
-pub(super) fn decode_request<M: Message + Default>(payload: &[u8]) -> Result<M, Status> {
+pub(super) fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
     M::decode(payload)
         .map_err(|error| Status::invalid_argument(format!("the request does not decode: {error}")))
 }
