@@ -12,7 +12,11 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Calls in flight on the connection, of all clones together. One more waits, within its
-    /// deadline, until another ends. Default 65,536; bounds the table of calls at some 20 MiB.
+    /// deadline, as long as others end; after [`stall_timeout`] without any ending it fails with
+    /// RESOURCE_EXHAUSTED, and so do later ones until one ends. Default 65,536; bounds the table of
+    /// calls at some 20 MiB.
+    ///
+    /// [`stall_timeout`]: ClientConfig::stall_timeout
     pub max_calls: usize,
     /// Frames that are encoded and not yet written to the socket. A caller waits, within its
     /// deadline, for room. Default 1,024.
@@ -29,8 +33,8 @@ pub struct ClientConfig {
     pub stream_inbox_messages: usize,
     /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
     pub stream_inbox_bytes: usize,
-    /// How long a stream's consumer may hold up the connection without taking a message. Default
-    /// 1 s, as in containerd's implementation.
+    /// How long a stream's consumer may hold up the connection without taking a message, and calls
+    /// may hold up another one without ending. Default 1 s, as in containerd's implementation.
     pub stall_timeout: Duration,
 }
 

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::{
     connection::{Connection, Handle},
     options::{CallOptions, timeout_nano},
+    places::{self, NoPlace},
 };
 use crate::{
     Status,
@@ -226,7 +227,16 @@ impl Drop for OpenCall {
         self.call.inbox.abandon();
         self.give_up();
         self.retract();
-        self.connection().calls.add_permits(1);
+        self.connection().places.leave();
+    }
+}
+
+/// A place among the calls in flight, given back unless an open call takes it over.
+struct Place<'a>(&'a Connection);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.places.leave();
     }
 }
 
@@ -252,18 +262,14 @@ impl<Req: Message> Opening<Req> {
     ) -> Result<Option<OpenCall>, Status> {
         let connection = handle.connection();
         let frame = self.frame(deadline)?;
-        let Ok(permit) = connection.calls.try_acquire() else {
-            return if connection.calls.is_closed() {
-                Err(connection.unavailable())
-            } else {
-                Ok(None)
-            };
-        };
+        match connection.places.try_take() {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(_) => return Err(connection.unavailable()),
+        }
+        let place = Place(connection);
         match connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                permit.forget();
-                self.push(handle, room, &frame, deadline).map(Some)
-            }
+            Ok(Some(room)) => self.push(handle, place, room, &frame, deadline).map(Some),
             Ok(None) => Ok(None),
             Err(_) => Err(connection.unavailable()),
         }
@@ -277,15 +283,18 @@ impl<Req: Message> Opening<Req> {
     ) -> Result<OpenCall, Status> {
         let connection = handle.connection();
         let len = self.frame(deadline)?.len();
-        let Ok(permit) = connection.calls.acquire().await else {
-            return Err(connection.unavailable());
-        };
+        let is_paused = || connection.queue.is_full();
+        match connection.places.take(connection.config.stall_timeout, is_paused).await {
+            Ok(()) => {}
+            Err(NoPlace::Closed) => return Err(connection.unavailable()),
+            Err(NoPlace::Stalled) => return Err(places::stalled()),
+        }
+        let place = Place(connection);
         let Ok(room) = connection.queue.reserve(len).await else {
             return Err(connection.unavailable());
         };
-        permit.forget();
         // The deadline has come nearer meanwhile; a smaller number is not longer.
-        self.push(handle, room, &self.frame(deadline)?, deadline)
+        self.push(handle, place, room, &self.frame(deadline)?, deadline)
     }
 
     /// The Request's frame; its timeout is what is left now.
@@ -309,6 +318,7 @@ impl<Req: Message> Opening<Req> {
     fn push(
         &self,
         handle: &Arc<Handle>,
+        place: Place<'_>,
         room: Room<'_, Tag>,
         frame: &Frame<RequestParts<'_, Req>>,
         deadline: Option<Instant>,
@@ -321,6 +331,8 @@ impl<Req: Message> Opening<Req> {
         });
         let tag = Tag { call: call.clone(), step: Step::Request };
         let open = OpenCall { handle: handle.clone(), call, deadline };
+        // From here on the open call gives the place back.
+        std::mem::forget(place);
         if !frame.encode(|bytes| room.push(bytes, Some(tag), || true)) {
             return Err(handle.connection().unavailable());
         }

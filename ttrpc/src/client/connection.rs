@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, atomic::AtomicBool};
 
-use tokio::{
-    sync::{Semaphore, SetOnce},
-    task::AbortHandle,
-};
+use tokio::{sync::SetOnce, task::AbortHandle};
 
-use super::call::{Call, Tag};
-use super::receiver;
+use super::{
+    call::{Call, Tag},
+    places::Places,
+    receiver,
+};
 use crate::{
     ClientConfig, ConnectionError, Status,
     proto::{frame::Header, table::ClientTable},
@@ -27,8 +27,7 @@ pub(super) struct Connection {
     pub(super) queue: Queue<Tag>,
     /// `None` once the connection has ended.
     pub(super) table: Mutex<Option<ClientTable<Arc<Call>>>>,
-    /// One permit per call in flight.
-    pub(super) calls: Semaphore,
+    pub(super) places: Places,
     /// A stream's consumer stood still for the whole stall timeout, and none has moved since.
     pub(super) is_stalled: AtomicBool,
     closed: SetOnce<ConnectionError>,
@@ -61,7 +60,7 @@ impl Connection {
         if self.closed.set(reason).is_err() {
             return;
         }
-        self.calls.close();
+        self.places.close();
         let queued = self.queue.close();
         let table = lock(&self.table).take();
         let sent: Vec<_> =
@@ -111,7 +110,7 @@ impl Handle {
         let connection = Arc::new(Connection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
             table: Mutex::new(Some(ClientTable::default())),
-            calls: Semaphore::new(config.max_calls.clamp(1, Semaphore::MAX_PERMITS)),
+            places: Places::new(config.max_calls),
             is_stalled: AtomicBool::new(false),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),

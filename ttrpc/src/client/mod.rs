@@ -18,7 +18,7 @@
 //! |---|---|
 //! | DEADLINE_EXCEEDED | the deadline passed, in whatever phase the call was |
 //! | UNAVAILABLE | the connection is gone; the source is a [`ConnectionError`] |
-//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, or the stream's consumer stood still |
+//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stood still, or too many calls are in flight and none ends |
 //! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
 //!
 //! # Cancel safety
@@ -30,6 +30,7 @@
 mod call;
 mod connection;
 mod options;
+mod places;
 mod receiver;
 mod stream;
 mod unary;

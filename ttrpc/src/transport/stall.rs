@@ -7,7 +7,10 @@
 
 use std::{pin::pin, time::Duration};
 
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
 /// The time without progress is measured in this many parts, each of which starts only when the
 /// task runs. A process that was stopped for longer than the whole time loses one part, not the
@@ -36,4 +39,24 @@ pub(crate) async fn wait_while_moving(
         }
     }
     attempt()
+}
+
+/// Completes when `count`, which rises with every step that others take, has stood still for
+/// `stall_timeout`. Time during which `is_paused` holds does not count.
+///
+/// For those who wait in a queue of their own and must not be woken by every step.
+pub(crate) async fn stands_still(
+    stall_timeout: Duration,
+    count: impl Fn() -> usize,
+    is_paused: impl Fn() -> bool,
+) {
+    let mut seen = count();
+    let mut idle_parts = 0;
+    while idle_parts < PARTS {
+        sleep(stall_timeout / PARTS).await;
+        let now = count();
+        let is_idle = now == seen && !is_paused();
+        idle_parts = if is_idle { idle_parts + 1 } else { 0 };
+        seen = now;
+    }
 }
