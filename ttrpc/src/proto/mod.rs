@@ -11,5 +11,6 @@
 pub mod codec;
 pub mod frame;
 pub mod message;
+pub mod payload;
 pub mod stream;
 pub mod table;

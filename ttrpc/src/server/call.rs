@@ -28,7 +28,8 @@ use crate::{
     Code, Metadata, Status,
     proto::{
         frame::{Flags, FrameType},
-        message::{FrameData, Payload, ResponseParts},
+        message::{FrameData, ResponseParts},
+        payload::Payload,
     },
     transport::{encode::Frame, inbox::Inbox, lock},
 };

@@ -21,7 +21,8 @@ use crate::{
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
-        message::{Payload, Request},
+        message::Request,
+        payload::Payload,
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, Status,
-    proto::{frame::Flags, message::Payload, stream::Kind},
+    proto::{frame::Flags, payload::Payload, stream::Kind},
 };
 
 /// Makes the future of a call's handler out of the Request's payload and flags.

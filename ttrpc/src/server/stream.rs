@@ -17,7 +17,8 @@ use crate::{
     Status,
     proto::{
         frame::{Flags, FrameType},
-        message::{DataParts, Payload},
+        message::DataParts,
+        payload::Payload,
     },
     transport::encode::Frame,
 };

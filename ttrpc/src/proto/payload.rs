@@ -1,0 +1,85 @@
+//! The bytes of a message on their way into prost.
+
+use bytes::{Buf, Bytes};
+
+/// The bytes of a message, to be decoded.
+///
+/// prost takes a field of bytes out of its buffer as [`Bytes`] before it stores it. From a slice that
+/// is a copy more; here it is a reference where the frame's data is shared.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    bytes: &'a [u8],
+    /// What `bytes` is a part of.
+    shared: Option<&'a Bytes>,
+}
+
+impl<'a> Payload<'a> {
+    /// A payload that lies in a buffer which goes on to be used.
+    pub fn borrowed(bytes: &'a [u8]) -> Self {
+        Payload { bytes, shared: None }
+    }
+
+    /// A part of bytes that can be shared.
+    pub fn shared(bytes: &'a [u8], data: &'a Bytes) -> Self {
+        Payload { bytes, shared: Some(data) }
+    }
+
+    /// A part of this payload.
+    ///
+    /// # Panics
+    /// If the bytes are shared and `part` does not lie in them.
+    pub fn part(self, part: &'a [u8]) -> Self {
+        Payload { bytes: part, ..self }
+    }
+
+    /// What has not been read yet.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes, to be kept: shared, or copied.
+    pub fn to_bytes(mut self) -> Bytes {
+        self.copy_to_bytes(self.bytes.len())
+    }
+}
+
+impl Buf for Payload<'_> {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes = &self.bytes[count..];
+    }
+
+    fn copy_to_bytes(&mut self, len: usize) -> Bytes {
+        let (taken, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
+        match self.shared {
+            Some(data) => data.slice_ref(taken),
+            None => Bytes::copy_from_slice(taken),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_bytes_are_taken_without_a_copy_and_borrowed_ones_with_one() {
+        let data = Bytes::from_static(b"head and tail");
+        let mut shared = Payload::shared(&data, &data).part(&data[9..]);
+        let taken = shared.copy_to_bytes(2);
+        assert_eq!((&taken[..], shared.bytes()), (&b"ta"[..], &b"il"[..]));
+        assert_eq!(taken.as_ptr(), data[9..].as_ptr());
+
+        let borrowed = Payload::borrowed(&data).part(&data[..4]).to_bytes();
+        assert_eq!(&borrowed[..], b"head");
+        assert_ne!(borrowed.as_ptr(), data.as_ptr());
+    }
+}
