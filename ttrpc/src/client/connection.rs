@@ -1,8 +1,11 @@
 //! A client's connection: what its callers, its sender and its receiver share.
 
-use std::sync::{Arc, Mutex, atomic::AtomicBool};
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::Duration,
+};
 
-use tokio::{sync::SetOnce, task::AbortHandle};
+use tokio::{sync::SetOnce, task::AbortHandle, time::sleep};
 
 use super::{
     call::{Call, Tag},
@@ -31,7 +34,7 @@ pub(super) struct Connection {
     /// A stream's consumer stood still for the whole stall timeout, and none has moved since.
     pub(super) is_stalled: AtomicBool,
     closed: SetOnce<ConnectionError>,
-    /// Set when the sender has failed; the receiver takes what has arrived and ends.
+    /// Set when the sender has failed and the receiver has had the time to find out why.
     pub(super) write_error: SetOnce<ConnectionError>,
 }
 
@@ -139,11 +142,16 @@ impl Drop for Handle {
     }
 }
 
+/// How long the receiver may go on after a write has failed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 async fn run_sender(connection: Arc<Connection>, writer: impl tokio::io::AsyncWrite + Unpin) {
     let stamp = |chunk: &mut Chunk<Tag>, from: usize| connection.stamp(chunk, from);
     if let Err(error) = sender::run(writer, &connection.queue, stamp).await {
-        // What the server has sent before it went away may still be in the socket: the receiver
-        // takes it, and then ends the connection with this cause.
+        // What the server has sent before it went away may still be in the socket, and so is its
+        // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
+        // comes, the server having closed one direction alone, the failed write ends the connection.
+        sleep(LAST_WORDS).await;
         let error = ConnectionError::Write(Arc::new(error));
         connection.write_error.set(error).expect("there is one sender, and it fails once");
     }
