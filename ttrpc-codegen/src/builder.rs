@@ -5,11 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prost::Message;
 use prost_build::Config;
-use prost_types::FileDescriptorSet;
 
-use crate::{Error, ServiceGenerator, check, comments};
+use crate::{Error, ServiceGenerator, check, comments, generator::ALLOWED};
 
 /// Starts to generate with options; see [`compile_protos`](crate::compile_protos) for the short way.
 ///
@@ -25,17 +23,22 @@ use crate::{Error, ServiceGenerator, check, comments};
 /// # }
 /// ```
 pub fn configure() -> Builder {
-    Builder { config: default_config(), generator: ServiceGenerator::new(), descriptors: None }
+    Builder {
+        config: default_config(),
+        generator: ServiceGenerator::new(),
+        out_dir: None,
+        descriptors: None,
+    }
 }
 
-/// prost's options for code that names `ttrpc` alone, warns nobody of messages that are not used, and
+/// prost's options for code that names `ttrpc` alone, warns nobody of what is not theirs to mend, and
 /// whose messages can be details of a status (`google.protobuf.Any`).
 pub(crate) fn default_config() -> Config {
     let mut config = Config::new();
     config
         .prost_path("::ttrpc::prost")
         .prost_types_path("::ttrpc::prost_types")
-        .type_attribute(".", "#[allow(dead_code, missing_docs)]")
+        .type_attribute(".", ALLOWED)
         .enable_type_names()
         .type_name_domain(["."], "type.googleapis.com");
     config
@@ -46,6 +49,7 @@ pub(crate) fn default_config() -> Config {
 pub struct Builder {
     config: Config,
     generator: ServiceGenerator,
+    out_dir: Option<PathBuf>,
     descriptors: Option<PathBuf>,
 }
 
@@ -77,7 +81,9 @@ impl Builder {
 
     /// Writes into this folder instead of `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.config.out_dir(folder);
+        let folder = folder.into();
+        self.config.out_dir(&folder);
+        self.out_dir = Some(folder);
         self
     }
 
@@ -96,15 +102,20 @@ impl Builder {
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
-        let mut files = parse(protos, includes)?;
-        check::check_names(&files.file)?;
+        let compiler = parse(protos, includes)?;
+        let mut files = compiler.file_descriptor_set();
+        check::check_names(&files.file, &self.generator)?;
         if let Some(path) = &self.descriptors {
-            fs::write(path, files.encode_to_vec())
+            // The compiler's own encoding has custom options, which prost's types leave out.
+            fs::write(path, compiler.encode_file_descriptor_set())
                 .map_err(|error| Error::io(format_args!("writing {}", path.display()), error))?;
         }
         files.file.iter_mut().for_each(comments::sanitize_file);
         self.config.service_generator(Box::new(self.generator));
-        self.config.compile_fds(files).map_err(|error| Error::io("generating code", error))
+        self.config.compile_fds(files).map_err(|error| match &self.out_dir {
+            Some(folder) => Error::io(format_args!("writing into {}", folder.display()), error),
+            None => Error::io("generating code", error),
+        })
     }
 }
 
@@ -121,17 +132,9 @@ impl fmt::Debug for Builder {
 fn parse(
     protos: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
-) -> Result<FileDescriptorSet, Error> {
+) -> Result<protox::Compiler, Error> {
     let includes: Vec<&Path> = includes.iter().map(AsRef::as_ref).collect();
-    let describe = |error: protox::Error| {
-        // Its `Debug` is a sentence with file, line and column; its `Display` leaves them out.
-        let message = format!("{error:?}");
-        if error.is_file_not_found() || error.is_io() {
-            let searched: Vec<_> = includes.iter().map(|path| path.display().to_string()).collect();
-            return Error::new(format!("{message} (looked in: {})", searched.join(", ")));
-        }
-        Error::new(message)
-    };
+    let describe = |error| describe(error, &includes);
     let mut compiler = protox::Compiler::new(&includes).map_err(describe)?;
     compiler.include_imports(true).include_source_info(true);
     for proto in protos {
@@ -143,5 +146,36 @@ fn parse(
             println!("cargo:rerun-if-changed={}", path.display());
         }
     }
-    Ok(compiler.file_descriptor_set())
+    Ok(compiler)
+}
+
+fn describe(error: protox::Error, includes: &[&Path]) -> Error {
+    // Its `Debug` is a sentence with file, line and column; its `Display` leaves them out.
+    let message = format!("{error:?}");
+    if error.is_file_not_found() || error.is_io() {
+        let searched: Vec<_> = includes.iter().map(|path| path.display().to_string()).collect();
+        return Error::new(format!("{message} (looked in: {})", searched.join(", ")));
+    }
+    match error.file() {
+        // The parser knows no place for the end of a file and for a second package.
+        Some(file) if error.is_parse() && message == error.to_string() => {
+            let source = includes.iter().find_map(|path| fs::read_to_string(path.join(file)).ok());
+            let line = source.and_then(|source| line_without_place(&source, &message));
+            let place = line.map_or(String::new(), |line| format!("{line}:"));
+            Error::new(format!("{file}:{place} {message}"))
+        }
+        _ => Error::new(message),
+    }
+}
+
+/// The line that an error is about for which the parser gives none: the last with a package if that
+/// is what the error is about, the last with anything in it otherwise.
+fn line_without_place(source: &str, message: &str) -> Option<usize> {
+    let is_about_package = message.contains("package names");
+    let is_wanted = |line: &str| match is_about_package {
+        true => line.trim_start().starts_with("package"),
+        false => !line.trim().is_empty(),
+    };
+    let lines: Vec<&str> = source.lines().collect();
+    lines.iter().rposition(|line| is_wanted(line)).map(|index| index + 1)
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use heck::{ToSnakeCase, ToUpperCamelCase};
 use prost_types::{FileDescriptorProto, ServiceDescriptorProto, source_code_info::Location};
 
-use crate::Error;
+use crate::{Error, ServiceGenerator};
 
 /// Field numbers in `FileDescriptorProto` and `ServiceDescriptorProto`, of which the paths of
 /// `SourceCodeInfo` are made (descriptor.proto).
@@ -37,7 +37,10 @@ impl Definition<'_> {
 
 /// # Errors
 /// At the second of two names that become the same in Rust.
-pub(crate) fn check_names(files: &[FileDescriptorProto]) -> Result<(), Error> {
+pub(crate) fn check_names(
+    files: &[FileDescriptorProto],
+    generator: &ServiceGenerator,
+) -> Result<(), Error> {
     let mut types = HashMap::new();
     for file in files {
         let messages = file.message_type.iter().map(|message| message.name());
@@ -53,7 +56,7 @@ pub(crate) fn check_names(files: &[FileDescriptorProto]) -> Result<(), Error> {
         }
         for (index, service) in (0..).zip(&file.service) {
             let name = service.name();
-            for suffix in ["", "Client", "Server"] {
+            for suffix in generator.type_suffixes() {
                 let what = format!("service `{name}`");
                 let definition = Definition { what, file, path: vec![SERVICE, index] };
                 let rust_name = name.to_upper_camel_case() + suffix;

@@ -1,12 +1,17 @@
 //! Comments of a .proto file, made fit for rustdoc.
 //!
-//! What is code to Markdown would be a test to rustdoc, and fail in the user's crate: indented lines
-//! and fences without a language are marked as text. What looks like an HTML tag is escaped.
+//! What is code to Markdown is a test to rustdoc, and fails in the user's crate. Lines become code by
+//! fences and by their indentation. Of both, fences are made that say `text`; they stand in the first
+//! column, since in a list they would end with their item, unseen. Lines that are indented for looks
+//! are left alone in a list, and moved to the left elsewhere. What looks like an HTML tag is escaped.
 
 use prost_types::FileDescriptorProto;
 
-/// Spaces from which Markdown takes a line for code, counted behind the comment's first space.
+/// Columns from which Markdown takes a line for code, counted from where the text around it begins.
 const CODE_INDENT: usize = 4;
+
+/// What Markdown takes for the whitespace of a line.
+const WHITESPACE: [char; 2] = [' ', '\t'];
 
 /// Makes all comments of a file fit for rustdoc.
 pub(crate) fn sanitize_file(file: &mut FileDescriptorProto) {
@@ -20,66 +25,194 @@ pub(crate) fn sanitize_file(file: &mut FileDescriptorProto) {
 
 /// Makes one comment fit for rustdoc. Doing it twice changes nothing more.
 pub(crate) fn sanitize(comment: &str) -> String {
-    let mut output = String::with_capacity(comment.len());
-    let mut block = Block::Text;
-    let mut is_after_blank = true;
+    let mut sanitizer = Sanitizer {
+        output: String::with_capacity(comment.len()),
+        block: Block::Text,
+        is_after_blank: true,
+        list_column: None,
+    };
     for line in comment.lines() {
-        let content = line.strip_prefix(' ').unwrap_or(line);
-        let is_fence = content.trim_start().starts_with("```");
-        let is_code = content.starts_with('\t') || content.starts_with(&" ".repeat(CODE_INDENT));
-        if block == Block::Indented && !is_code && !content.trim().is_empty() {
-            output.push_str(" ```\n");
-            block = Block::Text;
-        }
-        match block {
-            Block::Fenced if is_fence => block = Block::Text,
-            Block::Text if is_fence => {
-                block = Block::Fenced;
-                push_line(&mut output, &with_language(line));
-                continue;
-            }
-            Block::Text if is_code && is_after_blank => {
-                block = Block::Indented;
-                output.push_str(" ```text\n");
-            }
-            Block::Text | Block::Fenced | Block::Indented => {}
-        }
-        match block {
-            Block::Text if !is_fence => push_line(&mut output, &escape_tags(line)),
-            _ => push_line(&mut output, line),
-        }
-        is_after_blank = content.trim().is_empty();
+        // rustc refuses a carriage return in documentation.
+        sanitizer.push(&line.replace('\r', ""));
     }
-    if block != Block::Text {
-        output.push_str(" ```\n");
-    }
-    output
+    sanitizer.end_block();
+    sanitizer.output
 }
 
-#[derive(Clone, Copy, PartialEq)]
+/// What the line before belongs to.
 enum Block {
     Text,
-    Fenced,
+    /// Code between fences.
+    Fenced(Fence),
+    /// Code by its indentation, for which a fence was opened.
     Indented,
 }
 
-fn push_line(output: &mut String, line: &str) {
-    output.push_str(line);
-    output.push('\n');
+struct Fence {
+    marks: String,
+    column: usize,
 }
 
-/// An opening fence that says that what follows is no Rust.
-fn with_language(line: &str) -> String {
-    let language = line.trim_start().trim_start_matches('`').trim();
-    match language.is_empty() || language.starts_with("rust") {
-        true => " ```text".to_owned(),
-        false => line.to_owned(),
+struct Sanitizer {
+    output: String,
+    block: Block,
+    is_after_blank: bool,
+    /// Where the text of the list item begins that the line before belongs to.
+    list_column: Option<usize>,
+}
+
+impl Sanitizer {
+    fn push(&mut self, line: &str) {
+        // Whitespace of other kinds is nothing to rustdoc, and text to Markdown.
+        let content = if line.trim().is_empty() { "" } else { line.trim_matches(WHITESPACE) };
+        let column = column_of(line);
+        match &self.block {
+            Block::Fenced(fence) if fence.is_closed_by(content, column) => return self.end_block(),
+            Block::Fenced(_) => return self.push_line(line),
+            Block::Indented if content.is_empty() || column >= CODE_INDENT => {
+                return self.push_line(line);
+            }
+            Block::Indented => self.end_block(),
+            Block::Text => {}
+        }
+        if let Some(marks) = opening_marks(content) {
+            self.begin_block(marks);
+            self.block = Block::Fenced(Fence { marks: marks.to_owned(), column });
+        } else if content.is_empty() {
+            self.push_line("");
+            self.is_after_blank = true;
+        } else {
+            self.push_text(line, column);
+        }
+    }
+
+    /// A line with something in it, outside of code so far.
+    fn push_text(&mut self, line: &str, column: usize) {
+        let content = line.trim_start_matches(WHITESPACE);
+        let is_in_item =
+            self.list_column.is_some_and(|start| (start..start + CODE_INDENT).contains(&column));
+        if column >= CODE_INDENT && !is_in_item && self.is_after_blank {
+            self.begin_block("```");
+            self.block = Block::Indented;
+            return self.push_line(line);
+        }
+        // Behind a line of text it is no code; less indented it is none behind a heading either.
+        let column = if is_in_item { column } else { column.min(CODE_INDENT - 1) };
+        let is_in_list = self.list_column.is_some_and(|start| column >= start);
+        let (markers, text) = split_markers(content);
+        // A list that begins in the middle of a paragraph has no other number than 1, an item without
+        // text ends at the next blank line, and quotations are too rare to be followed over lines.
+        let is_item = match markers.trim_end_matches(WHITESPACE) {
+            "" | "1." | "1)" | "-" | "*" | "+" => !markers.is_empty(),
+            _ => self.is_after_blank || (self.list_column.is_some() && !is_in_list),
+        };
+        // What looks like an item can be the line below a table's head, too.
+        let has_text = text.chars().any(|char| !"|-: ".contains(char));
+        let is_item = is_item && has_text && !markers.contains('>');
+        self.list_column = match is_item {
+            true => Some(column + markers.len()),
+            false => self.list_column.filter(|_| is_in_list),
+        };
+        self.is_after_blank = false;
+        let escape = if opening_marks(text).is_some() { "\\" } else { "" };
+        let indent = " ".repeat(column.max(1));
+        self.push_line(&format!("{indent}{markers}{escape}{}", escape_tags(text)));
+    }
+
+    fn begin_block(&mut self, marks: &str) {
+        self.push_line(&format!(" {marks}text"));
+        self.list_column = None;
+    }
+
+    fn end_block(&mut self) {
+        let marks = match std::mem::replace(&mut self.block, Block::Text) {
+            Block::Text => return,
+            Block::Fenced(fence) => fence.marks,
+            Block::Indented => "```".to_owned(),
+        };
+        self.push_line(&format!(" {marks}"));
+        self.is_after_blank = true;
+    }
+
+    fn push_line(&mut self, line: &str) {
+        self.output.push_str(line);
+        self.output.push('\n');
     }
 }
 
+/// The column in which a line begins for rustdoc, to which a single space counts as none.
+fn column_of(line: &str) -> usize {
+    let whitespace = line.chars().take_while(|char| WHITESPACE.contains(char));
+    match whitespace.map(|char| if char == '\t' { CODE_INDENT } else { 1 }).sum() {
+        1 => 0,
+        column => column,
+    }
+}
+
+/// The backticks or tildes with which a line begins code.
+fn opening_marks(content: &str) -> Option<&str> {
+    let mark = content.chars().next().filter(|char| matches!(char, '`' | '~'))?;
+    let rest = content.trim_start_matches(mark);
+    let marks = &content[..content.len() - rest.len()];
+    // More backticks in the line make it code within text.
+    let is_fence = marks.len() >= 3 && !(mark == '`' && rest.contains(mark));
+    is_fence.then_some(marks)
+}
+
+impl Fence {
+    fn is_closed_by(&self, content: &str, column: usize) -> bool {
+        let is_fence = content.starts_with(&self.marks)
+            && content.bytes().all(|byte| byte == self.marks.as_bytes()[0]);
+        is_fence && column < self.column + CODE_INDENT
+    }
+}
+
+/// Splits what makes a line a list item or a quotation from its text. So much space between the two
+/// that the text would be code is left out.
+fn split_markers(content: &str) -> (String, &str) {
+    let (mut markers, mut text) = (String::new(), content);
+    while let Some(length) = marker_length(text) {
+        let (marker, rest) = text.split_at(length);
+        text = rest.trim_start_matches(WHITESPACE);
+        let space = &rest[..rest.len() - text.len()];
+        let is_wide = space.len() > CODE_INDENT || space.contains('\t');
+        markers.push_str(marker);
+        markers.push_str(if is_wide { " " } else { space });
+    }
+    (markers, text)
+}
+
+fn marker_length(text: &str) -> Option<usize> {
+    // Three of them and nothing else are a line across the page.
+    let is_rule = |mark| {
+        text.chars().all(|char| char == mark || WHITESPACE.contains(&char))
+            && text.matches(mark).count() >= 3
+    };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let length = match text.chars().next()? {
+        '>' => return Some(1),
+        '-' | '*' | '+' if !is_rule('-') && !is_rule('*') => 1,
+        _ if (1..10).contains(&digits) && text[digits..].starts_with(['.', ')']) => digits + 1,
+        _ => return None,
+    };
+    text[length..].starts_with(WHITESPACE).then_some(length)
+}
+
+/// Escapes tags, but not between backticks, where they are none.
 fn escape_tags(line: &str) -> String {
-    let mut output = String::with_capacity(line.len());
-    let mut rest = line;
+    let mut pieces: Vec<String> = line.split('`').map(str::to_owned).collect();
+    let last = pieces.len() - 1;
+    for (index, piece) in pieces.iter_mut().enumerate() {
+        if index % 2 == 0 || index == last {
+            *piece = escape_tags_of_text(piece);
+        }
+    }
+    pieces.join("`")
+}
+
+fn escape_tags_of_text(text: &str) -> String {
+    let mut output = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once('<') {
         output.push_str(before);
         let is_plain = after.starts_with("http") || before.ends_with('\\');
@@ -94,28 +227,66 @@ fn escape_tags(line: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_plain_text_is_left_alone() {
-        let comment = " One.\n\n  - a list\n    that goes on\n Two: `x`.\n";
-        assert_eq!(sanitize(comment), comment);
+    #[track_caller]
+    fn assert_becomes(comment: &str, expected: &str) {
+        assert_eq!(sanitize(comment), expected);
+        assert_eq!(sanitize(expected), expected, "twice changes nothing more");
     }
 
     #[test]
-    fn what_would_be_a_doctest_becomes_text() {
-        let comment = " See:\n\n     let x = y;\n     more\n\n Done.\n ```\n code\n ```\n";
-        let expected = " See:\n\n ```text\n     let x = y;\n     more\n\n ```\n Done.\n \
-                        ```text\n code\n ```\n";
-        assert_eq!(sanitize(comment), expected);
-        assert_eq!(sanitize(expected), expected);
+    fn what_is_plain_text_is_left_alone() {
+        let comment = " One.\n\n  - a list\n    that goes on\n\n      - in a list\n Two: `x`.\n";
+        assert_becomes(comment, comment);
+    }
+
+    #[test]
+    fn indented_code_becomes_text() {
+        assert_becomes(
+            " See:\n\n     let x = y;\n     more\n\n Done.\n",
+            " See:\n\n ```text\n     let x = y;\n     more\n\n ```\n Done.\n",
+        );
+        // Four columns are enough: a comment that is indented by more than one is kept as it is.
+        assert_becomes(" See:\n\n    let x;\n", " See:\n\n ```text\n    let x;\n ```\n");
+        assert_becomes("\tlet x;\n", " ```text\n\tlet x;\n ```\n");
+        assert_becomes(
+            " - item\n\n        let x;\n",
+            " - item\n\n ```text\n        let x;\n ```\n",
+        );
+        assert_becomes(" -       let x;\n", " - let x;\n");
+        assert_becomes(" >     let x;\n", " > let x;\n");
+    }
+
+    #[test]
+    fn lines_that_are_indented_for_looks_stay_text() {
+        assert_becomes(" # Title\n      let x;\n", " # Title\n   let x;\n");
+        assert_becomes(" name: what it is\n       and more\n", " name: what it is\n   and more\n");
+    }
+
+    #[test]
+    fn fenced_code_becomes_text_in_every_dialect() {
+        for info in ["", "rust", " no_run", "should_panic", "edition2021", "ignore", "json"] {
+            let comment = format!(" ```{info}\n x\n ```\n");
+            assert_becomes(&comment, " ```text\n x\n ```\n");
+        }
+        assert_becomes(" ~~~\n x\n ~~~\n y\n", " ~~~text\n x\n ~~~\n y\n");
+        assert_becomes(" ````\n ```\n x\n ````\n", " ````text\n ```\n x\n ````\n");
+        assert_becomes(" - item\n   ```\n   x\n   ```\n", " - item\n ```text\n   x\n ```\n");
+        assert_becomes(" > ```\n > x\n > ```\n", " > \\```\n > x\n > \\```\n");
+        assert_becomes(" ```not``` a fence\n", " ```not``` a fence\n");
     }
 
     #[test]
     fn a_fence_that_is_not_closed_is_closed() {
-        assert_eq!(sanitize(" ```rust\n x\n"), " ```text\n x\n ```\n");
+        assert_becomes(" ```rust\n x\n", " ```text\n x\n ```\n");
     }
 
     #[test]
-    fn tags_are_escaped_and_links_are_not() {
-        assert_eq!(sanitize(" a <b> <http://c>\n"), " a \\<b> <http://c>\n");
+    fn tags_are_escaped_and_links_and_code_are_not() {
+        assert_becomes(" a <b> <http://c> `d<e>`\n", " a \\<b> <http://c> `d<e>`\n");
+    }
+
+    #[test]
+    fn carriage_returns_are_left_out() {
+        assert_becomes(" a\r b\r\n", " a b\n");
     }
 }

@@ -8,13 +8,16 @@ use prost_build::{Comments, Method, Service};
 use crate::comments::sanitize;
 
 /// What generated items are allowed to do in crates with strict lints.
-const ALLOWED: &str = "#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]\n";
+pub(crate) const ALLOWED: &str =
+    "#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]";
 
 /// Generates ttrpc clients and servers; for use with [`prost_build::Config::service_generator`].
 #[derive(Clone, Debug)]
 pub struct ServiceGenerator {
     client: bool,
     server: bool,
+    /// The services whose traits were written.
+    services: Vec<Service>,
 }
 
 impl Default for ServiceGenerator {
@@ -26,7 +29,7 @@ impl Default for ServiceGenerator {
 impl ServiceGenerator {
     /// Generates clients and servers.
     pub fn new() -> Self {
-        ServiceGenerator { client: true, server: true }
+        ServiceGenerator { client: true, server: true, services: Vec::new() }
     }
 
     /// Whether clients are generated.
@@ -42,18 +45,55 @@ impl ServiceGenerator {
         self.server = is_wanted;
         self
     }
+
+    /// What is put behind a service's name to name the types that are generated for it.
+    pub(crate) fn type_suffixes(&self) -> impl Iterator<Item = &'static str> {
+        let server = ["", "Server"].into_iter().filter(|_| self.server);
+        server.chain(self.client.then_some("Client"))
+    }
 }
 
 impl prost_build::ServiceGenerator for ServiceGenerator {
     fn generate(&mut self, service: Service, buf: &mut String) {
         if self.server {
-            push_trait(&service, buf);
+            buf.push_str(&trait_of(&service, Form::Macro));
             push_server(&service, buf);
         }
         if self.client {
             push_client(&service, buf);
         }
+        if self.server {
+            self.services.push(service);
+        }
     }
+
+    /// The macro `async_trait` writes `Box` without a path. Only now, with all files of the package
+    /// written, is it known whether that is a type of the package.
+    fn finalize_package(&mut self, _package: &str, buf: &mut String) {
+        if !has_type_box(buf) {
+            return;
+        }
+        for service in &self.services {
+            let expanded = trait_of(service, Form::Expanded);
+            *buf = buf.replace(&trait_of(service, Form::Macro), &expanded);
+        }
+    }
+}
+
+/// Whether a message, an enum or a service of the package is called `Box`. Types that are not nested
+/// start in the first column.
+fn has_type_box(code: &str) -> bool {
+    let definitions = ["pub struct Box ", "pub enum Box ", "pub trait Box:"];
+    code.lines().any(|line| definitions.iter().any(|start| line.starts_with(start)))
+}
+
+/// How a trait says that its methods are asynchronous.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    /// With `async fn`, and the macro above the trait.
+    Macro,
+    /// As the macro would expand it, but with a path before `Box`.
+    Expanded,
 }
 
 /// The words in which the four kinds of methods differ.
@@ -105,59 +145,83 @@ impl Kind {
     }
 }
 
-fn push_trait(service: &Service, buf: &mut String) {
-    let name = &service.name;
+fn trait_of(service: &Service, form: Form) -> String {
+    let mut buf = String::new();
     let title = format!("What a server of `{}` does.", full_name(service));
-    push_docs(0, &title, &service.comments, buf);
-    buf.push_str(ALLOWED);
-    buf.push_str("#[::ttrpc::async_trait]\n");
-    buf.push_str(&format!("pub trait {name}: "));
+    push_docs(0, &title, &service.comments, &mut buf);
+    buf.push_str(&format!("{ALLOWED}\n"));
+    if form == Form::Macro {
+        buf.push_str("#[::ttrpc::async_trait]\n");
+    }
+    buf.push_str(&format!("pub trait {}: ", service.name));
     buf.push_str("::core::marker::Send + ::core::marker::Sync + 'static {\n");
     for method in &service.methods {
-        let kind = Kind::of(method);
-        push_docs(1, &format!("Serves `{}`.", method.proto_name), &method.comments, buf);
-        buf.push_str(&format!(
-            "    async fn {}(&self, ctx: &::ttrpc::Context, {}) \
-             -> ::core::result::Result<{}, ::ttrpc::Status>;\n",
-            method.name, kind.handler_parameters, kind.handler_result,
-        ));
+        push_docs(1, &format!("Serves `{}`.", method.proto_name), &method.comments, &mut buf);
+        buf.push_str(&signature(method, form));
     }
     buf.push_str("}\n");
+    buf
+}
+
+fn signature(method: &Method, form: Form) -> String {
+    let Kind { handler_parameters: parameters, handler_result: result, .. } = Kind::of(method);
+    let name = &method.name;
+    let result = format!("::core::result::Result<{result}, ::ttrpc::Status>");
+    match form {
+        Form::Macro => format!(
+            "    async fn {name}(&self, ctx: &::ttrpc::Context, {parameters}) -> {result};\n"
+        ),
+        Form::Expanded => format!(
+            "    fn {name}<'life0, 'life1, 'async_trait>(&'life0 self, \
+             ctx: &'life1 ::ttrpc::Context, {parameters}) \
+             -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = {result}> \
+             + ::core::marker::Send + 'async_trait>> \
+             where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;\n"
+        ),
+    }
+}
+
+/// The start of the names of a service's server and client. A service named by a keyword has an
+/// underscore behind its name, which there is no need for in front of more letters.
+fn stem(service: &Service) -> &str {
+    service.name.trim_end_matches('_')
 }
 
 fn push_server(service: &Service, buf: &mut String) {
-    let (name, full_name) = (&service.name, full_name(service));
+    let (name, stem, full_name) = (&service.name, stem(service), full_name(service));
+    // A service called `T` would be hidden behind a type parameter of that name.
+    let parameter = if name == "T" { "S" } else { "T" };
     buf.push_str(&format!("/// Serves a [`{name}`]; for `ServerBuilder::add_service`.\n"));
-    buf.push_str(ALLOWED);
     buf.push_str(&format!(
-        "pub struct {name}Server<T> {{
-    service: ::std::sync::Arc<T>,
+        "{ALLOWED}
+pub struct {stem}Server<{parameter}> {{
+    service: ::std::sync::Arc<{parameter}>,
 }}
-#[allow(dead_code, clippy::all, clippy::pedantic)]
-impl<T: {name}> {name}Server<T> {{
+{ALLOWED}
+impl<{parameter}: {name}> {stem}Server<{parameter}> {{
     /// The service's full protobuf name.
     pub const NAME: &'static str = \"{full_name}\";
     /// Serves this implementation.
-    pub fn new(service: T) -> Self {{
+    pub fn new(service: {parameter}) -> Self {{
         Self::from_arc(::std::sync::Arc::new(service))
     }}
     /// Serves an implementation that the program shares.
-    pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {{
+    pub fn from_arc(service: ::std::sync::Arc<{parameter}>) -> Self {{
         Self {{ service }}
     }}
 }}
-impl<T> ::core::clone::Clone for {name}Server<T> {{
+impl<{parameter}> ::core::clone::Clone for {stem}Server<{parameter}> {{
     fn clone(&self) -> Self {{
         Self {{ service: ::std::sync::Arc::clone(&self.service) }}
     }}
 }}
-impl<T> ::core::fmt::Debug for {name}Server<T> {{
+impl<{parameter}> ::core::fmt::Debug for {stem}Server<{parameter}> {{
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{
-        f.write_str(\"{name}Server\")
+        f.write_str(\"{stem}Server\")
     }}
 }}
 #[allow(unused_variables, clippy::all, clippy::pedantic)]
-impl<T: {name}> ::ttrpc::server::Service for {name}Server<T> {{
+impl<{parameter}: {name}> ::ttrpc::server::Service for {stem}Server<{parameter}> {{
     fn into_routes(self) -> ::ttrpc::server::Routes {{
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
@@ -167,7 +231,7 @@ impl<T: {name}> ::ttrpc::server::Service for {name}Server<T> {{
         let Kind { function, handler_arguments: arguments, .. } = Kind::of(method);
         buf.push_str(&format!(
             "            .{function}(\"{}\", &service, |service, ctx, {arguments}| \
-             <T as {name}>::{}(service, ctx, {arguments}))\n",
+             <{parameter} as {name}>::{}(service, ctx, {arguments}))\n",
             method.proto_name, method.name,
         ));
     }
@@ -175,22 +239,22 @@ impl<T: {name}> ::ttrpc::server::Service for {name}Server<T> {{
 }
 
 fn push_client(service: &Service, buf: &mut String) {
-    let (name, full_name) = (&service.name, full_name(service));
+    let (stem, full_name) = (stem(service), full_name(service));
     let title = format!("Calls the methods of `{full_name}`. Clones share the connection.");
     push_docs(0, &title, &service.comments, buf);
-    buf.push_str(ALLOWED);
     buf.push_str(&format!(
-        "#[derive(::core::clone::Clone, ::core::fmt::Debug)]
-pub struct {name}Client {{
+        "{ALLOWED}
+#[derive(::core::clone::Clone, ::core::fmt::Debug)]
+pub struct {stem}Client {{
     client: ::ttrpc::Client,
 }}
-impl ::core::convert::From<::ttrpc::Client> for {name}Client {{
+impl ::core::convert::From<::ttrpc::Client> for {stem}Client {{
     fn from(client: ::ttrpc::Client) -> Self {{
         Self {{ client }}
     }}
 }}
-#[allow(dead_code, clippy::all, clippy::pedantic)]
-impl {name}Client {{
+{ALLOWED}
+impl {stem}Client {{
     /// The service's full protobuf name.
     pub const NAME: &'static str = \"{full_name}\";
     /// Calls over this connection.

@@ -1,10 +1,11 @@
 //! The generator as protoc sees it: a `CodeGeneratorRequest` goes in, a `CodeGeneratorResponse`
 //! comes out (`google/protobuf/compiler/plugin.proto`).
 //!
-//! The plugin `protoc-gen-ttrpc-rust` generates messages and services of the files that protoc was
-//! asked for, one file per package. Parameters: `no_client`, `no_server`.
+//! The plugin `protoc-gen-ttrpc-rust` generates messages and services, one file for each package of
+//! the files that protoc was asked for. A package's file is whole: what its files import from the
+//! same package is in it. Parameters: `no_client`, `no_server`.
 
-use std::io;
+use std::{collections::HashSet, io};
 
 use prost::Message;
 use prost_build::Module;
@@ -38,14 +39,17 @@ pub fn run(request: &[u8]) -> io::Result<Vec<u8>> {
 
 fn generate(request: CodeGeneratorRequest) -> Result<Vec<code_generator_response::File>, Error> {
     let generator = generator_from(request.parameter())?;
-    check::check_names(&request.proto_file)?;
-    let is_wanted = |file: &FileDescriptorProto| {
-        request.file_to_generate.iter().any(|name| name == file.name())
-    };
-    let requests = (request.proto_file.iter().filter(|file| is_wanted(file)).cloned())
+    check::check_names(&request.proto_file, &generator)?;
+    let module = |file: &FileDescriptorProto| Module::from_protobuf_package_name(file.package());
+    let wanted: HashSet<_> = (request.proto_file.iter())
+        .filter(|file| request.file_to_generate.iter().any(|name| name == file.name()))
+        .map(module)
+        .collect();
+    // prost has to see the imports too: what a message can derive depends on those in its fields.
+    let requests = (request.proto_file.into_iter())
         .map(|mut file| {
             comments::sanitize_file(&mut file);
-            (Module::from_protobuf_package_name(file.package()), file)
+            (module(&file), file)
         })
         .collect();
     let mut config = default_config();
@@ -53,6 +57,7 @@ fn generate(request: CodeGeneratorRequest) -> Result<Vec<code_generator_response
     let modules = config.generate(requests).map_err(|error| Error::io("generating code", error))?;
     let mut files: Vec<_> = modules
         .into_iter()
+        .filter(|(module, _)| wanted.contains(module))
         .map(|(module, content)| code_generator_response::File {
             name: Some(module.to_file_name_or("_")),
             content: Some(content),

@@ -22,6 +22,7 @@ mod golden {
         }
     }
 }
+use golden::other::deep::nested::{self, SelfClient, SelfServer, TServer};
 use golden::reference::v1::{self, Reference, ReferenceClient, ReferenceServer, Reply, Request};
 
 struct MyReference;
@@ -103,6 +104,79 @@ async fn the_golden_code_serves_and_calls_every_kind_of_method() {
     assert_eq!(replies.recv().await.unwrap().unwrap().text, "ping");
     requests.finish();
     assert_eq!(replies.recv().await.unwrap(), None);
+}
+
+/// Implements traits of a package with a message called `Box`, which the macro knows nothing of.
+struct Boxes;
+
+#[async_trait]
+impl nested::T for Boxes {
+    async fn unary(
+        &self,
+        _ctx: &ttrpc::Context,
+        request: nested::Box,
+    ) -> Result<nested::Thing, ttrpc::Status> {
+        let size = request.inner.map_or(0, |_| 1);
+        Ok(nested::Thing { part: Some(nested::thing::Part { size }) })
+    }
+
+    async fn server_streaming(
+        &self,
+        _ctx: &ttrpc::Context,
+        _request: nested::Thing,
+        mut replies: StreamSender<nested::Box>,
+    ) -> Result<(), ttrpc::Status> {
+        replies.send(nested::Box::default()).await?;
+        Ok(())
+    }
+
+    async fn client_streaming(
+        &self,
+        _ctx: &ttrpc::Context,
+        mut requests: StreamReceiver<nested::Box>,
+    ) -> Result<nested::Thing, ttrpc::Status> {
+        requests.recv().await?;
+        Ok(nested::Thing::default())
+    }
+
+    async fn bidi(
+        &self,
+        _ctx: &ttrpc::Context,
+        mut requests: StreamReceiver<nested::Box>,
+        mut replies: StreamSender<nested::Box>,
+    ) -> Result<(), ttrpc::Status> {
+        while let Some(request) = requests.recv().await? {
+            replies.send(request).await?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl nested::Self_ for Boxes {
+    async fn self_(
+        &self,
+        _ctx: &ttrpc::Context,
+        request: nested::Box,
+    ) -> Result<nested::Box, ttrpc::Status> {
+        Ok(request)
+    }
+}
+
+#[tokio::test]
+async fn a_message_called_box_and_services_called_t_and_self_are_served_and_called() {
+    let (here, there) = duplex(1024);
+    let server = Server::builder()
+        .add_service(TServer::new(Boxes))
+        .add_service(SelfServer::new(Boxes))
+        .io(there);
+    tokio::spawn(server.serve());
+    let client = Client::from_io(here, ClientConfig::default());
+
+    let full = nested::Box { inner: Some(Box::default()) };
+    let thing = nested::TClient::new(client.clone()).unary(full.clone()).await.unwrap();
+    assert_eq!(thing.part.unwrap().size, 1);
+    assert_eq!(SelfClient::new(client).self_(full.clone()).await.unwrap(), full);
 }
 
 #[test]

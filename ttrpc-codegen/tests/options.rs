@@ -87,6 +87,25 @@ fn the_plugin_gives_what_the_library_gives() {
 }
 
 #[test]
+fn the_plugin_writes_packages_asked_for_and_reads_what_they_import() {
+    let imports = ["reference.proto", "other/deep.proto", "google/protobuf/timestamp.proto"];
+    let files = protox::compile(["tests/protos/reference.proto"], INCLUDES).unwrap().file;
+    let names: Vec<_> = files.iter().map(|file| file.name().to_owned()).collect();
+    assert!(imports.iter().all(|import| names.iter().any(|name| name == import)), "{names:?}");
+    let request = CodeGeneratorRequest {
+        file_to_generate: vec!["reference.proto".to_owned()],
+        proto_file: files,
+        ..CodeGeneratorRequest::default()
+    };
+    let response = plugin::run(&request.encode_to_vec()).unwrap();
+    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    assert_eq!(response.file.len(), 1);
+    assert_eq!(response.file[0].name(), "reference.v1.rs");
+    let golden = fs::read_to_string("tests/golden/reference.v1.rs").unwrap();
+    assert_eq!(response.file[0].content(), golden);
+}
+
+#[test]
 fn the_plugin_program_answers_on_standard_output() {
     use std::{
         io::Write,
@@ -110,6 +129,60 @@ fn the_plugin_says_what_is_wrong_in_its_response() {
     let response = plugin_response("nonsense");
     assert!(response.error().contains("unknown parameter `nonsense`"), "{response:?}");
     assert!(response.file.is_empty());
+}
+
+#[test]
+fn custom_options_stay_in_the_file_descriptor_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let proto = "syntax = \"proto2\"; package p; import \"google/protobuf/descriptor.proto\";
+        extend google.protobuf.MessageOptions { optional string note = 50001; }
+        message M { option (note) = \"kept by the compiler\"; }";
+    let path = folder.path().join("set.bin");
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    configure()
+        .out_dir(folder.path())
+        .file_descriptor_set_path(&path)
+        .compile_protos(&["a.proto"], &[folder.path()])
+        .unwrap();
+    let (set, note) = (fs::read(path).unwrap(), b"kept by the compiler");
+    assert!(set.windows(note.len()).any(|bytes| bytes == note));
+}
+
+#[test]
+fn a_side_that_is_left_out_takes_no_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let proto = "syntax = \"proto3\"; package p; message SClient {} service S {}";
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    let compile = |builder: Builder| {
+        builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()])
+    };
+    compile(configure().client(false)).unwrap();
+    assert!(compile(configure()).unwrap_err().to_string().contains("`SClient`"));
+}
+
+/// In a process of its own, since what is asked for is what it prints and what cargo says to it.
+#[test]
+fn a_build_script_is_run_again_when_an_import_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    if std::env::var_os("OUT_DIR").is_some() {
+        let protos = ["tests/protos/reference.proto"];
+        return configure().out_dir(folder.path()).compile_protos(&protos, &INCLUDES).unwrap();
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_build_script_is_run_again_when_an_import_changes", "--nocapture"])
+        .env("OUT_DIR", folder.path())
+        .output()
+        .unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> =
+        output.lines().filter_map(|line| line.split("cargo:rerun-if-changed=").nth(1)).collect();
+    assert_eq!(lines, ["tests/protos/other/deep.proto", "tests/protos/reference.proto"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_into_is_named() {
+    let error = configure().out_dir("no/such").compile_protos(&[PROTO], &INCLUDES).unwrap_err();
+    assert!(error.to_string().starts_with("writing into no/such: "), "{error}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 /// ```text
 ///      this is not Rust
 /// ```
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Request {
@@ -22,7 +22,7 @@ pub struct Request {
 }
 /// Nested message and enum types in `Request`.
 pub mod request {
-    #[allow(dead_code, missing_docs)]
+    #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Oneof)]
 #[prost(prost_path = "::ttrpc::prost")]
     pub enum Choice {
@@ -36,7 +36,7 @@ impl ::ttrpc::prost::Name for Request {
 const NAME: &'static str = "Request";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Request".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Request".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Reply {
@@ -52,7 +52,7 @@ pub struct Reply {
 /// Nested message and enum types in `Reply`.
 pub mod reply {
     /// A message inside of a message.
-    #[allow(dead_code, missing_docs)]
+    #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
     pub struct Nested {
@@ -69,7 +69,7 @@ const NAME: &'static str = "Reply";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Reply".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Reply".into() }}
 /// Messages that shadow the prelude.
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Result {
@@ -80,7 +80,7 @@ impl ::ttrpc::prost::Name for Result {
 const NAME: &'static str = "Result";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Result".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Result".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Option {
@@ -91,7 +91,7 @@ impl ::ttrpc::prost::Name for Option {
 const NAME: &'static str = "Option";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Option".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Option".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Status {
@@ -102,7 +102,7 @@ impl ::ttrpc::prost::Name for Status {
 const NAME: &'static str = "Status";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Status".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Status".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Context {
@@ -113,7 +113,7 @@ impl ::ttrpc::prost::Name for Context {
 const NAME: &'static str = "Context";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Context".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Context".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Client {
@@ -124,7 +124,7 @@ impl ::ttrpc::prost::Name for Client {
 const NAME: &'static str = "Client";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Client".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Client".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct String {
@@ -135,7 +135,7 @@ impl ::ttrpc::prost::Name for String {
 const NAME: &'static str = "String";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.String".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.String".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Vec {
@@ -146,7 +146,7 @@ impl ::ttrpc::prost::Name for Vec {
 const NAME: &'static str = "Vec";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Vec".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Vec".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Send {
@@ -155,7 +155,7 @@ impl ::ttrpc::prost::Name for Send {
 const NAME: &'static str = "Send";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Send".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Send".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Arc {
@@ -164,7 +164,7 @@ impl ::ttrpc::prost::Name for Arc {
 const NAME: &'static str = "Arc";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Arc".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Arc".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct T {
@@ -173,7 +173,7 @@ impl ::ttrpc::prost::Name for T {
 const NAME: &'static str = "T";
 const PACKAGE: &'static str = "reference.v1";
 fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.T".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.T".into() }}
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::ttrpc::prost::Enumeration)]
 #[prost(prost_path = "::ttrpc::prost")]
 #[repr(i32)]
@@ -206,10 +206,18 @@ impl Kind {
 /// ```text
 /// this is not Rust either
 /// ```
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
-    /// One request, one reply.
+    /// One request, one reply. [Not][linked].
+    ///
+    /// ```text
+    ///     nor = this;
+    ///
+    /// ```
+    /// ~~~text
+    /// nor = this;
+    /// ~~~
     ///
     /// Behind the method.
     async fn unary(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
@@ -221,11 +229,11 @@ pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
     async fn bidi(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Reference`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct ReferenceServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Reference> ReferenceServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Reference";
@@ -264,7 +272,7 @@ impl<T: Reference> ::ttrpc::server::Service for ReferenceServer<T> {
 /// ```text
 /// this is not Rust either
 /// ```
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct ReferenceClient {
     client: ::ttrpc::Client,
@@ -274,7 +282,7 @@ impl ::core::convert::From<::ttrpc::Client> for ReferenceClient {
         Self { client }
     }
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl ReferenceClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Reference";
@@ -282,7 +290,15 @@ impl ReferenceClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// One request, one reply.
+    /// One request, one reply. [Not][linked].
+    ///
+    /// ```text
+    ///     nor = this;
+    ///
+    /// ```
+    /// ~~~text
+    /// nor = this;
+    /// ~~~
     ///
     /// Behind the method.
     pub fn unary(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
@@ -302,7 +318,7 @@ impl ReferenceClient {
     }
 }
 /// Names that are hard to generate.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Names: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `New`.
@@ -331,11 +347,11 @@ pub trait Names: ::core::marker::Send + ::core::marker::Sync + 'static {
     async fn http_get_url(&self, ctx: &::ttrpc::Context, request: super::super::other::deep::nested::Thing) -> ::core::result::Result<super::super::other::deep::nested::thing::Part, ::ttrpc::Status>;
 }
 /// Serves a [`Names`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct NamesServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Names> NamesServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Names";
@@ -378,7 +394,7 @@ impl<T: Names> ::ttrpc::server::Service for NamesServer<T> {
     }
 }
 /// Names that are hard to generate.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct NamesClient {
     client: ::ttrpc::Client,
@@ -388,7 +404,7 @@ impl ::core::convert::From<::ttrpc::Client> for NamesClient {
         Self { client }
     }
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl NamesClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Names";
@@ -446,7 +462,7 @@ impl NamesClient {
     }
 }
 /// Has methods of the same names as `Reference`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Twin: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Unary`.
@@ -455,11 +471,11 @@ pub trait Twin: ::core::marker::Send + ::core::marker::Sync + 'static {
     async fn bidi(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Twin`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct TwinServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Twin> TwinServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Twin";
@@ -492,7 +508,7 @@ impl<T: Twin> ::ttrpc::server::Service for TwinServer<T> {
     }
 }
 /// Has methods of the same names as `Reference`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct TwinClient {
     client: ::ttrpc::Client,
@@ -502,7 +518,7 @@ impl ::core::convert::From<::ttrpc::Client> for TwinClient {
         Self { client }
     }
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl TwinClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Twin";
@@ -520,16 +536,16 @@ impl TwinClient {
     }
 }
 /// Has no methods.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {
 }
 /// Serves a [`Nothing`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct NothingServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Nothing> NothingServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Nothing";
@@ -560,7 +576,7 @@ impl<T: Nothing> ::ttrpc::server::Service for NothingServer<T> {
     }
 }
 /// Has no methods.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct NothingClient {
     client: ::ttrpc::Client,
@@ -570,7 +586,7 @@ impl ::core::convert::From<::ttrpc::Client> for NothingClient {
         Self { client }
     }
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl NothingClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Nothing";
@@ -580,7 +596,7 @@ impl NothingClient {
     }
 }
 /// What a server of `reference.v1.Shadows` does.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Shadows: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Shadow`.
@@ -593,11 +609,11 @@ pub trait Shadows: ::core::marker::Send + ::core::marker::Sync + 'static {
     async fn watch(&self, ctx: &::ttrpc::Context, request: Send, replies: ::ttrpc::server::StreamSender<Arc>) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Shadows`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct ShadowsServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Shadows> ShadowsServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Shadows";
@@ -632,7 +648,7 @@ impl<T: Shadows> ::ttrpc::server::Service for ShadowsServer<T> {
     }
 }
 /// Calls the methods of `reference.v1.Shadows`. Clones share the connection.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct ShadowsClient {
     client: ::ttrpc::Client,
@@ -642,7 +658,7 @@ impl ::core::convert::From<::ttrpc::Client> for ShadowsClient {
         Self { client }
     }
 }
-#[allow(dead_code, clippy::all, clippy::pedantic)]
+#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 impl ShadowsClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Shadows";
