@@ -1,7 +1,7 @@
 //! A client's connection: what its callers, its sender and its receiver share.
 
 use std::{
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
         io, lock,
         queue::{Chunk, Queue},
         sender,
+        stall::Stalls,
     },
 };
 
@@ -31,8 +32,7 @@ pub(super) struct Connection {
     /// `None` once the connection has ended.
     pub(super) table: Mutex<Option<ClientTable<Arc<Call>>>>,
     pub(super) places: Places,
-    /// A stream's consumer stood still for the whole stall timeout, and none has moved since.
-    pub(super) is_stalled: AtomicBool,
+    pub(super) stalls: Stalls,
     closed: SetOnce<ConnectionError>,
     /// Set when the sender has failed and the receiver has had the time to find out why.
     pub(super) write_error: SetOnce<ConnectionError>,
@@ -114,7 +114,7 @@ impl Handle {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
             table: Mutex::new(Some(ClientTable::default())),
             places: Places::new(config.max_calls),
-            is_stalled: AtomicBool::new(false),
+            stalls: Stalls::default(),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
             config,

@@ -4,12 +4,7 @@
 //! the socket, and for the consumer of a full stream as long as that one moves. It never waits for
 //! the sender, nor for a lock that is held longer than a few instructions.
 
-use std::{
-    future::poll_fn,
-    pin::pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    task::Poll,
-};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
 use bytes::Bytes;
 use tokio::io::AsyncRead;
@@ -28,7 +23,6 @@ use crate::{
         inbox::InboxLimits,
         lock,
         reader::{FrameReader, ReadEnd},
-        stall::wait_while_moving,
     },
 };
 
@@ -133,19 +127,11 @@ async fn push(connection: &Connection, call: &Call, message: Bytes) -> bool {
     let config = &connection.config;
     let limits =
         InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
-    let has_room = || call.inbox.has_room(message.len(), limits);
-    if !has_room() {
-        if connection.is_stalled.load(Relaxed) {
-            return false;
-        }
-        let stall_timeout = connection.config.stall_timeout;
-        let changed = call.inbox.changed();
-        if !wait_while_moving(changed, stall_timeout, has_room, || false).await {
-            connection.is_stalled.store(true, Relaxed);
-            return false;
-        }
+    let (stalls, stall_timeout) = (&connection.stalls, config.stall_timeout);
+    if !call.inbox.wait_for_room(message.len(), limits, stalls, stall_timeout, || false).await {
+        return false;
     }
-    call.inbox.push(message);
+    call.inbox.push(message, stalls);
     true
 }
 

@@ -5,7 +5,7 @@ use std::{
     future::{Future, IntoFuture, poll_fn},
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -278,8 +278,8 @@ impl Incoming {
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        if let Poll::Ready(taken) = self.open.call.inbox.poll_take(cx) {
-            self.open.connection().is_stalled.store(false, Relaxed);
+        let stalls = &self.open.connection().stalls;
+        if let Poll::Ready(taken) = self.open.call.inbox.poll_take(cx, stalls) {
             return Poll::Ready(taken);
         }
         let Some(deadline) = self.open.deadline else { return Poll::Pending };

@@ -192,7 +192,7 @@ impl Call {
         let has_message = payload.has_remaining() || (needs_message && !remote_open);
         if has_message {
             self.connection.force_inbox(payload.remaining());
-            self.inbox.push(payload.to_bytes());
+            self.inbox.push(payload.to_bytes(), &self.connection.stalls);
         }
         if !remote_open {
             self.inbox.end(None, Ok(()), || {});

@@ -1,10 +1,7 @@
 //! A server's connection: what its receiver, its sender and its handlers share, and its life.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -24,7 +21,7 @@ use crate::{
         message::{FrameData, encode_status},
         table::ServerTable,
     },
-    transport::{encode::Frame, io, lock, queue::Queue, sender},
+    transport::{encode::Frame, io, lock, queue::Queue, sender, stall::Stalls},
 };
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -40,8 +37,7 @@ pub(super) struct Connection {
     /// Counts bytes in the inboxes of streams: apart from the calls, so that streams which nobody
     /// reads take no call's place.
     pub(super) inboxes: Gate,
-    /// A stream's handler took no message for the whole stall timeout, and none has since.
-    pub(super) is_stalled: AtomicBool,
+    pub(super) stalls: Stalls,
 }
 
 impl Connection {
@@ -127,11 +123,6 @@ impl Connection {
         }
     }
 
-    /// Whether a stream's inbox may be waited for, or nothing has moved since one stood still.
-    pub(super) fn may_wait_for_inbox(&self) -> bool {
-        !self.is_stalled.load(Relaxed)
-    }
-
     pub(super) fn stall_timeout(&self) -> Duration {
         self.server.config.stall_timeout
     }
@@ -163,7 +154,7 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
             bytes: config.request_bytes_per_connection,
         }),
         inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes_per_connection }),
-        is_stalled: AtomicBool::new(false),
+        stalls: Stalls::default(),
         server,
     });
     let sending = connection.clone();

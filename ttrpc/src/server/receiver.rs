@@ -3,10 +3,7 @@
 //! It waits for the socket, for room in the outgoing queue, and for handlers as long as they move
 //! (see [`transport`](crate::transport)).
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{io::AsyncRead, time::Instant};
 
@@ -26,9 +23,7 @@ use crate::{
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
-    transport::{
-        inbox::InboxLimits, lock, queue::Closed, reader::FrameReader, stall::wait_while_moving,
-    },
+    transport::{inbox::InboxLimits, lock, queue::Closed, reader::FrameReader},
 };
 
 /// Reads until the client goes away.
@@ -160,7 +155,6 @@ async fn deliver(
             call.note_end();
             connection.leave_inbox(call.inbox.fail(status.clone()));
             call.cancel();
-            connection.is_stalled.store(true, Relaxed);
             connection.send_status(call.stream_id, &status).await;
         }
         return;
@@ -179,24 +173,17 @@ async fn push(
     let limits =
         InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
     let bytes = decoder.data().len();
-    let has_room = || call.inbox.has_room(bytes, limits);
-    if !has_room() {
-        let full = || {
-            Status::resource_exhausted("the stream's inbox is full and its handler takes nothing")
-        };
-        if !connection.may_wait_for_inbox() {
-            return Err(full());
-        }
-        let is_paused = || connection.queue.is_full();
-        let changed = call.inbox.changed();
-        if !wait_while_moving(changed, connection.stall_timeout(), has_room, is_paused).await {
-            return Err(full());
-        }
+    let (stalls, stall_timeout) = (&connection.stalls, connection.stall_timeout());
+    let is_paused = || connection.queue.is_full();
+    if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
+        return Err(Status::resource_exhausted(
+            "the stream's inbox is full and its handler takes nothing",
+        ));
     }
     if !connection.enter_inbox(bytes).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
-    if !call.inbox.push(decoder.take_data()) {
+    if !call.inbox.push(decoder.take_data(), stalls) {
         connection.leave_inbox(bytes);
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -63,9 +63,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let message = match ready!(self.call.inbox.poll_take(cx)) {
+        let message = match ready!(self.call.inbox.poll_take(cx, &self.call.connection.stalls)) {
             Ok(Some(payload)) => {
-                self.call.connection.is_stalled.store(false, Relaxed);
                 self.call.connection.leave_inbox(payload.len());
                 decode_request(Payload::shared(&payload, &payload)).map(Some)
             }

@@ -7,12 +7,13 @@ use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::lock;
+use super::{lock, stall::Stalls};
 use crate::Status;
 
 /// The inbox of one stream.
@@ -28,6 +29,8 @@ pub(crate) struct Inbox {
 struct State {
     messages: VecDeque<Bytes>,
     bytes: usize,
+    /// When the consumer last took a message, or the first of these came; see [`Stalls`].
+    moved_at: u64,
     /// The payload of a Response, behind all messages. Kept apart since most calls have nothing else.
     last: Option<Bytes>,
     /// Set once nothing more comes: the stream ended well, or how it failed.
@@ -50,18 +53,41 @@ impl Inbox {
     /// Whether a message of this many bytes has room, or would be dropped since nobody waits for it
     /// any more. A message longer than the limit in bytes has room in an empty inbox, else it could
     /// never be received. Room stays until the producer uses it.
-    pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
+    fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
         let state = lock(&self.state);
         state.messages.is_empty()
             || state.is_closed()
             || (state.messages.len() < limits.messages && state.bytes + bytes <= limits.bytes)
     }
 
+    /// Waits for room for a message of this many bytes, as long as the consumer moves. `false` if it
+    /// does not, or if it has stood still while another inbox of the connection was waited for.
+    pub(crate) async fn wait_for_room(
+        &self,
+        bytes: usize,
+        limits: InboxLimits,
+        stalls: &Stalls,
+        stall_timeout: Duration,
+        is_paused: impl Fn() -> bool,
+    ) -> bool {
+        if self.has_room(bytes, limits) {
+            return true;
+        }
+        if stalls.stood_still_since(lock(&self.state).moved_at) {
+            return false;
+        }
+        let has_room = || self.has_room(bytes, limits);
+        stalls.wait(self.changed(), stall_timeout, has_room, is_paused).await
+    }
+
     /// Adds a message, for which there is room. `false` if nobody waits for it any more.
-    pub(crate) fn push(&self, message: Bytes) -> bool {
+    pub(crate) fn push(&self, message: Bytes, stalls: &Stalls) -> bool {
         let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
+        }
+        if state.messages.is_empty() {
+            state.moved_at = stalls.now();
         }
         state.bytes += message.len();
         state.messages.push_back(message);
@@ -142,9 +168,14 @@ impl Inbox {
     }
 
     /// The next message, for the one consumer: `Ok(None)` at a good end, and from then on.
-    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    pub(crate) fn poll_take(
+        &self,
+        cx: &mut Context<'_>,
+        stalls: &Stalls,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
         let mut state = lock(&self.state);
         if let Some(message) = state.messages.pop_front() {
+            state.moved_at = stalls.now();
             state.bytes -= message.len();
             self.notify(state);
             return Poll::Ready(Ok(Some(message)));

@@ -5,7 +5,11 @@
 //! rule for every limit that they hold up: wait while there is progress, and give up after a time
 //! without any.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use tokio::{
     sync::Notify,
@@ -58,5 +62,45 @@ pub(crate) async fn stands_still(
         let is_idle = now == seen && !is_paused();
         idle_parts = if is_idle { idle_parts + 1 } else { 0 };
         seen = now;
+    }
+}
+
+/// Remembers, for all inboxes of a connection, whether one of them was waited for in vain.
+///
+/// Consumers that stand still together are then waited for once, and not one after another; but one
+/// that has moved since, or whose messages came later, is given its own time. Moves are dated by
+/// the number of waits that had begun, which is cheaper than a clock.
+#[derive(Debug, Default)]
+pub(crate) struct Stalls {
+    waits: AtomicU64,
+    /// The last wait that was in vain, by its number; 0 for none.
+    in_vain: AtomicU64,
+}
+
+impl Stalls {
+    /// The date of a move that happens now.
+    pub(crate) fn now(&self) -> u64 {
+        self.waits.load(Relaxed)
+    }
+
+    /// Whether a consumer that last moved at this date has stood still for a whole wait.
+    pub(crate) fn stood_still_since(&self, moved_at: u64) -> bool {
+        moved_at < self.in_vain.load(Relaxed)
+    }
+
+    /// Waits as [`wait_while_moving`] does, and remembers if it was in vain.
+    pub(crate) async fn wait(
+        &self,
+        progress: &Notify,
+        stall_timeout: Duration,
+        attempt: impl Fn() -> bool,
+        is_paused: impl Fn() -> bool,
+    ) -> bool {
+        let number = self.waits.fetch_add(1, Relaxed) + 1;
+        let is_done = wait_while_moving(progress, stall_timeout, attempt, is_paused).await;
+        if !is_done {
+            self.in_vain.store(number, Relaxed);
+        }
+        is_done
     }
 }
