@@ -81,14 +81,19 @@ async fn load(options: &Options) -> ExitCode {
     {
         return usage(&format!("cannot connect to `{address}`: {error}."));
     }
+    // A path that cannot be written is told before the run and not after it.
+    if let Some(path) = &options.json
+        && let Err(error) = fs::write(path, "")
+    {
+        return usage(&format!("cannot write `{}`: {error}.", path.display()));
+    }
     let display = Display::default();
     let mut outcomes = Vec::new();
     for shape in &options.shapes {
         let outcome = shapes::run(*shape, options, &display).await;
-        display.say(&outcome.sentence());
+        println!("{}", outcome.sentence());
         outcomes.push(outcome);
     }
-    drop(display);
     println!("\n{}", report::table(&outcomes));
     if let Some(path) = &options.json {
         let text = format!("{:#}\n", report::to_json(&outcomes, options.seed));

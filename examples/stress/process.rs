@@ -1,7 +1,7 @@
 //! The server process, as the harness sees it.
 
 use std::{
-    env, io,
+    env, fs, io,
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -24,19 +24,32 @@ pub struct ServerProcess {
     _stdin: Option<ChildStdin>,
     figures: watch::Receiver<Figures>,
     reading: JoinHandle<()>,
-    /// Where it listens.
-    pub address: String,
 }
 
-/// An address that no other process and no earlier server uses.
-pub fn fresh_address() -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("ttrpc-stress-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    path(&name).to_string_lossy().into_owned()
+/// A path for a socket that nobody else uses. The socket is removed when this is dropped: a server
+/// that is killed leaves it behind.
+#[derive(Debug)]
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    /// A path that no other process and no earlier server uses.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+        SocketPath(env::temp_dir().join(format!("ttrpc-stress-{process}-{number}.sock")))
+    }
+
+    /// The path as an address.
+    pub fn address(&self) -> String {
+        self.0.to_string_lossy().into_owned()
+    }
 }
 
-fn path(name: &str) -> PathBuf {
-    env::temp_dir().join(name)
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        // A server that ended well has removed it.
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 impl ServerProcess {
@@ -70,8 +83,7 @@ impl ServerProcess {
         }
         let (sender, figures) = watch::channel(Figures::default());
         let reading = tokio::spawn(read_figures(lines, sender));
-        let address = address.to_owned();
-        Ok(ServerProcess { child, _stdin: stdin, figures, reading, address })
+        Ok(ServerProcess { child, _stdin: stdin, figures, reading })
     }
 
     /// What its sockets did, as it last said.
@@ -104,8 +116,6 @@ impl ServerProcess {
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         self.reading.abort();
-        // A server that is killed leaves its socket file behind. Not there: nothing to remove.
-        let _ = std::fs::remove_file(&self.address);
     }
 }
 

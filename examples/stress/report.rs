@@ -76,9 +76,12 @@ impl Outcome {
         Outcome { shape, verdict, evidence, wrong: Vec::new(), took, seen: None }
     }
 
-    /// The verdict.
-    pub fn verdict(&self) -> Verdict {
-        self.verdict
+    /// With the calls as they were when nothing moved any more, before they were torn down.
+    pub fn counted(mut self, count: Count) -> Self {
+        if let Some(seen) = &mut self.seen {
+            seen.count = count;
+        }
+        self
     }
 
     /// The verdict and why, for a person.
@@ -164,8 +167,7 @@ pub fn overall(outcomes: &[Outcome]) -> Verdict {
 
 /// The table of all shapes, with latencies of the calls that ended well.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let head =
-        ["shape", "verdict", "calls", "calls/s", "p50", "p90", "p99", "p99.9", "slowest"];
+    let head = ["shape", "verdict", "calls", "calls/s", "p50", "p90", "p99", "p99.9", "slowest"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(outcomes.iter().map(Outcome::row));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -175,7 +177,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
             // Names to the left, numbers to the right.
-            text += &if column < 2 { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
+            text +=
+                &if column < 2 { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
         }
         text.truncate(text.trim_end().len());
         text.push('\n');

@@ -4,7 +4,7 @@
 use std::{
     io,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::BorrowedFd,
         linux::net::SocketAddrExt,
         unix::net::{self, SocketAddr},
     },
@@ -12,7 +12,7 @@ use std::{
 
 use rustix::{
     ioctl::{Getter, ioctl},
-    net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size},
+    net::sockopt::set_socket_send_buffer_size,
 };
 use tokio::net::{UnixListener, UnixStream};
 
@@ -22,6 +22,9 @@ const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
 /// Reads an address as the library does: `unix:///path`, `unix://@abstract`, or a path.
 fn parse(address: &str) -> io::Result<SocketAddr> {
     let name = address.strip_prefix("unix://").unwrap_or(address);
+    if name.contains("://") {
+        return Err(io::Error::other("only `unix://` addresses and paths are supported"));
+    }
     match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(name),
@@ -48,11 +51,6 @@ pub async fn accept(listener: &UnixListener, send_buffer_bytes: usize) -> io::Re
     let (stream, _) = listener.accept().await?;
     set_socket_send_buffer_size(&stream, send_buffer_bytes)?;
     Ok(stream)
-}
-
-/// Bytes that the kernel lets a socket hold, as it counts them.
-pub fn send_buffer_bytes(stream: impl AsFd) -> io::Result<usize> {
-    Ok(socket_send_buffer_size(stream)?)
 }
 
 /// Bytes that were written to a socket and that its peer has not read, as the kernel counts them:

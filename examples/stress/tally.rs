@@ -55,13 +55,9 @@ pub struct Count {
 pub struct Percentiles {
     /// Half of the calls were at least as fast, and so on.
     pub p50: Duration,
-    #[expect(missing_docs, reason = "as above")]
     pub p90: Duration,
-    #[expect(missing_docs, reason = "as above")]
     pub p99: Duration,
-    #[expect(missing_docs, reason = "as above")]
     pub p999: Duration,
-    #[expect(missing_docs, reason = "as above")]
     pub max: Duration,
 }
 

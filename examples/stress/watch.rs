@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use tokio::{sync::watch, time::interval};
 
 use crate::{
     meter::{Figures, Meter},
     report::{bytes, count, time},
     shapes::Shape,
-    tally::Tally,
+    tally::{Count, Tally},
 };
 
 /// How often a shape is looked at.
@@ -52,13 +52,7 @@ impl Scene {
     fn motion(&self) -> [u64; 5] {
         let (client, server) = (self.meter.figures(), self.server_figures().unwrap_or_default());
         let ended = self.tally.so_far().ended;
-        [
-            ended,
-            client.read_bytes,
-            client.written_bytes,
-            server.read_bytes,
-            server.written_bytes,
-        ]
+        [ended, client.read_bytes, client.written_bytes, server.read_bytes, server.written_bytes]
     }
 }
 
@@ -67,10 +61,8 @@ impl Scene {
 pub struct Stuck {
     /// From the start until the last motion.
     pub after: Duration,
-    /// Calls that had ended.
-    pub ended: u64,
-    /// Calls that were pending.
-    pub pending: u64,
+    /// Calls that had ended, and those that were pending.
+    pub count: Count,
     /// What the client's sockets did.
     pub client: Figures,
     /// What the server's sockets did.
@@ -88,18 +80,13 @@ impl Stuck {
 /// The live line on a terminal, and plain lines elsewhere.
 #[derive(Debug)]
 pub struct Display {
-    bar: Option<ProgressBar>,
+    is_terminal: bool,
     last_line: Cell<Instant>,
 }
 
 impl Default for Display {
     fn default() -> Self {
-        let bar = stdout().is_terminal().then(|| {
-            let bar = ProgressBar::new_spinner();
-            bar.set_draw_target(ProgressDrawTarget::stdout());
-            bar
-        });
-        Display { bar, last_line: Cell::new(Instant::now()) }
+        Display { is_terminal: stdout().is_terminal(), last_line: Cell::new(Instant::now()) }
     }
 }
 
@@ -113,61 +100,49 @@ impl Display {
     ) -> Result<T, Stuck> {
         let mut work = pin!(work);
         let mut looks = interval(LOOK_INTERVAL);
+        let live = self.live_line();
         let start = Instant::now();
         let mut moved = (start, scene.motion());
         loop {
             tokio::select! {
-                result = &mut work => {
-                    self.clear();
-                    return Ok(result);
-                }
+                result = &mut work => return Ok(result),
                 _ = looks.tick() => {}
             }
             let motion = scene.motion();
-            let pending = scene.tally.so_far().pending;
-            if motion != moved.1 || pending == 0 {
+            let count = scene.tally.so_far();
+            if motion != moved.1 || count.pending == 0 {
                 moved = (Instant::now(), motion);
             }
             if moved.0.elapsed() > patience {
-                self.clear();
                 return Err(Stuck {
                     after: moved.0 - start,
-                    ended: motion[0],
-                    pending,
+                    count,
                     client: scene.meter.figures(),
                     server: scene.server_figures(),
                 });
             }
-            self.show(scene, start);
+            self.show(live.as_ref(), scene, start);
         }
     }
 
-    /// Says something that stays.
-    pub fn say(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{text}")),
-            None => println!("{text}"),
-        }
+    /// A line that is drawn over and that goes when it is dropped, if there is a terminal for it.
+    fn live_line(&self) -> Option<ProgressBar> {
+        self.is_terminal.then(|| {
+            // The message is cut to the terminal's width.
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
+            bar.with_style(style.expect("the template is valid"))
+                .with_finish(ProgressFinish::AndClear)
+        })
     }
 
-    fn show(&self, scene: &Scene, start: Instant) {
-        if self.bar.is_none() && self.last_line.get().elapsed() < LINE_INTERVAL {
-            return;
-        }
-        self.last_line.set(Instant::now());
-        let line = line(scene, start.elapsed());
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(line);
-                bar.tick();
-            }
-            None => println!("{line}"),
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.bar {
-            bar.set_message("");
+    fn show(&self, live: Option<&ProgressBar>, scene: &Scene, start: Instant) {
+        if let Some(live) = live {
+            live.set_message(line(scene, start.elapsed()));
+            live.tick();
+        } else if self.last_line.get().elapsed() >= LINE_INTERVAL {
+            self.last_line.set(Instant::now());
+            println!("{}", line(scene, start.elapsed()));
         }
     }
 }
@@ -177,7 +152,7 @@ fn line(scene: &Scene, elapsed: Duration) -> String {
     let so_far = scene.tally.so_far();
     let per_second = so_far.ended as f64 / elapsed.as_secs_f64().max(1e-3);
     format!(
-        "{:<12} {:>9} calls  {:>9}/s  {:>9} in the sockets  blocked {:>8}  slowest call {:>8}",
+        "{:<12} {} calls, {}/s, {} in the sockets, blocked {}, slowest {}",
         scene.shape.name(),
         count(so_far.ended),
         count(per_second as u64),

@@ -57,6 +57,11 @@ impl ConformanceService {
         self.calls_cancelled.load(Relaxed)
     }
 
+    /// Lets those who wait for the key go, as the method `Release` does.
+    pub fn release(&self, key: &str) {
+        self.key(key).cancel();
+    }
+
     fn begin(&self) -> Running<'_> {
         self.calls_total.fetch_add(1, Relaxed);
         Running { service: self, has_ended: false }
@@ -175,7 +180,7 @@ impl Conformance for ConformanceService {
 
     async fn generate(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         request: GenerateRequest,
         mut replies: StreamSender<Chunk>,
     ) -> Result<(), Status> {
@@ -189,7 +194,7 @@ impl Conformance for ConformanceService {
         }
         running.end(match request.fail_code {
             0 => Ok(()),
-            code => Err(Status::with_raw_code(code, "failed as asked")),
+            code => Err(Status::with_raw_code(code, as_asked(ctx))),
         })
     }
 
@@ -216,6 +221,14 @@ impl Conformance for ConformanceService {
         let result = collect(requests).await;
         running.end(result)
     }
+}
+
+/// The message with which a stream fails that was asked to. It tells what the handler saw, since no
+/// streaming method has a reply for that.
+fn as_asked(ctx: &Context) -> String {
+    let timeout_nano = ctx.timeout().map_or(0, |timeout| timeout.as_nanos());
+    let pairs = ctx.metadata().iter().map(|(key, value)| format!("; {key}={value}"));
+    format!("as asked; timeout_nano={timeout_nano}{}", pairs.collect::<String>())
 }
 
 async fn collect(mut requests: StreamReceiver<Chunk>) -> Result<CollectResponse, Status> {

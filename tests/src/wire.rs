@@ -5,7 +5,8 @@ use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::timeout,
+    task::AbortHandle,
+    time::{sleep, timeout},
 };
 use ttrpc::prost::{self, Message};
 
@@ -109,6 +110,11 @@ impl Frame {
         Response::decode(&self.data[..]).expect("the Response decodes")
     }
 
+    /// The data as a Response, if it is one.
+    pub fn try_as_response(&self) -> Option<Response> {
+        Response::decode(&self.data[..]).ok().filter(|_| self.kind == RESPONSE)
+    }
+
     /// The code of a Response, 0 for a success.
     pub fn code(&self) -> i32 {
         self.as_response().status.map_or(0, |status| status.code)
@@ -180,16 +186,43 @@ pub struct Status {
     pub details: Vec<ttrpc::Any>,
 }
 
+/// Reports a test in which nothing moves any more: with the paused clock the time until then passes
+/// at once. Ends with whatever holds it.
+#[derive(Debug)]
+pub struct Watchdog {
+    watching: AbortHandle,
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        let watching = tokio::spawn(async {
+            sleep(Duration::from_secs(24 * 3600)).await;
+            let test = std::thread::current();
+            eprintln!("{}: every task waits, nothing moves any more", test.name().unwrap_or("?"));
+            // A test that waits for ever cannot be failed otherwise.
+            std::process::exit(101);
+        });
+        Watchdog { watching: watching.abort_handle() }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
 /// A connection on which a test plays one side.
 #[derive(Debug)]
 pub struct Peer<Io> {
     io: Io,
+    _watchdog: Watchdog,
 }
 
 impl<Io: AsyncRead + AsyncWrite + Unpin> Peer<Io> {
     /// Plays on this connection.
     pub fn new(io: Io) -> Self {
-        Peer { io }
+        Peer { io, _watchdog: Watchdog::default() }
     }
 
     /// The connection.

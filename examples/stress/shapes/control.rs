@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// After this long without any motion, with both directions full, the control has deadlocked.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let stage = Stage::set(Shape::Control, options, true).await?;
@@ -64,19 +64,27 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
         Ok(_) => (Verdict::Fail, "it did not deadlock, so the load shows nothing".into()),
     };
     let took = ended.as_ref().map_or_else(|stuck| stuck.after, |_| start.elapsed());
-    Ok(Outcome::new(&stage.scene, took, verdict, evidence))
+    let outcome = Outcome::new(&stage.scene, took, verdict, evidence);
+    Ok(match ended {
+        Ok(_) => outcome,
+        Err(stuck) => outcome.counted(stuck.count),
+    })
 }
 
 fn deadlock(stuck: &Stuck) -> String {
-    let server_bytes = stuck.server.map_or(0, |server| server.unsent_bytes);
+    let unsent = match stuck.server {
+        Some(server) => format!(
+            "both senders blocked with {} and {} unsent",
+            bytes(stuck.client.unsent_bytes),
+            bytes(server.unsent_bytes),
+        ),
+        None => format!("its sender blocked with {} unsent", bytes(stuck.client.unsent_bytes)),
+    };
     format!(
-        "it deadlocked after {} calls and {} ms, as it must: {} calls pending, both senders blocked \
-         with {} and {} unsent",
-        count(stuck.ended),
+        "it deadlocked after {} calls and {} ms, as it must: {} calls pending, {unsent}",
+        count(stuck.count.ended),
         stuck.after.as_millis(),
-        count(stuck.pending),
-        bytes(stuck.client.unsent_bytes),
-        bytes(server_bytes),
+        count(stuck.count.pending),
     )
 }
 

@@ -43,8 +43,7 @@ fn spawn_callers(stage: &Stage, clients: &[Client]) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     for index in 0..stage.options.callers {
         let client = ConformanceClient::new(clients[index % clients.len()].clone());
-        let (end, options, tally) =
-            (end.clone(), stage.options.clone(), stage.scene.tally.clone());
+        let (end, options, tally) = (end.clone(), stage.options.clone(), stage.scene.tally.clone());
         callers.spawn(async move {
             while end.may_begin() {
                 let begun = tally.begin();

@@ -1,7 +1,13 @@
 //! The shapes of load, and what they have in common.
 
 mod control;
+mod deadlines;
+mod drops;
 mod fill;
+mod restart;
+mod streams;
+mod unread;
+mod wait_release;
 
 use std::{
     io,
@@ -20,7 +26,7 @@ use ttrpc_tests::conformance::{ConformanceClient, EchoRequest};
 use crate::{
     meter::{Figures, Meter, Metered},
     options::Options,
-    process::{ServerProcess, fresh_address},
+    process::{ServerProcess, SocketPath},
     report::{Outcome, Verdict},
     socket,
     tally::Tally,
@@ -37,25 +43,53 @@ pub enum Shape {
     Fill,
     /// The same through a client that sends and receives in one task, which must deadlock.
     Control,
+    /// Streams of requests, of replies, and both ways.
+    Streams,
+    /// Streams that nobody reads, beside unary calls.
+    Unread,
+    /// Handlers that wait for a later call, at the handler limit and over it.
+    WaitRelease,
+    /// Callers with short deadlines while the server is stopped.
+    Deadlines,
+    /// Callers that drop their calls at random.
+    Drops,
+    /// A server that is killed under load and started again.
+    Restart,
 }
 
 impl Shape {
     /// All of them, in the order in which they run.
-    pub const ALL: [Shape; 2] = [Shape::Fill, Shape::Control];
+    pub const ALL: [Shape; 8] = [
+        Shape::Fill,
+        Shape::Control,
+        Shape::Streams,
+        Shape::Unread,
+        Shape::WaitRelease,
+        Shape::Deadlines,
+        Shape::Drops,
+        Shape::Restart,
+    ];
 
     /// The name, as the option has it.
     pub fn name(self) -> &'static str {
         match self {
             Shape::Fill => "fill",
             Shape::Control => "control",
+            Shape::Streams => "streams",
+            Shape::Unread => "unread",
+            Shape::WaitRelease => "wait-release",
+            Shape::Deadlines => "deadlines",
+            Shape::Drops => "drops",
+            Shape::Restart => "restart",
         }
     }
 
     /// Its part of the run's duration, in relation to the others'.
     pub fn weight(self) -> u32 {
         match self {
-            Shape::Fill => 6,
-            Shape::Control => 2,
+            Shape::Fill => 5,
+            Shape::Streams | Shape::WaitRelease => 3,
+            _ => 2,
         }
     }
 }
@@ -65,6 +99,12 @@ pub async fn run(shape: Shape, options: &Options, display: &Display) -> Outcome 
     let outcome = match shape {
         Shape::Fill => fill::run(options, display).await,
         Shape::Control => control::run(options, display).await,
+        Shape::Streams => streams::run(options, display).await,
+        Shape::Unread => unread::run(options, display).await,
+        Shape::WaitRelease => wait_release::run(options, display).await,
+        Shape::Deadlines => deadlines::run(options, display).await,
+        Shape::Drops => drops::run(options, display).await,
+        Shape::Restart => restart::run(options, display).await,
     };
     outcome.unwrap_or_else(|error| {
         Outcome::without_run(shape, Verdict::Fail, format!("the harness failed: {error}"))
@@ -76,6 +116,7 @@ struct Stage {
     /// `None` when the server is somebody else's.
     server: Option<ServerProcess>,
     address: String,
+    _socket: Option<SocketPath>,
     scene: Scene,
     options: Options,
 }
@@ -84,12 +125,13 @@ impl Stage {
     /// A stage for a shape; with a server whose sockets are measured, or with one that binds its
     /// address as a user's does.
     async fn set(shape: Shape, options: &Options, is_measured: bool) -> io::Result<Self> {
-        let (server, address) = match &options.connect {
-            Some(address) => (None, address.clone()),
+        let (server, socket, address) = match &options.connect {
+            Some(address) => (None, None, address.clone()),
             None => {
-                let address = fresh_address();
+                let socket = SocketPath::fresh();
+                let address = socket.address();
                 let server = ServerProcess::start(options, &address, is_measured).await?;
-                (Some(server), address)
+                (Some(server), Some(socket), address)
             }
         };
         let scene = Scene {
@@ -98,7 +140,7 @@ impl Stage {
             meter: Arc::new(Meter::default()),
             server: server.as_ref().filter(|_| is_measured).map(ServerProcess::figures),
         };
-        Ok(Stage { server, address, scene, options: options.clone() })
+        Ok(Stage { server, address, _socket: socket, scene, options: options.clone() })
     }
 
     /// A socket that is connected to the server.
@@ -138,14 +180,19 @@ impl Stage {
 
     /// What there is to say of a run in which nothing moved any more.
     fn stuck(&self, stuck: &Stuck) -> Outcome {
-        let Stuck { after, ended, pending, .. } = stuck;
+        let Stuck { after, count, .. } = stuck;
         let evidence = format!(
-            "deadlock: nothing has moved since {} ms, with {ended} calls ended and {pending} \
-             pending; {}",
+            "deadlock: nothing moved after {} ms, with {} calls ended and {} pending; {}",
             after.as_millis(),
-            if stuck.is_full_both_ways() { "both directions are full" } else { "not both are full" },
+            count.ended,
+            count.pending,
+            if stuck.is_full_both_ways() {
+                "both directions are full"
+            } else {
+                "not both are full"
+            },
         );
-        Outcome::new(&self.scene, *after, Verdict::Fail, evidence)
+        Outcome::new(&self.scene, *after, Verdict::Fail, evidence).counted(count.clone())
     }
 }
 

@@ -1,0 +1,111 @@
+//! Callers with short deadlines, while the server has stopped to read (SIGSTOP).
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use ttrpc::{Client, Code};
+use ttrpc_tests::conformance::{ConformanceClient, EchoRequest};
+
+use super::{End, Shape, Stage, echo};
+use crate::{
+    options::Options,
+    report::{Outcome, Verdict, bytes, count, time},
+    watch::{Display, PATIENCE},
+};
+
+/// The deadline of every call.
+const DEADLINE: Duration = Duration::from_millis(300);
+
+/// How much later than a plain timer a call may end. The timer shows what is due to the machine.
+const MARGIN: Duration = Duration::from_millis(200);
+
+pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
+    let stage = Stage::set(Shape::Deadlines, options, true).await?;
+    let Some(server) = &stage.server else {
+        let reason = "another's server is not stopped".to_owned();
+        return Ok(Outcome::without_run(Shape::Deadlines, Verdict::Skipped, reason));
+    };
+    let client = stage.connect()?;
+    // The connection works before the server stops.
+    let echoes = ConformanceClient::new(client.clone());
+    echo(&echoes, options).await.map_err(io::Error::other)?;
+    server.pause()?;
+    let start = Instant::now();
+    let callers = spawn_callers(&stage, &client);
+    let ended = display.watch(&stage.scene, PATIENCE, callers.join_all()).await;
+    let took = start.elapsed();
+    server.go_on()?;
+    if let Err(stuck) = ended {
+        return Ok(stage.stuck(&stuck));
+    }
+    let tally = &stage.scene.tally;
+    let was_full = stage.scene.meter.figures();
+    if client.calls_in_flight() != 0 {
+        tally.wrong("the client keeps calls that have ended in its table");
+    }
+    // What was queued before is served first, and then the connection is as good as new.
+    match timeout(PATIENCE, echo(&echoes, options)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(status)) => tally.wrong(format!("after the stop a call failed: {status}")),
+        Err(_) => tally.wrong("after the stop nothing is answered"),
+    }
+    let verdict = if was_full.was_full() && was_full.blocked_now > 0 {
+        Verdict::Pass
+    } else {
+        Verdict::Inconclusive
+    };
+    let evidence = format!(
+        "{} calls with a deadline of {} ended at it while nothing was read and {} lay unsent, the \
+         slowest after {}; then the server went on and so did the connection",
+        count(tally.ended_with(Code::DeadlineExceeded)),
+        time(DEADLINE),
+        bytes(was_full.unsent_bytes),
+        time(tally.so_far().slowest),
+    );
+    Ok(Outcome::new(&stage.scene, took, verdict, evidence))
+}
+
+fn spawn_callers(stage: &Stage, client: &Client) -> JoinSet<()> {
+    let end = Arc::new(End::new(Shape::Deadlines, &stage.options));
+    let mut callers = JoinSet::new();
+    for index in 0..stage.options.callers {
+        let client = ConformanceClient::new(client.clone());
+        let (end, tally) = (end.clone(), stage.scene.tally.clone());
+        let payload = vec![7; stage.options.request_size as usize];
+        callers.spawn(async move {
+            // Calls do not all begin and end at once.
+            sleep(DEADLINE * (index % 16) as u32 / 16).await;
+            while end.may_begin() {
+                let request = EchoRequest { payload: payload.clone(), response_size: 0 };
+                let begun = tally.begin();
+                let call = async {
+                    let result = client.echo(request).timeout(DEADLINE).await;
+                    (result, begun.elapsed())
+                };
+                let timer = async {
+                    sleep(DEADLINE).await;
+                    begun.elapsed()
+                };
+                let ((result, took), timer_took) = tokio::join!(call, timer);
+                match &result {
+                    Ok(_) => tally.wrong("a call was answered by a server that is stopped"),
+                    Err(status) if status.code() == Code::DeadlineExceeded => {}
+                    Err(status) => tally.wrong(format!("a call failed: {status}")),
+                }
+                if took > timer_took + MARGIN {
+                    let (took, timer_took) = (time(took), time(timer_took));
+                    tally.wrong(format!("a call took {took}, and a timer {timer_took}"));
+                }
+                begun.end(&result);
+            }
+        });
+    }
+    callers
+}

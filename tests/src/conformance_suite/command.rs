@@ -1,0 +1,149 @@
+//! The command lines of the conformance client and server.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Parser;
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
+use ttrpc::{Client, Error, Server};
+
+use super::{Report, Trial, all_cases, matches, run_case};
+use crate::{conformance::ConformanceServer, service::ConformanceService};
+
+/// How long calls may take to finish once the server was told to end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// The exit code for a command line that makes no sense, and for a server that is not there.
+const UNUSABLE: u8 = 2;
+
+/// Serves the conformance service until SIGTERM or ctrl-c.
+#[derive(Debug, Parser)]
+#[command(name = "ttrpc-conformance-server")]
+pub struct ServerArguments {
+    /// Where to listen: unix:///path, unix://@abstract, or a path.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: String,
+}
+
+/// Runs named cases against a conformance server and prints what came of them.
+///
+/// Exits with 0 if no case failed, with 1 if some did, and with 2 if none could be run.
+#[derive(Debug, Parser)]
+#[command(name = "ttrpc-conformance-client")]
+pub struct ClientArguments {
+    /// The server's address: unix:///path, unix://@abstract, or a path.
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "list")]
+    pub connect: Option<String>,
+    /// The cases to run; a star stands for any text, and a bar between patterns means any of them.
+    #[arg(long, value_name = "GLOB", default_value = "*")]
+    pub case: String,
+    /// Print the names of the cases instead of running them.
+    #[arg(long)]
+    pub list: bool,
+    /// Also write the results to this file, a line of JSON a case.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// How long a case may take.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub case_timeout: Duration,
+    /// Where the specification leaves freedom, accept only what this library does.
+    #[arg(long)]
+    pub strict: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// Serves until a signal asks for the end.
+pub fn run_server(arguments: &ServerArguments) -> ExitCode {
+    let served = Runtime::new().map_err(|error| error.to_string()).and_then(|runtime| {
+        runtime.block_on(serve(&arguments.listen)).map_err(|error| error.to_string())
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+async fn serve(address: &str) -> Result<(), Error> {
+    let service = Arc::new(ConformanceService::default());
+    let routes = ConformanceServer::from_arc(service.clone());
+    let server = Server::builder().add_service(routes).bind(address)?.build()?;
+    service.observe(server.handle());
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Listener)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Listener)?;
+    // The socket listens since it was bound, and signals are heard since just now: whoever reads
+    // this line can connect and can end the server.
+    println!("listening {address}");
+    let end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    server.serve_until(end, DRAIN_LIMIT).await
+}
+
+/// Runs the cases that the command line chooses.
+pub fn run_client(arguments: &ClientArguments) -> ExitCode {
+    match try_run_client(arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+fn try_run_client(arguments: &ClientArguments) -> Result<bool, String> {
+    let chosen: Vec<_> =
+        all_cases().into_iter().filter(|case| matches(&arguments.case, &case.name)).collect();
+    if chosen.is_empty() {
+        return Err(format!("no case matches {:?}", arguments.case));
+    }
+    let mut table = io::stdout();
+    let text = |error: io::Error| error.to_string();
+    if arguments.list {
+        for case in &chosen {
+            writeln!(table, "{}", case.name).map_err(text)?;
+        }
+        return Ok(true);
+    }
+    let json = match &arguments.json {
+        Some(path) => {
+            let file =
+                File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            Some(file)
+        }
+        None => None,
+    };
+    let address = arguments.connect.as_deref().unwrap_or_default();
+    let runtime = Runtime::new().map_err(text)?;
+    let mut report = Report::new(json);
+    runtime.block_on(async {
+        // A server that is not there is no case's failure.
+        Client::connect(address).await.map_err(|error| error.to_string())?;
+        for case in &chosen {
+            let trial = Trial::new(address, arguments.strict);
+            let row = run_case(case, &trial, arguments.case_timeout).await;
+            report.add(&row, &mut table).map_err(text)?;
+        }
+        Ok::<(), String>(())
+    })?;
+    report.finish(&mut table).map_err(text)
+}

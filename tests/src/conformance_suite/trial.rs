@@ -1,0 +1,144 @@
+//! One run of one case.
+
+use std::{
+    future::{Future, IntoFuture},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixStream,
+    time::{Instant, timeout},
+};
+use ttrpc::{Client, Status};
+
+use super::{
+    Outcome, fail,
+    verdict::{Verdict, describe_status},
+};
+use crate::conformance::*;
+
+/// How long one step of a case may take. A step takes milliseconds where all is well.
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
+
+/// What a case is run with: where the server is, and where the case says how far it has come.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    address: String,
+    /// Only what this library does will pass, not what the specification allows besides.
+    pub(super) is_strict: bool,
+    last_step: Arc<Mutex<String>>,
+}
+
+impl Trial {
+    /// A trial of the server at this address. A strict one is for this library's own server: where
+    /// the specification leaves freedom, only what this library does passes.
+    pub fn new(address: &str, is_strict: bool) -> Self {
+        Trial { address: address.to_owned(), is_strict, last_step: Arc::default() }
+    }
+
+    /// Where the case is, for the report in case that it hangs.
+    pub fn last_step(&self) -> String {
+        self.last_step.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn step(&self, step: impl Into<String>) {
+        *self.last_step.lock().unwrap_or_else(PoisonError::into_inner) = step.into();
+    }
+
+    /// A connection of this library.
+    pub(super) async fn client(&self) -> Outcome<Client> {
+        Ok(within(STEP_LIMIT, "connecting", Client::connect(&self.address)).await??)
+    }
+
+    /// A connection of this library with the service on it.
+    pub(super) async fn connect(&self) -> Outcome<ConformanceClient> {
+        Ok(ConformanceClient::new(self.client().await?))
+    }
+
+    /// A connection without this library.
+    pub(super) async fn socket(&self) -> Outcome<UnixStream> {
+        let connecting = UnixStream::connect(socket_name(&self.address));
+        within(STEP_LIMIT, "connecting", connecting)
+            .await?
+            .or_else(|error| fail(format!("connecting: {error}")))
+    }
+}
+
+/// The address as the operating system names it: an abstract one begins with a zero byte there.
+fn socket_name(address: &str) -> String {
+    let name = address.strip_prefix("unix://").unwrap_or(address);
+    match name.strip_prefix('@') {
+        Some(name) => format!("\0{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Bounds a step, so that a report names it and not just the case.
+pub(super) async fn within<T>(
+    limit: Duration,
+    what: &str,
+    step: impl IntoFuture<Output = T>,
+) -> Outcome<T> {
+    match timeout(limit, step).await {
+        Ok(result) => Ok(result),
+        Err(_) => fail(format!("{what}: no end within {limit:?}")),
+    }
+}
+
+/// Asks again and again until it holds.
+pub(super) async fn until<F: Future<Output = Outcome<bool>>>(
+    what: &str,
+    mut holds: impl FnMut() -> F,
+) -> Outcome<()> {
+    let limit = Instant::now() + STEP_LIMIT;
+    while !holds().await? {
+        if Instant::now() > limit {
+            return fail(format!("never within {STEP_LIMIT:?}: {what}"));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+/// Checks that a connection still works.
+pub(super) async fn alive(conformance: &ConformanceClient, when: &str) -> Outcome<()> {
+    let payload = format!("still here {when}").into_bytes();
+    let request = EchoRequest { payload: payload.clone(), response_size: 0 };
+    let part = format!("Echo {when}");
+    match within(STEP_LIMIT, &part, conformance.echo(request)).await? {
+        Ok(reply) if reply.payload == payload => Ok(()),
+        Ok(_) => fail(format!("{part} brought another payload")),
+        Err(status) => fail(format!("{part}: {}", describe_status(&status))),
+    }
+}
+
+/// Whether the peer knows streams: the reason if it does not. A server that knows only unary calls
+/// takes the opening of a stream for a call of a method that it does not have, or for one that it can't
+/// make sense of; so it answers a working streaming method as it answers a method that nobody has.
+pub(super) async fn lacks_streams(trial: &Trial) -> Outcome<Option<String>> {
+    let probe = async {
+        let (client, conformance) = (trial.client().await?, trial.connect().await?);
+        let (requests, reply) = match conformance.collect().await {
+            Ok(call) => call,
+            Err(status) => return fail(describe_status(&status)),
+        };
+        requests.finish();
+        let Err(status) = within(STEP_LIMIT, "Collect", reply).await? else { return Ok(None) };
+        let unknown =
+            client.unary::<Empty, Empty>(ConformanceClient::NAME, "NoSuchMethod", Empty {});
+        let unknown: Result<Empty, Status> = within(STEP_LIMIT, "NoSuchMethod", unknown).await?;
+        Ok(match unknown {
+            Err(other) if other.raw_code() == status.raw_code() => Some(format!(
+                "a stream gets what an unknown method gets: {}",
+                describe_status(&status)
+            )),
+            _ => None,
+        })
+    };
+    match probe.await {
+        // A peer that fails at the probe shall fail at the case, which says more.
+        Err(Verdict::Fail(_)) => Ok(None),
+        outcome => outcome,
+    }
+}

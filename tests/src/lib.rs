@@ -1,0 +1,12 @@
+//! What the tests share: the conformance service, a peer that is played frame by frame, and set-up.
+
+pub mod conformance_suite;
+pub mod harness;
+pub mod schedules;
+pub mod service;
+pub mod wire;
+
+/// The conformance service, generated.
+pub mod conformance {
+    ttrpc::include_proto!("ttrpc.conformance.v1");
+}

@@ -1,0 +1,248 @@
+//! Running a schedule.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    io::{DuplexStream, duplex},
+    runtime::{Builder, Handle},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::ServerHandle};
+
+use super::{
+    caller::Caller,
+    client::{ClientFault, FrameClient, FrameLimits},
+    model,
+    play::{Ending, HOLD_KEY, play},
+    schedule::{CallKind, Limits, PlannedCall, Schedule},
+    server::{FrameServer, ServerFault},
+};
+use crate::{
+    conformance::{ConformanceServer, Empty, KeyRequest},
+    service::ConformanceService,
+};
+
+/// Virtual time after which a schedule is deadlocked: hundreds of times what any schedule takes. When
+/// no task can run the paused clock jumps here at once.
+const WATCHDOG: Duration = Duration::from_secs(3600);
+
+/// Bytes of the connection over which keys are released when all else has ended.
+const SIDE_PIPE_BYTES: usize = 64 << 10;
+
+/// What runs a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// The library's client and server.
+    Library,
+    /// A small client with the library's server.
+    Client(ClientFault),
+    /// The library's client with a small server.
+    Server(ServerFault),
+}
+
+/// What was wrong with a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Violation {
+    /// Nothing moved any more while calls were pending: these, by their place in the schedule.
+    Deadlock(Vec<usize>),
+    /// A call ended in a way in which it may not, or something was left behind.
+    Wrong(String),
+}
+
+/// Runs a schedule to its end in virtual time.
+///
+/// # Errors
+/// What was wrong with it.
+pub fn run(schedule: &Schedule, design: Design) -> Result<(), Violation> {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime with nothing but a clock can be built");
+    runtime.block_on(async {
+        let stage = Stage::set(schedule, design);
+        let result = stage.run_calls(schedule).await;
+        if design == Design::Library {
+            result?;
+            return stage.end_cleanly().await;
+        }
+        // A small client or server is not what is tested: only whether it is stuck.
+        match result {
+            Err(Violation::Deadlock(pending)) => Err(Violation::Deadlock(pending)),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Both sides of a connection, and of a second one between them.
+struct Stage {
+    caller: Arc<Caller>,
+    /// The other connection: a key that is waited for can be released whatever the first one does.
+    side: Client,
+    /// The library's server.
+    server: Option<ServerHandle>,
+    serving: JoinSet<()>,
+}
+
+impl Stage {
+    fn set(schedule: &Schedule, design: Design) -> Self {
+        let limits = schedule.limits;
+        let (near, far) = duplex(schedule.pipe_bytes);
+        let (side_near, side_far) = duplex(SIDE_PIPE_BYTES);
+        let mut serving = JoinSet::new();
+        let mut handle = None;
+        if let Design::Server(fault) = design {
+            let server = FrameServer::new(fault, limits);
+            serving.spawn(server.clone().serve(far));
+            serving.spawn(server.serve(side_far));
+        } else {
+            let server = library_server(limits, far, side_far);
+            handle = Some(server.handle());
+            serving.spawn(async { server.serve().await.expect("there is no listener to fail") });
+        }
+        let caller = match design {
+            Design::Client(fault) => {
+                let limits = FrameLimits {
+                    queue_frames: limits.queue_frames,
+                    inbox_frames: limits.inbox_messages,
+                    stall_timeout: limits.stall_timeout,
+                };
+                Caller::Frames(FrameClient::new(near, fault, limits))
+            }
+            _ => Caller::Library(Client::from_io(near, client_config(limits))),
+        };
+        let side = Client::from_io(side_near, ClientConfig::default());
+        Stage { caller: Arc::new(caller), side, server: handle, serving }
+    }
+
+    /// Makes all calls and checks how they end.
+    async fn run_calls(&self, schedule: &Schedule) -> Result<(), Violation> {
+        let others_ended = CancellationToken::new();
+        let mut calls = JoinSet::new();
+        for (index, call) in schedule.calls.iter().enumerate() {
+            let (caller, others_ended) = (self.caller.clone(), others_ended.clone());
+            let call = call.clone();
+            calls.spawn(async move { (index, run_call(caller, call, others_ended).await) });
+        }
+        let mut pending: Vec<usize> = (0..schedule.calls.len()).collect();
+        let waits = |index: &usize| schedule.calls[*index].kind.waits_for_others();
+        loop {
+            if pending.iter().all(waits) && !others_ended.is_cancelled() {
+                others_ended.cancel();
+                self.release_all(schedule).await?;
+            }
+            let Ok(ended) = timeout(WATCHDOG, calls.join_next()).await else {
+                return Err(Violation::Deadlock(pending));
+            };
+            let Some(ended) = ended else { return Ok(()) };
+            let (index, (ending, took)) = ended.expect("a caller does not panic");
+            pending.retain(|other| *other != index);
+            model::check(schedule, index, &ending, took)
+                .map_err(|what| Violation::Wrong(format!("call {index}: {what}")))?;
+        }
+    }
+
+    /// Releases every key over the other connection. On the first one a release may have been
+    /// refused, or there was none.
+    async fn release_all(&self, schedule: &Schedule) -> Result<(), Violation> {
+        let mut keys = vec![HOLD_KEY.to_owned()];
+        for call in &schedule.calls {
+            if let CallKind::Wait(key) = call.kind {
+                keys.push(key.to_string());
+            }
+        }
+        let side = Caller::Library(self.side.clone());
+        for key in keys {
+            let released = side.unary::<_, Empty>("Release", KeyRequest { key }, None);
+            match timeout(WATCHDOG, released).await {
+                Ok(Ok(Empty {})) => {}
+                Ok(Err(status)) => {
+                    return Err(Violation::Wrong(format!("the other connection: {status}")));
+                }
+                Err(_) => return Err(Violation::Deadlock(Vec::new())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing may be left of the calls, and then nothing of the connections.
+    async fn end_cleanly(self) -> Result<(), Violation> {
+        let Stage { caller, side, server, mut serving } = self;
+        let (Caller::Library(client), Some(server)) = (&*caller, server) else {
+            unreachable!("only the library is asked to end cleanly");
+        };
+        let left = || [client.calls_in_flight(), server.calls_in_flight(), server.handler_tasks()];
+        let settled = async {
+            while left() != [0; 3] {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if timeout(WATCHDOG, settled).await.is_err() {
+            return Err(Violation::Wrong(format!(
+                "calls of client and server, and handlers, left behind: {:?}",
+                left()
+            )));
+        }
+        drop((caller, side));
+        let ended = async { while serving.join_next().await.is_some() {} };
+        if timeout(WATCHDOG, ended).await.is_err() {
+            return Err(Violation::Wrong("the server outlives its connections".to_owned()));
+        }
+        match Handle::current().metrics().num_alive_tasks() {
+            0 => Ok(()),
+            tasks => Err(Violation::Wrong(format!("{tasks} tasks left behind"))),
+        }
+    }
+}
+
+/// Makes a call when its time has come, and drops it when its time is over.
+async fn run_call(
+    caller: Arc<Caller>,
+    call: PlannedCall,
+    others_ended: CancellationToken,
+) -> (Ending, Duration) {
+    sleep(call.at).await;
+    let start = Instant::now();
+    // The small client knows no deadlines of its own.
+    let deadline = call.deadline.filter(|_| matches!(*caller, Caller::Frames(_)));
+    let dropped_after = call.dropped_after.into_iter().chain(deadline).min();
+    let played = play(caller, call, others_ended);
+    let ending = match dropped_after {
+        Some(time) => timeout(time, played).await.unwrap_or(Ending::Dropped),
+        None => played.await,
+    };
+    (ending, start.elapsed())
+}
+
+fn library_server(limits: Limits, io: DuplexStream, side_io: DuplexStream) -> Server {
+    let config = ServerConfig {
+        max_calls_per_connection: limits.handlers,
+        request_bytes_per_connection: limits.request_bytes,
+        send_queue_frames: limits.queue_frames,
+        send_queue_bytes: limits.queue_bytes,
+        stream_inbox_messages: limits.inbox_messages,
+        stream_inbox_bytes: limits.inbox_bytes,
+        stall_timeout: limits.stall_timeout,
+        ..ServerConfig::default()
+    };
+    Server::builder()
+        .add_service(ConformanceServer::new(ConformanceService::default()))
+        .config(config)
+        .io(io)
+        .io(side_io)
+        .build()
+        .expect("one service and two connections can be served")
+}
+
+fn client_config(limits: Limits) -> ClientConfig {
+    ClientConfig {
+        max_calls: limits.client_calls,
+        send_queue_frames: limits.queue_frames,
+        send_queue_bytes: limits.queue_bytes,
+        stream_inbox_messages: limits.inbox_messages,
+        stream_inbox_bytes: limits.inbox_bytes,
+        stall_timeout: limits.stall_timeout,
+    }
+}

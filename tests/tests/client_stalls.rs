@@ -1,0 +1,99 @@
+//! A client's streams whose consumers do not take their messages: while they move nothing is lost;
+//! when they stand still for `stall_timeout` their stream fails, and every other call goes on.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use ttrpc::{ClientConfig, Code, ServerConfig};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    wire::{DATA, Frame},
+};
+
+const STALL: Duration = Duration::from_secs(1);
+
+/// How exactly a stall is timed.
+const BIT: Duration = Duration::from_millis(20);
+
+/// Gives the client's stream `count` messages from the played server.
+async fn feed(peer: &mut Played, id: u32, sequences: std::ops::Range<u64>) {
+    for sequence in sequences {
+        peer.send(Frame::message(id, &chunk(sequence))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_stream_that_is_not_read_fails_and_calls_beside_it_go_on() {
+    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let (client, conformance, mut peer) = played_server(config);
+    let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let stream_id = peer.receive().await.id;
+    let start = Instant::now();
+    let echo = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    let echo_frame = peer.receive().await;
+    feed(&mut peer, stream_id, 0..5).await;
+    peer.send(Frame::reply(echo_frame.id, &EchoResponse::default())).await;
+    echo.await.unwrap().expect("the call behind it is answered");
+    assert!((STALL..STALL + BIT).contains(&start.elapsed()));
+    let error = replies.recv().await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert_eq!(client.calls_in_flight(), 0);
+    feed(&mut peer, stream_id, 5..100).await;
+    peer.send(Frame::new(stream_id, DATA, 5, [])).await;
+    let echo = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    answer_echo(&mut peer).await;
+    echo.await.unwrap().expect("late frames of the failed stream are dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_streams_that_stand_still_hold_up_the_connection_once_not_once_each() {
+    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let (_client, conformance, mut peer) = played_server(config);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(conformance.generate(GenerateRequest::default()).await.unwrap());
+        let id = peer.receive().await.id;
+        feed(&mut peer, id, 0..4).await;
+    }
+    let start = Instant::now();
+    let echo = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    let echo_frame = peer.receive().await;
+    for id in [1, 3, 5, 7] {
+        feed(&mut peer, id, 4..5).await;
+    }
+    peer.send(Frame::reply(echo_frame.id, &EchoResponse::default())).await;
+    echo.await.unwrap().unwrap();
+    assert!((STALL..STALL + BIT).contains(&start.elapsed()), "{:?}", start.elapsed());
+    for mut stream in streams {
+        assert_eq!(stream.recv().await.unwrap_err().code(), Code::ResourceExhausted);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_reads_slowly_loses_nothing() {
+    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let (_server, _client, conformance) = connected(config, ServerConfig::default(), 100);
+    let request = GenerateRequest { count: 40, ..GenerateRequest::default() };
+    let mut replies = conformance.generate(request).await.unwrap();
+    for sequence in 0..40 {
+        sleep(STALL - BIT).await;
+        assert_eq!(replies.recv().await.unwrap().unwrap().sequence, sequence);
+    }
+    assert_eq!(replies.recv().await, Ok(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_messages_nobody_wants_any_more_holds_up_nobody() {
+    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let (_server, client, conformance) = connected(config, ServerConfig::default(), PIPE_LEN);
+    let request = GenerateRequest { count: 1000, ..GenerateRequest::default() };
+    let replies = conformance.generate(request).await.unwrap();
+    let (requests, other_replies) = conformance.exchange().await.unwrap();
+    drop((replies, other_replies));
+    let start = Instant::now();
+    conformance.echo(echo_request([])).await.unwrap();
+    assert!(start.elapsed() < BIT);
+    drop(requests);
+    assert_eq!(client.calls_in_flight(), 0);
+}

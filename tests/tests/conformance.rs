@@ -1,0 +1,185 @@
+//! The conformance suite against this library: its own server and its own client.
+
+use std::{
+    fs,
+    future::IntoFuture,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use ttrpc::Client;
+use ttrpc_tests::{
+    conformance::*,
+    conformance_suite::{Trial, all_cases, client_cases, run_case},
+};
+
+/// How long a case may take. Reached only where something hangs.
+const CASE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The server's binary, listening.
+struct Server {
+    child: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let address = format!("unix://{}", folder.path().join("conformance.sock").display());
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ttrpc-conformance-server"))
+            .args(["--listen", &address])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says that it listens");
+        assert_eq!(line, format!("listening {address}\n"));
+        Server { child, address, _folder: folder }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A server that has ended can't be ended again.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(arguments: &[&str]) -> Output {
+    let client = env!("CARGO_BIN_EXE_ttrpc-conformance-client");
+    Command::new(client).args(arguments).output().expect("the client runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("the output is text")
+}
+
+/// Runs the chosen cases as a strict trial of our own server, which has to pass all of them.
+async fn passes(is_chosen: impl Fn(&str) -> bool) {
+    let server = Server::start();
+    let mut failures = Vec::new();
+    for case in all_cases().iter().filter(|case| is_chosen(&case.name)) {
+        let row = run_case(case, &Trial::new(&server.address, true), CASE_LIMIT).await;
+        if !row.has_passed() {
+            failures.push(row.to_string());
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_client_and_server_pass_every_case_of_the_api() {
+    passes(|name| !name.starts_with("wire/")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_server_passes_every_wire_case() {
+    passes(|name| name.starts_with("wire/")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn our_client_passes_every_case_with_a_played_server() {
+    let mut failures = Vec::new();
+    for case in client_cases::all() {
+        let played = tokio::spawn({
+            let case = case.clone();
+            async move { case.play().await }
+        });
+        let played = played.await.unwrap_or_else(|error| Err(format!("it panicked: {error}")));
+        if let Err(error) = played {
+            failures.push(format!("{}: {error}\n    {}", case.name, case.text));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn the_client_reports_what_it_saw_and_exits_accordingly() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("results.json");
+    let json_argument = json.to_str().expect("the path is text");
+    let chosen = "empty_unary|metadata_order|wire/ids_*";
+    let address = &server.address[..];
+    let output = client(&["--connect", address, "--case", chosen, "--json", json_argument]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let table = text(&output.stdout);
+    assert!(table.contains("empty_unary") && table.contains(" 0 failed"), "{table}");
+
+    let listed = client(&["--list", "--case", chosen]);
+    assert_eq!(listed.status.code(), Some(0));
+    let names: Vec<String> = text(&listed.stdout).lines().map(str::to_owned).collect();
+    let lines = fs::read_to_string(json).unwrap();
+    let rows: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
+    let reported: Vec<_> = rows.iter().map(|row| row["case"].as_str().unwrap()).collect();
+    assert_eq!(reported, names);
+    assert!(rows.iter().all(|row| row["result"] == "pass" && row["millis"].is_u64()));
+}
+
+#[test]
+fn the_client_exits_with_one_where_a_case_failed_and_says_what_came() {
+    let server = Server::start();
+    // A time in which no case can end makes any of them fail.
+    let arguments = ["--connect", &server.address, "--case", "concurrent_unary"];
+    let output = client(&[&arguments[..], &["--case-timeout", "0.001"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("expected: 64 callers") && table.contains("came:     no end"),
+        "{table}"
+    );
+}
+
+#[test]
+fn the_client_exits_with_two_where_nothing_can_be_run() {
+    let server = Server::start();
+    let nowhere = format!("{}.gone", server.address);
+    let arguments: [&[&str]; 4] = [
+        &[],
+        &["--connect", &nowhere],
+        &["--connect", &server.address, "--case", "no_such_case"],
+        &["--connect", &server.address, "--dance"],
+    ];
+    for arguments in arguments {
+        let output = client(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "the reason is named for {arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_server_ends_gracefully_when_it_is_told_to() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Server::start();
+        let conformance = ConformanceClient::new(Client::connect(&server.address).await.unwrap());
+        let call = tokio::spawn(conformance.sleep(SleepRequest { millis: 300 }).into_future());
+        while conformance.stats(Empty {}).await.unwrap().calls_in_flight < 2 {}
+        let pid = Pid::from_child(&server.child);
+        kill_process(pid, signal).expect("the server is there");
+        call.await.unwrap().expect("a call that was accepted is answered");
+        let status = server.child.wait().expect("the server can be waited for");
+        assert_eq!(status.code(), Some(0), "after {signal:?}");
+        let path = server.address.trim_start_matches("unix://");
+        assert!(!fs::exists(path).unwrap(), "the socket is removed");
+    }
+}
+
+#[test]
+fn the_foreign_clients_have_the_same_cases_under_the_same_names() {
+    let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/interop/cases.json");
+    let shared: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(shared).unwrap()).unwrap();
+    let ours = all_cases();
+    for case in shared.as_array().expect("it is a list of cases") {
+        let ours = ours.iter().find(|ours| ours.name == case["name"]);
+        let ours = ours.unwrap_or_else(|| panic!("the suite has no case {}", case["name"]));
+        assert_eq!(ours.expected, case["expected"], "of {}", case["name"]);
+    }
+}

@@ -1,0 +1,274 @@
+//! A deadline covers the whole life of a call: waiting for a place, for room, for the socket, for the
+//! answer; in a stream and in `send`. The clock is paused, so "about" is "exactly".
+
+use std::time::Duration;
+
+use tokio::{
+    io::AsyncReadExt,
+    time::{Instant, sleep},
+};
+use ttrpc::{ClientConfig, Code, ServerConfig, Status};
+use ttrpc_tests::{
+    conformance::*,
+    harness::{code::DEADLINE_EXCEEDED, *},
+    wire::{Frame, Request},
+};
+
+const LIMIT: Duration = Duration::from_millis(300);
+
+/// More than a pipe and a send queue of these tests hold.
+const LARGE: usize = 100 << 10;
+
+fn assert_deadline<T: std::fmt::Debug>(result: Result<T, Status>, start: Instant) {
+    let code = result.expect_err("nobody answers").code();
+    assert_eq!(code, Code::DeadlineExceeded);
+    // Timers have a resolution of one millisecond.
+    let elapsed = start.elapsed();
+    assert!((LIMIT..=LIMIT + Duration::from_millis(2)).contains(&elapsed), "after {elapsed:?}");
+}
+
+/// A queue for one frame.
+fn one_frame() -> ClientConfig {
+    ClientConfig { send_queue_frames: 1, ..ClientConfig::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_call_that_waits_for_its_answer() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let start = Instant::now();
+    assert_deadline(conformance.echo(echo_request([])).timeout(LIMIT).await, start);
+    assert_eq!(client.calls_in_flight(), 0);
+    let request = peer.receive().await;
+    peer.send(Frame::reply(request.id, &EchoResponse::default())).await;
+    let again = conformance.echo(echo_request([])).into_future();
+    let again = tokio::spawn(again);
+    answer_echo(&mut peer).await;
+    again.await.unwrap().expect("the late answer harms nobody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_call_that_is_being_written_to_a_peer_that_does_not_read() {
+    let (client, conformance, _peer) = played_server_over(ClientConfig::default(), 100);
+    let start = Instant::now();
+    let call = conformance.echo(echo_request(vec![0; LARGE])).timeout(LIMIT);
+    assert_deadline(call.await, start);
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_call_that_waits_in_the_queue_behind_a_blocked_one() {
+    let (client, conformance, _peer) = played_server_over(ClientConfig::default(), 100);
+    let blocked = tokio::spawn(conformance.echo(echo_request(vec![0; LARGE])).into_future());
+    settle().await;
+    let start = Instant::now();
+    assert_deadline(conformance.echo(echo_request([])).timeout(LIMIT).await, start);
+    assert_eq!(client.calls_in_flight(), 1, "the blocked one");
+    blocked.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_calls_of_every_kind_that_wait_for_room_in_the_queue() {
+    let (_client, conformance, _peer) = played_server_over(one_frame(), 100);
+    let blocked = tokio::spawn(conformance.echo(echo_request(vec![0; LARGE])).into_future());
+    settle().await;
+    let start = Instant::now();
+    let (unary, collect, generate, exchange) = tokio::join!(
+        conformance.echo(echo_request([])).timeout(LIMIT).into_future(),
+        conformance.collect().timeout(LIMIT).into_future(),
+        conformance.generate(GenerateRequest::default()).timeout(LIMIT).into_future(),
+        conformance.exchange().timeout(LIMIT).into_future(),
+    );
+    assert_deadline(unary, start);
+    assert_deadline(collect.map(drop), start);
+    assert_deadline(generate.map(drop), start);
+    assert_deadline(exchange.map(drop), start);
+    blocked.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_call_that_waits_for_a_place_among_the_calls() {
+    let config = ClientConfig { max_calls: 1, ..ClientConfig::default() };
+    let (client, conformance, mut peer) = played_server(config);
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    let first_id = peer.receive().await.id;
+    let start = Instant::now();
+    assert_deadline(conformance.echo(echo_request([])).timeout(LIMIT).await, start);
+    peer.send(Frame::reply(first_id, &Empty {})).await;
+    first.await.unwrap().unwrap();
+    let next = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    assert_eq!(answer_echo(&mut peer).await, first_id + 2, "the other one never reached the wire");
+    next.await.unwrap().unwrap();
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_stream_whose_next_message_does_not_come() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let start = Instant::now();
+    let mut replies =
+        conformance.generate(GenerateRequest::default()).timeout(LIMIT).await.unwrap();
+    let id = peer.receive().await.id;
+    sleep(LIMIT / 2).await;
+    peer.send(Frame::message(id, &chunk(7))).await;
+    assert_eq!(replies.recv().await.unwrap().unwrap().sequence, 7);
+    assert_deadline(replies.recv().await, start);
+    assert_eq!(client.calls_in_flight(), 0);
+    assert_eq!(replies.recv().await, Ok(None), "the stream has ended once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_the_wait_for_the_reply_to_a_stream() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let start = Instant::now();
+    let (mut requests, reply) = conformance.collect().timeout(LIMIT).await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    assert_deadline(reply.await, start);
+    assert_eq!(client.calls_in_flight(), 0);
+    let error = requests.send(chunk(1)).await.unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    drop(requests);
+    peer.receive().await;
+    peer.receive().await;
+    assert!(peer.is_quiet().await, "half a stream is not closed as if it were whole");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_send_that_waits_for_room() {
+    let (client, conformance, mut peer) = played_server_over(one_frame(), 100);
+    let start = Instant::now();
+    let (mut requests, _reply) = conformance.collect().timeout(LIMIT).await.unwrap();
+    peer.receive().await;
+    requests.send(Chunk { sequence: 0, payload: vec![0; LARGE] }).await.unwrap();
+    assert_deadline(requests.send(chunk(1)).await, start);
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_send_that_would_have_room() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let (mut requests, _reply) = conformance.collect().timeout(LIMIT).await.unwrap();
+    peer.receive().await;
+    sleep(2 * LIMIT).await;
+    let sent = requests.send(chunk(0)).await;
+    assert_eq!(sent.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_is_dropped_after_the_deadline_sends_no_good_end() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let (mut requests, reply) = conformance.collect().timeout(LIMIT).await.unwrap();
+    peer.receive().await;
+    requests.send(chunk(0)).await.unwrap();
+    peer.receive().await;
+    sleep(2 * LIMIT).await;
+    drop(requests);
+    assert!(peer.is_quiet().await, "half a stream is not closed as if it were whole");
+    drop(reply);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_time_is_zero_never_reaches_the_wire() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let code = |status: Status| status.code();
+    let zero = Duration::ZERO;
+    let unary = conformance.echo(echo_request([])).timeout(zero).await;
+    assert_eq!(unary.map_err(code), Err(Code::DeadlineExceeded));
+    let stream = conformance.collect().timeout(zero).await;
+    assert_eq!(stream.map(drop).map_err(code), Err(Code::DeadlineExceeded));
+    assert!(peer.is_quiet().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wire_carries_what_is_left_of_the_time() {
+    let (_client, conformance, mut peer) = played_server_over(one_frame(), 100);
+    let blocked = tokio::spawn(conformance.echo(echo_request(vec![0; LARGE])).into_future());
+    settle().await;
+    let late = tokio::spawn(conformance.echo(echo_request([])).timeout(LIMIT).into_future());
+    sleep(LIMIT / 3).await;
+    peer.receive().await;
+    let left = Duration::from_nanos(peer.receive().await.as_request().timeout_nano as u64);
+    assert!(left <= LIMIT - LIMIT / 3, "{left:?} are not left");
+    assert!(left > LIMIT / 2, "{left:?} is too little");
+    blocked.abort();
+    late.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wire_carries_zero_for_no_timeout_and_all_there_is_for_ever() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let timeouts = [
+        (None, 0),
+        (Some(Duration::from_nanos(1)), 1),
+        (Some(Duration::from_secs(5)), 5_000_000_000),
+        (Some(Duration::MAX), i64::MAX),
+    ];
+    for (timeout, expected) in timeouts {
+        let call = conformance.echo(echo_request([]));
+        let call = match timeout {
+            Some(timeout) => call.timeout(timeout),
+            None => call,
+        };
+        let call = tokio::spawn(call.into_future());
+        let request = peer.receive().await.as_request();
+        assert_eq!(request.timeout_nano, expected, "for {timeout:?}");
+        call.abort();
+    }
+}
+
+fn timed(id: u32, method: &str, flags: u8, timeout_nano: i64) -> Frame {
+    let frame = Frame::request(id, flags, SERVICE, method, &key("k"));
+    let request = Request { timeout_nano, ..frame.as_request() };
+    Frame { data: ttrpc::prost::Message::encode_to_vec(&request), ..frame }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_ends_a_call_at_its_deadline_and_drops_its_handler() {
+    let (server, mut peer) = played_client(ServerConfig::default());
+    let start = Instant::now();
+    peer.send(timed(1, "Wait", 0, LIMIT.as_nanos() as i64)).await;
+    let frame = peer.receive().await;
+    assert_eq!((frame.id, frame.code()), (1, DEADLINE_EXCEEDED));
+    assert!((LIMIT..=LIMIT + Duration::from_millis(2)).contains(&start.elapsed()));
+    eventually("its handler is dropped", || server.service.calls_cancelled() == 1).await;
+    server.is_idle().await;
+    // A stream's client may still send; that is dropped in silence.
+    peer.send(timed(3, "Hold", 2, LIMIT.as_nanos() as i64)).await;
+    assert_eq!(peer.receive().await.code(), DEADLINE_EXCEEDED);
+    peer.send(Frame::message(3, &chunk(0))).await;
+    peer.send(Frame::end(3)).await;
+    assert!(peer.is_quiet().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_time_has_passed_already_is_not_started() {
+    let (server, mut peer) = played_client(ServerConfig::default());
+    for (id, nanos) in [(1, -1), (3, i64::MIN)] {
+        peer.send(timed(id, "Wait", 0, nanos)).await;
+        assert_eq!(peer.receive().await.code(), DEADLINE_EXCEEDED);
+    }
+    assert_eq!(server.service.calls_total(), 0);
+    peer.send(timed(5, "Release", 0, i64::MAX)).await;
+    assert_eq!(peer.receive().await.code(), 0, "292 years are no problem");
+    expect_echo(&mut peer, 7).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_deadline_holds_while_the_client_does_not_read() {
+    let (server, peer) = played_client_over(ServerConfig::default(), 256);
+    let mut peer = peer;
+    let generate = GenerateRequest { count: 1, size: 1 << 20, ..GenerateRequest::default() };
+    let frame = Frame::request(1, 1, SERVICE, "Generate", &generate);
+    let request = Request { timeout_nano: LIMIT.as_nanos() as i64, ..frame.as_request() };
+    let data = ttrpc::prost::Message::encode_to_vec(&request);
+    peer.send(Frame { data, ..frame }).await;
+    peer.send(timed(3, "Wait", 0, LIMIT.as_nanos() as i64)).await;
+    server.has_begun(2).await;
+    eventually("the handler is dropped in time", || server.service.calls_cancelled() == 1).await;
+    let mut everything = Vec::new();
+    let mut io = peer.into_inner();
+    let read = tokio::time::timeout(LIMIT, io.read_to_end(&mut everything)).await;
+    assert!(read.is_err(), "the connection lives");
+    assert!(everything.len() > 1 << 20);
+    server.is_idle().await;
+}

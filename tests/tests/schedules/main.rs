@@ -1,0 +1,89 @@
+//! Random schedules: every call ends, in the way that the model says; nothing is left behind; order
+//! within a stream is kept. The same schedules catch designs that can deadlock.
+
+mod strategy;
+
+use std::env;
+
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use ttrpc_tests::schedules::{Design, ServerFault, Violation, client::ClientFault, run};
+
+/// Schedules that a normal run tries; `TTRPC_SCHEDULE_CASES` says otherwise.
+const CASES: u32 = 2000;
+
+/// Attempts to make a schedule that failed smaller, which takes some ten seconds.
+const MAX_SHRINKS: u32 = 1000;
+
+fn cases() -> u32 {
+    match env::var("TTRPC_SCHEDULE_CASES") {
+        Ok(cases) => cases.parse().expect("TTRPC_SCHEDULE_CASES is a number"),
+        Err(_) => CASES,
+    }
+}
+
+/// Runs random schedules until one shows what `is_violation` looks for, and gives that one back.
+fn search(
+    design: Design,
+    config: Config,
+    is_violation: impl Fn(&Violation) -> bool,
+) -> Option<String> {
+    let config = Config { cases: cases(), failure_persistence: None, ..config };
+    let found = TestRunner::new(config).run(&strategy::schedules(), |schedule| {
+        match run(&schedule, design) {
+            Err(violation) if is_violation(&violation) => {
+                Err(TestCaseError::fail(format!("{violation:?}")))
+            }
+            _ => Ok(()),
+        }
+    });
+    found.err().map(|error| error.to_string())
+}
+
+fn must_hold(design: Design, is_violation: impl Fn(&Violation) -> bool) {
+    let config = Config { max_shrink_iters: MAX_SHRINKS, ..Config::default() };
+    if let Some(error) = search(design, config, is_violation) {
+        panic!("{design:?}: {error}");
+    }
+}
+
+fn must_deadlock(design: Design) {
+    let config = Config { max_shrink_iters: 0, ..Config::default() };
+    let found = search(design, config, is_deadlock);
+    assert!(found.is_some(), "{design:?} was not caught in {} schedules", cases());
+}
+
+fn is_deadlock(violation: &Violation) -> bool {
+    matches!(violation, Violation::Deadlock(_))
+}
+
+#[test]
+fn the_library_ends_every_call_as_it_must() {
+    must_hold(Design::Library, |_| true);
+}
+
+#[test]
+fn a_client_that_sends_and_receives_in_one_task_is_caught() {
+    must_deadlock(Design::Client(ClientFault::OneTask));
+}
+
+#[test]
+fn a_lock_that_is_held_across_a_write_is_caught() {
+    must_deadlock(Design::Client(ClientFault::LockAcrossWrite));
+}
+
+#[test]
+fn a_receive_loop_that_waits_for_a_consumer_without_end_is_caught() {
+    must_deadlock(Design::Client(ClientFault::WaitsForConsumer));
+}
+
+#[test]
+fn a_receiver_that_pauses_at_the_handler_limit_is_caught() {
+    must_deadlock(Design::Server(ServerFault::PausesAtHandlerLimit));
+}
+
+/// It is the faults that are caught, and not something else about the small client and server.
+#[test]
+fn without_their_faults_the_small_client_and_server_do_not_deadlock() {
+    must_hold(Design::Client(ClientFault::None), is_deadlock);
+    must_hold(Design::Server(ServerFault::None), is_deadlock);
+}
