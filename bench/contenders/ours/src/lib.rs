@@ -1,0 +1,98 @@
+//! This project.
+
+use std::{path::PathBuf, time::Instant};
+
+use bench_load::{Connection, Contender};
+use ttrpc::{
+    Client, Context, Server, Status, async_trait,
+    server::{StreamReceiver, StreamSender},
+};
+
+mod generated {
+    ttrpc::include_proto!("bench");
+}
+use generated::{Bench, BenchClient, BenchServer, CountReq, EchoMsg};
+
+struct Service;
+
+#[async_trait]
+impl Bench for Service {
+    async fn echo(&self, _ctx: &Context, message: EchoMsg) -> Result<EchoMsg, Status> {
+        Ok(message)
+    }
+
+    async fn count(
+        &self,
+        _ctx: &Context,
+        request: CountReq,
+        mut replies: StreamSender<EchoMsg>,
+    ) -> Result<(), Status> {
+        for _ in 0..request.n {
+            replies.send(EchoMsg { payload: vec![7; request.size as usize] }).await?;
+        }
+        Ok(())
+    }
+
+    async fn bidi(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<EchoMsg>,
+        mut replies: StreamSender<EchoMsg>,
+    ) -> Result<(), Status> {
+        while let Some(message) = requests.recv().await? {
+            replies.send(message).await?;
+        }
+        Ok(())
+    }
+}
+
+/// This project.
+#[derive(Debug)]
+pub struct Ours;
+
+impl Contender for Ours {
+    type Connection = Caller;
+
+    async fn serve(path: PathBuf) {
+        let path = path.to_str().expect("the driver's paths are UTF-8");
+        let server = Server::builder().add_service(BenchServer::new(Service)).bind(path);
+        server.expect("the path is free").serve().await.expect("a fresh socket can be served");
+    }
+
+    async fn connect(path: PathBuf) -> Caller {
+        let path = path.to_str().expect("the driver's paths are UTF-8");
+        Caller(BenchClient::new(Client::connect(path).await.expect("the server is up")))
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Caller(BenchClient);
+
+impl Connection for Caller {
+    async fn echo(&self, payload: Vec<u8>) -> Vec<u8> {
+        self.0.echo(EchoMsg { payload }).await.expect("an echo succeeds").payload
+    }
+
+    async fn count(&self, messages: u64, size: u32) -> (u64, u64) {
+        let stream = self.0.count(CountReq { n: messages, size }).await;
+        let mut replies = stream.expect("a stream opens");
+        let mut received = (0, 0);
+        while let Some(message) = replies.recv().await.expect("a stream ends well") {
+            received = (received.0 + 1, received.1 + message.payload.len() as u64);
+        }
+        received
+    }
+
+    async fn ping_pong(&self, rounds: u64, payload: &[u8], nanos: &mut Vec<u32>) {
+        let (mut requests, mut replies) = self.0.bidi().await.expect("a stream opens");
+        for _ in 0..rounds {
+            let start = Instant::now();
+            let message = EchoMsg { payload: payload.to_vec() };
+            requests.send(message).await.expect("a message is sent");
+            let reply = replies.recv().await.expect("a reply comes").expect("the stream goes on");
+            nanos.push(start.elapsed().as_nanos() as u32);
+            assert_eq!(reply.payload.len(), payload.len());
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! How throughput grows with calls in flight, connections and payload, drawn as curves.
+
+use std::{fs, io};
+
+use crate::{
+    build::Programs,
+    plan::{Contender, Cpus, Pace},
+    plot::{Curve, Plot},
+    process::{Client, Server, move_to},
+    report::{Report, median, number},
+};
+
+/// Bytes of the largest payload: a frame of 4 MiB, which is the protocol's limit, has to hold the
+/// names of service and method too.
+const LARGEST: u32 = (4 << 20) - 256;
+
+/// One axis along which load grows.
+struct Axis {
+    title: &'static str,
+    /// The end of the drawing's file name.
+    file: &'static str,
+    points: &'static [u32],
+    /// The client's options at a point.
+    options: fn(u32) -> Vec<String>,
+    figure: &'static str,
+    unit: &'static str,
+}
+
+fn option(name: &str, value: u32) -> [String; 2] {
+    [name.to_owned(), value.to_string()]
+}
+
+static AXES: [Axis; 3] = [
+    Axis {
+        title: "Calls in flight on one connection, 64 bytes",
+        file: "in-flight.svg",
+        points: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+        options: |count| option("--in-flight", count).to_vec(),
+        figure: "per_second",
+        unit: "calls/s",
+    },
+    Axis {
+        title: "Connections with one call in flight each, 64 bytes",
+        file: "connections.svg",
+        points: &[1, 3, 10, 30, 100, 300, 1000],
+        options: |count| [option("--in-flight", count), option("--connections", count)].concat(),
+        figure: "per_second",
+        unit: "calls/s",
+    },
+    Axis {
+        title: "Bytes of payload, 4 calls in flight",
+        file: "payload.svg",
+        points: &[0, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, LARGEST],
+        options: |size| [option("--in-flight", 4), option("--size", size)].concat(),
+        figure: "per_second",
+        unit: "calls/s",
+    },
+];
+
+/// Adds tables and, beside the report's file, drawings.
+pub(crate) fn measure(
+    contenders: &[&'static Contender],
+    pace: &Pace,
+    programs: &Programs,
+    report: &mut Report,
+) -> io::Result<()> {
+    move_to(Cpus::One);
+    report.heading(2, "Growth");
+    report.text("Both processes on one CPU, two workers each.\n");
+    for axis in &AXES {
+        let mut curves = Vec::new();
+        for contender in contenders.iter().filter(|contender| contender.is_drawn) {
+            eprintln!("{}: {}", axis.title, contender.name);
+            let mut points = Vec::new();
+            for &at in axis.points {
+                if let Some(value) = measure_point(contender, axis, at, pace, programs)? {
+                    points.push((f64::from(at), value));
+                }
+            }
+            curves.push(Curve { name: contender.name, points });
+        }
+        add_axis(axis, &curves, report)?;
+    }
+    Ok(())
+}
+
+fn measure_point(
+    contender: &Contender,
+    axis: &Axis,
+    at: u32,
+    pace: &Pace,
+    programs: &Programs,
+) -> io::Result<Option<f64>> {
+    let program = programs.peer(contender);
+    let mut options = (axis.options)(at);
+    options.extend(option("--millis", pace.millis / 2));
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    let mut values = Vec::new();
+    for _ in 0..pace.rounds.div_ceil(2) {
+        let server = Server::start(&program, contender, false, &[])?;
+        let client = Client {
+            program: &program,
+            contender,
+            is_current_thread: false,
+            prefix: &[],
+            options: &options,
+        };
+        values.extend(client.run(&server)?.and_then(|figures| figures.get(axis.figure)));
+    }
+    Ok(median(values))
+}
+
+fn add_axis(axis: &Axis, curves: &[Curve], report: &mut Report) -> io::Result<()> {
+    report.heading(3, &format!("{}: {}", axis.title, axis.unit));
+    if let Some(path) = report.beside(axis.file) {
+        let plot = Plot { title: axis.title, unit: axis.unit, curves };
+        fs::write(&path, plot.to_svg())?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        report.text(&format!("![{}]({name})\n", axis.title));
+    }
+    let mut head = vec![String::new()];
+    head.extend(axis.points.iter().map(u32::to_string));
+    let mut rows = vec![head];
+    for curve in curves {
+        let mut row = vec![curve.name.to_owned()];
+        row.extend(axis.points.iter().map(|&at| {
+            let point = curve.points.iter().find(|point| point.0 == f64::from(at));
+            number(point.map(|point| point.1))
+        }));
+        rows.push(row);
+    }
+    report.table(&rows);
+    Ok(())
+}

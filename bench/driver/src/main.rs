@@ -1,0 +1,99 @@
+//! Builds the contenders, runs them against each other, and writes the results down.
+//!
+//! `cargo run --release -p bench-driver -- all` does everything; README.md tells of the parts.
+
+mod build;
+mod costs;
+mod goals;
+mod growth;
+mod machine;
+mod memory;
+mod plan;
+mod plot;
+mod process;
+mod report;
+mod speed;
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use build::Programs;
+use plan::{Contender, Cpus, Pace, Setting, contenders};
+use report::Report;
+
+const USAGE: &str = "bench-driver all|speed|costs|memory|growth \
+    [--quick] [--only CONTENDER,…] [--output FILE.md]";
+
+/// What the command line asks for.
+struct Task {
+    part: String,
+    pace: Pace,
+    contenders: Vec<&'static Contender>,
+    output: Option<PathBuf>,
+}
+
+impl Task {
+    fn from_command_line() -> Result<Self, String> {
+        let mut words = env::args().skip(1);
+        let part = words.next().ok_or(USAGE)?;
+        if !["all", "speed", "costs", "memory", "growth"].contains(&part.as_str()) {
+            return Err(USAGE.into());
+        }
+        let (mut pace, mut only, mut output) = (Pace::FULL, None, None);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--quick" => pace = Pace::QUICK,
+                "--only" => only = Some(words.next().ok_or(USAGE)?),
+                "--output" => output = Some(words.next().ok_or(USAGE)?.into()),
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(Task { part, pace, contenders: contenders(only.as_deref())?, output })
+    }
+
+    fn includes(&self, part: &str) -> bool {
+        self.part == part || self.part == "all"
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut task = Task::from_command_line()?;
+    let programs = Programs::build(&mut task.contenders, &task.part)?;
+    let mut report = Report::new(task.output.clone());
+    report.heading(1, "Benchmarks");
+    report.text(&machine::describe(&task.contenders));
+    let mut goals = goals::Figures::default();
+    if task.includes("speed") {
+        measure_speed(&task, &programs, &mut report, &mut goals)?;
+    }
+    if task.includes("costs") {
+        costs::measure(&task.contenders, &programs, &mut report, &mut goals)?;
+    }
+    if task.includes("memory") {
+        memory::measure(&task.contenders, &programs, &mut report, &mut goals)?;
+    }
+    if task.includes("growth") {
+        growth::measure(&task.contenders, &task.pace, &programs, &mut report)?;
+    }
+    goals.report(&mut report);
+    match &task.output {
+        Some(path) => fs::write(path, report.into_text())?,
+        None => println!("{}", report.into_text()),
+    }
+    Ok(())
+}
+
+fn measure_speed(
+    task: &Task,
+    programs: &Programs,
+    report: &mut Report,
+    goals: &mut goals::Figures,
+) -> Result<(), Box<dyn Error>> {
+    for setting in Setting::ALL {
+        let runs = speed::measure(&task.contenders, setting, &task.pace, programs)?;
+        speed::report(&runs, setting, report);
+        if !setting.is_current_thread {
+            goals.add_speed(&runs, setting.cpus == Cpus::One);
+        }
+    }
+    Ok(())
+}

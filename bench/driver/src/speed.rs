@@ -1,0 +1,109 @@
+//! Speed: every workload, contenders in turn.
+
+use std::io;
+
+use crate::{
+    build::Programs,
+    plan::{Contender, Pace, Setting, WORKLOADS, Workload},
+    process::{Client, Figures, Server, move_to},
+    report::{Report, median, number},
+};
+
+/// One run of one contender.
+pub(crate) struct Run {
+    pub(crate) contender: &'static str,
+    pub(crate) workload: &'static str,
+    pub(crate) figures: Figures,
+}
+
+/// Runs every workload. The order of contenders turns from round to round, so that what disturbs
+/// the machine for a while disturbs all of them.
+pub(crate) fn measure(
+    contenders: &[&'static Contender],
+    setting: Setting,
+    pace: &Pace,
+    programs: &Programs,
+) -> io::Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for round in 0..pace.rounds {
+        eprintln!("{}: round {} of {}", setting.title, round + 1, pace.rounds);
+        for workload in &WORKLOADS {
+            for index in 0..contenders.len() {
+                let contender = contenders[(index + round) % contenders.len()];
+                if let Some(figures) = run(contender, workload, setting, pace, programs)? {
+                    runs.push(Run { contender: contender.name, workload: workload.title, figures });
+                }
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn run(
+    contender: &Contender,
+    workload: &Workload,
+    setting: Setting,
+    pace: &Pace,
+    programs: &Programs,
+) -> io::Result<Option<Figures>> {
+    move_to(setting.cpus);
+    let program = programs.peer(contender);
+    let server = Server::start(&program, contender, setting.is_current_thread, &[])?;
+    let (pid, millis) = (server.pid().to_string(), pace.millis.to_string());
+    let mut options = workload.options.to_vec();
+    options.extend(["--server-pid", &pid]);
+    if !workload.is_counted {
+        options.extend(["--millis", &millis]);
+    }
+    let is_current_thread = setting.is_current_thread;
+    let client =
+        Client { program: &program, contender, is_current_thread, prefix: &[], options: &options };
+    let mut figures = client.run(&server)?;
+    if let (Some(figures), Some(peak)) = (&mut figures, server.status("VmHWM")) {
+        figures.insert("server_peak_kib", peak);
+    }
+    Ok(figures)
+}
+
+/// The median of a figure over the runs of a contender.
+pub(crate) fn figure(runs: &[Run], contender: &str, workload: &str, name: &str) -> Option<f64> {
+    let mine = runs.iter().filter(|run| run.contender == contender && run.workload == workload);
+    median(mine.filter_map(|run| run.figures.get(name)))
+}
+
+/// Adds the tables of one setting.
+pub(crate) fn report(runs: &[Run], setting: Setting, report: &mut Report) {
+    report.heading(2, setting.title);
+    let mut head = vec![String::new()];
+    head.extend(WORKLOADS.iter().map(|workload| workload.title.to_owned()));
+    head.push("CPU µs per call: 1".into());
+    head.push("64 in flight".into());
+    let mut rows = vec![head];
+    for contender in names(runs) {
+        let mut row = vec![contender.to_owned()];
+        for workload in &WORKLOADS {
+            row.push(number(figure(runs, contender, workload.title, workload.figure)));
+        }
+        row.push(number(cpu(runs, contender, WORKLOADS[0].title)));
+        row.push(number(cpu(runs, contender, crate::plan::IN_FLIGHT_64)));
+        rows.push(row);
+    }
+    report.table(&rows);
+}
+
+/// CPU time per call of both processes, in microseconds.
+pub(crate) fn cpu(runs: &[Run], contender: &str, workload: &str) -> Option<f64> {
+    let of = |name| figure(runs, contender, workload, name);
+    Some(of("client_cpu_us")? + of("server_cpu_us")?)
+}
+
+/// The contenders that have run, in the order of the first round.
+fn names(runs: &[Run]) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for run in runs {
+        if !names.contains(&run.contender) {
+            names.push(run.contender);
+        }
+    }
+    names
+}
