@@ -1,0 +1,10 @@
+module interop/codegen
+
+go 1.23
+
+require (
+	github.com/bufbuild/protocompile v0.14.1
+	google.golang.org/protobuf v1.36.11
+)
+
+require golang.org/x/sync v0.8.0 // indirect

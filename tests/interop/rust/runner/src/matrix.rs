@@ -1,0 +1,270 @@
+//! Every client against every server and every case.
+
+use crate::known::{self, Known};
+use crate::peers::{self, Case, Peer, Peers, matches};
+use crate::process::{Server, Sockets, run_client};
+use crate::{Arguments, report};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// A client gives up a case after this long.
+const CASE_BOUND_SECONDS: u64 = 20;
+/// A client that doesn't is killed after this long.
+const CLIENT_BOUND: Duration = Duration::from_secs(CASE_BOUND_SECONDS + 10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    Pass,
+    /// A failure that nobody expected.
+    Fail,
+    /// A failure that is listed as known.
+    Known,
+    Unsupported,
+}
+
+#[derive(Serialize)]
+pub struct Cell {
+    pub client: String,
+    pub server: String,
+    pub case: String,
+    pub result: Outcome,
+    pub millis: u64,
+    pub expected: String,
+    pub observed: String,
+    /// The sentence about a known deviation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known: Option<String>,
+}
+
+/// The line of JSON that a client writes about a case.
+#[derive(Deserialize)]
+struct Line {
+    result: String,
+    millis: u64,
+    observed: String,
+}
+
+struct Runnable {
+    peer: Peer,
+    command: Vec<String>,
+}
+
+struct Run<'a> {
+    arguments: &'a Arguments,
+    cases: Vec<Case>,
+    known: Vec<Known>,
+    sockets: Sockets,
+}
+
+pub fn run(arguments: &Arguments) -> Result<bool, String> {
+    let data: Peers = peers::read(arguments, "peers.json")?;
+    let cases: Vec<Case> = peers::read(arguments, "cases.json")?;
+    let chosen = cases.into_iter().filter(|case| matches(&arguments.case, &case.name)).collect();
+    let run = Run {
+        arguments,
+        cases: chosen,
+        known: peers::read(arguments, "known.json")?,
+        sockets: Sockets::create()?,
+    };
+    let mut missing = Vec::new();
+    let clients =
+        run.runnable(&data.peers, &arguments.client, "client", |peer| &peer.client, &mut missing)?;
+    let servers =
+        run.runnable(&data.peers, &arguments.server, "server", |peer| &peer.server, &mut missing)?;
+    let mut pairs = VecDeque::new();
+    for server in &servers {
+        let wanted = |client: &&Runnable| {
+            [client, &server].iter().any(|side| matches(&arguments.with, &side.peer.name))
+        };
+        pairs.extend(clients.iter().filter(wanted).map(|client| (client, server)));
+    }
+    let pairs = Mutex::new(pairs);
+    let cells = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..arguments.jobs.max(1)).map(|_| scope.spawn(|| run.work(&pairs, &cells))).collect();
+        for worker in workers {
+            worker.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))?;
+        }
+        Ok::<(), String>(())
+    })?;
+    let mut cells = cells.into_inner().map_err(|_| "a worker panicked")?;
+    let position =
+        |list: &[Runnable], name: &str| list.iter().position(|entry| entry.peer.name == name);
+    let case_position = |name: &str| run.cases.iter().position(|case| case.name == name);
+    cells.sort_by_key(|cell: &Cell| {
+        (
+            position(&servers, &cell.server),
+            position(&clients, &cell.client),
+            case_position(&cell.case),
+        )
+    });
+    let peers: Vec<&Peer> = data
+        .peers
+        .iter()
+        .filter(|peer| {
+            [&clients, &servers]
+                .iter()
+                .any(|list| list.iter().any(|entry| entry.peer.name == peer.name))
+        })
+        .collect();
+    report::write(&arguments.out, &peers, &run.cases, &cells, &run.known, &missing)
+}
+
+impl Run<'_> {
+    /// Picks the peers whose programs were built.
+    fn runnable(
+        &self,
+        peers: &[Peer],
+        pattern: &str,
+        side: &str,
+        template: impl Fn(&Peer) -> &Option<Vec<String>>,
+        missing: &mut Vec<String>,
+    ) -> Result<Vec<Runnable>, String> {
+        let mut found = Vec::new();
+        for peer in peers.iter().filter(|peer| matches(pattern, &peer.name)) {
+            let Some(template) = template(peer) else { continue };
+            match peers::command(self.arguments, template) {
+                Some(command) => found.push(Runnable { peer: peer.clone(), command }),
+                None if self.arguments.required.contains(&peer.name) => {
+                    return Err(format!(
+                        "The {side} of {} was not built, and it is required.",
+                        peer.name
+                    ));
+                }
+                None => missing
+                    .push(format!("The {side} of {} was not built and is left out.", peer.name)),
+            }
+        }
+        Ok(found)
+    }
+
+    fn work(
+        &self,
+        pairs: &Mutex<VecDeque<(&Runnable, &Runnable)>>,
+        cells: &Mutex<Vec<Cell>>,
+    ) -> Result<(), String> {
+        loop {
+            let next = pairs.lock().map_err(|_| "a worker panicked")?.pop_front();
+            let Some((client, server)) = next else { return Ok(()) };
+            let of_pair = self.run_pair(client, server)?;
+            let count = |outcome| of_pair.iter().filter(|cell| cell.result == outcome).count();
+            println!(
+                "client {:12} server {:12} {:3} passed {:3} known {:3} unsupported {:3} unexpected",
+                client.peer.name,
+                server.peer.name,
+                count(Outcome::Pass),
+                count(Outcome::Known),
+                count(Outcome::Unsupported),
+                count(Outcome::Fail),
+            );
+            cells.lock().map_err(|_| "a worker panicked")?.extend(of_pair);
+        }
+    }
+
+    fn run_pair(&self, client: &Runnable, server: &Runnable) -> Result<Vec<Cell>, String> {
+        let log = |side: &str| -> PathBuf {
+            let name = format!("{}--{}.{side}.log", client.peer.name, server.peer.name);
+            self.arguments.out.join("logs").join(name)
+        };
+        let mut running = None;
+        let mut cells = Vec::new();
+        for case in &self.cases {
+            let mut process = match running.take() {
+                Some(process) => process,
+                None => Server::start(&server.command, &self.sockets, &log("server"))?,
+            };
+            let line = self.run_case(client, &process, case, &log("client"))?;
+            let mut cell = Cell {
+                client: client.peer.name.clone(),
+                server: server.peer.name.clone(),
+                case: case.name.clone(),
+                result: match line.result.as_str() {
+                    "pass" => Outcome::Pass,
+                    "unsupported" => Outcome::Unsupported,
+                    _ => Outcome::Fail,
+                },
+                millis: line.millis,
+                expected: case.expected.clone(),
+                observed: line.observed,
+                known: None,
+            };
+            if cell.result == Outcome::Fail {
+                // A server that ends does so at once, but its client may notice before the kernel has reaped it.
+                if let Some(status) = process.ended(Duration::from_millis(500)) {
+                    cell.observed += &format!("; the server process ended {}", how(status));
+                }
+                self.judge(&mut cell, case, server);
+                // Whatever the failure left behind must not trouble the next case.
+                drop(process);
+            } else {
+                running = Some(process);
+            }
+            cells.push(cell);
+        }
+        Ok(cells)
+    }
+
+    fn run_case(
+        &self,
+        client: &Runnable,
+        server: &Server,
+        case: &Case,
+        log: &Path,
+    ) -> Result<Line, String> {
+        let file = self.sockets.file();
+        let path = file.to_string_lossy();
+        let bound = CASE_BOUND_SECONDS.to_string();
+        let arguments = [
+            "--connect",
+            &server.address,
+            "--case",
+            &case.name,
+            "--json",
+            &path,
+            "--case-timeout",
+            &bound,
+        ];
+        let status = run_client(&client.command, &arguments, Stdio::null(), log, CLIENT_BOUND)?;
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        // The file may be missing when the client ended before it wrote.
+        let _ = std::fs::remove_file(&file);
+        let line = text.lines().next().and_then(|line| serde_json::from_str(line).ok());
+        Ok(match (line, status) {
+            (Some(line), _) => line,
+            (None, Some(status)) => failed(format!("the client process ended {}", how(status))),
+            (None, None) => failed(format!("hung: the client was killed after {CLIENT_BOUND:?}")),
+        })
+    }
+
+    /// Decides what a failure means.
+    fn judge(&self, cell: &mut Cell, case: &Case, server: &Runnable) {
+        if let Some(known) =
+            known::find(&self.known, &cell.client, &cell.server, &cell.case, &cell.observed)
+        {
+            cell.result = Outcome::Known;
+            cell.known = Some(known.sentence.clone());
+        } else if case.needs_streams() && !server.peer.streams {
+            cell.result = Outcome::Unsupported;
+            cell.observed = format!("this server speaks unary calls only; {}", cell.observed);
+        }
+    }
+}
+
+fn failed(observed: String) -> Line {
+    Line { result: "fail".to_owned(), millis: 0, observed }
+}
+
+fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("with code {code}"),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => "in an unknown way".to_owned(),
+    }
+}
