@@ -7,12 +7,12 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
     sync::watch,
-    task::JoinHandle,
+    task::{JoinHandle, spawn_blocking},
 };
 
 use crate::{meter::Figures, options::Options, server::READY};
@@ -96,20 +96,24 @@ impl ServerProcess {
         self.child.kill().await
     }
 
-    /// Stops it (SIGSTOP): from now on nothing is read.
-    pub fn pause(&self) -> io::Result<()> {
-        self.signal(Signal::STOP)
+    /// Stops it (SIGSTOP) and waits until it stands: from then on nothing is read.
+    pub async fn pause(&self) -> io::Result<()> {
+        let pid = self.pid()?;
+        kill_process(pid, Signal::STOP)?;
+        // Its threads stop when they next get to run, which may take a while on a busy machine.
+        let stands = spawn_blocking(move || waitpid(Some(pid), WaitOptions::UNTRACED));
+        stands.await??;
+        Ok(())
     }
 
     /// Lets it go on (SIGCONT).
     pub fn go_on(&self) -> io::Result<()> {
-        self.signal(Signal::CONT)
+        Ok(kill_process(self.pid()?, Signal::CONT)?)
     }
 
-    fn signal(&self, signal: Signal) -> io::Result<()> {
+    fn pid(&self) -> io::Result<Pid> {
         let pid = self.child.id().and_then(|pid| Pid::from_raw(pid as i32));
-        let pid = pid.ok_or_else(|| io::Error::other("the server process has ended"))?;
-        Ok(kill_process(pid, signal)?)
+        pid.ok_or_else(|| io::Error::other("the server process has ended"))
     }
 }
 

@@ -36,17 +36,17 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     // The connection works before the server stops.
     let echoes = ConformanceClient::new(client.clone());
     echo(&echoes, options).await.map_err(io::Error::other)?;
-    server.pause()?;
+    server.pause().await?;
     let start = Instant::now();
     let callers = spawn_callers(&stage, &client);
     let ended = display.watch(&stage.scene, PATIENCE, callers.join_all()).await;
     let took = start.elapsed();
+    let stopped = stage.scene.meter.figures();
     server.go_on()?;
     if let Err(stuck) = ended {
         return Ok(stage.stuck(&stuck));
     }
     let tally = &stage.scene.tally;
-    let was_full = stage.scene.meter.figures();
     if client.calls_in_flight() != 0 {
         tally.wrong("the client keeps calls that have ended in its table");
     }
@@ -56,7 +56,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
         Ok(Err(status)) => tally.wrong(format!("after the stop a call failed: {status}")),
         Err(_) => tally.wrong("after the stop nothing is answered"),
     }
-    let verdict = if was_full.was_full() && was_full.blocked_now > 0 {
+    let verdict = if stopped.was_full() && stopped.blocked_now > 0 {
         Verdict::Pass
     } else {
         Verdict::Inconclusive
@@ -66,7 +66,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
          slowest after {}; then the server went on and so did the connection",
         count(tally.ended_with(Code::DeadlineExceeded)),
         time(DEADLINE),
-        bytes(was_full.unsent_bytes),
+        bytes(stopped.unsent_bytes),
         time(tally.so_far().slowest),
     );
     Ok(Outcome::new(&stage.scene, took, verdict, evidence))

@@ -6,7 +6,7 @@
 //! | `echo:TEXT` | EchoRequest or EchoResponse with this payload |
 //! | `reply_bytes:N` | EchoRequest for a reply with N bytes of payload |
 //! | `request_bytes:N` | EchoRequest that fills a Request for Echo up to exactly N bytes of data |
-//! | `key:TEXT` | KeyRequest |
+//! | `key:TEXT` | KeyRequest with a key of this run |
 //! | `sleep:MILLIS` | SleepRequest |
 //! | `fail:CODE` | FailRequest |
 //! | `chunk:N` | Chunk with this sequence number |
@@ -14,6 +14,11 @@
 //! | `generate:COUNT[,MICROS[,CODE]]` | GenerateRequest with a pause between chunks and a code at the end |
 //! | `hex:BYTES` | these bytes |
 //! | `zeros:N` | N bytes of zero |
+
+use std::{
+    sync::LazyLock,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use ttrpc::prost::Message;
 
@@ -34,7 +39,7 @@ pub(super) fn payload(word: &str) -> Result<Vec<u8>, String> {
         "reply_bytes" => EchoRequest { payload: Vec::new(), response_size: number(value)? as u32 }
             .encode_to_vec(),
         "request_bytes" => filling_echo(number(value)? as usize)?,
-        "key" => KeyRequest { key: value.to_owned() }.encode_to_vec(),
+        "key" => KeyRequest { key: key(value) }.encode_to_vec(),
         "sleep" => SleepRequest { millis: number(value)? }.encode_to_vec(),
         "fail" => {
             FailRequest { code: number(value)? as i32, ..FailRequest::default() }.encode_to_vec()
@@ -49,6 +54,15 @@ pub(super) fn payload(word: &str) -> Result<Vec<u8>, String> {
         _ => return Err(format!("{word:?} is no message")),
     };
     Ok(bytes)
+}
+
+/// A key of this run: a server remembers what was released in an earlier one.
+pub(super) fn key(name: &str) -> String {
+    static RUN: LazyLock<String> = LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()))
+    });
+    format!("{name}-{}", *RUN)
 }
 
 /// A number, which may be written in hexadecimal.

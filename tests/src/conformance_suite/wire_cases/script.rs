@@ -24,7 +24,7 @@
 
 use ttrpc::{Code, prost::Message};
 
-use super::super::payload::{number, payload};
+use super::super::payload::{key as key_of_run, number, payload};
 use crate::{
     conformance::*,
     wire::{DATA, Frame, KeyValue, NO_DATA, REMOTE_CLOSED, REQUEST, RESPONSE, Request, header},
@@ -118,7 +118,7 @@ impl Step {
                 Step::Expect { ids: ids(id)?, wanted: wanted.collect::<Result<_, _>>()? }
             }
             ["alive"] => Step::Alive,
-            ["release", key, id] => Step::Release { key: (*key).to_owned(), ids: ids(id)? },
+            ["release", key, id] => Step::Release { key: key_of_run(key), ids: ids(id)? },
             ["half_close"] => Step::HalfClose,
             ["close"] => Step::Close,
             ["reset"] => Step::Reset,
