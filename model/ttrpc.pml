@@ -445,8 +445,9 @@ byte last_id;
 #endif
 
 /* Callers of the same kind are alike, so it is enough to let them queue their Requests in one order.
- * With IN_TURN and with IDS the order is the point. */
-#if defined(IN_TURN) || defined(IDS)
+ * With IN_TURN and with IDS the order is the point, and with OPEN_CALLS they would wait for each
+ * other. */
+#if defined(IN_TURN) || defined(IDS) || defined(OPEN_CALLS)
 #define MAY_BEGIN(call) true
 #define BEGIN(call) skip
 #else

@@ -186,7 +186,7 @@ impl Conformance for ConformanceService {
     ) -> Result<(), Status> {
         let running = self.begin();
         for sequence in 0..request.count {
-            if request.interval_micros > 0 {
+            if sequence > 0 && request.interval_micros > 0 {
                 sleep(Duration::from_micros(request.interval_micros)).await;
             }
             let payload = vec![0; request.size as usize];

@@ -142,6 +142,11 @@ fn try_run_client(arguments: &ClientArguments) -> Result<bool, String> {
             let trial = Trial::new(address, arguments.strict);
             let row = run_case(case, &trial, arguments.case_timeout).await;
             report.add(&row, &mut table).map_err(text)?;
+            // What ends a server would otherwise be said of every case that comes after.
+            if row.has_failed() && Client::connect(address).await.is_err() {
+                writeln!(table, "the server is gone, so no more cases are run").map_err(text)?;
+                break;
+            }
         }
         Ok::<(), String>(())
     })?;

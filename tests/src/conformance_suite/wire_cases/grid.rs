@@ -9,8 +9,12 @@ const STATES: [(&str, u32, &str); 10] = [
     ("zero", 0, ""),
     ("unary", 1, "> 1 request Wait key:never"),
     ("open", 1, "> 1 request:2 Collect"),
-    ("replying", 1, "> 1 request:1 Generate generate:1,3600000000"),
-    ("half_closed", 1, "> 1 request:2 Generate; > 1 data generate:1,3600000000; > 1 end"),
+    ("replying", 1, "> 1 request:1 Generate generate:2,3600000000; < 1 data chunk:0"),
+    (
+        "half_closed",
+        1,
+        "> 1 request:2 Generate; > 1 data generate:2,3600000000; > 1 end; < 1 data chunk:0 / end; < 1 nothing / error",
+    ),
     ("finished", 1, "> 1 request Echo echo:x; < 1 ok echo:x"),
     ("finished_stream", 1, "> 1 request:2 Exchange; > 1 end; < 1 end / ok -"),
     ("refused", 1, "> 1 request:2 NoSuchMethod; < 1 error UNIMPLEMENTED / error"),
@@ -61,7 +65,7 @@ fn expectation(letter: &str) -> &'static str {
         // A call is answered, or, where its flags are odd, refused; or the other way round.
         "R" => "< # ok echo:x",
         "r" => "< # ok echo:x / error",
-        "e" => "< # error INVALID_ARGUMENT / error / ok any / nothing",
+        "e" => "< # error INVALID_ARGUMENT / error / ok any / end / nothing",
         "U" => "< # error UNIMPLEMENTED / error",
         // The frame has to be refused on its id.
         "E" => "< # error INVALID_ARGUMENT / error",
@@ -71,13 +75,13 @@ fn expectation(letter: &str) -> &'static str {
         "i" => "< # nothing / error",
         "." => "< # nothing",
         // A stream of requests opens closed, or open.
-        "C" => "< # ok count:0 / ok any / error",
-        "c" => "> # end; < # ok count:0 / ok any / error",
-        "X" => "< # end / ok - / error",
-        "x" => "> # end; < # end / ok - / error",
+        "C" => "< # ok count:0 / ok any / error / nothing",
+        "c" => "> # end; < # ok count:0 / ok any / error / nothing",
+        "X" => "< # end / ok - / error / nothing",
+        "x" => "> # end; < # end / ok - / error / nothing",
         // The one request has come, empty; or it has not.
-        "G" => "< # end / ok - / error",
-        "g" => "> # end; < # error INVALID_ARGUMENT / error / end / ok -",
+        "G" => "< # end / ok - / error / nothing",
+        "g" => "> # end; < # error INVALID_ARGUMENT / error / end / ok - / nothing",
         // A stream of requests has got one message, one and its end, none, or its end.
         "1" => "> # end; < # ok count:1",
         "L" => "< # ok count:1 / error",

@@ -17,7 +17,7 @@ use crate::{
         Outcome, fail,
         trial::{STEP_LIMIT, within},
     },
-    wire::Frame,
+    wire::{DATA, Frame},
 };
 
 /// How long a part of a frame waits for the server to read the part before it. The outcome must be
@@ -103,6 +103,20 @@ impl Link {
                 Err(verdict.in_part(&format!("on stream {id}, {}", self.describe_early())))
             }
         }
+    }
+
+    /// Passes over the messages of a stream until something else of it comes, which stays.
+    pub(super) async fn skip(&mut self, id: u32) -> Outcome<()> {
+        let passing = async {
+            loop {
+                let frame = self.next_of(id).await?;
+                if (frame.kind, frame.flags) != (DATA, 0) {
+                    self.early.push_front(frame);
+                    return Ok(());
+                }
+            }
+        };
+        within(STEP_LIMIT, "the end of the stream's messages", passing).await?
     }
 
     /// A frame of this stream that has come already.

@@ -116,6 +116,7 @@ impl<'a> Run<'a> {
                 }
                 Ok(())
             }
+            Step::Skip(id) => self.link()?.skip(*id).await,
             Step::Alive => self.alive().await,
             Step::Release { key, ids } => {
                 for &id in ids {
@@ -150,21 +151,17 @@ impl<'a> Run<'a> {
     }
 
     async fn expect(&mut self, id: u32, accepted: &[Wanted]) -> Outcome<()> {
-        let frame = if accepted.contains(&Wanted::Nothing) {
-            // A server acts on frames in the order in which they come: once a later call is
-            // answered, what it had to say to the frames before has been said.
-            self.alive().await?;
-            match self.link()?.take_early(id) {
-                Some(frame) => frame,
-                None => return Ok(()),
-            }
-        } else {
-            self.link()?.next_of(id).await?
-        };
-        if accepted.iter().any(|wanted| wanted.is(&frame)) {
-            return Ok(());
+        if !accepted.contains(&Wanted::Nothing) {
+            let frame = self.link()?.next_of(id).await?;
+            return check(&frame, accepted);
         }
-        fail(format!("wanted {}, came {}", describe_wanted(accepted), describe_frame(&frame)))
+        // A server acts on frames in the order in which they come: once a later call is answered,
+        // what it had to say to the frames before has been said.
+        self.alive().await?;
+        while let Some(frame) = self.link()?.take_early(id) {
+            check(&frame, accepted)?;
+        }
+        Ok(())
     }
 
     /// Makes a call on the next free stream. Where there is none, a Request that must be refused
@@ -233,6 +230,13 @@ impl<'a> Run<'a> {
         })
         .await
     }
+}
+
+fn check(frame: &Frame, accepted: &[Wanted]) -> Outcome<()> {
+    if accepted.iter().any(|wanted| wanted.is(frame)) {
+        return Ok(());
+    }
+    fail(format!("wanted {}, came {}", describe_wanted(accepted), describe_frame(frame)))
 }
 
 fn describe_wanted(accepted: &[Wanted]) -> String {

@@ -7,6 +7,7 @@
 //! | `header LEN ID TYPE[:FLAGS]` | sends a header that announces so much data, and no data |
 //! | `zeros N` | sends so many bytes of zero |
 //! | `< ID WHAT [/ WHAT]…` | the next frame of the stream has to be one of these |
+//! | `skip ID` | Data without flags on this stream is passed over until another frame of it comes, which stays |
 //! | `alive` | an Echo on a fresh stream is answered; so does every connection that is left open at the end |
 //! | `release KEY ID` | calls Release with this key, on streams of its own, until the Wait on this stream succeeds |
 //! | `half_close`, `close`, `reset` | ends the connection: our sending side, both, both with unread data |
@@ -20,7 +21,8 @@
 //! An ID may be a range, `1..1999`, and then the step is done for each odd number in it. TYPE is
 //! `request`, `response`, `data` or `typeN`. A PAYLOAD is a word of [`payload`](super::super::payload);
 //! after a METHOD it goes into a Request. WHAT is `ok PAYLOAD`, `ok any`, `ok meta:K=V,…` (of Inspect),
-//! `error`, `error CODE`, `data PAYLOAD`, `end`, or `nothing`.
+//! `error`, `error CODE`, `data PAYLOAD`, `end`, or `nothing`; where `nothing` may come, any number of the
+//! others may.
 
 use ttrpc::{Code, prost::Message};
 
@@ -53,6 +55,7 @@ pub(super) enum Step {
     Send(Send),
     Zeros(u64),
     Expect { ids: Vec<u32>, wanted: Vec<Wanted> },
+    Skip(u32),
     Alive,
     Release { key: String, ids: Vec<u32> },
     HalfClose,
@@ -117,6 +120,7 @@ impl Step {
                 let wanted = rest.split(|word| *word == "/").map(Wanted::parse);
                 Step::Expect { ids: ids(id)?, wanted: wanted.collect::<Result<_, _>>()? }
             }
+            ["skip", id] => Step::Skip(number(id)? as u32),
             ["alive"] => Step::Alive,
             ["release", key, id] => Step::Release { key: key_of_run(key), ids: ids(id)? },
             ["half_close"] => Step::HalfClose,
