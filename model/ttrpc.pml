@@ -145,6 +145,7 @@
 #define K1 STUCK
 #define K2 READ
 #define LIMIT 3
+#define MESSAGES 2
 #define DATED
 #elif defined(SCENE_NESTING)   /* A consumer who calls on the connection that its stream is on. */
 #define K0 NESTING
@@ -409,7 +410,6 @@ byte waits;
 byte in_vain;
 byte moved_at[CALLS];
 #define NOTE_MOVE(call) moved_at[call] = waits
-#define NOTE_WAIT(number) waits++; number = waits
 #define NOTE_IN_VAIN(number) in_vain = number
 #ifdef BUG_ONE_STREAM_SPEAKS_FOR_ALL
 #define STOOD_STILL(call) (in_vain > 0)
@@ -418,9 +418,7 @@ byte moved_at[CALLS];
 #endif
 #else
 #define NOTE_MOVE(call) skip
-#define NOTE_WAIT(number) skip
 #define NOTE_IN_VAIN(number) skip
-#define STOOD_STILL(call) false
 #endif
 
 #define CLIENT_HAS_ROOM(who) (HAS_TURN(client_line, who) && client_room_taken < CLIENT_QUEUE)
@@ -785,8 +783,13 @@ end_idle:
        };
        /* The inbox is full if the frame is still there. */
        if
-       :: atomic { type != 0 && STOOD_STILL(call) && in_table[call] -> fail_stalled(call) }
-       :: atomic { type != 0 && !(STOOD_STILL(call) && in_table[call]) -> NOTE_WAIT(wait) };
+       :: type != 0 ->
+#ifdef DATED
+          if
+          :: atomic { STOOD_STILL(call) && in_table[call] -> fail_stalled(call); goto received }
+          :: atomic { !(STOOD_STILL(call) && in_table[call]) -> waits++; wait = waits }
+          fi;
+#endif
           if
           :: atomic { TABLE_IS_FREE && !in_table[call] }
           :: atomic {
@@ -814,6 +817,7 @@ end_idle:
           fi
        :: else
        fi;
+received:
        atomic {
            CLIENT_IS_DONE;
 #ifdef DATED
