@@ -2,6 +2,7 @@
 
 use std::{env, error::Error, time::Duration};
 
+use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::{
     Context, Server, Status, async_trait,
     server::{StreamReceiver, StreamSender},
@@ -68,6 +69,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server =
         Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(&address)?.build()?;
     println!("listening on {address}");
+    // On SIGUSR1, say what is going on: who waits for what, and since when.
+    let handle = server.handle();
+    let mut asked = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        while asked.recv().await.is_some() {
+            eprintln!("{}", handle.snapshot());
+        }
+    });
     // On Ctrl-C, calls under way have five seconds to finish.
     let interrupted = async { tokio::signal::ctrl_c().await.expect("signals can be handled") };
     server.serve_until(interrupted, Duration::from_secs(5)).await?;

@@ -41,6 +41,8 @@
 //! - [`client`]: making calls, how they end, what happens when one is dropped.
 //! - [`server`]: serving, handlers, shutdown, what a peer can cost.
 //! - [`ClientConfig`] and [`ServerConfig`]: every limit.
+//! - [`snapshot`]: what a running client or server is waiting for; and `tracing` tells what happens:
+//!   connections and calls at level DEBUG, what an operator should look at WARN.
 //! - [`proto`]: the protocol itself, for tools that speak frames.
 
 pub mod client;
@@ -49,6 +51,7 @@ mod error;
 mod metadata;
 pub mod proto;
 pub mod server;
+pub mod snapshot;
 mod status;
 mod transport;
 

@@ -13,26 +13,28 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     connection::{Connection, Handle},
-    options::{CallOptions, timeout_nano},
+    options::{CallOptions, Times},
     places::{self, NoPlace},
 };
 use crate::{
-    Status,
+    Code, Status,
     proto::{
         frame::{Flags, FrameType, HEADER_LEN, Header},
         message::RequestParts,
         stream::Kind,
         table::ClientTable,
     },
+    snapshot::{CallSnapshot, CallWait},
     transport::{
         encode::Frame,
         inbox::Inbox,
         lock,
         queue::{Queue, Room},
+        waits::CallInfo,
     },
 };
 
@@ -94,6 +96,9 @@ impl Tag {
 #[derive(Debug)]
 pub(super) struct Call {
     kind: Kind,
+    service: &'static str,
+    method: &'static str,
+    pub(super) times: Times,
     pub(super) inbox: Inbox,
     wire: Mutex<Wire>,
     /// The receiver has told the queue that the caller is about to run.
@@ -163,6 +168,26 @@ impl Call {
         }
     }
 
+    /// What is told of the call.
+    pub(super) fn info(&self) -> CallInfo {
+        let Call { service, method, times, .. } = *self;
+        let Times { started, deadline } = times;
+        CallInfo { service, method, stream_id: lock(&self.wire).id, started, deadline }
+    }
+
+    /// The call at this moment. It does not wait for room: those that do are known elsewhere.
+    pub(super) fn snapshot(&self) -> CallSnapshot {
+        let info = self.info();
+        let (messages, bytes, consumer_waits) = self.inbox.fill();
+        let wait = match self.kind {
+            _ if info.stream_id.is_none() => CallWait::Sender,
+            Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
+            Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
+            Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
+        };
+        CallSnapshot::new(info, wait, (messages, bytes))
+    }
+
     /// The kind of stream that the call opened.
     pub(super) fn kind(&self) -> Kind {
         self.kind
@@ -180,12 +205,15 @@ impl Call {
 pub(super) struct OpenCall {
     handle: Arc<Handle>,
     pub(super) call: Arc<Call>,
-    pub(super) deadline: Option<Instant>,
 }
 
 impl OpenCall {
     pub(super) fn connection(&self) -> &Connection {
         self.handle.connection()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.call.times.deadline
     }
 
     /// The caller has run after it was woken with an answer.
@@ -197,17 +225,26 @@ impl OpenCall {
 
     /// Whether the deadline has passed.
     pub(super) fn is_too_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Ends the call because its deadline passed. The server knows the deadline and ends the
     /// stream itself, so no close is sent, which it could take for a good end.
     pub(super) fn pass_deadline(&self) -> Status {
-        let status = Status::deadline_exceeded("the call's deadline passed");
+        let status = too_late();
         self.give_up();
         lock(&self.call.wire).is_silent = true;
         self.call.inbox.fail(status.clone());
         status
+    }
+
+    fn trace_end(&self) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            match self.call.inbox.end_status() {
+                Some(end) => trace_end(self.call.info(), &end),
+                None => tracing::debug!(call = ?self.call.info(), "call given up"),
+            }
+        }
     }
 
     fn give_up(&self) {
@@ -224,6 +261,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
+        self.trace_end();
         self.call.inbox.abandon();
         self.give_up();
         self.retract();
@@ -250,18 +288,44 @@ pub(super) struct Opening<Req> {
     pub(super) options: CallOptions,
 }
 
+impl<Req> Opening<Req> {
+    /// What is told of a call that is not queued yet.
+    pub(super) fn info(&self, Times { started, deadline }: Times) -> CallInfo {
+        let Opening { service, method, .. } = *self;
+        CallInfo { service, method, stream_id: None, started, deadline }
+    }
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("the call's deadline passed")
+}
+
+/// Tells how a call ended.
+fn trace_end(call: CallInfo, end: &Result<(), Status>) {
+    tracing::debug!(
+        service = call.service,
+        method = call.method,
+        stream_id = call.stream_id,
+        code = ?end.as_ref().map_or_else(Status::code, |()| Code::Ok),
+        duration = ?call.started.elapsed(),
+        "call ended",
+    );
+}
+
 impl<Req: Message> Opening<Req> {
     /// Queues the Request if there is room for it now.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection.
+    /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
+    /// DEADLINE_EXCEEDED for a call that has no time at all.
     pub(super) fn try_open(
         &self,
         handle: &Arc<Handle>,
-        deadline: Option<Instant>,
+        times: Times,
     ) -> Result<Option<OpenCall>, Status> {
         let connection = handle.connection();
-        let frame = self.frame(deadline)?;
+        self.check_time()?;
+        let frame = self.frame(times)?;
         match connection.places.try_take() {
             Ok(true) => {}
             Ok(false) => return Ok(None),
@@ -269,20 +333,42 @@ impl<Req: Message> Opening<Req> {
         }
         let place = Place(connection);
         match connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => self.push(handle, place, room, &frame, deadline).map(Some),
+            Ok(Some(room)) => self.push(handle, place, room, &frame, times).map(Some),
             Ok(None) => Ok(None),
             Err(_) => Err(connection.unavailable()),
         }
     }
 
-    /// Waits for room and queues the Request.
+    /// Waits for room, within the call's deadline, and queues the Request.
     pub(super) async fn open(
         &self,
         handle: &Arc<Handle>,
-        deadline: Option<Instant>,
+        times: Times,
     ) -> Result<OpenCall, Status> {
+        self.check_time()?;
+        let open = self.open_in_turn(handle, times);
+        let result = match times.deadline {
+            Some(deadline) => timeout_at(deadline, open).await.unwrap_or_else(|_| Err(too_late())),
+            None => open.await,
+        };
+        if let Err(status) = &result {
+            trace_end(self.info(times), &Err(status.clone()));
+        }
+        result
+    }
+
+    /// A call without any time is not made.
+    fn check_time(&self) -> Result<(), Status> {
+        match self.options.timeout {
+            Some(timeout) if timeout.is_zero() => Err(too_late()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn open_in_turn(&self, handle: &Arc<Handle>, times: Times) -> Result<OpenCall, Status> {
         let connection = handle.connection();
-        let len = self.frame(deadline)?.len();
+        let len = self.frame(times)?.len();
+        let waiting = connection.waits.enter(self.info(times), CallWait::Place);
         let is_paused = || connection.queue.is_full();
         match connection.places.take(connection.config.stall_timeout, is_paused).await {
             Ok(()) => {}
@@ -290,20 +376,21 @@ impl<Req: Message> Opening<Req> {
             Err(NoPlace::Stalled) => return Err(places::stalled()),
         }
         let place = Place(connection);
+        waiting.now_for(CallWait::Room);
         let Ok(room) = connection.queue.reserve(len).await else {
             return Err(connection.unavailable());
         };
         // The deadline has come nearer meanwhile; a smaller number is not longer.
-        self.push(handle, place, room, &self.frame(deadline)?, deadline)
+        self.push(handle, place, room, &self.frame(times)?, times)
     }
 
     /// The Request's frame; its timeout is what is left now.
-    fn frame(&self, deadline: Option<Instant>) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+    fn frame(&self, times: Times) -> Result<Frame<RequestParts<'_, Req>>, Status> {
         let parts = RequestParts {
             service: self.service,
             method: self.method,
             payload: self.request.as_ref(),
-            timeout_nano: timeout_nano(self.options.timeout, deadline),
+            timeout_nano: self.options.timeout_nano(times),
             metadata: &self.options.metadata,
         };
         let flags = match self.kind {
@@ -321,16 +408,19 @@ impl<Req: Message> Opening<Req> {
         place: Place<'_>,
         room: Room<'_, Tag>,
         frame: &Frame<RequestParts<'_, Req>>,
-        deadline: Option<Instant>,
+        times: Times,
     ) -> Result<OpenCall, Status> {
         let call = Arc::new(Call {
             kind: self.kind,
+            service: self.service,
+            method: self.method,
+            times,
             inbox: Inbox::default(),
             wire: Mutex::default(),
             is_announced: AtomicBool::new(false),
         });
         let tag = Tag { call: call.clone(), step: Step::Request };
-        let open = OpenCall { handle: handle.clone(), call, deadline };
+        let open = OpenCall { handle: handle.clone(), call };
         // From here on the open call gives the place back.
         std::mem::forget(place);
         if !frame.encode(|bytes| room.push(bytes, Some(tag), || true)) {

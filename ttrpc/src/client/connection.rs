@@ -8,18 +8,20 @@ use std::{
 use tokio::{sync::SetOnce, task::AbortHandle, time::sleep};
 
 use super::{
-    call::{Call, Tag},
+    call::{Call, Step, Tag},
     places::Places,
     receiver,
 };
 use crate::{
     ClientConfig, ConnectionError, Status,
     proto::{frame::Header, table::ClientTable},
+    snapshot::{ClientSnapshot, merge_calls},
     transport::{
         io, lock,
         queue::{Chunk, Queue},
         sender,
         stall::Stalls,
+        waits::Waits,
     },
 };
 
@@ -33,6 +35,7 @@ pub(super) struct Connection {
     pub(super) table: Mutex<Option<ClientTable<Arc<Call>>>>,
     pub(super) places: Places,
     pub(super) stalls: Stalls,
+    pub(super) waits: Waits,
     closed: SetOnce<ConnectionError>,
     /// Set when the sender has failed and the receiver has had the time to find out why.
     pub(super) write_error: SetOnce<ConnectionError>,
@@ -49,6 +52,24 @@ impl Connection {
 
     pub(super) fn streams_open(&self) -> usize {
         lock(&self.table).as_ref().map_or(0, ClientTable::len)
+    }
+
+    /// What the connection is doing at this moment.
+    pub(super) fn snapshot(&self) -> ClientSnapshot {
+        let queued = self.queue.map_tags(|tag| match tag.step {
+            Step::Request => Some(tag.call.clone()),
+            Step::Message | Step::Close => None,
+        });
+        let sent: Vec<_> =
+            lock(&self.table).iter().flat_map(ClientTable::handles).cloned().collect();
+        // A Request that the socket refused is stamped and in the table, and no longer queued.
+        let calls = queued.iter().chain(&sent).map(|call| call.snapshot());
+        ClientSnapshot {
+            close_reason: self.close_reason(),
+            queue: self.queue.snapshot(self.waits.total()),
+            receiver: self.waits.receiver(),
+            calls: merge_calls(calls, self.waits.callers()),
+        }
     }
 
     /// The status of a call that the connection's end took with it.
@@ -115,6 +136,7 @@ impl Handle {
             table: Mutex::new(Some(ClientTable::default())),
             places: Places::new(config.max_calls),
             stalls: Stalls::default(),
+            waits: Waits::default(),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
             config,

@@ -44,6 +44,7 @@ use tokio::{
 
 use crate::{
     ClientConfig, ConnectionError, Error,
+    snapshot::ClientSnapshot,
     transport::{address, io},
 };
 use connection::Handle;
@@ -148,6 +149,12 @@ impl Client {
     /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too.
     pub fn close(&self) {
         self.handle.close(ConnectionError::ClosedLocally);
+    }
+
+    /// What the connection and its calls are waiting for at this moment. It takes a few locks one after
+    /// another and may be made under load.
+    pub fn snapshot(&self) -> ClientSnapshot {
+        self.handle.connection().snapshot()
     }
 
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.

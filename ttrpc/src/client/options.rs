@@ -14,17 +14,26 @@ pub(super) struct CallOptions {
 }
 
 impl CallOptions {
-    /// The deadline of a call that starts now. `None` also where it is too far away to be named.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.timeout?)
+    /// The times of a call that starts now.
+    pub(super) fn times(&self) -> Times {
+        let started = Instant::now();
+        Times { started, deadline: self.timeout.and_then(|timeout| started.checked_add(timeout)) }
+    }
+
+    /// `timeout_nano` for a call with these times: what is left, at least 1 since 0 means none.
+    pub(super) fn timeout_nano(&self, times: Times) -> i64 {
+        let Some(timeout) = self.timeout else { return 0 };
+        let left = times.deadline.map_or(timeout, |deadline| deadline - Instant::now());
+        i64::try_from(left.as_nanos()).unwrap_or(i64::MAX).max(1)
     }
 }
 
-/// `timeout_nano` for a deadline: what is left of it, at least 1 since 0 means none.
-pub(super) fn timeout_nano(timeout: Option<Duration>, deadline: Option<Instant>) -> i64 {
-    let Some(timeout) = timeout else { return 0 };
-    let left = deadline.map_or(timeout, |deadline| deadline.duration_since(Instant::now()));
-    i64::try_from(left.as_nanos()).unwrap_or(i64::MAX).max(1)
+/// When a call began, and when its time is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) started: Instant,
+    /// `None` also where it is too far away to be named.
+    pub(super) deadline: Option<Instant>,
 }
 
 /// The methods by which a call's options are set, for each kind of call.

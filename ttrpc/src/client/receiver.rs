@@ -19,6 +19,7 @@ use crate::{
         stream::{DataEvent, Kind},
         table::{ClientEvent, ClientTable},
     },
+    snapshot::ReceiverWait,
     transport::{
         inbox::InboxLimits,
         lock,
@@ -109,7 +110,7 @@ async fn deliver(
     message: Option<Bytes>,
 ) {
     if let Some(message) = message
-        && !push(connection, call, message).await
+        && !push(connection, stream_id, call, message).await
     {
         lock(&connection.table).as_mut().map(|table| table.remove(stream_id));
         call.fail(Status::resource_exhausted(
@@ -123,13 +124,17 @@ async fn deliver(
 }
 
 /// `false` if the inbox is full and its consumer does not move.
-async fn push(connection: &Connection, call: &Call, message: Bytes) -> bool {
+async fn push(connection: &Connection, stream_id: u32, call: &Call, message: Bytes) -> bool {
     let config = &connection.config;
     let limits =
         InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
     let (stalls, stall_timeout) = (&connection.stalls, config.stall_timeout);
-    if !call.inbox.wait_for_room(message.len(), limits, stalls, stall_timeout, || false).await {
-        return false;
+    let bytes = message.len();
+    if !call.inbox.has_room(bytes, limits) {
+        let _held_up = connection.waits.hold_up(ReceiverWait::Stream(stream_id));
+        if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, || false).await {
+            return false;
+        }
     }
     call.inbox.push(message, stalls);
     true

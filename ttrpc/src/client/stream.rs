@@ -18,7 +18,7 @@ use super::{
     call::{OpenCall, Opening, Step, Tag, close_frame},
     connection::Handle,
     options::{CallOptions, option_methods},
-    unary::{deadline_exceeded, decode_reply},
+    unary::decode_reply,
 };
 use crate::{
     Status,
@@ -27,6 +27,7 @@ use crate::{
         message::DataParts,
         stream::Kind,
     },
+    snapshot::CallWait,
     transport::{encode::Frame, queue::Room},
 };
 
@@ -163,16 +164,8 @@ async fn open<Req: Message>(
     handle: Arc<Handle>,
     opening: Opening<Req>,
 ) -> Result<Arc<OpenCall>, Status> {
-    if opening.options.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(deadline_exceeded());
-    }
-    let deadline = opening.options.deadline();
-    let open = opening.open(&handle, deadline);
-    let open = match deadline {
-        Some(deadline) => timeout_at(deadline, open).await.map_err(|_| deadline_exceeded())?,
-        None => open.await,
-    };
-    open.map(Arc::new)
+    let times = opening.options.times();
+    opening.open(&handle, times).await.map(Arc::new)
 }
 
 /// The caller's side of a stream of requests.
@@ -225,13 +218,14 @@ impl<Req: Message> StreamSender<Req> {
             Ok(None) => {}
             Err(_) => return Err(self.end_status()),
         }
+        let _waiting = connection.waits.enter(self.open.call.info(), CallWait::Room);
         let room = async {
             tokio::select! {
                 room = connection.queue.reserve(len) => room.map_err(|_| self.end_status()),
                 () = self.open.call.over() => Err(self.end_status()),
             }
         };
-        match self.open.deadline {
+        match self.open.deadline() {
             Some(deadline) => match timeout_at(deadline, room).await {
                 Ok(room) => room,
                 Err(_) => Err(self.open.pass_deadline()),
@@ -282,7 +276,7 @@ impl Incoming {
         if let Poll::Ready(taken) = self.open.call.inbox.poll_take(cx, stalls) {
             return Poll::Ready(taken);
         }
-        let Some(deadline) = self.open.deadline else { return Poll::Pending };
+        let Some(deadline) = self.open.deadline() else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(self.open.pass_deadline()))

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
 
 use super::{
     call::{OpenCall, Opening},
@@ -68,7 +68,7 @@ where
             options: self.options,
         };
         let phase = Phase::Start(self.handle, opening);
-        UnaryFuture { phase, deadline: None, timer: None, reply: PhantomData }
+        UnaryFuture { phase, timer: None, reply: PhantomData }
     }
 }
 
@@ -78,7 +78,6 @@ where
 #[must_use = "a call is made when it is awaited"]
 pub struct UnaryFuture<Req, Resp> {
     phase: Phase<Req>,
-    deadline: Option<Instant>,
     /// Made when the call first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
     reply: PhantomData<fn() -> Resp>,
@@ -99,7 +98,7 @@ impl<Req, Resp> Unpin for UnaryFuture<Req, Resp> {}
 
 impl<Req, Resp> fmt::Debug for UnaryFuture<Req, Resp> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnaryFuture").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("UnaryFuture").finish_non_exhaustive()
     }
 }
 
@@ -116,13 +115,14 @@ where
             this.phase = Phase::Done;
             return Poll::Ready(result);
         }
-        if let Some(deadline) = this.deadline {
-            let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-            ready!(timer.as_mut().poll(cx));
-            this.phase = Phase::Done;
-            return Poll::Ready(Err(deadline_exceeded()));
-        }
-        Poll::Pending
+        // While it waits for room the call keeps an eye on its deadline itself.
+        let Phase::WaitForReply(open) = &this.phase else { return Poll::Pending };
+        let Some(deadline) = open.deadline() else { return Poll::Pending };
+        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
+        let status = open.pass_deadline();
+        this.phase = Phase::Done;
+        Poll::Ready(Err(status))
     }
 }
 
@@ -131,7 +131,7 @@ where
     Req: Message + 'static,
     Resp: Message + Default,
 {
-    /// Takes the call as far as it goes without regard to the deadline.
+    /// Takes the call as far as it goes, without regard to the deadline of its reply.
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<Resp, Status>> {
         loop {
             self.phase = match &mut self.phase {
@@ -156,21 +156,13 @@ where
         let Phase::Start(handle, opening) = std::mem::replace(&mut self.phase, Phase::Done) else {
             unreachable!("only called in the first phase");
         };
-        if opening.options.timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(deadline_exceeded());
-        }
-        self.deadline = opening.options.deadline();
-        if let Some(open) = opening.try_open(&handle, self.deadline)? {
+        let times = opening.options.times();
+        if let Some(open) = opening.try_open(&handle, times)? {
             return Ok(Phase::WaitForReply(open));
         }
-        let deadline = self.deadline;
-        let room = async move { opening.open(&handle, deadline).await };
+        let room = async move { opening.open(&handle, times).await };
         Ok(Phase::WaitForRoom(Box::pin(room)))
     }
-}
-
-pub(super) fn deadline_exceeded() -> Status {
-    Status::deadline_exceeded("the call's deadline passed")
 }
 
 /// Decodes a reply, from [`Bytes`] since prost copies a field of bytes twice from anything else.

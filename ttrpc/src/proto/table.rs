@@ -117,6 +117,11 @@ impl<T: Clone> ClientTable<T> {
         self.streams.remove(&id).map(|(_, handle)| handle)
     }
 
+    /// The handles of all streams.
+    pub fn handles(&self) -> impl Iterator<Item = &T> {
+        self.streams.values().map(|(_, handle)| handle)
+    }
+
     /// Ends all streams.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.streams.drain().map(|(_, (_, handle))| handle)
@@ -236,6 +241,11 @@ impl<T: Clone> ServerTable<T> {
         }
         let index = self.ended_early.partition_point(|&other| other < id);
         self.ended_early.insert(index, id);
+    }
+
+    /// The handles of all streams.
+    pub fn handles(&self) -> impl Iterator<Item = &T> {
+        self.streams.values().map(|(_, handle)| handle)
     }
 
     /// Ends all streams.

@@ -72,7 +72,10 @@ impl Accepting {
             });
             match accepted.await {
                 Ok((stream, _)) => return stream,
-                Err(_) => sleep(PAUSE_AFTER_ERROR).await,
+                Err(error) => {
+                    tracing::warn!("accepting a connection failed: {error}");
+                    sleep(PAUSE_AFTER_ERROR).await;
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     os::unix::net::UnixListener,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 use tokio::{
@@ -97,7 +97,8 @@ impl ServerBuilder {
             calls: Gate::new(Load { calls: config.max_calls, bytes: config.request_bytes }),
             inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes }),
             services: self.services,
-            connections: AtomicUsize::new(0),
+            connections: Mutex::default(),
+            connections_so_far: AtomicU64::new(0),
             handlers: TaskTracker::new(),
             lifecycle: Lifecycle::default(),
             config,

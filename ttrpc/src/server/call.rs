@@ -22,6 +22,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::{connection::Connection, gate::Load};
 use crate::{
@@ -31,7 +32,8 @@ use crate::{
         message::{FrameData, ResponseParts},
         payload::Payload,
     },
-    transport::{encode::Frame, inbox::Inbox, lock},
+    snapshot::{CallSnapshot, CallWait},
+    transport::{encode::Frame, inbox::Inbox, lock, waits::CallInfo},
 };
 
 /// A handler's future.
@@ -46,6 +48,7 @@ pub(crate) struct Call {
     pub(super) method: &'static str,
     pub(super) metadata: Metadata,
     pub(super) timeout: Option<Duration>,
+    pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) inbox: Inbox,
     /// The right to send the last frame has been taken.
@@ -60,6 +63,7 @@ pub(super) struct Head {
     pub(super) method: &'static str,
     pub(super) metadata: Metadata,
     pub(super) timeout: Option<Duration>,
+    pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
 }
 
@@ -74,7 +78,7 @@ struct Cancellation {
 
 impl Call {
     pub(super) fn new(connection: Arc<Connection>, head: Head) -> Self {
-        let Head { stream_id, service, method, metadata, timeout, deadline } = head;
+        let Head { stream_id, service, method, metadata, timeout, started, deadline } = head;
         Call {
             connection,
             stream_id,
@@ -82,6 +86,7 @@ impl Call {
             method,
             metadata,
             timeout,
+            started,
             deadline,
             inbox: Inbox::default(),
             has_ended: AtomicBool::new(false),
@@ -89,18 +94,39 @@ impl Call {
         }
     }
 
-    /// Takes the right to end the call. `false` if somebody has it already.
-    fn claim_end(&self) -> bool {
+    /// What is told of the call.
+    pub(super) fn info(&self) -> CallInfo {
+        let Call { service, method, stream_id, started, deadline, .. } = *self;
+        CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
+    }
+
+    /// The call at this moment. It does not wait for room: those that do are known elsewhere.
+    pub(super) fn snapshot(&self) -> CallSnapshot {
+        let (messages, bytes, handler_waits) = self.inbox.fill();
+        let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
+        CallSnapshot::new(self.info(), wait, (messages, bytes))
+    }
+
+    /// Takes the right to end the call, in this way. `false` if somebody has it already.
+    fn claim_end(&self, code: Code) -> bool {
         let is_claimed = lock(&self.connection.table).remove(self.stream_id).is_some();
         if is_claimed {
-            self.note_end();
+            self.note_end(code);
         }
         is_claimed
     }
 
     /// Somebody has taken the call out of the table: nothing but the last frame is sent any more.
-    pub(super) fn note_end(&self) {
+    pub(super) fn note_end(&self, code: Code) {
         self.has_ended.store(true, SeqCst);
+        tracing::debug!(
+            service = self.service,
+            method = self.method,
+            stream_id = self.stream_id,
+            ?code,
+            duration = ?self.started.elapsed(),
+            "call ended",
+        );
     }
 
     /// Whether the last frame is on its way or was sent.
@@ -110,7 +136,7 @@ impl Call {
 
     /// Ends the call with its reply.
     pub(super) async fn respond<M: Message>(&self, result: Result<M, Status>) {
-        if !self.claim_end() {
+        if !self.claim_end(code_of(&result)) {
             return;
         }
         let reply = match &result {
@@ -118,24 +144,28 @@ impl Call {
             Err(status) => Err(status.clone()),
         };
         match reply {
-            Ok(frame) => self.connection.send(&frame).await,
+            Ok(frame) => self.connection.send(&frame, Some(self)).await,
             // Boxed, so that the successful calls' futures need no room for it.
-            Err(status) => Box::pin(self.connection.send_status(self.stream_id, &status)).await,
+            Err(status) => Box::pin(self.send_status(&status)).await,
         }
     }
 
     /// Ends a stream of replies.
     pub(super) async fn finish_stream(&self, result: Result<(), Status>) {
-        if !self.claim_end() {
+        if !self.claim_end(code_of(&result)) {
             return;
         }
         match result {
             Ok(()) => {
                 let end = Frame::new(FrameType::Data, Flags::END, self.stream_id, &[][..]);
-                self.connection.send(&end.expect("no data fits into any frame")).await;
+                self.connection.send(&end.expect("no data fits into any frame"), Some(self)).await;
             }
-            Err(status) => self.connection.send_status(self.stream_id, &status).await,
+            Err(status) => self.send_status(&status).await,
         }
+    }
+
+    async fn send_status(&self, status: &Status) {
+        self.connection.send_status(self.stream_id, status, Some(self)).await;
     }
 
     fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
@@ -144,8 +174,8 @@ impl Call {
 
     /// Ends the call with a failure that is not the handler's.
     async fn fail(&self, status: Status) {
-        if self.claim_end() {
-            self.connection.send_status(self.stream_id, &status).await;
+        if self.claim_end(status.code()) {
+            self.send_status(&status).await;
         }
     }
 
@@ -228,6 +258,10 @@ impl Drop for Announcement {
     }
 }
 
+fn code_of<T>(result: &Result<T, Status>) -> Code {
+    result.as_ref().map_or_else(Status::code, |_| Code::Ok)
+}
+
 enum Outcome {
     Finished,
     Panicked,
@@ -238,9 +272,16 @@ enum Outcome {
 /// Starts the task of a call whose handler's future this is.
 pub(super) fn spawn(call: Arc<Call>, handler: BoxFuture<'static, ()>, admission: Admission) {
     let connection = call.connection.clone();
+    let Call { stream_id, service, method, .. } = *call;
+    let span = tracing::debug_span!("call", stream_id, service, method);
     connection.queue.announce();
     let announcement = Announcement(connection.clone());
-    connection.server.handlers.spawn(drive(call, handler, admission, announcement));
+    let task = drive(call, handler, admission, announcement);
+    if span.is_disabled() {
+        connection.server.handlers.spawn(task);
+    } else {
+        connection.server.handlers.spawn(task.instrument(span));
+    }
 }
 
 /// Runs the handler to its end, or to the call's.
@@ -267,16 +308,17 @@ async fn end_early(call: &Arc<Call>, mut handler: BoxFuture<'static, ()>, mut ou
         match outcome {
             Outcome::Finished => return,
             Outcome::Panicked => {
+                tracing::warn!(service = call.service, method = call.method, "a handler panicked");
                 return call.fail(Status::internal("the handler panicked")).await;
             }
             // The handler may have ended the call already and wait for room for its reply.
-            Outcome::DeadlinePassed if !call.claim_end() => {
+            Outcome::DeadlinePassed if !call.claim_end(Code::DeadlineExceeded) => {
                 outcome = run_until(call, &mut handler, None, None).await;
             }
             Outcome::DeadlinePassed => {
                 call.cancel();
                 let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
-                let say_so = call.connection.send_status(call.stream_id, &status);
+                let say_so = call.send_status(&status);
                 tokio::join!(say_so, linger(call, handler));
                 return;
             }

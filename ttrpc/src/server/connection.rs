@@ -1,11 +1,11 @@
 //! A server's connection: what its receiver, its sender and its handlers share, and its life.
 
 use std::{
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     Shared,
@@ -21,7 +21,15 @@ use crate::{
         message::{FrameData, encode_status},
         table::ServerTable,
     },
-    transport::{encode::Frame, io, lock, queue::Queue, sender, stall::Stalls},
+    snapshot::{CallWait, ConnectionSnapshot, Fill, ReceiverWait, merge_calls},
+    transport::{
+        encode::Frame,
+        io, lock,
+        queue::{Closed, Queue, Room},
+        sender,
+        stall::Stalls,
+        waits::Waits,
+    },
 };
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -38,15 +46,19 @@ pub(super) struct Connection {
     /// reads take no call's place.
     pub(super) inboxes: Gate,
     pub(super) stalls: Stalls,
+    pub(super) waits: Waits,
+    id: u64,
+    accepted: Instant,
 }
 
 impl Connection {
-    /// Queues a frame, waiting for room. A connection that has ended drops it.
-    pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>) {
+    /// Queues the last frame of a call, or a refusal of the receiver's, waiting for room. A connection
+    /// that has ended drops it.
+    pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>, call: Option<&Call>) {
         let room = match self.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => room,
             // Boxed, so that futures of handlers are small: a full queue is the exception.
-            Ok(None) => match Box::pin(self.queue.reserve(frame.len())).await {
+            Ok(None) => match Box::pin(self.reserve(frame.len(), call)).await {
                 Ok(room) => room,
                 Err(_) => return,
             },
@@ -55,8 +67,19 @@ impl Connection {
         frame.encode(|bytes| room.push(bytes, None, || true));
     }
 
+    /// Waits for room for a frame of a call, or of the receiver.
+    pub(super) async fn reserve(
+        &self,
+        len: usize,
+        call: Option<&Call>,
+    ) -> Result<Room<'_, ()>, Closed> {
+        let _waiting = call.map(|call| self.waits.enter(call.info(), CallWait::Room));
+        let _held_up = call.is_none().then(|| self.waits.hold_up(ReceiverWait::Room));
+        self.queue.reserve(len).await
+    }
+
     /// Queues a Response that carries a failure, waiting for room.
-    pub(super) async fn send_status(&self, stream_id: u32, status: &Status) {
+    pub(super) async fn send_status(&self, stream_id: u32, status: &Status, call: Option<&Call>) {
         let response = |data| Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
         let data = match status.raw_code() {
             // A Response of code 0 would be a success.
@@ -67,7 +90,7 @@ impl Connection {
             _ => encode_status(status),
         };
         match response(&data[..]) {
-            Ok(frame) => self.send(&frame).await,
+            Ok(frame) => self.send(&frame, call).await,
             Err(_) => {
                 let short = Status::new(
                     Code::ResourceExhausted,
@@ -75,7 +98,7 @@ impl Connection {
                 );
                 let data = encode_status(&short);
                 let frame = response(&data[..]).expect("a short status fits into a frame");
-                self.send(&frame).await;
+                self.send(&frame, call).await;
             }
         }
     }
@@ -92,15 +115,22 @@ impl Connection {
 
     /// Time during which the client does not read what it is sent does not count against handlers.
     async fn enter(&self, own: &Gate, all: &Gate, load: Load) -> bool {
-        let stall_timeout = self.stall_timeout();
-        if !own.enter(load, stall_timeout, || self.queue.is_full()).await {
+        if !self.pass(own, load).await {
             return false;
         }
-        if !all.enter(load, stall_timeout, || self.queue.is_full()).await {
+        if !self.pass(all, load).await {
             own.leave(load);
             return false;
         }
         true
+    }
+
+    async fn pass(&self, gate: &Gate, load: Load) -> bool {
+        if gate.try_enter(load) {
+            return true;
+        }
+        let _held_up = self.waits.hold_up(ReceiverWait::Admission);
+        gate.enter(load, self.stall_timeout(), || self.queue.is_full()).await
     }
 
     /// Counts a message that came with its Request, which has been let in.
@@ -127,6 +157,21 @@ impl Connection {
         self.server.config.stall_timeout
     }
 
+    /// What the connection is doing at this moment.
+    pub(super) fn snapshot(&self) -> ConnectionSnapshot {
+        let open: Vec<_> = lock(&self.table).handles().cloned().collect();
+        let limit = self.server.config.max_calls_per_connection;
+        ConnectionSnapshot {
+            id: self.id,
+            peer: self.peer,
+            age: self.accepted.elapsed(),
+            calls_in_flight: Fill { used: self.calls.load().calls, limit },
+            queue: self.queue.snapshot(self.waits.total()),
+            receiver: self.waits.receiver(),
+            calls: merge_calls(open.iter().map(|call| call.snapshot()), self.waits.callers()),
+        }
+    }
+
     /// Waits until the server drains and every call of this connection is answered, answers
     /// written.
     async fn drained(&self) {
@@ -135,7 +180,7 @@ impl Connection {
             self.calls.no_calls().await;
             self.queue.flushed().await;
             // A call that came in before the drain may have been admitted meanwhile.
-            if self.calls.calls() == 0 {
+            if self.calls.load().calls == 0 {
                 return;
             }
         }
@@ -143,7 +188,7 @@ impl Connection {
 }
 
 /// Serves one connection until the client goes away, the server has drained, or this is dropped.
-pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
+pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let config = &server.config;
     let connection = Arc::new(Connection {
         peer: io.peer,
@@ -155,14 +200,20 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection) {
         }),
         inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes_per_connection }),
         stalls: Stalls::default(),
+        waits: Waits::default(),
+        id,
+        accepted: Instant::now(),
         server,
     });
     let sending = connection.clone();
     let mut sender = tokio::spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
-        let _ = sender::run(io.writer, &sending.queue, |_, _| {}).await;
+        if let Err(error) = sender::run(io.writer, &sending.queue, |_, _| {}).await {
+            tracing::debug!(connection = id, "writing to the client failed: {error}");
+        }
     });
-    connection.server.connections.fetch_add(1, Relaxed);
+    lock(&connection.server.connections).insert(id, Arc::downgrade(&connection));
+    tracing::debug!("connection accepted");
     let ending = Ending { connection, sender: sender.abort_handle() };
     let connection = &ending.connection;
     tokio::select! {
@@ -181,12 +232,13 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.connection.server.connections.fetch_sub(1, Relaxed);
+        lock(&self.connection.server.connections).remove(&self.connection.id);
+        tracing::debug!(duration = ?self.connection.accepted.elapsed(), "connection ended");
         self.connection.queue.close();
         self.sender.abort();
         let calls: Vec<_> = lock(&self.connection.table).drain().collect();
         for call in calls {
-            call.note_end();
+            call.note_end(Code::Cancelled);
             call.cancel();
         }
     }

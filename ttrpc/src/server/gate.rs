@@ -139,9 +139,9 @@ impl Gate {
         }
     }
 
-    /// Calls in flight.
-    pub(super) fn calls(&self) -> usize {
-        Load::unpack(self.inside.load(SeqCst)).calls
+    /// What is in flight.
+    pub(super) fn load(&self) -> Load {
+        Load::unpack(self.inside.load(SeqCst))
     }
 
     /// Waits until no call is in flight.
@@ -150,7 +150,7 @@ impl Gate {
         loop {
             let mut left = pin!(self.left.notified());
             left.as_mut().enable();
-            if self.calls() == 0 {
+            if self.load().calls == 0 {
                 return;
             }
             left.await;
@@ -183,7 +183,7 @@ mod tests {
         assert!(gate.try_enter(CALL));
         assert!(!gate.try_enter(CALL));
         gate.leave(CALL);
-        assert_eq!(gate.calls(), 0);
+        assert_eq!(gate.load().calls, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -46,17 +46,27 @@ mod shutdown;
 mod stream;
 
 use std::{
+    collections::BTreeMap,
     future::Future,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
-use crate::{Error, ServerConfig, transport::io};
+use crate::{
+    Error, ServerConfig,
+    snapshot::{Fill, ServerSnapshot},
+    transport::{io, lock},
+};
 use accept::Listeners;
 pub use builder::ServerBuilder;
+use connection::Connection;
 pub use context::Context;
 use gate::{Gate, Load};
 pub use peer::{Peer, PeerPolicy};
@@ -81,7 +91,9 @@ struct Shared {
     calls: Gate,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Gate,
-    connections: AtomicUsize,
+    /// Those that are open, by their numbers.
+    connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
+    connections_so_far: AtomicU64,
     /// The tasks of all handlers.
     handlers: TaskTracker,
     lifecycle: Lifecycle,
@@ -105,8 +117,29 @@ impl Shared {
         policy: Option<&PeerPolicy>,
         connections: &mut JoinSet<()>,
     ) {
-        if policy.is_none_or(|policy| policy.allows(connection.peer)) {
-            connections.spawn(connection::serve(self.clone(), connection));
+        let peer = connection.peer;
+        if !policy.is_none_or(|policy| policy.allows(peer)) {
+            tracing::warn!(?peer, "the policy refuses a connection");
+            return;
+        }
+        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        let span = tracing::debug_span!("connection", id, ?peer);
+        connections.spawn(connection::serve(self.clone(), connection, id).instrument(span));
+    }
+
+    /// What the server is doing at this moment.
+    fn snapshot(&self) -> ServerSnapshot {
+        let connections: Vec<_> =
+            lock(&self.connections).values().filter_map(Weak::upgrade).collect();
+        let (calls, inboxes) = (self.calls.load(), self.inboxes.load());
+        ServerSnapshot {
+            state: self.lifecycle.snapshot(),
+            handler_tasks: self.handlers.len(),
+            calls: Fill { used: calls.calls, limit: self.config.max_calls },
+            request_bytes: Fill { used: calls.bytes, limit: self.config.request_bytes },
+            inbox_bytes: Fill { used: inboxes.bytes, limit: self.config.inbox_bytes },
+            max_connections: self.config.max_connections,
+            connections: connections.iter().map(|connection| connection.snapshot()).collect(),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::{
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
+    snapshot::ReceiverWait,
     transport::{inbox::InboxLimits, lock, queue::Closed, reader::FrameReader},
 };
 
@@ -44,6 +45,7 @@ pub(super) async fn run(connection: &Arc<Connection>, io: impl AsyncRead + Unpin
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     if connection.queue.is_full() {
+        let _held_up = connection.waits.hold_up(ReceiverWait::Room);
         return connection.queue.has_room().await;
     }
     Ok(())
@@ -56,12 +58,16 @@ async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Dec
         ServerEvent::Open => open(connection, header, decoder).await,
         ServerEvent::Data(call, event) => deliver(connection, &call, event, decoder).await,
         ServerEvent::Refuse(violation, ended) => {
+            let status = Status::invalid_argument(violation.to_string());
+            tracing::warn!(
+                stream_id = header.stream_id,
+                "the client broke the protocol: {violation}"
+            );
             if let Some(call) = ended {
-                call.note_end();
+                call.note_end(status.code());
                 call.cancel();
             }
-            let status = Status::invalid_argument(violation.to_string());
-            connection.send_status(header.stream_id, &status).await;
+            connection.send_status(header.stream_id, &status, None).await;
         }
         ServerEvent::Ignore => {}
     }
@@ -75,8 +81,9 @@ async fn open(connection: &Arc<Connection>, header: Header, decoder: &mut Decode
         None => Payload::borrowed(decoder.data()),
     };
     if let Err(status) = try_open(connection, header, data).await {
+        tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
-        connection.send_status(header.stream_id, &status).await;
+        connection.send_status(header.stream_id, &status, None).await;
     }
 }
 
@@ -98,7 +105,8 @@ async fn try_open(
         nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
     };
     // The time that the call waits to be admitted is part of its time.
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let started = Instant::now();
+    let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
     let load = Load { calls: 1, bytes: data.bytes().len() };
     if !connection.enter_call(load).await {
         return Err(Status::resource_exhausted(
@@ -115,6 +123,7 @@ async fn try_open(
         method: method.name,
         metadata: request.metadata,
         timeout,
+        started,
         deadline,
     };
     let call = Arc::new(Call::new(connection.clone(), head));
@@ -152,10 +161,10 @@ async fn deliver(
         && let Err(status) = push(connection, call, decoder).await
     {
         if lock(&connection.table).remove(call.stream_id).is_some() {
-            call.note_end();
+            call.note_end(status.code());
             connection.leave_inbox(call.inbox.fail(status.clone()));
             call.cancel();
-            connection.send_status(call.stream_id, &status).await;
+            connection.send_status(call.stream_id, &status, None).await;
         }
         return;
     }
@@ -175,10 +184,14 @@ async fn push(
     let bytes = decoder.data().len();
     let (stalls, stall_timeout) = (&connection.stalls, connection.stall_timeout());
     let is_paused = || connection.queue.is_full();
-    if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
-        return Err(Status::resource_exhausted(
-            "the stream's inbox is full and its handler takes nothing",
-        ));
+    if !call.inbox.has_room(bytes, limits) {
+        let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
+        if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
+            tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
+            return Err(Status::resource_exhausted(
+                "the stream's inbox is full and its handler takes nothing",
+            ));
+        }
     }
     if !connection.enter_inbox(bytes).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
@@ -203,13 +216,13 @@ async fn refuse_oversized(connection: &Connection, header: Header) {
         ServerEvent::Data(..) => lock(&connection.table).remove(header.stream_id),
         ServerEvent::Refuse(_, ended) => ended,
     };
-    if let Some(call) = ended {
-        call.note_end();
-        call.cancel();
-    }
     let status = Status::resource_exhausted(format!(
         "a frame of {} bytes is longer than {MAX_DATA_LEN}",
         header.data_len
     ));
-    connection.send_status(header.stream_id, &status).await;
+    if let Some(call) = ended {
+        call.note_end(status.code());
+        call.cancel();
+    }
+    connection.send_status(header.stream_id, &status, None).await;
 }

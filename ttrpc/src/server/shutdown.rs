@@ -1,11 +1,6 @@
 //! The life of a server, from the first connection to the last.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
@@ -13,6 +8,10 @@ use tokio::{
 };
 
 use super::Shared;
+use crate::{
+    snapshot::{ServerSnapshot, ServerState, time_until},
+    transport::lock,
+};
 
 /// Where a server is in its life. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -39,6 +38,15 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
+    pub(super) fn snapshot(&self) -> ServerState {
+        match self.phase() {
+            Phase::Idle => ServerState::Idle,
+            Phase::Running => ServerState::Serving,
+            Phase::Draining(limit) => ServerState::Draining(time_until(limit)),
+            Phase::Done => ServerState::Ended,
+        }
+    }
+
     pub(super) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
@@ -152,14 +160,20 @@ impl ServerHandle {
         self.shared.lifecycle.wait(|phase| *phase == Phase::Done).await;
     }
 
+    /// What the server, its connections and its calls are waiting for at this moment. It takes a few
+    /// locks one after another and may be made under load.
+    pub fn snapshot(&self) -> ServerSnapshot {
+        self.shared.snapshot()
+    }
+
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Relaxed)
+        lock(&self.shared.connections).len()
     }
 
     /// Calls in flight on all connections.
     pub fn calls_in_flight(&self) -> usize {
-        self.shared.calls.calls()
+        self.shared.calls.load().calls
     }
 
     /// Tasks of handlers that have not ended.

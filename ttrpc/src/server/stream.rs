@@ -126,7 +126,7 @@ impl<Resp: Message> StreamSender<Resp> {
         let room = match queue.try_reserve(frame.len()).map_err(|_| over())? {
             Some(room) => room,
             None => tokio::select! {
-                room = queue.reserve(frame.len()) => room.map_err(|_| over())?,
+                room = call.connection.reserve(frame.len(), Some(call)) => room.map_err(|_| over())?,
                 () = call.cancelled() => return Err(over()),
             },
         };

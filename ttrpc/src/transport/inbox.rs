@@ -53,7 +53,7 @@ impl Inbox {
     /// Whether a message of this many bytes has room, or would be dropped since nobody waits for it
     /// any more. A message longer than the limit in bytes has room in an empty inbox, else it could
     /// never be received. Room stays until the producer uses it.
-    fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
+    pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
         let state = lock(&self.state);
         state.messages.is_empty()
             || state.is_closed()
@@ -70,9 +70,6 @@ impl Inbox {
         stall_timeout: Duration,
         is_paused: impl Fn() -> bool,
     ) -> bool {
-        if self.has_room(bytes, limits) {
-            return true;
-        }
         if stalls.stood_still_since(lock(&self.state).moved_at) {
             return false;
         }
@@ -165,6 +162,12 @@ impl Inbox {
     /// How the stream ended, if it has.
     pub(crate) fn end_status(&self) -> Option<Result<(), Status>> {
         lock(&self.state).end.clone()
+    }
+
+    /// Messages that are not taken, their bytes, and whether the consumer waits for the next one.
+    pub(crate) fn fill(&self) -> (usize, usize, bool) {
+        let state = lock(&self.state);
+        (state.messages.len(), state.bytes, state.consumer.is_some())
     }
 
     /// The next message, for the one consumer: `Ok(None)` at a good end, and from then on.

@@ -31,6 +31,7 @@ pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod sender;
 pub(crate) mod stall;
+pub(crate) mod waits;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

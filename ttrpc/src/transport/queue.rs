@@ -16,11 +16,16 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Poll, Waker},
+    time::Duration,
 };
 
-use tokio::sync::{Semaphore, TryAcquireError};
+use tokio::{
+    sync::{Semaphore, TryAcquireError},
+    time::Instant,
+};
 
 use super::lock;
+use crate::snapshot::{Fill, QueueSnapshot};
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 const SHARED_FRAME_LEN: usize = 16 << 10;
@@ -109,12 +114,22 @@ impl<M> Chunk<M> {
 /// The queue. `M` is what a producer may attach to a frame for the sender to look at.
 #[derive(Debug)]
 pub(crate) struct Queue<M> {
+    max_frames: usize,
     max_bytes: usize,
     free_frames: Semaphore,
     free_bytes: Semaphore,
     state: Mutex<State<M>>,
     /// Tasks that have been woken and are about to push; see [`Queue::announce`].
     about_to_push: AtomicUsize,
+    blocked: Mutex<Blocked>,
+}
+
+/// For how long the socket has been full.
+#[derive(Debug, Default)]
+struct Blocked {
+    since: Option<Instant>,
+    /// Without the time since `since`.
+    total: Duration,
 }
 
 #[derive(Debug)]
@@ -135,6 +150,7 @@ impl<M> Queue<M> {
         let max_frames = max_frames.clamp(1, Semaphore::MAX_PERMITS);
         let max_bytes = max_bytes.clamp(1, u32::MAX as usize);
         Queue {
+            max_frames,
             max_bytes,
             free_frames: Semaphore::new(max_frames),
             free_bytes: Semaphore::new(max_bytes),
@@ -147,6 +163,7 @@ impl<M> Queue<M> {
                 idle_waiters: Vec::new(),
             }),
             about_to_push: AtomicUsize::new(0),
+            blocked: Mutex::default(),
         }
     }
 
@@ -286,6 +303,39 @@ impl<M> Queue<M> {
         }
     }
 
+    /// The sender found the socket full, or no longer so.
+    pub(crate) fn note_blocked(&self, is_blocked: bool) {
+        let mut blocked = lock(&self.blocked);
+        if let Some(since) = blocked.since.take() {
+            blocked.total += since.elapsed();
+        }
+        blocked.since = is_blocked.then(Instant::now);
+    }
+
+    /// How full the queue is. `waited_total` is for the connection to add.
+    pub(crate) fn snapshot(&self, waited_total: Duration) -> QueueSnapshot {
+        let fill = |limit: usize, free: &Semaphore| Fill {
+            used: limit.saturating_sub(free.available_permits()),
+            limit,
+        };
+        let blocked = lock(&self.blocked);
+        let now = blocked.since.map(|since| since.elapsed());
+        QueueSnapshot {
+            frames: fill(self.max_frames, &self.free_frames),
+            bytes: fill(self.max_bytes, &self.free_bytes),
+            blocked: now,
+            blocked_total: blocked.total + now.unwrap_or_default(),
+            waited_total,
+        }
+    }
+
+    /// Looks at the tags of all frames that the sender has not taken.
+    pub(crate) fn map_tags<R>(&self, map: impl FnMut(&M) -> Option<R>) -> Vec<R> {
+        let state = lock(&self.state);
+        let marks = state.chunks.iter().flat_map(|chunk| &chunk.marks);
+        marks.map(|mark| &mark.tag).filter_map(map).collect()
+    }
+
     /// Waits until every frame has been written.
     pub(crate) async fn flushed(&self) {
         poll_fn(|cx| {
@@ -304,6 +354,7 @@ impl<M> Queue<M> {
     pub(crate) fn close(&self) -> VecDeque<Chunk<M>> {
         self.free_frames.close();
         self.free_bytes.close();
+        self.note_blocked(false);
         let mut state = lock(&self.state);
         state.is_closed = true;
         let wakers: Vec<_> = state.idle_waiters.drain(..).collect();

@@ -28,14 +28,17 @@ pub(crate) async fn run<M>(
     while let Some(chunks) = queue.take().await {
         let mut batch = Batch { chunks, written: 0, queue };
         batch.stamp(&mut stamp);
-        let mut was_blocked = false;
+        let mut is_blocked = false;
         poll_fn(|cx| {
-            if std::mem::replace(&mut was_blocked, false) {
+            if is_blocked {
                 // While the socket was full, callers may have given up on what has not begun.
                 batch.stamp(&mut stamp);
             }
             let result = batch.poll_write(&mut io, cx);
-            was_blocked = result.is_pending();
+            if result.is_pending() != is_blocked {
+                is_blocked = !is_blocked;
+                queue.note_blocked(is_blocked);
+            }
             result
         })
         .await?;

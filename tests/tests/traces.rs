@@ -1,0 +1,75 @@
+//! Traces tell what happened. One test, since a subscriber changes what other threads trace.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tracing_subscriber::fmt::MakeWriter;
+use ttrpc::{ClientConfig, ServerConfig};
+use ttrpc_tests::{conformance::*, harness::*};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a subscriber wrote.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        self.clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn traces_tell_of_connections_calls_outcomes_and_waits() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+
+    let config = ClientConfig { send_queue_frames: 1, ..ClientConfig::default() };
+    let (server, client, conformance) = connected(config, ServerConfig::default(), 4096);
+    let large = || tokio::spawn(conformance.echo(echo_request(vec![0; 10_000])).into_future());
+    for call in [large(), large(), large()] {
+        call.await.unwrap().unwrap();
+    }
+    let fail = FailRequest { code: code::INVALID_ARGUMENT, ..FailRequest::default() };
+    conformance.fail(fail).await.unwrap_err();
+    conformance.wait(key("a")).timeout(SECOND).await.unwrap_err();
+    drop((client, conformance));
+    eventually("the connection ends", || server.handle.connections() == 0).await;
+    server.is_idle().await;
+
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let has_line = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|p| line.contains(p)));
+    for parts in [
+        &["connection{id=1", "connection accepted"][..],
+        &["connection{id=1", "call{stream_id=", "method=\"Echo\"", "call ended", "code=Ok"],
+        &["ttrpc::client", "method=\"Echo\"", "call ended", "code=Ok", "duration="],
+        &["ttrpc::client", "method=\"Fail\"", "code=InvalidArgument"],
+        &["ttrpc::client", "method=\"Wait\"", "code=DeadlineExceeded", "duration=1"],
+        &["connection{id=1", "method=\"Wait\"", "code=DeadlineExceeded"],
+        &["method=\"Echo\"", "waited ", "room in the send queue"],
+        &["connection{id=1", "connection ended", "duration="],
+    ] {
+        assert!(has_line(parts), "a line with {parts:?} in:\n{log}");
+    }
+}

@@ -1,0 +1,361 @@
+//! What a client or a server is doing at this moment, as a value that prints well.
+//!
+//! [`Client::snapshot`](crate::Client::snapshot) and
+//! [`ServerHandle::snapshot`](crate::server::ServerHandle::snapshot) make one. It answers the question
+//! that is asked of a process which seems to hang: who waits for whom, and since when. Print it on a
+//! signal, in a debug endpoint, or when a watchdog barks:
+//!
+//! ```text
+//! server: serving, 1/16384 connections, 2 handler tasks
+//!   calls 2/16384, request bytes 174/268435456, inbox bytes 0/268435456
+//!   connection 1 of uid 0, pid 4711: open for 12.0s, 2/1024 calls
+//!     send queue 1024/1024 frames, 81920/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
+//!     the receiver is held up for 3.0s by the full send queue
+//!     #5 tasks.v1.Tasks/Wait: 11.9s, its handler runs
+//!     #7 tasks.v1.Tasks/Logs: 3.2s of 5s, waits for room in the send queue
+//! ```
+//!
+//! Making one locks each connection's parts one at a time and briefly: it may be made under load.
+//! Since they are not locked together, a call that moves meanwhile may be missing or be shown where it
+//! was.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{ConnectionError, server::Peer, transport::waits::CallInfo};
+
+/// How full something is, and its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// What is taken.
+    pub used: usize,
+    /// The limit from the configuration.
+    pub limit: usize,
+}
+
+/// A connection's outgoing queue, and the socket that it empties into.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueueSnapshot {
+    /// Frames that are not yet written.
+    pub frames: Fill,
+    /// Their bytes.
+    pub bytes: Fill,
+    /// How long the socket has refused to take more, if it does now: the peer does not read.
+    pub blocked: Option<Duration>,
+    /// How long it has in all.
+    pub blocked_total: Duration,
+    /// How long calls have waited for room in the queue, or for a place, in sum.
+    pub waited_total: Duration,
+}
+
+/// What a call is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallWait {
+    /// Client: one of [`max_calls`](crate::ClientConfig::max_calls) places.
+    Place,
+    /// Room in the send queue, for a request, a message or a reply.
+    Room,
+    /// Client: its Request is in the queue, and the sender's turn.
+    Sender,
+    /// Client: the server's answer. The Request is written or being written.
+    Reply,
+    /// A message from the other side of its stream.
+    Message,
+    /// The consumer of the messages that have arrived: the program takes none at this moment.
+    Consumer,
+    /// Server: its handler, which runs or waits for something of its own.
+    Handler,
+}
+
+/// What holds a receiver up. While it is, nothing that arrives on the connection is acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReceiverWait {
+    /// Server: the send queue is full; the client does not read what it is sent.
+    Room,
+    /// Server: calls or bytes in flight are at their limit.
+    Admission,
+    /// The inbox of this stream is full, and its consumer takes nothing at this moment.
+    Stream(u32),
+}
+
+/// A receiver that is held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldUp {
+    /// By what.
+    pub by: ReceiverWait,
+    /// For how long so far.
+    pub duration: Duration,
+}
+
+/// One call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CallSnapshot {
+    /// The full name of the service.
+    pub service: &'static str,
+    /// The method.
+    pub method: &'static str,
+    /// `None` while the Request is not written.
+    pub stream_id: Option<u32>,
+    /// Time since the call began.
+    pub age: Duration,
+    /// The time that the call has in all, if it has a deadline.
+    pub timeout: Option<Duration>,
+    /// What it is waiting for.
+    pub wait: CallWait,
+    /// Messages that have arrived on its stream and are not taken.
+    pub inbox_messages: usize,
+    /// Their bytes.
+    pub inbox_bytes: usize,
+}
+
+/// A client's connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientSnapshot {
+    /// Why the connection ended, if it has.
+    pub close_reason: Option<ConnectionError>,
+    /// The outgoing queue.
+    pub queue: QueueSnapshot,
+    /// What holds the receiver up; usually nothing.
+    pub receiver: Option<HeldUp>,
+    /// The calls in flight: those with a stream id by their ids, then those without.
+    pub calls: Vec<CallSnapshot>,
+}
+
+/// Where a server is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerState {
+    /// Not served yet.
+    Idle,
+    /// Accepts connections and calls.
+    Serving,
+    /// Accepts nothing and lets calls finish for this long at most.
+    Draining(Duration),
+    /// Ended.
+    Ended,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerSnapshot {
+    /// Where it is in its life.
+    pub state: ServerState,
+    /// Tasks of handlers. More than calls in flight: handlers that go on after their calls have ended.
+    pub handler_tasks: usize,
+    /// Calls in flight on all connections. A call is counted until its handler has ended.
+    pub calls: Fill,
+    /// Bytes of their Requests.
+    pub request_bytes: Fill,
+    /// Bytes of stream messages that handlers have not taken.
+    pub inbox_bytes: Fill,
+    /// The limit on connections.
+    pub max_connections: usize,
+    /// The connections, oldest first.
+    pub connections: Vec<ConnectionSnapshot>,
+}
+
+/// One connection of a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConnectionSnapshot {
+    /// Counts the server's connections, from 1; the same in traces.
+    pub id: u64,
+    /// The peer's credentials.
+    pub peer: Option<Peer>,
+    /// Time since the connection was accepted.
+    pub age: Duration,
+    /// Calls in flight. A call is counted until its handler has ended.
+    pub calls_in_flight: Fill,
+    /// The outgoing queue.
+    pub queue: QueueSnapshot,
+    /// What holds the receiver up; usually nothing.
+    pub receiver: Option<HeldUp>,
+    /// The calls that are not answered, or whose answer waits for room, by their stream ids.
+    pub calls: Vec<CallSnapshot>,
+}
+
+impl CallSnapshot {
+    pub(crate) fn new(call: CallInfo, wait: CallWait, (messages, bytes): (usize, usize)) -> Self {
+        CallSnapshot {
+            service: call.service,
+            method: call.method,
+            stream_id: call.stream_id,
+            age: call.started.elapsed(),
+            timeout: call.deadline.map(|deadline| deadline - call.started),
+            wait,
+            inbox_messages: messages,
+            inbox_bytes: bytes,
+        }
+    }
+}
+
+/// Puts together what the table knows of a connection's calls and who waits inside of the library,
+/// which is the more exact of the two.
+pub(crate) fn merge_calls(
+    calls: impl IntoIterator<Item = CallSnapshot>,
+    waiting: impl IntoIterator<Item = (CallInfo, CallWait)>,
+) -> Vec<CallSnapshot> {
+    let mut sent = BTreeMap::new();
+    let mut not_sent = Vec::new();
+    for call in calls {
+        match call.stream_id {
+            Some(id) => drop(sent.insert(id, call)),
+            None => not_sent.push(call),
+        }
+    }
+    for (info, wait) in waiting {
+        let new = || CallSnapshot::new(info, wait, (0, 0));
+        match info.stream_id {
+            Some(id) => sent.entry(id).or_insert_with(new).wait = wait,
+            None => not_sent.push(new()),
+        }
+    }
+    sent.into_values().chain(not_sent).collect()
+}
+
+/// How long until this moment; zero if it has passed.
+pub(crate) fn time_until(moment: Instant) -> Duration {
+    moment.saturating_duration_since(Instant::now())
+}
+
+impl fmt::Display for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.used, self.limit)
+    }
+}
+
+impl fmt::Display for CallWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CallWait::Place => "a place among the calls in flight",
+            CallWait::Room => "room in the send queue",
+            CallWait::Sender => "its turn to be written",
+            CallWait::Reply => "its reply",
+            CallWait::Message => "a message",
+            CallWait::Consumer => "its consumer",
+            CallWait::Handler => "its handler",
+        })
+    }
+}
+
+impl fmt::Display for ReceiverWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReceiverWait::Room => f.write_str("the full send queue"),
+            ReceiverWait::Admission => f.write_str("the limits on what is in flight"),
+            ReceiverWait::Stream(id) => write!(f, "the full inbox of stream {id}"),
+        }
+    }
+}
+
+impl fmt::Display for HeldUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the receiver is held up for {:.1?} by {}", self.duration, self.by)
+    }
+}
+
+impl fmt::Display for QueueSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "send queue {} frames, {} bytes; ", self.frames, self.bytes)?;
+        match self.blocked {
+            Some(now) => write!(f, "socket full for {now:.1?}")?,
+            None => f.write_str("socket not full")?,
+        }
+        let (blocked, waited) = (self.blocked_total, self.waited_total);
+        write!(f, " ({blocked:.1?} in all); calls waited {waited:.1?} in all")
+    }
+}
+
+impl fmt::Display for CallSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.stream_id {
+            Some(id) => write!(f, "#{id} ")?,
+            None => f.write_str("(not sent) ")?,
+        }
+        write!(f, "{}/{}: {:.1?}", self.service, self.method, self.age)?;
+        if let Some(timeout) = self.timeout {
+            write!(f, " of {timeout:?}")?;
+        }
+        match self.wait {
+            CallWait::Handler => f.write_str(", its handler runs")?,
+            wait => write!(f, ", waits for {wait}")?,
+        }
+        if self.inbox_messages > 0 {
+            write!(f, ", {} messages ({} bytes) not taken", self.inbox_messages, self.inbox_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ClientSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.close_reason {
+            Some(reason) => write!(f, "client: closed, {reason}")?,
+            None => f.write_str("client: connected")?,
+        }
+        write!(f, ", {} calls in flight\n  {}", self.calls.len(), self.queue)?;
+        fmt_rest(f, "  ", self.receiver, &self.calls)
+    }
+}
+
+impl fmt::Display for ServerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerState::Idle => f.write_str("not served yet"),
+            ServerState::Serving => f.write_str("serving"),
+            ServerState::Draining(left) => write!(f, "shutting down, {left:.1?} left"),
+            ServerState::Ended => f.write_str("ended"),
+        }
+    }
+}
+
+impl fmt::Display for ServerSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connections = Fill { used: self.connections.len(), limit: self.max_connections };
+        write!(f, "server: {}, {connections} connections", self.state)?;
+        write!(f, ", {} handler tasks\n  calls {}", self.handler_tasks, self.calls)?;
+        write!(f, ", request bytes {}, inbox bytes {}", self.request_bytes, self.inbox_bytes)?;
+        for connection in &self.connections {
+            write!(f, "\n  {connection}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ConnectionSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.id)?;
+        if let Some(peer) = self.peer {
+            write!(f, " of uid {}", peer.uid)?;
+            if let Some(pid) = peer.pid {
+                write!(f, ", pid {pid}")?;
+            }
+        }
+        write!(f, ": open for {:.1?}, {} calls", self.age, self.calls_in_flight)?;
+        write!(f, "\n    {}", self.queue)?;
+        fmt_rest(f, "    ", self.receiver, &self.calls)
+    }
+}
+
+fn fmt_rest(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    receiver: Option<HeldUp>,
+    calls: &[CallSnapshot],
+) -> fmt::Result {
+    if let Some(held_up) = receiver {
+        write!(f, "\n{indent}{held_up}")?;
+    }
+    for call in calls {
+        write!(f, "\n{indent}{call}")?;
+    }
+    Ok(())
+}
