@@ -6,7 +6,7 @@
 //! signal, in a debug endpoint, or when a watchdog barks:
 //!
 //! ```text
-//! server: serving, 1/16384 connections, 2 handler tasks
+//! server: serving, 1/16384 connections
 //!   calls 2/16384, request bytes 174/268435456, inbox bytes 0/268435456
 //!   connection 1 of uid 0, pid 4711: open for 12.0s, 2/1024 calls
 //!     send queue 1024/1024 frames, 81920/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
@@ -148,9 +148,8 @@ pub enum ServerState {
 pub struct ServerSnapshot {
     /// Where it is in its life.
     pub state: ServerState,
-    /// Tasks of handlers. More than calls in flight: handlers that go on after their calls have ended.
-    pub handler_tasks: usize,
-    /// Calls in flight on all connections. A call is counted until its handler has ended.
+    /// Calls in flight on all connections. A call is counted until its handler has ended, which may
+    /// be later than its answer: then it is not among the calls of its connection any more.
     pub calls: Fill,
     /// Bytes of their Requests.
     pub request_bytes: Fill,
@@ -321,7 +320,7 @@ impl fmt::Display for ServerSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let connections = Fill { used: self.connections.len(), limit: self.max_connections };
         write!(f, "server: {}, {connections} connections", self.state)?;
-        write!(f, ", {} handler tasks\n  calls {}", self.handler_tasks, self.calls)?;
+        write!(f, "\n  calls {}", self.calls)?;
         write!(f, ", request bytes {}, inbox bytes {}", self.request_bytes, self.inbox_bytes)?;
         for connection in &self.connections {
             write!(f, "\n  {connection}")?;

@@ -117,8 +117,15 @@ impl fmt::Display for Code {
 /// assert_eq!(status.code(), Code::NotFound);
 /// assert_eq!(status.to_string(), "NOT_FOUND: no container with id c1");
 /// ```
+///
+/// As small as a pointer, so that results which may carry one are small; clones share it.
 #[derive(Clone)]
 pub struct Status {
+    parts: Arc<Parts>,
+}
+
+#[derive(Clone)]
+struct Parts {
     code: i32,
     message: String,
     details: Vec<Any>,
@@ -132,33 +139,33 @@ impl Status {
     }
 
     pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
-        Status { code, message, details, source: None }
+        Status { parts: Arc::new(Parts { code, message, details, source: None }) }
     }
 
     /// The code; [`Code::Unknown`] if the number is none of gRPC's.
     pub fn code(&self) -> Code {
-        Code::from_i32(self.code)
+        Code::from_i32(self.parts.code)
     }
 
     /// The code's number as it travels, also where it is none of gRPC's.
     pub fn raw_code(&self) -> i32 {
-        self.code
+        self.parts.code
     }
 
     /// The message.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.parts.message
     }
 
     /// The details, each a protobuf message with its type's URL.
     pub fn details(&self) -> &[Any] {
-        &self.details
+        &self.parts.details
     }
 
     /// Adds a detail of any type.
     #[must_use]
     pub fn with_detail(mut self, detail: Any) -> Self {
-        self.details.push(detail);
+        Arc::make_mut(&mut self.parts).details.push(detail);
         self
     }
 
@@ -170,13 +177,13 @@ impl Status {
 
     /// The first detail of type `M`, unpacked; `None` where there is none that decodes.
     pub fn find_detail<M: Message + Name + Default>(&self) -> Option<M> {
-        self.details.iter().find_map(|detail| detail.to_msg().ok())
+        self.parts.details.iter().find_map(|detail| detail.to_msg().ok())
     }
 
     /// Keeps the cause. It is not sent to the peer.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Arc<dyn error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        Arc::make_mut(&mut self.parts).source = Some(source.into());
         self
     }
 
@@ -235,11 +242,13 @@ constructors! {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.code() {
-            Code::Unknown if self.code != Code::Unknown as i32 => write!(f, "code {}", self.code)?,
+            Code::Unknown if self.parts.code != Code::Unknown as i32 => {
+                write!(f, "code {}", self.parts.code)?
+            }
             code => write!(f, "{code}")?,
         }
-        if !self.message.is_empty() {
-            write!(f, ": {}", self.message)?;
+        if !self.parts.message.is_empty() {
+            write!(f, ": {}", self.parts.message)?;
         }
         Ok(())
     }
@@ -248,14 +257,14 @@ impl fmt::Display for Status {
 impl fmt::Debug for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Status");
-        debug.field("code", &self.code()).field("message", &self.message);
-        if self.code() as i32 != self.code {
-            debug.field("raw_code", &self.code);
+        debug.field("code", &self.code()).field("message", &self.parts.message);
+        if self.code() as i32 != self.parts.code {
+            debug.field("raw_code", &self.parts.code);
         }
-        if !self.details.is_empty() {
-            debug.field("details", &self.details);
+        if !self.parts.details.is_empty() {
+            debug.field("details", &self.parts.details);
         }
-        if let Some(source) = &self.source {
+        if let Some(source) = &self.parts.source {
             debug.field("source", source);
         }
         debug.finish()
@@ -264,14 +273,15 @@ impl fmt::Debug for Status {
 
 impl error::Error for Status {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.parts.source.as_deref().map(|source| source as _)
     }
 }
 
 /// Equal when code, message and details are; the local cause does not count.
 impl PartialEq for Status {
     fn eq(&self, other: &Self) -> bool {
-        (self.code, &self.message, &self.details) == (other.code, &other.message, &other.details)
+        let (own, others) = (&*self.parts, &*other.parts);
+        own.code == others.code && own.message == others.message && own.details == others.details
     }
 }
 

@@ -173,9 +173,9 @@ impl Stage {
         let (Caller::Library(client), Some(server)) = (&*caller, server) else {
             unreachable!("only the library is asked to end cleanly");
         };
-        let left = || [client.calls_in_flight(), server.calls_in_flight(), server.handler_tasks()];
+        let left = || [client.calls_in_flight(), server.calls_in_flight()];
         let settled = async {
-            while left() != [0; 3] {
+            while left() != [0; 2] {
                 sleep(Duration::from_millis(1)).await;
             }
         };

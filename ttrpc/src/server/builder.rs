@@ -10,7 +10,6 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixStream,
 };
-use tokio_util::task::TaskTracker;
 
 use super::{
     EndsWithThis, Gate, Lifecycle, Listeners, Load, PeerPolicy, Server, Service, Services, Shared,
@@ -99,7 +98,6 @@ impl ServerBuilder {
             services: self.services,
             connections: Mutex::default(),
             connections_so_far: AtomicU64::new(0),
-            handlers: TaskTracker::new(),
             lifecycle: Lifecycle::default(),
             config,
         };

@@ -4,18 +4,19 @@
 //! the last frame, and nothing is sent on the stream after that.
 
 use std::{
-    future::{Future, pending, poll_fn},
+    future::{Future, pending},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
-    task::{self, Poll},
+    task::{self, Poll, ready},
     time::Duration,
 };
 
 use bytes::Buf;
+use pin_project_lite::pin_project;
 use prost::Message;
 use tokio::{
     sync::Notify,
@@ -53,6 +54,8 @@ pub(crate) struct Call {
     pub(super) inbox: Inbox,
     /// The right to send the last frame has been taken.
     has_ended: AtomicBool,
+    /// Its handler has taken that right and not yet sent the frame.
+    is_replying: AtomicBool,
     cancellation: Cancellation,
 }
 
@@ -90,6 +93,7 @@ impl Call {
             deadline,
             inbox: Inbox::default(),
             has_ended: AtomicBool::new(false),
+            is_replying: AtomicBool::new(false),
             cancellation: Cancellation::default(),
         }
     }
@@ -139,6 +143,8 @@ impl Call {
         if !self.claim_end(code_of(&result)) {
             return;
         }
+        // Encoding runs code of the program's, which may panic.
+        self.is_replying.store(true, SeqCst);
         let reply = match &result {
             Ok(reply) => self.response(ResponseParts(reply)),
             Err(status) => Err(status.clone()),
@@ -148,6 +154,7 @@ impl Call {
             // Boxed, so that the successful calls' futures need no room for it.
             Err(status) => Box::pin(self.send_status(&status)).await,
         }
+        self.is_replying.store(false, SeqCst);
     }
 
     /// Ends a stream of replies.
@@ -170,13 +177,6 @@ impl Call {
 
     fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
         Frame::new(FrameType::Response, Flags::NONE, self.stream_id, data)
-    }
-
-    /// Ends the call with a failure that is not the handler's.
-    async fn fail(&self, status: Status) {
-        if self.claim_end(status.code()) {
-            self.send_status(&status).await;
-        }
     }
 
     /// Fires the token and tells the task that the call is over: its deadline passed, its client
@@ -214,20 +214,6 @@ impl Call {
             changed.await;
         }
     }
-
-    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
-    /// empty payload is a message only where the method needs one.
-    pub(super) fn fill_inbox(&self, payload: Payload<'_>, flags: Flags, needs_message: bool) {
-        let remote_open = flags.contains(Flags::REMOTE_OPEN);
-        let has_message = payload.has_remaining() || (needs_message && !remote_open);
-        if has_message {
-            self.connection.force_inbox(payload.remaining());
-            self.inbox.push(payload.to_bytes(), &self.connection.stalls);
-        }
-        if !remote_open {
-            self.inbox.end(None, Ok(()), || {});
-        }
-    }
 }
 
 impl Drop for Call {
@@ -236,30 +222,79 @@ impl Drop for Call {
     }
 }
 
-/// A call in flight, counted by the gates until this is dropped.
+/// A call that the gates count until this is dropped, or until its task does so.
 #[derive(Debug)]
-pub(super) struct Admission {
-    pub(super) connection: Arc<Connection>,
+pub(super) struct Admission<'a> {
+    pub(super) connection: &'a Connection,
     pub(super) load: Load,
 }
 
-impl Drop for Admission {
+impl Admission<'_> {
+    /// Leaves it to the call's task to give the load back.
+    fn hand_over(self) -> Load {
+        let load = self.load;
+        std::mem::forget(self);
+        load
+    }
+}
+
+impl Drop for Admission<'_> {
     fn drop(&mut self) {
         self.connection.leave_call(self.load);
     }
 }
 
-/// Says that a handler's task is about to run, until it has.
-struct Announcement(Arc<Connection>);
-
-impl Drop for Announcement {
-    fn drop(&mut self) {
-        self.0.queue.retract();
-    }
-}
-
 fn code_of<T>(result: &Result<T, Status>) -> Code {
     result.as_ref().map_or_else(Status::code, |_| Code::Ok)
+}
+
+/// A call that has been let in and is not started yet. Dropped, it leaves.
+pub(super) struct Admitted<'a> {
+    pub(super) call: Arc<Call>,
+    pub(super) admission: Admission<'a>,
+    /// The Request's flags.
+    pub(super) flags: Flags,
+}
+
+impl Admitted<'_> {
+    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
+    /// empty payload is a message only where the method needs one.
+    pub(super) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
+        let call = &self.call;
+        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
+        let has_message = payload.has_remaining() || (needs_message && !remote_open);
+        if has_message {
+            call.connection.force_inbox(payload.remaining());
+            call.inbox.push(payload.to_bytes(), &call.connection.stalls);
+        }
+        if !remote_open {
+            call.inbox.end(None, Ok(()), || {});
+        }
+    }
+
+    /// Opens the stream and starts the task of its handler.
+    pub(super) fn spawn<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Admitted { call, admission, flags } = self;
+        let Call { stream_id, service, method, .. } = *call;
+        lock(&call.connection.table).open(stream_id, flags, call.clone());
+        call.connection.queue.announce();
+        let task = Drive {
+            handler: Some(handler(call.clone())),
+            phase: Phase::Started,
+            is_announced: true,
+            load: admission.hand_over(),
+            call,
+        };
+        let span = tracing::debug_span!("call", stream_id, service, method);
+        if span.is_disabled() {
+            tokio::spawn(task);
+        } else {
+            tokio::spawn(task.instrument(span));
+        }
+    }
 }
 
 enum Outcome {
@@ -269,83 +304,151 @@ enum Outcome {
     Cancelled,
 }
 
-/// Starts the task of a call whose handler's future this is.
-pub(super) fn spawn(call: Arc<Call>, handler: BoxFuture<'static, ()>, admission: Admission) {
-    let connection = call.connection.clone();
-    let Call { stream_id, service, method, .. } = *call;
-    let span = tracing::debug_span!("call", stream_id, service, method);
-    connection.queue.announce();
-    let announcement = Announcement(connection.clone());
-    let task = drive(call, handler, admission, announcement);
-    if span.is_disabled() {
-        connection.server.handlers.spawn(task);
-    } else {
-        connection.server.handlers.spawn(task.instrument(span));
+pin_project! {
+    /// The task of a call: runs the handler to its end, or to the call's.
+    ///
+    /// A task is as large as the largest thing that it may ever have to wait for. Most handlers end
+    /// when they are first polled, so what the others need is boxed, and made when it is needed.
+    struct Drive<F> {
+        #[pin]
+        handler: Option<F>,
+        phase: Phase,
+        // The queue expects the task to run for the first time soon.
+        is_announced: bool,
+        load: Load,
+        call: Arc<Call>,
     }
-}
 
-/// Runs the handler to its end, or to the call's.
-///
-/// A task is as large as the largest thing that it may ever have to wait for. Most handlers end when
-/// they are first polled, so what the others need is boxed, and made when it is needed.
-async fn drive(
-    call: Arc<Call>,
-    mut handler: BoxFuture<'static, ()>,
-    admission: Admission,
-    announcement: Announcement,
-) {
-    match run_until(&call, &mut handler, call.deadline, Some(announcement)).await {
-        Outcome::Finished => {}
-        outcome => Box::pin(end_early(&call, handler, outcome)).await,
-    }
-    // What the handler held is gone; only now does its place go to another call.
-    drop(admission);
-}
-
-/// Ends a call whose handler has not ended well.
-async fn end_early(call: &Arc<Call>, mut handler: BoxFuture<'static, ()>, mut outcome: Outcome) {
-    loop {
-        match outcome {
-            Outcome::Finished => return,
-            Outcome::Panicked => {
-                tracing::warn!(service = call.service, method = call.method, "a handler panicked");
-                return call.fail(Status::internal("the handler panicked")).await;
+    impl<F> PinnedDrop for Drive<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            let connection = &this.call.connection;
+            if *this.is_announced {
+                connection.queue.retract();
             }
-            // The handler may have ended the call already and wait for room for its reply.
-            Outcome::DeadlinePassed if !call.claim_end(Code::DeadlineExceeded) => {
-                outcome = run_until(call, &mut handler, None, None).await;
-            }
-            Outcome::DeadlinePassed => {
-                call.cancel();
-                let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
-                let say_so = call.send_status(&status);
-                tokio::join!(say_so, linger(call, handler));
-                return;
-            }
-            Outcome::Cancelled => return linger(call, handler).await,
+            // Only when what the handler holds is gone does its place go to another call.
+            drop_handler(&mut this.handler);
+            connection.leave_call(*this.load);
         }
     }
 }
 
-/// Polls the handler until it ends or its time is over. It is polled first, so that it sees a token
-/// that has fired before it is dropped.
-async fn run_until(
-    call: &Arc<Call>,
-    handler: &mut BoxFuture<'static, ()>,
-    deadline: Option<Instant>,
-    mut announcement: Option<Announcement>,
-) -> Outcome {
-    let mut end_of_time = None;
-    poll_fn(|cx| {
-        let polled = poll_handler(handler, cx);
-        announcement.take();
-        if polled.is_ready() {
-            return polled;
+enum Phase {
+    /// The handler has not had to wait yet.
+    Started,
+    /// The handler goes on until the call is cancelled or its deadline passes.
+    Running(BoxFuture<'static, Outcome>),
+    /// The call is over.
+    Ending(Ending),
+}
+
+/// What is left to do of a call whose handler has not ended well.
+struct Ending {
+    /// Says so to the client.
+    last_frame: Option<BoxFuture<'static, ()>>,
+    /// The time that the handler still has.
+    grace: Option<BoxFuture<'static, ()>>,
+}
+
+impl<F: Future<Output = ()>> Future for Drive<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        loop {
+            if let Phase::Ending(ending) = this.phase {
+                return ending.poll(&mut this.handler, cx);
+            }
+            let polled = poll_handler(&mut this.handler, cx);
+            if std::mem::take(this.is_announced) {
+                this.call.connection.queue.retract();
+            }
+            let outcome = match polled {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => ready!(this.phase.end_of_time(this.call).as_mut().poll(cx)),
+            };
+            let grace = || this.call.cancellation.token.get().map(|_| grace(this.call.clone()));
+            *this.phase = match outcome {
+                Outcome::Finished => return Poll::Ready(()),
+                Outcome::Panicked => Phase::Ending(Ending {
+                    last_frame: Some(Box::pin(fail_after_panic(this.call.clone()))),
+                    grace: None,
+                }),
+                Outcome::Cancelled => Phase::Ending(Ending { last_frame: None, grace: grace() }),
+                Outcome::DeadlinePassed if this.call.claim_end(Code::DeadlineExceeded) => {
+                    this.call.cancel();
+                    Phase::Ending(Ending {
+                        last_frame: Some(Box::pin(send_too_late(this.call.clone()))),
+                        grace: grace(),
+                    })
+                }
+                // The handler has ended the call already and waits for room for its reply.
+                Outcome::DeadlinePassed => {
+                    Phase::Running(Box::pin(time_is_over(this.call.clone(), None)))
+                }
+            };
         }
-        let wait = || Box::pin(time_is_over(call.clone(), deadline));
-        end_of_time.get_or_insert_with(wait).as_mut().poll(cx)
-    })
-    .await
+    }
+}
+
+impl Phase {
+    /// What ends the call before its handler does.
+    fn end_of_time(&mut self, call: &Arc<Call>) -> &mut BoxFuture<'static, Outcome> {
+        if let Phase::Started = self {
+            *self = Phase::Running(Box::pin(time_is_over(call.clone(), call.deadline)));
+        }
+        match self {
+            Phase::Running(end) => end,
+            Phase::Started | Phase::Ending(_) => unreachable!("a handler that runs has a time"),
+        }
+    }
+}
+
+impl Ending {
+    fn poll<F: Future<Output = ()>>(
+        &mut self,
+        handler: &mut Pin<&mut Option<F>>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<()> {
+        // The handler is polled before it is dropped, so that it sees its token.
+        let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
+            poll_handler(handler, cx).is_pending() && grace.as_mut().poll(cx).is_pending()
+        };
+        if !self.grace.as_mut().is_some_and(is_waiting) {
+            self.grace = None;
+            drop_handler(handler);
+        }
+        let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
+        if !self.last_frame.as_mut().is_some_and(is_waiting) {
+            self.last_frame = None;
+        }
+        match self {
+            Ending { last_frame: None, grace: None } => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Polls the handler; a panic is an end of it.
+fn poll_handler<F: Future<Output = ()>>(
+    handler: &mut Pin<&mut Option<F>>,
+    cx: &mut task::Context<'_>,
+) -> Poll<Outcome> {
+    let Some(handler) = handler.as_mut().as_pin_mut() else {
+        return Poll::Ready(Outcome::Finished);
+    };
+    match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
+        Err(_) => Poll::Ready(Outcome::Panicked),
+    }
+}
+
+/// Drops what a handler holds. What panics meanwhile harms nobody else.
+fn drop_handler<F>(handler: &mut Pin<&mut Option<F>>) {
+    if catch_unwind(AssertUnwindSafe(|| handler.set(None))).is_err() {
+        tracing::warn!("a handler panicked while it was dropped");
+    }
 }
 
 /// Waits until the call is cancelled or its deadline has passed.
@@ -363,26 +466,29 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
     }
 }
 
-/// Polls the handler; a panic is an end of it.
-fn poll_handler(handler: &mut BoxFuture<'static, ()>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
-    match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-        Err(_) => Poll::Ready(Outcome::Panicked),
-    }
+/// The time in which a handler that has asked for its token may act on it. Once the server has
+/// ended, or its limit has passed, that is one more poll.
+fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let server = &call.connection.server;
+        tokio::select! {
+            biased;
+            () = server.lifecycle.limit_passed() => {}
+            () = sleep(server.config.cancellation_grace) => {}
+        }
+    })
 }
 
-/// Gives a handler that has asked for its token the time to act on it, and drops it then. Once the
-/// server has ended, or its limit has passed, that is one more poll.
-async fn linger(call: &Call, mut handler: BoxFuture<'static, ()>) {
-    if call.cancellation.token.get().is_none() {
-        return;
-    }
-    let server = &call.connection.server;
-    tokio::select! {
-        biased;
-        _ = poll_fn(|cx| poll_handler(&mut handler, cx)) => {}
-        () = server.lifecycle.limit_passed() => {}
-        () = sleep(server.config.cancellation_grace) => {}
+async fn send_too_late(call: Arc<Call>) {
+    let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
+    call.send_status(&status).await;
+}
+
+/// Ends the call of a handler that panicked, perhaps while its reply was encoded.
+async fn fail_after_panic(call: Arc<Call>) {
+    tracing::warn!(service = call.service, method = call.method, "a handler panicked");
+    let status = Status::internal("the handler panicked");
+    if call.claim_end(status.code()) || call.is_replying.swap(false, SeqCst) {
+        call.send_status(&status).await;
     }
 }

@@ -56,7 +56,6 @@ use std::{
 };
 
 use tokio::{task::JoinSet, time::timeout};
-use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::{
@@ -94,8 +93,6 @@ struct Shared {
     /// Those that are open, by their numbers.
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
     connections_so_far: AtomicU64,
-    /// The tasks of all handlers.
-    handlers: TaskTracker,
     lifecycle: Lifecycle,
 }
 
@@ -134,7 +131,6 @@ impl Shared {
         let (calls, inboxes) = (self.calls.load(), self.inboxes.load());
         ServerSnapshot {
             state: self.lifecycle.snapshot(),
-            handler_tasks: self.handlers.len(),
             calls: Fill { used: calls.calls, limit: self.config.max_calls },
             request_bytes: Fill { used: calls.bytes, limit: self.config.request_bytes },
             inbox_bytes: Fill { used: inboxes.bytes, limit: self.config.inbox_bytes },
@@ -150,10 +146,9 @@ impl Shared {
             () = self.lifecycle.limit_passed() => {}
         }
         connections.shutdown().await;
-        self.handlers.close();
         // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
         // not waited for.
-        let _ = timeout(LAST_POLL, self.handlers.wait()).await;
+        let _ = timeout(LAST_POLL, self.calls.no_calls()).await;
     }
 }
 

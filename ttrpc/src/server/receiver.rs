@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{io::AsyncRead, time::Instant};
 
 use super::{
-    call::{self, Admission, Call, Head},
+    call::{Admission, Admitted, Call, Head},
     connection::Connection,
     gate::Load,
     routes::Method,
@@ -113,7 +113,7 @@ async fn try_open(
             "too many calls are in flight and none of them ends",
         ));
     }
-    let admission = Admission { connection: connection.clone(), load };
+    let admission = Admission { connection, load };
     if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(too_late());
     }
@@ -127,10 +127,7 @@ async fn try_open(
         deadline,
     };
     let call = Arc::new(Call::new(connection.clone(), head));
-    let handler = (method.start)(call.clone(), data.part(request.payload), header.flags)?;
-    lock(&connection.table).open(header.stream_id, header.flags, call.clone());
-    call::spawn(call, handler, admission);
-    Ok(())
+    (method.start)(Admitted { call, admission, flags: header.flags }, data.part(request.payload))
 }
 
 fn too_late() -> Status {

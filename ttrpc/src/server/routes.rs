@@ -5,18 +5,17 @@ use std::{fmt, sync::Arc};
 use prost::Message;
 
 use super::{
-    call::{BoxFuture, Call},
+    call::{Admitted, BoxFuture},
     context::Context,
     stream::{StreamReceiver, StreamSender, decode_request},
 };
 use crate::{
     Error, Status,
-    proto::{frame::Flags, payload::Payload, stream::Kind},
+    proto::{payload::Payload, stream::Kind},
 };
 
-/// Makes the future of a call's handler out of the Request's payload and flags.
-type Start =
-    dyn Fn(Arc<Call>, Payload<'_>, Flags) -> Result<BoxFuture<'static, ()>, Status> + Send + Sync;
+/// Starts a call's handler with the Request's payload.
+type Start = dyn Fn(Admitted<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync;
 
 /// One method, its types forgotten.
 pub(super) struct Method {
@@ -85,14 +84,15 @@ impl Routes {
         Resp: Message + 'static,
     {
         let service = service.clone();
-        self.add(method, Kind::Unary, move |call, payload, _flags| {
+        self.add(method, Kind::Unary, move |admitted, payload| {
             let request = decode_request(payload)?;
             let service = service.clone();
-            Ok(Box::pin(async move {
+            admitted.spawn(|call| async move {
                 let ctx = Context::new(call);
                 let result = handler(&service, &ctx, request).await;
                 ctx.call().respond(result).await;
-            }))
+            });
+            Ok(())
         })
     }
 
@@ -110,10 +110,10 @@ impl Routes {
         Resp: Message + 'static,
     {
         let service = service.clone();
-        self.add(method, Kind::ServerStreaming, move |call, payload, flags| {
-            call.fill_inbox(payload, flags, true);
+        self.add(method, Kind::ServerStreaming, move |admitted, payload| {
+            admitted.fill_inbox(payload, true);
             let service = service.clone();
-            Ok(Box::pin(async move {
+            admitted.spawn(|call| async move {
                 let ctx = Context::new(call);
                 let result = match StreamReceiver::new(ctx.call().clone()).only_message().await {
                     Ok(request) => {
@@ -123,7 +123,8 @@ impl Routes {
                     Err(status) => Err(status),
                 };
                 ctx.call().finish_stream(result).await;
-            }))
+            });
+            Ok(())
         })
     }
 
@@ -141,15 +142,16 @@ impl Routes {
         Resp: Message + 'static,
     {
         let service = service.clone();
-        self.add(method, Kind::ClientStreaming, move |call, payload, flags| {
-            call.fill_inbox(payload, flags, false);
+        self.add(method, Kind::ClientStreaming, move |admitted, payload| {
+            admitted.fill_inbox(payload, false);
             let service = service.clone();
-            Ok(Box::pin(async move {
+            admitted.spawn(|call| async move {
                 let ctx = Context::new(call);
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let result = handler(&service, &ctx, requests).await;
                 ctx.call().respond(result).await;
-            }))
+            });
+            Ok(())
         })
     }
 
@@ -167,25 +169,23 @@ impl Routes {
         Resp: Message + 'static,
     {
         let service = service.clone();
-        self.add(method, Kind::Bidirectional, move |call, payload, flags| {
-            call.fill_inbox(payload, flags, false);
+        self.add(method, Kind::Bidirectional, move |admitted, payload| {
+            admitted.fill_inbox(payload, false);
             let service = service.clone();
-            Ok(Box::pin(async move {
+            admitted.spawn(|call| async move {
                 let ctx = Context::new(call);
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());
                 let result = handler(&service, &ctx, requests, replies).await;
                 ctx.call().finish_stream(result).await;
-            }))
+            });
+            Ok(())
         })
     }
 
     fn add<F>(mut self, name: &'static str, kind: Kind, start: F) -> Self
     where
-        F: Fn(Arc<Call>, Payload<'_>, Flags) -> Result<BoxFuture<'static, ()>, Status>
-            + Send
-            + Sync
-            + 'static,
+        F: Fn(Admitted<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync + 'static,
     {
         self.methods.push(Method { name, kind, start: Box::new(start) });
         self

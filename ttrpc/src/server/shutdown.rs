@@ -171,13 +171,9 @@ impl ServerHandle {
         lock(&self.shared.connections).len()
     }
 
-    /// Calls in flight on all connections.
+    /// Calls in flight on all connections. A call is counted until its handler has ended, which may
+    /// be later than its answer.
     pub fn calls_in_flight(&self) -> usize {
         self.shared.calls.load().calls
-    }
-
-    /// Tasks of handlers that have not ended.
-    pub fn handler_tasks(&self) -> usize {
-        self.shared.handlers.len()
     }
 }
