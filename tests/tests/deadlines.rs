@@ -116,6 +116,41 @@ async fn it_ends_a_stream_whose_next_message_does_not_come() {
     assert_eq!(replies.recv().await, Ok(None), "the stream has ended once");
 }
 
+/// However many messages there are to read, and however slow their reader is.
+#[tokio::test(start_paused = true)]
+async fn it_ends_a_stream_whose_messages_do_not_end() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let start = Instant::now();
+    let mut replies =
+        conformance.generate(GenerateRequest::default()).timeout(LIMIT).await.unwrap();
+    let id = peer.receive().await.id;
+    for sequence in 0..100 {
+        peer.send(Frame::message(id, &chunk(sequence))).await;
+    }
+    let end = loop {
+        sleep(LIMIT / 10).await;
+        match replies.recv().await {
+            Ok(message) => assert!(message.is_some(), "the stream ended well"),
+            Err(status) => break status,
+        }
+    };
+    assert_deadline(Err::<(), _>(end), start);
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_in_time_may_be_read_later() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let mut replies =
+        conformance.generate(GenerateRequest::default()).timeout(LIMIT).await.unwrap();
+    let id = peer.receive().await.id;
+    peer.send(Frame::message(id, &chunk(0))).await;
+    peer.send(Frame::end(id)).await;
+    sleep(2 * LIMIT).await;
+    assert_eq!(replies.recv().await.unwrap().unwrap().sequence, 0);
+    assert_eq!(replies.recv().await, Ok(None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_ends_the_wait_for_the_reply_to_a_stream() {
     let (client, conformance, mut peer) = played_server(ClientConfig::default());

@@ -272,8 +272,12 @@ impl Incoming {
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        let stalls = &self.open.connection().stalls;
-        if let Poll::Ready(taken) = self.open.call.inbox.poll_take(cx, stalls) {
+        let inbox = &self.open.call.inbox;
+        // A server may go on for ever. What ended in time may be read later.
+        if self.open.is_too_late() && inbox.end_status().is_none() {
+            return Poll::Ready(Err(self.open.pass_deadline()));
+        }
+        if let Poll::Ready(taken) = inbox.poll_take(cx, &self.open.connection().stalls) {
             return Poll::Ready(taken);
         }
         let Some(deadline) = self.open.deadline() else { return Poll::Pending };
