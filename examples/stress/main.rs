@@ -17,10 +17,13 @@ mod watch;
 use std::{fs, process::ExitCode};
 
 use clap::Parser;
-use tokio::runtime::Runtime;
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
 
 use options::Options;
-use report::{Outcome, Verdict};
+use report::{Outcome, Verdict, say};
 use watch::Display;
 
 /// Exit codes, as `--help` states them.
@@ -87,29 +90,54 @@ async fn load(options: &Options) -> ExitCode {
     {
         return usage(&format!("cannot write `{}`: {error}.", path.display()));
     }
-    let display = Display::default();
     let mut outcomes = Vec::new();
-    for shape in &options.shapes {
-        let outcome = shapes::run(*shape, options, &display).await;
-        println!("{}", outcome.sentence());
-        outcomes.push(outcome);
-    }
-    println!("\n{}", report::table(&outcomes));
+    let is_interrupted = tokio::select! {
+        () = run_shapes(options, &mut outcomes) => false,
+        () = interrupted() => true,
+    };
+    say(&format!("\n{}\n{}", report::table(&outcomes), report::sockets(&outcomes)));
+    let verdict = match report::overall(&outcomes) {
+        Verdict::Pass if is_interrupted => Verdict::Inconclusive,
+        verdict => verdict,
+    };
     if let Some(path) = &options.json {
-        let text = format!("{:#}\n", report::to_json(&outcomes, options.seed));
+        let text = format!("{:#}\n", report::to_json(&outcomes, verdict, options));
         if let Err(error) = fs::write(path, text) {
             return usage(&format!("cannot write `{}`: {error}.", path.display()));
         }
     }
-    conclude(&outcomes)
+    conclude(verdict, is_interrupted)
 }
 
-fn conclude(outcomes: &[Outcome]) -> ExitCode {
-    let (code, sentence) = match report::overall(outcomes) {
+async fn run_shapes(options: &Options, outcomes: &mut Vec<Outcome>) {
+    let display = Display::default();
+    for shape in &options.shapes {
+        let outcome = shapes::run(*shape, options, &display).await;
+        say(&outcome.sentence());
+        outcomes.push(outcome);
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn interrupted() {
+    let mut signals = [SignalKind::interrupt(), SignalKind::terminate()]
+        .map(|kind| signal(kind).expect("a runtime with I/O takes signals"));
+    let [interrupt, terminate] = &mut signals;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+fn conclude(verdict: Verdict, is_interrupted: bool) -> ExitCode {
+    let (code, sentence) = match verdict {
         Verdict::Fail => (FAILED, "FAILED: not everything was as it must be."),
+        Verdict::Inconclusive if is_interrupted => {
+            (INCONCLUSIVE, "INTERRUPTED: the shapes above are those that had ended.")
+        }
         Verdict::Inconclusive => (INCONCLUSIVE, "INCONCLUSIVE: not everything could be shown."),
         Verdict::Pass | Verdict::Skipped => (PASSED, "PASSED: every verdict is as it must be."),
     };
-    println!("{sentence}");
+    say(sentence);
     ExitCode::from(code)
 }

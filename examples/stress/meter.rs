@@ -14,6 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
 };
+use ttrpc::snapshot::QueueSnapshot;
 
 use crate::socket;
 
@@ -34,8 +35,9 @@ pub struct Figures {
     pub unsent_bytes: u64,
     /// The most of them.
     pub most_unsent_bytes: u64,
-    /// The most bytes that a sender had taken from its queue and not written: a frame keeps its
-    /// room in the queue until it is written, so this is the queue's high-water mark.
+    /// The most frames that were seen in an outgoing queue, those that are being written included.
+    pub most_queued_frames: u64,
+    /// The most bytes of them.
     pub most_queued_bytes: u64,
 }
 
@@ -51,6 +53,7 @@ impl Figures {
             self.blocked_now,
             self.unsent_bytes,
             self.most_unsent_bytes,
+            self.most_queued_frames,
             self.most_queued_bytes,
         ];
         numbers.map(|number| number.to_string()).join(" ")
@@ -68,6 +71,7 @@ impl Figures {
             blocked_now: next()?,
             unsent_bytes: next()?,
             most_unsent_bytes: next()?,
+            most_queued_frames: next()?,
             most_queued_bytes: next()?,
         })
     }
@@ -114,6 +118,16 @@ impl Meter {
         change(&mut self.counted.lock().expect("no holder panics"))
     }
 
+    /// An outgoing queue was seen like this.
+    pub fn note_queue(&self, queue: &QueueSnapshot) {
+        self.count(|counted| {
+            let figures = &mut counted.figures;
+            let (frames, bytes) = (queue.frames.used as u64, queue.bytes.used as u64);
+            figures.most_queued_frames = figures.most_queued_frames.max(frames);
+            figures.most_queued_bytes = figures.most_queued_bytes.max(bytes);
+        });
+    }
+
     fn refused(&self, unsent_bytes: u64, is_first: bool) {
         let now = self.begin.elapsed();
         self.count(|counted| {
@@ -152,18 +166,10 @@ impl Metered {
         Metered { stream, meter, blocked_since: None }
     }
 
-    fn note_write(
-        &mut self,
-        offered_bytes: usize,
-        polled: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        self.meter.count(|counted| {
-            let most = &mut counted.figures.most_queued_bytes;
-            *most = (*most).max(offered_bytes as u64);
-            if let Poll::Ready(Ok(written)) = polled {
-                counted.figures.written_bytes += written as u64;
-            }
-        });
+    fn note_write(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(written)) = polled {
+            self.meter.count(|counted| counted.figures.written_bytes += written as u64);
+        }
         if polled.is_pending() {
             let unsent_bytes = socket::unsent_bytes(self.stream.as_fd()).unwrap_or(0);
             self.meter.refused(unsent_bytes, self.blocked_since.is_none());
@@ -210,7 +216,7 @@ impl AsyncWrite for Metered {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.note_write(bytes.len(), polled)
+        this.note_write(polled)
     }
 
     fn poll_write_vectored(
@@ -220,7 +226,7 @@ impl AsyncWrite for Metered {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
-        this.note_write(slices.iter().map(|slice| slice.len()).sum(), polled)
+        this.note_write(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

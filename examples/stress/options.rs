@@ -1,13 +1,33 @@
 //! What the user may ask for.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::Parser;
+use rustix::process::{Resource, getrlimit};
 
 use crate::shapes::Shape;
 
 /// Bytes of a message that are left for everything but its payload: the limit of a frame is 4 MiB.
 const MAX_PAYLOAD_LEN: u32 = (4 << 20) - 1024;
+
+/// More callers than this are not what a machine can hold.
+const MAX_CALLERS: usize = 1_000_000;
+
+/// The most bytes that a socket or a queue may be asked to hold.
+const MAX_BUFFER_BYTES: usize = 64 << 20;
+
+/// The most frames that a queue may be asked to hold.
+const MAX_QUEUE_FRAMES: usize = 1 << 16;
+
+/// The most bytes of messages that all callers together may hold.
+const MAX_IN_FLIGHT_BYTES: u64 = 4 << 30;
+
+/// Less than this, and a busy machine makes handlers stand still; more, and standing still is taken
+/// for a deadlock.
+const STALL_TIMEOUT_MILLIS: RangeInclusive<u64> = 50..=4000;
+
+/// Descriptors that are needed beside those of connections.
+const OTHER_DESCRIPTORS: u64 = 32;
 
 /// Shows that ttrpc calls cannot deadlock: fills every buffer between a client and a server on real
 /// Unix sockets, and says for each shape of load whether everything ended as it must. A control, a
@@ -17,7 +37,7 @@ const MAX_PAYLOAD_LEN: u32 = (4 << 20) - 1024;
     name = "ttrpc-stress",
     version,
     after_help = "Exit codes: 0 every verdict is as it must be, 1 one is not, 2 nonsense was asked \
-                  for, 3 the buffers never filled, so that nothing was shown."
+                  for, 3 inconclusive: the buffers never filled, or the run was interrupted."
 )]
 pub struct Options {
     /// Shapes of load to run, separated by commas.
@@ -44,11 +64,11 @@ pub struct Options {
     #[arg(long, value_name = "CALLS", default_value_t = 1024)]
     pub in_flight: usize,
 
-    /// Bytes of payload of a request.
+    /// Bytes of payload of a request, at most 4193280.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     pub request_size: u32,
 
-    /// Bytes of payload of a reply.
+    /// Bytes of payload of a reply; 0 for as many as the request has.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 10)]
     pub reply_size: u32,
 
@@ -68,7 +88,8 @@ pub struct Options {
     #[arg(long, value_name = "CALLS", default_value_t = 256)]
     pub handlers: usize,
 
-    /// Milliseconds that a handler or a consumer may stand still before it is waited for no more.
+    /// Milliseconds that a handler or a consumer may stand still before it is waited for no more;
+    /// from 50 to 4000.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 300)]
     pub stall_timeout: u64,
 
@@ -76,7 +97,7 @@ pub struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
 
-    /// Writes all results to this file.
+    /// Writes all results and options to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -111,10 +132,18 @@ impl Options {
             (self.queue_bytes, "--queue-bytes"),
             (self.handlers, "--handlers"),
             (self.calls.unwrap_or(1) as usize, "--calls"),
-            (self.stall_timeout as usize, "--stall-timeout"),
         ];
         if let Some((_, name)) = counts.iter().find(|(count, _)| *count == 0) {
             return Err(format!("{name} must be at least 1."));
+        }
+        let at_most = [
+            (self.callers, MAX_CALLERS, "--callers"),
+            (self.send_buffer, MAX_BUFFER_BYTES, "--send-buffer"),
+            (self.queue_bytes, MAX_BUFFER_BYTES, "--queue-bytes"),
+            (self.queue_frames, MAX_QUEUE_FRAMES, "--queue-frames"),
+        ];
+        if let Some((_, max, name)) = at_most.iter().find(|(count, max, _)| count > max) {
+            return Err(format!("{name} may be at most {max}."));
         }
         for (size, name) in
             [(self.request_size, "--request-size"), (self.reply_size, "--reply-size")]
@@ -125,10 +154,33 @@ impl Options {
                 ));
             }
         }
+        let bytes =
+            self.callers as u64 * (u64::from(self.request_size) + u64::from(self.reply_size));
+        if bytes > MAX_IN_FLIGHT_BYTES {
+            return Err(format!(
+                "{} callers with requests and replies of these sizes would hold {bytes} bytes, more \
+                 than {MAX_IN_FLIGHT_BYTES}.",
+                self.callers
+            ));
+        }
+        if !STALL_TIMEOUT_MILLIS.contains(&self.stall_timeout) {
+            return Err(format!(
+                "--stall-timeout must be from {} to {} milliseconds.",
+                STALL_TIMEOUT_MILLIS.start(),
+                STALL_TIMEOUT_MILLIS.end()
+            ));
+        }
         if self.connections > self.callers {
             return Err(format!(
                 "{} connections need at least as many callers, and there are {}.",
                 self.connections, self.callers
+            ));
+        }
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if self.connections as u64 + OTHER_DESCRIPTORS > descriptors {
+            return Err(format!(
+                "{} connections are too many for the limit of {descriptors} descriptors (ulimit -n).",
+                self.connections
             ));
         }
         if !(self.duration > 0.0 && self.duration <= 1e6) {

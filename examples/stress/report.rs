@@ -1,11 +1,15 @@
 //! What a run has shown: verdicts, a table, and all of it for machines.
 
-use std::time::Duration;
+use std::{
+    io::{Write, stdout},
+    time::Duration,
+};
 
 use serde_json::{Map, Value, json};
 
 use crate::{
     meter::Figures,
+    options::Options,
     shapes::Shape,
     tally::{Count, Percentiles},
     watch::Scene,
@@ -102,12 +106,16 @@ impl Outcome {
             return [name, verdict, none(), none(), none(), none(), none(), none(), none()];
         };
         let ended = seen.count.ended;
-        let per_second = ended as f64 / self.took.as_secs_f64().max(1e-3);
+        let per_second = self.per_second(seen);
         let [p50, p90, p99, p999, max] = match seen.percentiles {
             Some(p) => [p.p50, p.p90, p.p99, p.p999, p.max].map(time),
             None => [none(), none(), none(), none(), none()],
         };
         [name, verdict, count(ended), count(per_second as u64), p50, p90, p99, p999, max]
+    }
+
+    fn per_second(&self, seen: &Seen) -> f64 {
+        seen.count.ended as f64 / self.took.as_secs_f64().max(1e-3)
     }
 
     fn to_json(&self) -> Value {
@@ -120,6 +128,7 @@ impl Outcome {
         });
         if let Some(seen) = &self.seen {
             value["calls"] = json!(seen.count.ended);
+            value["calls_per_second"] = json!(self.per_second(seen));
             value["endings"] = json!(seen.count.codes);
             value["slowest_micros"] = json!(seen.count.slowest.as_micros() as u64);
             value["client"] = figures_to_json(&seen.client);
@@ -149,16 +158,23 @@ fn figures_to_json(figures: &Figures) -> Value {
         "refused_writes": figures.refused_writes,
         "blocked_seconds": figures.blocked.as_secs_f64(),
         "most_unsent_bytes": figures.most_unsent_bytes,
+        "most_queued_frames": figures.most_queued_frames,
         "most_queued_bytes": figures.most_queued_bytes,
     })
 }
 
-/// The verdict on the whole run: a failure outweighs what is inconclusive.
+/// Prints a line. Whoever has closed standard output still wants the exit code.
+pub fn say(line: &str) {
+    let _ = writeln!(stdout(), "{line}");
+}
+
+/// The verdict on the whole run: a failure outweighs what is inconclusive, and where everything was
+/// skipped nothing was shown.
 pub fn overall(outcomes: &[Outcome]) -> Verdict {
     let has = |verdict| outcomes.iter().any(|outcome| outcome.verdict == verdict);
     if has(Verdict::Fail) {
         Verdict::Fail
-    } else if has(Verdict::Inconclusive) {
+    } else if has(Verdict::Inconclusive) || !has(Verdict::Pass) {
         Verdict::Inconclusive
     } else {
         Verdict::Pass
@@ -170,13 +186,42 @@ pub fn table(outcomes: &[Outcome]) -> String {
     let head = ["shape", "verdict", "calls", "calls/s", "p50", "p90", "p99", "p99.9", "slowest"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(outcomes.iter().map(Outcome::row));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
+    align(&rows)
+}
+
+/// The table of what the sockets of both sides did: whether the buffers were full.
+pub fn sockets(outcomes: &[Outcome]) -> String {
+    let head = ["shape", "side", "refused writes", "unsent", "queued", "frames", "blocked"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for Outcome { shape, seen, .. } in outcomes {
+        let Some(seen) = seen else { continue };
+        rows.push(socket_row(*shape, "client", seen.client));
+        rows.extend(seen.server.map(|server| socket_row(*shape, "server", server)));
+    }
+    align(&rows)
+}
+
+fn socket_row(shape: Shape, side: &str, figures: Figures) -> [String; 7] {
+    [
+        shape.name().to_owned(),
+        side.to_owned(),
+        count(figures.refused_writes),
+        bytes(figures.most_unsent_bytes),
+        bytes(figures.most_queued_bytes),
+        count(figures.most_queued_frames),
+        time(figures.blocked),
+    ]
+}
+
+/// Two columns of names to the left, the others, numbers, to the right.
+fn align<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
-            // Names to the left, numbers to the right.
             text +=
                 &if column < 2 { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
         }
@@ -187,10 +232,25 @@ pub fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// All of it, for machines.
-pub fn to_json(outcomes: &[Outcome], seed: u64) -> Value {
+pub fn to_json(outcomes: &[Outcome], verdict: Verdict, options: &Options) -> Value {
     json!({
-        "verdict": overall(outcomes).name(),
-        "seed": seed,
+        "verdict": verdict.name(),
+        "options": {
+            "duration_seconds": options.calls.is_none().then_some(options.duration),
+            "calls": options.calls,
+            "callers": options.callers,
+            "connections": options.connections,
+            "in_flight": options.in_flight,
+            "request_bytes": options.request_size,
+            "reply_bytes": options.reply_size,
+            "send_buffer_bytes": options.send_buffer,
+            "queue_frames": options.queue_frames,
+            "queue_bytes": options.queue_bytes,
+            "handlers": options.handlers,
+            "stall_timeout_millis": options.stall_timeout,
+            "seed": options.seed,
+            "connect": options.connect,
+        },
         "shapes": outcomes.iter().map(Outcome::to_json).collect::<Vec<_>>(),
     })
 }

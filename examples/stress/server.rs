@@ -8,7 +8,7 @@ use tokio::{
     task::JoinSet,
     time::interval,
 };
-use ttrpc::{Server, ServerConfig};
+use ttrpc::{Server, ServerConfig, server::ServerHandle};
 use ttrpc_tests::{conformance::ConformanceServer, service::ConformanceService};
 
 use crate::{
@@ -57,22 +57,36 @@ pub async fn serve_measured(options: &Options, address: &str) -> Result<(), Erro
     let meter = Arc::new(Meter::default());
     let service = Arc::new(ConformanceService::default());
     let mut connections = JoinSet::new();
+    let mut handles = Vec::new();
     let mut report = interval(REPORT_INTERVAL);
     println!("{READY}");
     let mut ended = std::pin::pin!(harness_gone(true));
     loop {
         tokio::select! {
             () = &mut ended => return Ok(()),
-            _ = report.tick() => println!("{}", meter.figures().to_line()),
+            _ = report.tick() => {
+                sample(&handles, &meter);
+                println!("{}", meter.figures().to_line());
+            }
             accepted = socket::accept(&listener, options.send_buffer) => {
                 let server = Server::builder()
                     .add_service(ConformanceServer::from_arc(service.clone()))
                     .config(config(options))
                     .io(Metered::new(accepted?, meter.clone()))
                     .build()?;
+                handles.push(server.handle());
                 connections.spawn(server.serve());
             }
             Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Looks at the queues of all connections.
+fn sample(handles: &[ServerHandle], meter: &Meter) {
+    for handle in handles {
+        for connection in &handle.snapshot().connections {
+            meter.note_queue(&connection.queue);
         }
     }
 }

@@ -5,16 +5,17 @@ use std::{
     future::Future,
     io::{IsTerminal, stdout},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use tokio::{sync::watch, time::interval};
+use ttrpc::Client;
 
 use crate::{
     meter::{Figures, Meter},
-    report::{bytes, count, time},
+    report::{bytes, count, say, time},
     shapes::Shape,
     tally::{Count, Tally},
 };
@@ -40,12 +41,21 @@ pub struct Scene {
     pub meter: Arc<Meter>,
     /// What the server's sockets do, if it is a server of ours that is measured.
     pub server: Option<watch::Receiver<Figures>>,
+    /// The clients, whose queues are looked at.
+    pub clients: Arc<Mutex<Vec<Client>>>,
 }
 
 impl Scene {
     /// What the server's sockets do, as it last said.
     pub fn server_figures(&self) -> Option<Figures> {
         self.server.as_ref().map(|server| *server.borrow())
+    }
+
+    /// Looks at the clients' queues.
+    fn sample(&self) {
+        for client in &*self.clients.lock().expect("no holder panics") {
+            self.meter.note_queue(&client.snapshot().queue);
+        }
     }
 
     /// What changes when anything moves.
@@ -108,6 +118,7 @@ impl Display {
                 result = &mut work => return Ok(result),
                 _ = looks.tick() => {}
             }
+            scene.sample();
             let motion = scene.motion();
             let count = scene.tally.so_far();
             if motion != moved.1 || count.pending == 0 {
@@ -142,7 +153,7 @@ impl Display {
             live.tick();
         } else if self.last_line.get().elapsed() >= LINE_INTERVAL {
             self.last_line.set(Instant::now());
-            println!("{}", line(scene, start.elapsed()));
+            say(&line(scene, start.elapsed()));
         }
     }
 }

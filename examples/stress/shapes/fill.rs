@@ -64,10 +64,11 @@ fn judge(scene: &Scene, server: Option<Figures>, took: Duration) -> Outcome {
     let verdict = if was_full { Verdict::Pass } else { Verdict::Inconclusive };
     let side = |name: &str, figures: Figures| {
         format!(
-            "{name}: {} writes refused by the kernel with up to {} unsent (SIOCOUTQ), {} queued, \
-             sender blocked {}",
+            "{name}: {} writes refused by the kernel with up to {} unsent (SIOCOUTQ), up to {} \
+             frames of {} queued, sender blocked {}",
             count(figures.refused_writes),
             bytes(figures.most_unsent_bytes),
+            count(figures.most_queued_frames),
             bytes(figures.most_queued_bytes),
             time(figures.blocked),
         )

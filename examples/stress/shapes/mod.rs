@@ -139,6 +139,7 @@ impl Stage {
             tally: Arc::new(Tally::default()),
             meter: Arc::new(Meter::default()),
             server: server.as_ref().filter(|_| is_measured).map(ServerProcess::figures),
+            clients: Arc::default(),
         };
         Ok(Stage { server, address, _socket: socket, scene, options: options.clone() })
     }
@@ -159,7 +160,9 @@ impl Stage {
             stream_inbox_bytes: self.options.queue_bytes,
             stall_timeout: self.options.stall_timeout(),
         };
-        Ok(Client::from_io(self.connect_socket()?, config))
+        let client = Client::from_io(self.connect_socket()?, config);
+        self.scene.clients.lock().expect("no holder panics").push(client.clone());
+        Ok(client)
     }
 
     /// As many clients as connections were asked for.

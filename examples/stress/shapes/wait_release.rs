@@ -35,7 +35,9 @@ struct Rounds {
 }
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
-    let options = Options { handlers: HANDLERS, ..options.clone() };
+    // The server's limit is what is stood at, and not the client's.
+    let in_flight = options.in_flight.max(2 * HANDLERS + 1);
+    let options = Options { handlers: HANDLERS, in_flight, ..options.clone() };
     let stage = Stage::set(Shape::WaitRelease, &options, false).await?;
     let (client, other) = (stage.connect()?, stage.connect()?);
     let client = Arc::new(ConformanceClient::new(client));
