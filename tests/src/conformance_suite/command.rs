@@ -11,12 +11,13 @@ use std::{
 
 use clap::Parser;
 use tokio::{
+    net::UnixListener,
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
 };
 use ttrpc::{Client, Error, Server};
 
-use super::{Report, Trial, all_cases, matches, run_case};
+use super::{Report, Trial, all_cases, answers::Answer, matches, run_case, trial::socket_name};
 use crate::{conformance::ConformanceServer, service::ConformanceService};
 
 /// How long calls may take to finish once the server was told to end.
@@ -25,13 +26,20 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// The exit code for a command line that makes no sense, and for a server that is not there.
 const UNUSABLE: u8 = 2;
 
-/// Serves the conformance service until SIGTERM or ctrl-c.
+/// Serves the conformance service until SIGTERM or ctrl-c, or plays a server that answers oddly.
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc-conformance-server")]
 pub struct ServerArguments {
     /// Where to listen: unix:///path, unix://@abstract, or a path.
-    #[arg(long, value_name = "ADDRESS")]
-    pub listen: String,
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "list_answers")]
+    pub listen: Option<String>,
+    /// Serve nothing, but answer every call in this way: the client's case that is named beside it
+    /// in the list has to pass nevertheless.
+    #[arg(long, value_name = "WAY")]
+    pub answer: Option<String>,
+    /// Print the ways of --answer, each with the case of the client that has to pass.
+    #[arg(long)]
+    pub list_answers: bool,
 }
 
 /// Runs named cases against a conformance server and prints what came of them.
@@ -67,16 +75,36 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Serves until a signal asks for the end.
 pub fn run_server(arguments: &ServerArguments) -> ExitCode {
-    let served = Runtime::new().map_err(|error| error.to_string()).and_then(|runtime| {
-        runtime.block_on(serve(&arguments.listen)).map_err(|error| error.to_string())
-    });
-    match served {
+    if arguments.list_answers {
+        Answer::all().iter().for_each(|answer| println!("{} {}", answer.name, answer.case));
+        return ExitCode::SUCCESS;
+    }
+    match try_run_server(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(UNUSABLE)
         }
     }
+}
+
+fn try_run_server(arguments: &ServerArguments) -> Result<(), String> {
+    let address = arguments.listen.as_deref().unwrap_or_default();
+    let runtime = Runtime::new().map_err(|error| error.to_string())?;
+    let Some(name) = &arguments.answer else {
+        return runtime.block_on(serve(address)).map_err(|error| error.to_string());
+    };
+    let mut answers = Answer::all().into_iter();
+    let answer = answers.find(|answer| answer.name == name).ok_or(format!("no way is {name:?}"))?;
+    let played = runtime.block_on(play(address, &answer));
+    played.map_err(|error| format!("cannot listen on `{address}`: {error}"))
+}
+
+/// Answers until the process is ended.
+async fn play(address: &str, answer: &Answer) -> io::Result<()> {
+    let listener = UnixListener::bind(socket_name(address))?;
+    println!("listening {address}");
+    answer.serve(listener).await
 }
 
 async fn serve(address: &str) -> Result<(), Error> {

@@ -5,10 +5,12 @@
 //!   alone. They are data: a line a case.
 //! - [`client_cases`] play a server frame by frame, so they judge this library's client alone. They
 //!   are data too, and run in this process.
+//! - [`answers`] play a server, too, in a process of its own for the client of any implementation.
 //!
 //! The names of the cases of the API, the flags and the lines of JSON are those of the foreign peers
 //! under `tests/interop`, so that each client can be put in another one's place.
 
+pub mod answers;
 pub mod cases;
 pub mod client_cases;
 mod command;

@@ -66,7 +66,7 @@ impl Trial {
 }
 
 /// The address as the operating system names it: an abstract one begins with a zero byte there.
-fn socket_name(address: &str) -> String {
+pub(super) fn socket_name(address: &str) -> String {
     let name = address.strip_prefix("unix://").unwrap_or(address);
     match name.strip_prefix('@') {
         Some(name) => format!("\0{name}"),

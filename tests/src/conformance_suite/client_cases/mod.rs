@@ -42,6 +42,17 @@ impl ClientCase {
     }
 }
 
+/// The bytes of a step that the server sends.
+///
+/// # Errors
+/// What is wrong with the step.
+pub(super) fn server_bytes(step: &str) -> Result<Vec<u8>, String> {
+    match Step::parse(step)? {
+        Step::Bytes(bytes) => Ok(bytes),
+        _ => Err(format!("{step:?} is no step of a server")),
+    }
+}
+
 /// All cases for the client.
 ///
 /// # Panics
