@@ -2,10 +2,11 @@
 //! write, which is what it takes for those deadlocks to show.
 
 use crate::Arguments;
-use crate::peers::{self, DeadlockClient, DeadlockServer, Load, Peers, matches};
-use crate::process::{Server, Sockets, run_client};
+use crate::peers::{self, Load, LoadPeer, Peers, Side, matches};
+use crate::process::{Server, Sockets, log_file, run_client};
+use crate::report::{Named, save};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
+use std::fmt;
 use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,138 +14,217 @@ use std::time::Duration;
 /// A load that neither ends nor reports a deadlock by then is killed.
 const LOAD_BOUND: Duration = Duration::from_secs(120);
 
-#[derive(Clone, Copy, Deserialize, Serialize)]
-struct Report {
+/// What a load client says of its load.
+#[derive(Clone, Deserialize, Serialize)]
+struct Seen {
     calls_done: u64,
-    pending: u64,
     deadlocked: bool,
     after_millis: u64,
+    /// What went wrong otherwise.
+    #[serde(default)]
+    wrong: String,
 }
 
-#[derive(Serialize)]
-struct Row {
-    client: String,
-    server: String,
-    load: String,
-    report: Option<Report>,
-    expected_deadlock: bool,
-    as_expected: bool,
+/// A shape of load in the report of this library's own load client.
+#[derive(Deserialize)]
+struct Shape {
+    shape: String,
+    verdict: String,
+    evidence: String,
+    calls: u64,
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct Shapes {
+    shapes: Vec<Shape>,
+}
+
+#[derive(Deserialize, Serialize)]
+pub struct Row {
+    pub client: String,
+    pub server: String,
+    pub load: String,
+    seen: Option<Seen>,
+    pub expected: Expected,
+}
+
+/// What a client may come to against a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Expected {
+    Done,
+    Deadlock,
+    /// It depends on timing.
+    Either,
+}
+
+#[derive(Deserialize, Serialize)]
+pub struct Table {
+    pub clients: Vec<Named>,
+    pub servers: Vec<Named>,
+    pub rows: Vec<Row>,
+    pub missing: Vec<String>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<bool, String> {
     let data = peers::read::<Peers>(arguments, "peers.json")?.deadlock;
     let sockets = Sockets::create()?;
-    let mut rows = Vec::new();
-    for server in data.servers.iter().filter(|server| matches(&arguments.server, &server.name)) {
-        let Some(server_command) = peers::command(arguments, &server.command) else {
-            if arguments.required.contains(&server.name) {
-                return Err(format!(
-                    "The server {} was not built, and it is required.",
-                    server.name
-                ));
-            }
-            println!("The server {} was not built and is left out.", server.name);
-            continue;
-        };
-        for client in data.clients.iter().filter(|client| matches(&arguments.client, &client.name))
-        {
-            let Some(client_command) = peers::command(arguments, &client.command) else {
-                println!("The load client {} was not built and is left out.", client.name);
-                continue;
-            };
-            for load in &data.loads {
-                let report = run_load(
+    let mut table = Table { clients: vec![], servers: vec![], rows: vec![], missing: vec![] };
+    let clients = built(arguments, &data.clients, Side::Client, &mut table.missing)?;
+    let servers = built(arguments, &data.servers, Side::Server, &mut table.missing)?;
+    table.clients = clients.iter().map(|(client, _)| client.named()).collect();
+    table.servers = servers.iter().map(|(server, _)| server.named()).collect();
+    for (server, server_command) in &servers {
+        for (client, client_command) in clients.iter().filter(|(client, _)| server.meets(client)) {
+            let chosen = |load: &&Load| matches(&arguments.load, &load.name);
+            for load in data.loads.iter().filter(chosen) {
+                let seen = run_load(
                     arguments,
                     &sockets,
-                    (server, &server_command),
-                    (client, &client_command),
+                    (server, server_command),
+                    (client, client_command),
                     load,
                 )?;
-                let row = judge(server, client, load, report);
-                println!("{}", describe(&row));
-                rows.push(row);
+                let row = Row {
+                    client: client.name.clone(),
+                    server: server.name.clone(),
+                    load: load.name.clone(),
+                    seen,
+                    expected: server.expected(client),
+                };
+                println!("{row}");
+                table.rows.push(row);
             }
         }
     }
-    let json = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
-    let save = |name: &str, text: &str| {
-        std::fs::write(arguments.out.join(name), text).map_err(|error| format!("{name}: {error}"))
+    let path = save(&arguments.out, "deadlock", &table)?;
+    table.missing.iter().for_each(|sentence| println!("{sentence}"));
+    let unexpected = table.rows.iter().filter(|row| !row.is_as_expected()).count();
+    println!("{} loads, {unexpected} unexpected results; see {path}", table.rows.len());
+    Ok(unexpected == 0)
+}
+
+/// Picks the load peers whose programs were built.
+fn built<'a>(
+    arguments: &Arguments,
+    peers: &'a [LoadPeer],
+    side: Side,
+    missing: &mut Vec<String>,
+) -> Result<Vec<(&'a LoadPeer, Vec<String>)>, String> {
+    let pattern = match side {
+        Side::Client => &arguments.client,
+        Side::Server => &arguments.server,
     };
-    save("deadlock.json", &json)?;
-    save("deadlock.md", &markdown(&rows).map_err(|error| error.to_string())?)?;
-    Ok(rows.iter().all(|row| row.as_expected))
+    let mut found = Vec::new();
+    for peer in peers.iter().filter(|peer| matches(pattern, &peer.name)) {
+        match peers::command(arguments, &peer.command) {
+            Some(command) => found.push((peer, command)),
+            None if matches(&arguments.required, &peer.name) => {
+                return Err(format!(
+                    "The load {side} {} was not built, and it is required.",
+                    peer.name
+                ));
+            }
+            None => {
+                missing
+                    .push(format!("The load {side} {} was not built and is left out.", peer.name));
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl LoadPeer {
+    fn named(&self) -> Named {
+        Named { name: self.name.clone(), library: self.library.clone() }
+    }
+
+    /// Whether this server is one for that client.
+    fn meets(&self, client: &LoadPeer) -> bool {
+        self.clients.as_ref().is_none_or(|pattern| matches(pattern, &client.name))
+    }
+
+    /// What that client comes to against this server.
+    fn expected(&self, client: &LoadPeer) -> Expected {
+        if self.shows.contains(&client.name) {
+            Expected::Deadlock
+        } else if self.may_show.contains(&client.name) {
+            Expected::Either
+        } else {
+            Expected::Done
+        }
+    }
 }
 
 fn run_load(
     arguments: &Arguments,
     sockets: &Sockets,
-    (server, server_command): (&DeadlockServer, &[String]),
-    (client, client_command): (&DeadlockClient, &[String]),
+    (server, server_command): (&LoadPeer, &[String]),
+    (client, client_command): (&LoadPeer, &[String]),
     load: &Load,
-) -> Result<Option<Report>, String> {
+) -> Result<Option<Seen>, String> {
     let log =
         arguments.out.join("logs").join(format!("deadlock--{}--{}.log", client.name, server.name));
     let process = Server::start(server_command, sockets, &log)?;
     let file = sockets.file();
-    let output = File::create(&file).map_err(|error| error.to_string())?;
+    let path = file.to_string_lossy();
     let mut options = vec!["--connect", process.address.as_str()];
-    options.extend(load.arguments.iter().map(String::as_str));
-    run_client(client_command, &options, Stdio::from(output), &log, LOAD_BOUND)?;
+    let output = if client.is_stress {
+        options.extend(["--json", &path]);
+        options.extend(load.stress.iter().map(String::as_str));
+        Stdio::from(log_file(&log)?)
+    } else {
+        options.extend(load.arguments.iter().map(String::as_str));
+        Stdio::from(File::create(&file).map_err(|error| error.to_string())?)
+    };
+    run_client(client_command, &options, output, &log, LOAD_BOUND)?;
     let text = std::fs::read_to_string(&file).unwrap_or_default();
-    Ok(serde_json::from_str(text.trim()).ok())
+    Ok(if client.is_stress {
+        let shapes: Option<Shapes> = serde_json::from_str(&text).ok();
+        shapes.and_then(|shapes| shapes.shapes.into_iter().next()).map(Seen::from)
+    } else {
+        serde_json::from_str(text.trim()).ok()
+    })
 }
 
-fn judge(
-    server: &DeadlockServer,
-    client: &DeadlockClient,
-    load: &Load,
-    report: Option<Report>,
-) -> Row {
-    let expected_deadlock = server.shows.contains(&client.name);
-    Row {
-        client: client.name.clone(),
-        server: server.name.clone(),
-        load: load.name.clone(),
-        report,
-        expected_deadlock,
-        as_expected: report.is_some_and(|report| report.deadlocked == expected_deadlock),
-    }
-}
-
-fn verdict(row: &Row) -> String {
-    match row.report {
-        Some(Report { deadlocked: true, calls_done, pending, after_millis }) => {
-            format!(
-                "deadlocked after {after_millis} ms, with {calls_done} calls done and {pending} pending"
-            )
+impl From<Shape> for Seen {
+    fn from(shape: Shape) -> Self {
+        // The control's verdict is that it deadlocked; that of every other shape, that it did not.
+        let deadlocked = shape.shape == "control" && shape.verdict == "pass";
+        Seen {
+            calls_done: shape.calls,
+            deadlocked,
+            after_millis: (shape.seconds * 1e3) as u64,
+            wrong: if shape.verdict == "fail" { shape.evidence } else { String::new() },
         }
-        Some(Report { calls_done, after_millis, .. }) => {
-            format!("done: {calls_done} calls in {after_millis} ms")
+    }
+}
+
+impl Row {
+    pub fn is_as_expected(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| {
+            seen.wrong.is_empty()
+                && match self.expected {
+                    Expected::Done => !seen.deadlocked,
+                    Expected::Deadlock => seen.deadlocked,
+                    Expected::Either => true,
+                }
+        })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_as_expected() { "" } else { "unexpected: " };
+        write!(f, "{mark}client {}, server {}, {}: ", self.client, self.server, self.load)?;
+        match &self.seen {
+            None => write!(f, "the load client ended without a report"),
+            Some(seen) if !seen.wrong.is_empty() => write!(f, "{}", seen.wrong),
+            Some(Seen { calls_done, deadlocked, after_millis, .. }) => {
+                let end = if *deadlocked { "deadlocked" } else { "done" };
+                write!(f, "{end} after {calls_done} calls and {after_millis} ms")
+            }
         }
-        None => "the load client ended without a report".to_owned(),
     }
-}
-
-fn describe(row: &Row) -> String {
-    let mark = if row.as_expected { "" } else { "unexpected: " };
-    format!("{mark}client {}, server {}, {}: {}", row.client, row.server, row.load, verdict(row))
-}
-
-fn markdown(rows: &[Row]) -> Result<String, std::fmt::Error> {
-    let mut text = String::from(
-        "# Deadlocks under load\n\n| server | client | load | seen | expected |\n|---|---|---|---|---|\n",
-    );
-    for row in rows {
-        let expected = if row.expected_deadlock { "deadlock" } else { "done" };
-        let mark = if row.as_expected { "" } else { " **(unexpected)**" };
-        writeln!(
-            text,
-            "| {} | {} | {} | {}{mark} | {expected} |",
-            row.server,
-            row.client,
-            row.load,
-            verdict(row)
-        )?;
-    }
-    Ok(text)
 }

@@ -8,6 +8,8 @@ pub struct Known {
     pub client: String,
     pub server: String,
     pub case: String,
+    /// Whose doing it is.
+    pub fault: Fault,
     /// What the peer does, in a sentence.
     pub sentence: String,
     /// A part of the observed text, so that an entry covers one deviation and not whatever fails in its cells. Bars
@@ -16,6 +18,15 @@ pub struct Known {
     /// Whether it depends on timing, so that a pass is no news.
     #[serde(default)]
     pub sometimes: bool,
+}
+
+/// The side that behaves otherwise than it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    Client,
+    Server,
+    Both,
 }
 
 impl Known {

@@ -1,9 +1,11 @@
-//! Runs every client against every server and every case, or the load clients against a server, and writes what it saw.
+//! Runs every client against every server and every case, frames against every server, or load clients against some, and
+//! writes what it saw.
 //!
 //! The peers are data: a peer is a command line for its server and one for its client, and both speak the conventions of
 //! the README beside the script that starts this program.
 
 mod deadlock;
+mod document;
 mod known;
 mod matrix;
 mod peers;
@@ -14,8 +16,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: interop-runner matrix|deadlock --data DIR --out DIR [--set NAME=VALUE]... \
-    [--client GLOB] [--server GLOB] [--with GLOB] [--case GLOB] [--jobs N] [--require PEER]...";
+const USAGE: &str = "usage: interop-runner matrix|wire|played|deadlock|document --data DIR --out DIR [--set NAME=VALUE]... \
+    [--client GLOB] [--server GLOB] [--with GLOB] [--case GLOB] [--load GLOB] [--jobs N] [--require GLOB] [--to FILE]";
 
 pub struct Arguments {
     /// Where peers.json, cases.json and known.json are.
@@ -28,9 +30,12 @@ pub struct Arguments {
     /// What one side of each pair must match.
     with: String,
     case: String,
+    load: String,
     jobs: usize,
     /// Peers that must not be left out when their programs are missing.
-    required: Vec<String>,
+    required: String,
+    /// The page that the documentation step writes.
+    page: PathBuf,
 }
 
 fn arguments() -> Result<(String, Arguments), String> {
@@ -44,9 +49,11 @@ fn arguments() -> Result<(String, Arguments), String> {
         server: "*".to_owned(),
         with: "*".to_owned(),
         case: "*".to_owned(),
+        load: "*".to_owned(),
         // Most of the time is spent waiting for deadlines, so two pairs run at once.
         jobs: 2,
-        required: Vec::new(),
+        required: String::new(),
+        page: PathBuf::new(),
     };
     while let Some(flag) = given.next() {
         let value = given.next().ok_or_else(|| format!("{flag} needs a value; {USAGE}"))?;
@@ -57,11 +64,13 @@ fn arguments() -> Result<(String, Arguments), String> {
             "--server" => parsed.server = value,
             "--with" => parsed.with = value,
             "--case" => parsed.case = value,
+            "--load" => parsed.load = value,
             "--jobs" => {
                 parsed.jobs =
                     value.parse().map_err(|_| format!("{flag} needs a number; {USAGE}"))?
             }
-            "--require" => parsed.required.push(value),
+            "--require" => parsed.required = value,
+            "--to" => parsed.page = value.into(),
             "--set" => {
                 let (name, value) = value.split_once('=').ok_or(USAGE)?;
                 parsed.variables.insert(name.to_owned(), value.to_owned());
@@ -78,7 +87,10 @@ fn run() -> Result<bool, String> {
         .map_err(|error| format!("{}: {error}", arguments.out.display()))?;
     match step.as_str() {
         "matrix" => matrix::run(&arguments),
+        "wire" => matrix::run_wire(&arguments),
+        "played" => matrix::run_played(&arguments),
         "deadlock" => deadlock::run(&arguments),
+        "document" => document::run(&arguments),
         _ => Err(USAGE.to_owned()),
     }
 }

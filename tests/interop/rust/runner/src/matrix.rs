@@ -1,7 +1,7 @@
 //! Every client against every server and every case.
 
 use crate::known::{self, Known};
-use crate::peers::{self, Case, Peer, Peers, matches};
+use crate::peers::{self, Case, Peer, Peers, Side, matches};
 use crate::process::{Server, Sockets, run_client};
 use crate::{Arguments, report};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub enum Outcome {
     Unsupported,
 }
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub struct Cell {
     pub client: String,
     pub server: String,
@@ -38,7 +38,7 @@ pub struct Cell {
     pub expected: String,
     pub observed: String,
     /// The sentence about a known deviation.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<String>,
 }
 
@@ -47,6 +47,8 @@ pub struct Cell {
 struct Line {
     result: String,
     millis: u64,
+    #[serde(default)]
+    expected: String,
     observed: String,
 }
 
@@ -62,87 +64,138 @@ struct Run<'a> {
     sockets: Sockets,
 }
 
+/// Every client against every server.
 pub fn run(arguments: &Arguments) -> Result<bool, String> {
     let data: Peers = peers::read(arguments, "peers.json")?;
-    let cases: Vec<Case> = peers::read(arguments, "cases.json")?;
-    let chosen = cases.into_iter().filter(|case| matches(&arguments.case, &case.name)).collect();
-    let run = Run {
-        arguments,
-        cases: chosen,
-        known: peers::read(arguments, "known.json")?,
-        sockets: Sockets::create()?,
-    };
     let mut missing = Vec::new();
-    let clients =
-        run.runnable(&data.peers, &arguments.client, "client", |peer| &peer.client, &mut missing)?;
-    let servers =
-        run.runnable(&data.peers, &arguments.server, "server", |peer| &peer.server, &mut missing)?;
-    let mut pairs = VecDeque::new();
-    for server in &servers {
-        let wanted = |client: &&Runnable| {
-            [client, &server].iter().any(|side| matches(&arguments.with, &side.peer.name))
-        };
-        pairs.extend(clients.iter().filter(wanted).map(|client| (client, server)));
-    }
-    let pairs = Mutex::new(pairs);
-    let cells = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..arguments.jobs.max(1)).map(|_| scope.spawn(|| run.work(&pairs, &cells))).collect();
-        for worker in workers {
-            worker.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))?;
-        }
-        Ok::<(), String>(())
-    })?;
-    let mut cells = cells.into_inner().map_err(|_| "a worker panicked")?;
-    let position =
-        |list: &[Runnable], name: &str| list.iter().position(|entry| entry.peer.name == name);
-    let case_position = |name: &str| run.cases.iter().position(|case| case.name == name);
-    cells.sort_by_key(|cell: &Cell| {
-        (
-            position(&servers, &cell.server),
-            position(&clients, &cell.client),
-            case_position(&cell.case),
-        )
-    });
-    let peers: Vec<&Peer> = data
-        .peers
-        .iter()
-        .filter(|peer| {
-            [&clients, &servers]
-                .iter()
-                .any(|list| list.iter().any(|entry| entry.peer.name == peer.name))
-        })
-        .collect();
-    report::write(&arguments.out, &peers, &run.cases, &cells, &run.known, &missing)
+    let clients = runnable(arguments, &data.peers, Side::Client, &mut missing)?;
+    let servers = runnable(arguments, &data.peers, Side::Server, &mut missing)?;
+    let cases = peers::read(arguments, "cases.json")?;
+    Run::new(arguments, cases)?.all("matrix", &data.peers, &clients, &servers, missing)
 }
 
-impl Run<'_> {
-    /// Picks the peers whose programs were built.
-    fn runnable(
-        &self,
-        peers: &[Peer],
-        pattern: &str,
-        side: &str,
-        template: impl Fn(&Peer) -> &Option<Vec<String>>,
-        missing: &mut Vec<String>,
-    ) -> Result<Vec<Runnable>, String> {
-        let mut found = Vec::new();
-        for peer in peers.iter().filter(|peer| matches(pattern, &peer.name)) {
-            let Some(template) = template(peer) else { continue };
-            match peers::command(self.arguments, template) {
-                Some(command) => found.push(Runnable { peer: peer.clone(), command }),
-                None if self.arguments.required.contains(&peer.name) => {
-                    return Err(format!(
-                        "The {side} of {} was not built, and it is required.",
-                        peer.name
-                    ));
-                }
-                None => missing
-                    .push(format!("The {side} of {} was not built and is left out.", peer.name)),
+/// The client that speaks frames against every server.
+pub fn run_wire(arguments: &Arguments) -> Result<bool, String> {
+    let data: Peers = peers::read(arguments, "peers.json")?;
+    let mut missing = Vec::new();
+    let client = peers::program(arguments, &data.wire.client, Side::Client).ok_or(
+        "This library's client, which speaks the frames of the wire cases, was not built.",
+    )?;
+    let servers = runnable(arguments, &data.peers, Side::Server, &mut missing)?;
+    let cases = peers::list_cases(&client, &data.wire.cases)?;
+    let client = [Runnable { peer: data.wire.client, command: client }];
+    Run::new(arguments, cases)?.all("wire", &data.peers, &client, &servers, missing)
+}
+
+/// Every client against a server that is played.
+pub fn run_played(arguments: &Arguments) -> Result<bool, String> {
+    let data: Peers = peers::read(arguments, "peers.json")?;
+    let mut missing = Vec::new();
+    let clients = runnable(arguments, &data.peers, Side::Client, &mut missing)?;
+    let server = peers::program(arguments, &data.played.server, Side::Server)
+        .ok_or("This library's server, which can also be played, was not built.")?;
+    let cases = peers::list_answers(&server)?;
+    let server = [Runnable { peer: data.played.server, command: server }];
+    Run::new(arguments, cases)?.all("played", &data.peers, &clients, &server, missing)
+}
+
+/// Picks the peers whose programs were built.
+fn runnable(
+    arguments: &Arguments,
+    peers: &[Peer],
+    side: Side,
+    missing: &mut Vec<String>,
+) -> Result<Vec<Runnable>, String> {
+    let pattern = match side {
+        Side::Client => &arguments.client,
+        Side::Server => &arguments.server,
+    };
+    let mut found = Vec::new();
+    for peer in peers.iter().filter(|peer| matches(pattern, &peer.name)) {
+        match peers::program(arguments, peer, side) {
+            Some(command) => found.push(Runnable { peer: peer.clone(), command }),
+            None if matches(&arguments.required, &peer.name) => {
+                return Err(format!(
+                    "The {side} of {} was not built, and it is required.",
+                    peer.name
+                ));
+            }
+            None => {
+                missing.push(format!("The {side} of {} was not built and is left out.", peer.name));
             }
         }
-        Ok(found)
+    }
+    Ok(found)
+}
+
+impl<'a> Run<'a> {
+    fn new(arguments: &'a Arguments, cases: Vec<Case>) -> Result<Self, String> {
+        let chosen = cases.into_iter().filter(|case| matches(&arguments.case, &case.name));
+        Ok(Run {
+            arguments,
+            cases: chosen.collect(),
+            known: peers::read(arguments, "known.json")?,
+            sockets: Sockets::create()?,
+        })
+    }
+
+    /// Runs all pairs and writes down what was seen. Returns whether all of it was expected.
+    fn all(
+        &self,
+        title: &str,
+        peers: &[Peer],
+        clients: &[Runnable],
+        servers: &[Runnable],
+        missing: Vec<String>,
+    ) -> Result<bool, String> {
+        let mut pairs = VecDeque::new();
+        for server in servers {
+            let wanted = |client: &&Runnable| {
+                [client, &server].iter().any(|side| matches(&self.arguments.with, &side.peer.name))
+            };
+            pairs.extend(clients.iter().filter(wanted).map(|client| (client, server)));
+        }
+        let pairs = Mutex::new(pairs);
+        let cells = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let jobs = 0..self.arguments.jobs.max(1);
+            let workers: Vec<_> = jobs.map(|_| scope.spawn(|| self.work(&pairs, &cells))).collect();
+            for worker in workers {
+                worker.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))?;
+            }
+            Ok::<(), String>(())
+        })?;
+        let mut cells = cells.into_inner().map_err(|_| "a worker panicked")?;
+        let position =
+            |list: &[Runnable], name: &str| list.iter().position(|entry| entry.peer.name == name);
+        let case_position = |name: &str| self.cases.iter().position(|case| case.name == name);
+        cells.sort_by_key(|cell: &Cell| {
+            (
+                position(servers, &cell.server),
+                position(clients, &cell.client),
+                case_position(&cell.case),
+            )
+        });
+        let took_part = |peer: &&Peer| {
+            [clients, servers].iter().any(|list| position(list, &peer.name).is_some())
+        };
+        let peers = peers.iter().filter(took_part).map(report::Named::from).collect();
+        let gone = self.gone(&cells);
+        let results = report::Results { peers, cells, gone, missing };
+        results.save(&self.arguments.out, title)
+    }
+
+    /// Finds the known deviations that no cell showed, although some could have.
+    fn gone(&self, cells: &[Cell]) -> Vec<Known> {
+        let shown = |entry: &Known| {
+            let mut covered = cells
+                .iter()
+                .filter(|cell| entry.covers(&cell.client, &cell.server, &cell.case))
+                .peekable();
+            covered.peek().is_none()
+                || covered.any(|cell| cell.known.as_ref() == Some(&entry.sentence))
+        };
+        self.known.iter().filter(|entry| !entry.sometimes && !shown(entry)).cloned().collect()
     }
 
     fn work(
@@ -173,12 +226,18 @@ impl Run<'_> {
             let name = format!("{}--{}.{side}.log", client.peer.name, server.peer.name);
             self.arguments.out.join("logs").join(name)
         };
-        let mut running = None;
+        let mut running: Option<Server> = None;
         let mut cells = Vec::new();
         for case in &self.cases {
-            let mut process = match running.take() {
+            // A server may have ended after its last case had passed.
+            let kept =
+                running.take().and_then(|mut process| process.is_running().then_some(process));
+            let mut process = match kept {
                 Some(process) => process,
-                None => Server::start(&server.command, &self.sockets, &log("server"))?,
+                None => {
+                    let command = [&server.command[..], &case.server_options].concat();
+                    Server::start(&command, &self.sockets, &log("server"))?
+                }
             };
             let line = self.run_case(client, &process, case, &log("client"))?;
             let mut cell = Cell {
@@ -191,7 +250,7 @@ impl Run<'_> {
                     _ => Outcome::Fail,
                 },
                 millis: line.millis,
-                expected: case.expected.clone(),
+                expected: line.expected,
                 observed: line.observed,
                 known: None,
             };
@@ -203,7 +262,7 @@ impl Run<'_> {
                 self.judge(&mut cell, case, server);
                 // Whatever the failure left behind must not trouble the next case.
                 drop(process);
-            } else {
+            } else if case.server_options.is_empty() {
                 running = Some(process);
             }
             cells.push(cell);
@@ -225,7 +284,7 @@ impl Run<'_> {
             "--connect",
             &server.address,
             "--case",
-            &case.name,
+            case.run_as.as_ref().unwrap_or(&case.name),
             "--json",
             &path,
             "--case-timeout",
@@ -258,7 +317,7 @@ impl Run<'_> {
 }
 
 fn failed(observed: String) -> Line {
-    Line { result: "fail".to_owned(), millis: 0, observed }
+    Line { result: "fail".to_owned(), millis: 0, expected: String::new(), observed }
 }
 
 fn how(status: ExitStatus) -> String {

@@ -72,12 +72,16 @@ impl Server {
             }
         });
         match first_line.recv_timeout(READY_BOUND) {
-            Ok(line) if line.starts_with("listening ") => Ok(server),
+            Ok(line) if line.starts_with("listening ") || line == "ready" => Ok(server),
             Ok(line) => Err(format!("{} said {line:?} instead of that it listens", command[0])),
             Err(_) => {
                 Err(format!("{} did not say within {READY_BOUND:?} that it listens", command[0]))
             }
         }
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.ended(Duration::ZERO).is_none()
     }
 
     /// Returns how the server ended, if it did. One that is about to end is given a moment to do so.
