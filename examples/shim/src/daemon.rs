@@ -1,0 +1,162 @@
+//! The daemon: serves the Task service on the listener that `start` handed over, on one thread,
+//! until containerd wants it no more.
+
+use std::{env, error::Error, path::Path, time::Duration};
+
+use rustix::process::Pid;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use ttrpc::{
+    Server, ServerConfig,
+    server::{PeerPolicy, ServerHandle},
+};
+
+use crate::{
+    address,
+    args::Args,
+    bundle::Bundle,
+    container::Shared,
+    descriptors,
+    events::Outbox,
+    log,
+    proto::{v2, v3},
+    reaper::Reaper,
+    service::TaskService,
+    stdio,
+};
+
+/// How long the last answers may take to leave, and the last events to be taken.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Waiting calls are no burden: there is one for every process that runs.
+fn limits() -> ServerConfig {
+    ServerConfig {
+        max_connections: 64,
+        max_calls_per_connection: 16_384,
+        ..ServerConfig::default()
+    }
+}
+
+/// Serves until the end.
+///
+/// # Errors
+/// If the listener is not there, or what the kernel has to give is not to be had.
+pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
+    let listener = descriptors::take_listener()?;
+    log::open(Path::new("log"), &args.id, args.debug)?;
+    // A session of its own: what ends containerd's does not end the shim.
+    if let Err(error) = rustix::process::setsid() {
+        log::debug(format_args!("already leads a session: {error}"));
+    }
+    rustix::process::set_child_subreaper(Some(Pid::INIT))?;
+    descriptors::raise_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(run(args, listener));
+    if let Some(address) = Bundle::new("").address() {
+        drop(runtime);
+        address::remove_if_dead(&address);
+    }
+    result
+}
+
+async fn run(
+    args: &Args,
+    listener: std::os::unix::net::UnixListener,
+) -> Result<(), Box<dyn Error>> {
+    let shared = Shared {
+        namespace: args.namespace.clone(),
+        reaper: Reaper::default(),
+        outbox: Outbox::new(&args.namespace),
+        copies: TaskTracker::new(),
+    };
+    let shutdown = CancellationToken::new();
+    let service = TaskService::new(shared.clone(), shutdown.clone());
+    let server = Server::builder()
+        .config(limits())
+        .allow_peers(PeerPolicy::same_user())
+        .add_service(v2::TaskServer::new(service.clone()))
+        .add_service(v3::TaskServer::new(service.clone()))
+        .listener(listener)
+        .build()?;
+    let signals = Signals::new()?;
+    match env::var("TTRPC_ADDRESS") {
+        Ok(address) => drop(tokio::spawn(shared.outbox.clone().deliver(address))),
+        Err(_) => log::warn("TTRPC_ADDRESS is not set: events stay here"),
+    }
+    let handling = tokio::spawn(signals.handle(
+        shared.reaper.clone(),
+        service,
+        server.handle(),
+        shutdown.clone(),
+    ));
+    log::debug("serving");
+    server.serve_until(shutdown.cancelled_owned(), FAREWELL).await?;
+
+    // What processes have written and what became of them shall not be lost with the shim.
+    shared.copies.close();
+    let delivered = async {
+        shared.copies.wait().await;
+        shared.outbox.emptied().await;
+    };
+    if timeout(stdio::PATIENCE.max(FAREWELL), delivered).await.is_err() {
+        log::warn("the shim ends before all output and events are taken");
+    }
+    handling.abort();
+    Ok(())
+}
+
+/// The signals that mean something to the daemon.
+struct Signals {
+    child: Signal,
+    snapshot: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+    /// Ignored, as whoever is left by its terminal must.
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            child: signal(SignalKind::child())?,
+            snapshot: signal(SignalKind::user_defined1())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn handle(
+        mut self,
+        reaper: Reaper,
+        service: TaskService,
+        server: ServerHandle,
+        shutdown: CancellationToken,
+    ) {
+        loop {
+            tokio::select! {
+                _ = self.child.recv() => reaper.collect(),
+                _ = self.snapshot.recv() => log_snapshot(&service, &server),
+                _ = self.hangup.recv() => {}
+                _ = self.interrupt.recv() => shutdown.cancel(),
+                _ = self.terminate.recv() => shutdown.cancel(),
+            }
+        }
+    }
+}
+
+/// Writes what is going on to the log, a line for each thing.
+fn log_snapshot(service: &TaskService, server: &ServerHandle) {
+    log::info("snapshot begins");
+    log::info(format_args!(
+        "server: {} connections, {} calls in flight, {} handlers",
+        server.connections(),
+        server.calls_in_flight(),
+        server.calls_in_flight(),
+    ));
+    service.to_string().lines().for_each(log::info);
+    log::info("snapshot ends");
+}

@@ -1,0 +1,48 @@
+//! The invocation `delete`: cleans up after a daemon that died, and prints how the container ended.
+
+use std::{
+    env,
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use ttrpc::prost::Message;
+
+use crate::{
+    address, args::Args, bundle::Bundle, log, mount, proto::task::DeleteResponse, reaper::Reaper,
+    runc::Runc,
+};
+
+/// What a container's exit status is when nobody saw its end: that of a process killed by SIGKILL.
+const KILLED: u32 = 128 + 9;
+
+/// Removes the container with all its processes, its mounts, and the dead shim's socket.
+///
+/// # Errors
+/// If stdout cannot be written, or the working folder is gone. What cannot be removed is said on
+/// stderr, which containerd logs, and the rest is removed.
+pub fn delete(args: &Args) -> io::Result<()> {
+    let bundle = match &args.bundle {
+        Some(path) => Bundle::new(path),
+        None => Bundle::new(env::current_dir()?),
+    };
+    let pid = bundle.pid();
+    let runc = Runc::new(&bundle.options(), &args.namespace, bundle.path(), Reaper::default());
+    if runc.knows(&args.id)
+        && let Err(error) = runc.delete_now(&args.id)
+    {
+        log::warn(format_args!("cannot delete the container: {error}"));
+    }
+    if let Err(error) = mount::unmount_now(&bundle.rootfs()) {
+        log::warn(format_args!("cannot unmount the rootfs: {error}"));
+    }
+    if let Some(address) = bundle.address() {
+        address::remove_if_dead(&address);
+    }
+    let response = DeleteResponse {
+        pid: pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+        exit_status: KILLED,
+        exited_at: Some(SystemTime::now().into()),
+    };
+    io::stdout().write_all(&response.encode_to_vec())
+}

@@ -1,0 +1,297 @@
+//! Events for containerd: an outbox, emptied in order over ttrpc, that outlives containerd.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use tokio::{sync::Notify, time::sleep};
+use ttrpc::{
+    Client, Code, Status,
+    prost::{Message, Name},
+};
+
+use crate::{
+    log,
+    proto::{
+        self, events,
+        publish::{Envelope, EventsClient, ForwardRequest},
+    },
+};
+
+/// Events that wait for containerd. At some 250 bytes each, less than a mebibyte. When it is full
+/// the oldest is lost: of a container's life the end matters most.
+const CAPACITY: usize = 4096;
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// The pause after a failed attempt. It doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A message that is an event, with the topic it is published under.
+pub trait Event: Message + Name {
+    const TOPIC: &str;
+}
+
+macro_rules! topics {
+    ($($event:ident => $topic:literal,)*) => {
+        $(impl Event for events::$event {
+            const TOPIC: &str = $topic;
+        })*
+    };
+}
+
+topics! {
+    TaskCreate => "/tasks/create",
+    TaskStart => "/tasks/start",
+    TaskDelete => "/tasks/delete",
+    TaskExit => "/tasks/exit",
+    TaskOom => "/tasks/oom",
+    TaskExecAdded => "/tasks/exec-added",
+    TaskExecStarted => "/tasks/exec-started",
+    TaskPaused => "/tasks/paused",
+    TaskResumed => "/tasks/resumed",
+}
+
+/// Events in the order in which they happened, as many as fit.
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<(u64, Envelope)>,
+    /// The number of the next event.
+    next: u64,
+    lost: u64,
+}
+
+impl Queue {
+    fn push(&mut self, event: Envelope) {
+        if self.events.len() == CAPACITY {
+            self.events.pop_front();
+            self.lost += 1;
+        }
+        self.events.push_back((self.next, event));
+        self.next += 1;
+    }
+
+    /// Removes an event that was delivered, unless it had to make room meanwhile.
+    fn delivered(&mut self, number: u64) {
+        self.events.pop_front_if(|(first, _)| *first == number);
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
+        }
+    }
+}
+
+/// Takes events and keeps them until containerd has them. Clones are the same outbox.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    namespace: String,
+    queue: Arc<Mutex<Queue>>,
+    /// Fires when something was put in, and when the last was taken out.
+    changed: Arc<Notify>,
+}
+
+impl Outbox {
+    /// An empty outbox for events of a namespace.
+    pub fn new(namespace: &str) -> Outbox {
+        Outbox { namespace: namespace.to_owned(), queue: Arc::default(), changed: Arc::default() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an event in, behind all that happened before. Never waits.
+    pub fn publish<E: Event>(&self, event: &E) {
+        let envelope = Envelope {
+            timestamp: Some(SystemTime::now().into()),
+            namespace: self.namespace.clone(),
+            topic: E::TOPIC.to_owned(),
+            event: Some(proto::pack(event)),
+        };
+        self.queue().push(envelope);
+        self.changed.notify_waiters();
+    }
+
+    /// Events that wait, and events that were lost since the outbox was full.
+    pub fn counts(&self) -> (usize, u64) {
+        let queue = self.queue();
+        (queue.events.len(), queue.lost)
+    }
+
+    /// Waits until all events are delivered.
+    pub async fn emptied(&self) {
+        self.wait(|queue| queue.events.is_empty().then_some(())).await;
+    }
+
+    async fn front(&self) -> (u64, Envelope) {
+        self.wait(|queue| queue.events.front().cloned()).await
+    }
+
+    async fn wait<T>(&self, mut found: impl FnMut(&Queue) -> Option<T>) -> T {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let now = found(&self.queue());
+            match now {
+                Some(found) => return found,
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Delivers events to containerd for ever. One that was delivered when containerd died may be
+    /// delivered a second time to the next.
+    pub async fn deliver(self, address: String) {
+        let mut publisher = Publisher { address, connection: None };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let (number, envelope) = self.front().await;
+            let topic = envelope.topic.clone();
+            match publisher.forward(envelope).await {
+                Ok(()) => {}
+                Err(error) if is_worth_another_try(&error) => {
+                    log::debug(format_args!("event {topic} waits: {error}"));
+                    publisher.connection = None;
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
+                Err(error) => log::warn(format_args!("containerd refused {topic}: {error}")),
+            }
+            pause = FIRST_PAUSE;
+            self.queue().delivered(number);
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+/// Whether containerd may take the event later; else it stands in the way of all others.
+fn is_worth_another_try(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Cancelled
+    )
+}
+
+/// containerd's event service, connected when it is needed.
+struct Publisher {
+    address: String,
+    connection: Option<EventsClient>,
+}
+
+impl Publisher {
+    async fn forward(&mut self, envelope: Envelope) -> Result<(), Status> {
+        let client = match &mut self.connection {
+            Some(client) => client,
+            none => {
+                let client = Client::connect(&self.address)
+                    .await
+                    .map_err(|error| Status::unavailable(error.to_string()))?;
+                none.insert(EventsClient::new(client))
+            }
+        };
+        let namespace = envelope.namespace.clone();
+        client
+            .forward(ForwardRequest { envelope: Some(envelope) })
+            .metadata("containerd-namespace-ttrpc", namespace)
+            .timeout(ATTEMPT)
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::time::timeout;
+    use ttrpc::{Context, Server, async_trait};
+
+    use super::*;
+    use crate::proto::publish::{Events, EventsServer};
+
+    fn numbered(number: u32) -> events::TaskStart {
+        events::TaskStart { container_id: "c1".to_owned(), pid: number }
+    }
+
+    fn number(envelope: &Envelope) -> u32 {
+        proto::unpack::<events::TaskStart>(envelope.event.as_ref().unwrap()).unwrap().pid
+    }
+
+    #[test]
+    fn a_full_outbox_loses_the_oldest_and_keeps_the_order() {
+        let outbox = Outbox::new("default");
+        let count = CAPACITY as u32 + 10;
+        (0..count).for_each(|number| outbox.publish(&numbered(number)));
+        assert_eq!(outbox.counts(), (CAPACITY, 10));
+        let queue = outbox.queue();
+        let numbers: Vec<u32> = queue.events.iter().map(|(_, event)| number(event)).collect();
+        assert_eq!(numbers, (10..count).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_event_that_made_room_while_it_was_delivered_takes_no_other_with_it() {
+        let outbox = Outbox::new("default");
+        outbox.publish(&numbered(0));
+        let delivering = outbox.queue().events[0].0;
+        (1..=CAPACITY as u32).for_each(|number| outbox.publish(&numbered(number)));
+        outbox.queue().delivered(delivering);
+        assert_eq!(outbox.counts(), (CAPACITY, 1));
+    }
+
+    /// Stands in for containerd: hands events to the test, or fails as one that is going down.
+    struct Containerd {
+        seen: tokio::sync::mpsc::UnboundedSender<(String, u32)>,
+        is_failing: Arc<AtomicBool>,
+    }
+
+    #[async_trait]
+    impl Events for Containerd {
+        async fn forward(&self, ctx: &Context, request: ForwardRequest) -> Result<(), Status> {
+            if self.is_failing.load(Ordering::Relaxed) {
+                return Err(Status::unavailable("going down"));
+            }
+            let envelope = request.envelope.unwrap();
+            let namespace = ctx.metadata().get("containerd-namespace-ttrpc").unwrap();
+            assert_eq!(namespace, envelope.namespace);
+            self.seen.send((envelope.topic.clone(), number(&envelope))).unwrap();
+            Ok(())
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn events_are_kept_while_containerd_is_away_and_come_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = folder.path().join("c.sock.ttrpc").to_str().unwrap().to_owned();
+        let (seen, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let is_failing = Arc::new(AtomicBool::new(false));
+        let containerd = || {
+            let service = Containerd { seen: seen.clone(), is_failing: is_failing.clone() };
+            Server::builder().add_service(EventsServer::new(service)).bind(&address).unwrap()
+        };
+        let outbox = Outbox::new("default");
+        let delivery = tokio::spawn(outbox.clone().deliver(address.clone()));
+
+        (0..5).for_each(|number| outbox.publish(&numbered(number)));
+        let server = tokio::spawn(containerd().serve());
+        outbox.emptied().await;
+
+        // It refuses, it goes away, it comes back.
+        is_failing.store(true, Ordering::Relaxed);
+        (5..10).for_each(|number| outbox.publish(&numbered(number)));
+        tokio::task::yield_now().await;
+        server.abort();
+        assert!(server.await.unwrap_err().is_cancelled());
+        is_failing.store(false, Ordering::Relaxed);
+        let server = tokio::spawn(containerd().serve());
+        timeout(Duration::from_secs(60), outbox.emptied()).await.unwrap();
+
+        for number in 0..10 {
+            assert_eq!(events.try_recv().unwrap(), ("/tasks/start".to_owned(), number));
+        }
+        assert!(events.try_recv().is_err());
+        delivery.abort();
+        server.abort();
+    }
+}

@@ -1,0 +1,65 @@
+//! Lines for containerd's log. The daemon writes them into the FIFO `log` in its bundle, which
+//! containerd reads; the short-lived invocations write to stderr.
+
+use std::{
+    fmt::Display,
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    sync::OnceLock,
+    time::SystemTime,
+};
+
+use rustix::fs::OFlags;
+use ttrpc::prost_types::Timestamp;
+
+/// Where lines go.
+struct Log {
+    fifo: Option<File>,
+    is_debug: bool,
+    /// Which container the shim was started for.
+    id: String,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Opens the FIFO. Opened for reading as well, it can be written to while containerd is away, and
+/// its reader may come and go; a line that finds it full is lost, since logging must never wait.
+pub fn open(fifo: &Path, id: &str, is_debug: bool) -> io::Result<()> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(fifo)?;
+    // Opened once per process; a second time would change nothing.
+    let _ = LOG.set(Log { fifo: Some(file), is_debug, id: id.to_owned() });
+    Ok(())
+}
+
+/// Something went wrong that containerd is told of by an answer too, or that it need not know.
+pub fn warn(message: impl Display) {
+    write("warning", message);
+}
+
+/// Something that happens once in a shim's life.
+pub fn info(message: impl Display) {
+    write("info", message);
+}
+
+/// Something that happens often. Only with `-debug`.
+pub fn debug(message: impl Display) {
+    if LOG.get().is_some_and(|log| log.is_debug) {
+        write("debug", message);
+    }
+}
+
+fn write(level: &str, message: impl Display) {
+    let line = |id: &str| {
+        let time = Timestamp::from(SystemTime::now());
+        let message = message.to_string();
+        format!("time=\"{time}\" level={level} msg={message:?} id={id:?} runtime=runc-ttrpc\n")
+    };
+    // Nobody is left to be told of a line that cannot be written.
+    let _ = match LOG.get() {
+        Some(Log { fifo: Some(file), id, .. }) => (&*file).write_all(line(id).as_bytes()),
+        _ => io::stderr().write_all(line("").as_bytes()),
+    };
+}

@@ -1,0 +1,281 @@
+//! The runc command line.
+
+use std::{
+    ffi::OsStr,
+    fmt, fs,
+    fs::File,
+    io::{self, Read, Seek},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::fs::MemfdFlags;
+use ttrpc::Status;
+
+use crate::{proto, reaper::Reaper};
+
+/// Where runc keeps its state unless the options say otherwise; the namespace goes below.
+const DEFAULT_ROOT: &str = "/run/containerd/runc";
+const DEFAULT_BINARY: &str = "runc";
+
+/// runc with what all its commands share.
+#[derive(Clone, Debug)]
+pub struct Runc {
+    binary: String,
+    root: PathBuf,
+    systemd_cgroup: bool,
+    /// Where commands run. Also where their logs are.
+    bundle: PathBuf,
+    reaper: Reaper,
+}
+
+/// What a command's own descriptors are.
+#[derive(Debug)]
+pub struct Descriptors {
+    pub stdin: Stdio,
+    pub stdout: Stdio,
+    pub stderr: Stdio,
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Error {
+    /// It could not be started or watched.
+    Io(io::Error),
+    /// It ended otherwise than with 0; the text is its own.
+    Failed(String),
+}
+
+impl Error {
+    /// Whether runc says that there is no such container.
+    pub fn is_no_container(&self) -> bool {
+        matches!(self, Error::Failed(text) if text.contains("does not exist"))
+    }
+
+    /// Whether runc says that the process to be signalled has ended.
+    pub fn is_no_process(&self) -> bool {
+        let Error::Failed(text) = self else { return false };
+        let text = text.to_lowercase();
+        ["process already finished", "container not running", "no such process"]
+            .iter()
+            .any(|sign| text.contains(sign))
+    }
+
+    /// A status that says what failed. Tools look for these words.
+    pub fn to_status(&self, what: &str) -> Status {
+        Status::unknown(format!("OCI runtime {what} failed: {self}"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(error) => write!(f, "{error}"),
+            Error::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(error: rustix::io::Errno) -> Error {
+        Error::Io(error.into())
+    }
+}
+
+impl Runc {
+    /// runc for the containers of a namespace.
+    pub fn new(
+        options: &proto::runc::Options,
+        namespace: &str,
+        bundle: &Path,
+        reaper: Reaper,
+    ) -> Runc {
+        let or = |given: &str, default: &str| match given {
+            "" => default.to_owned(),
+            given => given.to_owned(),
+        };
+        Runc {
+            binary: or(&options.binary_name, DEFAULT_BINARY),
+            root: Path::new(&or(&options.root, DEFAULT_ROOT)).join(namespace),
+            systemd_cgroup: options.systemd_cgroup,
+            bundle: bundle.to_owned(),
+            reaper,
+        }
+    }
+
+    /// Whether runc keeps anything of this container.
+    pub fn knows(&self, id: &str) -> bool {
+        self.root.join(id).exists()
+    }
+
+    /// A command with its log. What the container says in the log of its own is kept apart, since
+    /// commands run side by side.
+    fn command(&self, log: &Path) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.current_dir(&self.bundle).arg("--root").arg(&self.root);
+        command.arg("--log").arg(log).args(["--log-format", "json"]);
+        if self.systemd_cgroup {
+            command.arg("--systemd-cgroup");
+        }
+        command
+    }
+
+    /// Runs a command whose descriptors will be a container's, and waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the last error in its log.
+    pub async fn run_with(
+        &self,
+        descriptors: Descriptors,
+        log: &Path,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<(), Error> {
+        let mut command = self.command(log);
+        command.args(args);
+        command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
+        let ended = self.reaper.spawn(&mut command)?;
+        // The command holds the container's ends of the pipes, which must see their end.
+        drop(command);
+        let exit = ended.await.map_err(|_| io::Error::other("the reaper is gone"))?;
+        match exit.status {
+            0 => Ok(()),
+            status => {
+                Err(Error::Failed(last_error(log).unwrap_or(format!("exit status {status}"))))
+            }
+        }
+    }
+
+    /// Runs a command and gives what it printed.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the last error in its log, or else with what it wrote to stderr.
+    pub async fn run(
+        &self,
+        log: &Path,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Result<String, Error> {
+        let (output, errors) = (memory_file()?, memory_file()?);
+        let descriptors = Descriptors {
+            stdin: Stdio::null(),
+            stdout: output.try_clone()?.into(),
+            stderr: errors.try_clone()?.into(),
+        };
+        // A log of an earlier command must not be taken for this one's.
+        let _ = fs::remove_file(log);
+        let result = self.run_with(descriptors, log, args).await;
+        let _ = fs::remove_file(log);
+        match result {
+            Ok(()) => Ok(read_back(output)?),
+            Err(Error::Failed(text)) if text.starts_with("exit status ") => {
+                let said = read_back(errors)?;
+                Err(Error::Failed(format!("{text}: {}", said.trim())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes a container whose processes may be alive, waiting as the only thing that this
+    /// process does: for the invocation `delete`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the last error in its log.
+    pub fn delete_now(&self, id: &str) -> Result<(), Error> {
+        let log = self.bundle.join("delete.log");
+        let output =
+            self.command(&log).args(["delete", "--force", id]).stdin(Stdio::null()).output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Error::Failed(
+                last_error(&log)
+                    .unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+            )),
+        }
+    }
+}
+
+/// What the runtime says that it can do, as JSON; for the invocation `-info`.
+pub fn features(binary: &str) -> Option<Vec<u8>> {
+    let binary = if binary.is_empty() { DEFAULT_BINARY } else { binary };
+    let output = Command::new(binary).arg("features").stdin(Stdio::null()).output().ok()?;
+    output.status.success().then_some(output.stdout)
+}
+
+/// A file without a name, for what a command prints: it needs nobody to read while it is written.
+fn memory_file() -> io::Result<File> {
+    let file: OwnedFd = rustix::fs::memfd_create("runc", MemfdFlags::CLOEXEC)?;
+    Ok(file.into())
+}
+
+fn read_back(mut file: File) -> io::Result<String> {
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last error in a log of runc's: JSON objects, one a line.
+fn last_error(log: &Path) -> Option<String> {
+    last_error_in(&fs::read_to_string(log).ok()?)
+}
+
+fn last_error_in(log: &str) -> Option<String> {
+    log.lines().rev().find_map(|line| {
+        let entry: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_error = matches!(entry.get("level")?.as_str()?, "error" | "fatal");
+        is_error.then(|| entry.get("msg")?.as_str().map(|text| text.trim().to_owned())).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_a_log_is_found() {
+        let log = "{\"level\":\"warning\",\"msg\":\"first\"}\n\
+                   {\"level\":\"error\",\"msg\":\"second\",\"time\":\"2026-01-01T00:00:00Z\"}\n\
+                   not json\n\
+                   {\"level\":\"error\",\"msg\":\" exec: \\\"x\\\": not found \"}\n\
+                   {\"level\":\"debug\",\"msg\":\"last\"}\n";
+        assert_eq!(last_error_in(log).unwrap(), "exec: \"x\": not found");
+        assert_eq!(last_error_in("{\"level\":\"info\",\"msg\":\"all is well\"}"), None);
+        assert_eq!(last_error_in(""), None);
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_what_runc_says() {
+        let failed = |text: &str| Error::Failed(text.to_owned());
+        assert!(failed("container \"c1\" does not exist").is_no_container());
+        assert!(failed("container not running").is_no_process());
+        assert!(failed("os: process already finished").is_no_process());
+        assert!(!failed("permission denied").is_no_process());
+        let status = failed("no such file").to_status("exec");
+        assert_eq!(status.message(), "OCI runtime exec failed: no such file");
+    }
+
+    #[test]
+    fn options_choose_the_program_and_the_folder_of_its_state() {
+        let reaper = Reaper::default();
+        let options = proto::runc::Options::default();
+        let runc = Runc::new(&options, "default", Path::new("/b"), reaper.clone());
+        assert_eq!(runc.binary, "runc");
+        assert_eq!(runc.root, Path::new("/run/containerd/runc/default"));
+        let options = proto::runc::Options {
+            binary_name: "crun".to_owned(),
+            root: "/run/crun".to_owned(),
+            ..Default::default()
+        };
+        let runc = Runc::new(&options, "k8s.io", Path::new("/b"), reaper);
+        assert_eq!(
+            (runc.binary.as_str(), runc.root.as_path()),
+            ("crun", Path::new("/run/crun/k8s.io"))
+        );
+    }
+}
