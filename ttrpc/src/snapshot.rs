@@ -23,7 +23,11 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{ConnectionError, server::Peer, transport::waits::CallInfo};
+use crate::{
+    ConnectionError,
+    server::Peer,
+    transport::{inbox, waits::CallInfo},
+};
 
 /// How full something is, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +186,7 @@ pub struct ConnectionSnapshot {
 }
 
 impl CallSnapshot {
-    pub(crate) fn new(call: CallInfo, wait: CallWait, (messages, bytes): (usize, usize)) -> Self {
+    pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: inbox::Fill) -> Self {
         CallSnapshot {
             service: call.service,
             method: call.method,
@@ -190,8 +194,8 @@ impl CallSnapshot {
             age: call.started.elapsed(),
             timeout: call.deadline.map(|deadline| deadline - call.started),
             wait,
-            inbox_messages: messages,
-            inbox_bytes: bytes,
+            inbox_messages: inbox.messages,
+            inbox_bytes: inbox.bytes,
         }
     }
 }
@@ -211,7 +215,7 @@ pub(crate) fn merge_calls(
         }
     }
     for (info, wait) in waiting {
-        let new = || CallSnapshot::new(info, wait, (0, 0));
+        let new = || CallSnapshot::new(info, wait, inbox::Fill::default());
         match info.stream_id {
             Some(id) => sent.entry(id).or_insert_with(new).wait = wait,
             None => not_sent.push(new()),

@@ -178,14 +178,14 @@ impl Call {
     /// The call at this moment. It does not wait for room: those that do are known elsewhere.
     pub(super) fn snapshot(&self) -> CallSnapshot {
         let info = self.info();
-        let (messages, bytes, consumer_waits) = self.inbox.fill();
+        let (fill, consumer_waits) = self.inbox.fill();
         let wait = match self.kind {
             _ if info.stream_id.is_none() => CallWait::Sender,
             Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
             Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
             Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
         };
-        CallSnapshot::new(info, wait, (messages, bytes))
+        CallSnapshot::new(info, wait, fill)
     }
 
     /// The kind of stream that the call opened.

@@ -16,6 +16,7 @@ use crate::{
         codec::{Decoded, Decoder},
         frame::{FrameType, Header, MAX_DATA_LEN},
         message::decode_response,
+        payload::Payload,
         stream::{DataEvent, Kind},
         table::{ClientEvent, ClientTable},
     },
@@ -73,7 +74,8 @@ async fn receive(connection: &Connection, header: Header, decoder: &mut Decoder)
     match event {
         ClientEvent::Response(call) => end_with_response(connection, &call, decoder),
         ClientEvent::Data(call, event) => {
-            let message = event.has_message.then(|| decoder.take_data());
+            let long_data = decoder.take_long_data();
+            let message = event.has_message.then(|| decoder.payload(&long_data));
             deliver(connection, header.stream_id, &call, event, message).await;
         }
         ClientEvent::Violation(call, violation) => {
@@ -107,7 +109,7 @@ async fn deliver(
     stream_id: u32,
     call: &Call,
     event: DataEvent,
-    message: Option<Bytes>,
+    message: Option<Payload<'_>>,
 ) {
     if let Some(message) = message
         && !push(connection, stream_id, call, message).await
@@ -124,12 +126,11 @@ async fn deliver(
 }
 
 /// `false` if the inbox is full and its consumer does not move.
-async fn push(connection: &Connection, stream_id: u32, call: &Call, message: Bytes) -> bool {
+async fn push(connection: &Connection, stream_id: u32, call: &Call, message: Payload<'_>) -> bool {
     let config = &connection.config;
-    let limits =
-        InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
+    let limits = InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes);
     let (stalls, stall_timeout) = (&connection.stalls, config.stall_timeout);
-    let bytes = message.len();
+    let bytes = message.bytes().len();
     if !call.inbox.has_room(bytes, limits) {
         let _held_up = connection.waits.hold_up(ReceiverWait::Stream(stream_id));
         if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, || false).await {

@@ -28,7 +28,7 @@ use crate::{
         stream::Kind,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, queue::Room},
+    transport::{encode::Frame, inbox::Batch, queue::Room},
 };
 
 /// A future of a call that is being opened.
@@ -262,13 +262,14 @@ impl<Req> fmt::Debug for StreamSender<Req> {
 /// What arrives for a call, within its deadline.
 struct Incoming {
     open: Arc<OpenCall>,
+    batch: Batch,
     /// Made when the consumer first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Incoming {
     fn new(open: Arc<OpenCall>) -> Self {
-        Incoming { open, timer: None }
+        Incoming { open, batch: Batch::default(), timer: None }
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
@@ -277,7 +278,9 @@ impl Incoming {
         if self.open.is_too_late() && inbox.end_status().is_none() {
             return Poll::Ready(Err(self.open.pass_deadline()));
         }
-        if let Poll::Ready(taken) = inbox.poll_take(cx, &self.open.connection().stalls) {
+        if let Poll::Ready(taken) =
+            inbox.poll_take(&mut self.batch, cx, &self.open.connection().stalls)
+        {
             return Poll::Ready(taken);
         }
         let Some(deadline) = self.open.deadline() else { return Poll::Pending };
@@ -290,6 +293,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.open.call.inbox.abandon();
+        self.open.call.inbox.give_up(&mut self.batch);
     }
 }
 

@@ -138,7 +138,7 @@ where
                 Phase::Start(..) => self.start()?,
                 Phase::WaitForRoom(room) => Phase::WaitForReply(ready!(room.as_mut().poll(cx))?),
                 Phase::WaitForReply(open) => {
-                    let payload = ready!(open.call.inbox.poll_take(cx, &open.connection().stalls));
+                    let payload = ready!(open.call.inbox.poll_last(cx));
                     open.retract();
                     let Some(payload) = payload? else {
                         return Poll::Ready(Err(Status::internal(

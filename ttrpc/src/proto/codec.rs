@@ -6,7 +6,10 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::frame::{HEADER_LEN, Header, MAX_DATA_LEN};
+use super::{
+    frame::{HEADER_LEN, Header, MAX_DATA_LEN},
+    payload::Payload,
+};
 
 /// Data below this many bytes is copied out of the read buffer, so that a small message that is
 /// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
@@ -42,9 +45,10 @@ pub enum Decoded {
 /// ```
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// Bytes not yet decoded, the current frame's data first.
     buffer: BytesMut,
-    /// Bytes at the start of `buffer` that are the current frame's data.
+    /// Bytes at the start of `buffer` that are done with.
+    start: usize,
+    /// Bytes behind them that are the current frame's data.
     data_len: usize,
     /// Bytes of an oversized frame that have still to arrive and be dropped.
     skip: usize,
@@ -55,6 +59,7 @@ impl Decoder {
     pub fn feed(&mut self, bytes: &[u8]) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
+        self.drop_done();
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
 
@@ -62,27 +67,43 @@ impl Decoder {
     ///
     /// The data of the frame before it is gone afterwards.
     pub fn decode(&mut self) -> Option<Decoded> {
-        self.buffer.advance(self.data_len);
+        self.start += self.data_len;
         self.data_len = 0;
-        let header = Header::from_bytes(self.buffer.first_chunk::<HEADER_LEN>()?);
+        let header = Header::from_bytes(self.rest().first_chunk::<HEADER_LEN>()?);
+        let arrived = self.rest().len() - HEADER_LEN;
         let data_len = header.data_len as usize;
         if data_len > MAX_DATA_LEN {
-            let arrived = data_len.min(self.buffer.len() - HEADER_LEN);
-            self.buffer.advance(HEADER_LEN + arrived);
-            self.skip = data_len - arrived;
+            let dropped = data_len.min(arrived);
+            self.start += HEADER_LEN + dropped;
+            self.skip = data_len - dropped;
             return Some(Decoded::Oversized(header));
         }
-        if self.buffer.len() < HEADER_LEN + data_len {
+        if arrived < data_len {
             return None;
         }
-        self.buffer.advance(HEADER_LEN);
+        self.start += HEADER_LEN;
         self.data_len = data_len;
         Some(Decoded::Frame(header))
     }
 
+    /// Bytes not yet done with, the current frame's data first.
+    fn rest(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// Drops the bytes that are done with: once per read, and not per frame.
+    fn drop_done(&mut self) {
+        let start = std::mem::take(&mut self.start);
+        if start == self.buffer.len() {
+            self.buffer.clear();
+        } else {
+            self.buffer.advance(start);
+        }
+    }
+
     /// The data of the current frame.
     pub fn data(&self) -> &[u8] {
-        &self.buffer[..self.data_len]
+        &self.rest()[..self.data_len]
     }
 
     /// Takes the data of the current frame; [`Decoder::data`] is empty afterwards.
@@ -91,10 +112,11 @@ impl Decoder {
     pub fn take_data(&mut self) -> Bytes {
         let data_len = std::mem::take(&mut self.data_len);
         if data_len < COPY_BELOW {
-            let data = Bytes::copy_from_slice(&self.buffer[..data_len]);
-            self.buffer.advance(data_len);
+            let data = Bytes::copy_from_slice(&self.rest()[..data_len]);
+            self.start += data_len;
             return data;
         }
+        self.drop_done();
         self.buffer.split_to(data_len).freeze()
     }
 
@@ -104,6 +126,15 @@ impl Decoder {
         (self.data_len >= COPY_BELOW).then(|| self.take_data())
     }
 
+    /// The data of the current frame, to be decoded or kept. `long_data` is what
+    /// [`Decoder::take_long_data`] gave.
+    pub fn payload<'a>(&'a self, long_data: &'a Option<Bytes>) -> Payload<'a> {
+        match long_data {
+            Some(data) => Payload::shared(data, data),
+            None => Payload::borrowed(self.data()),
+        }
+    }
+
     /// Bytes that are known to be missing from the frame that is arriving, 0 between frames.
     ///
     /// Meaningful once [`Decoder::decode`] has returned `None`.
@@ -111,32 +142,35 @@ impl Decoder {
         if self.skip > 0 {
             return 0;
         }
-        match self.buffer.first_chunk::<HEADER_LEN>() {
+        let rest = self.rest();
+        match rest.first_chunk::<HEADER_LEN>() {
             Some(bytes) => {
                 let wanted = HEADER_LEN + Header::from_bytes(bytes).data_len as usize;
-                wanted.saturating_sub(self.buffer.len())
+                wanted.saturating_sub(rest.len())
             }
-            None if self.buffer.is_empty() => 0,
-            None => HEADER_LEN - self.buffer.len(),
+            None if rest.is_empty() => 0,
+            None => HEADER_LEN - rest.len(),
         }
     }
 
     /// The buffer, for a reader that puts the rest of a long frame straight into it. The reader
     /// may only append.
     pub(crate) fn buffer_mut(&mut self) -> &mut BytesMut {
+        self.drop_done();
         &mut self.buffer
     }
 
     /// Whether the bytes so far end where a frame ends, so that an end of file here is clean.
     pub fn is_between_frames(&self) -> bool {
-        self.buffer.len() == self.data_len && self.skip == 0
+        self.rest().len() == self.data_len && self.skip == 0
     }
 
     /// Gives large buffers back to the allocator when nothing is in them: an idle connection
     /// keeps no more than a kibibyte.
     pub fn release_idle_memory(&mut self) {
-        if self.buffer.is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
+        if self.rest().is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
             self.buffer = BytesMut::new();
+            self.start = 0;
         }
     }
 }

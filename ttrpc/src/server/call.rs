@@ -106,9 +106,9 @@ impl Call {
 
     /// The call at this moment. It does not wait for room: those that do are known elsewhere.
     pub(super) fn snapshot(&self) -> CallSnapshot {
-        let (messages, bytes, handler_waits) = self.inbox.fill();
+        let (fill, handler_waits) = self.inbox.fill();
         let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
-        CallSnapshot::new(self.info(), wait, (messages, bytes))
+        CallSnapshot::new(self.info(), wait, fill)
     }
 
     /// Takes the right to end the call, in this way. `false` if somebody has it already.
@@ -265,7 +265,7 @@ impl Admitted<'_> {
         let has_message = payload.has_remaining() || (needs_message && !remote_open);
         if has_message {
             call.connection.force_inbox(payload.remaining());
-            call.inbox.push(payload.to_bytes(), &call.connection.stalls);
+            call.inbox.push(payload, &call.connection.stalls);
         }
         if !remote_open {
             call.inbox.end(None, Ok(()), || {});

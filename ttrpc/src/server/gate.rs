@@ -117,7 +117,8 @@ impl Gate {
         }
         let _waiting = Waiting::new(&self.waiting);
         let attempt = || self.try_enter(load);
-        let entered = wait_while_moving(&self.left, stall_timeout, attempt, is_paused).await;
+        let left = &self.left;
+        let entered = wait_while_moving(left, stall_timeout, attempt, || 0, is_paused).await;
         if !entered {
             self.is_stalled.store(true, Relaxed);
         }

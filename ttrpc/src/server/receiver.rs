@@ -76,10 +76,7 @@ async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Dec
 /// Opens a stream, or refuses it.
 async fn open(connection: &Arc<Connection>, header: Header, decoder: &mut Decoder) {
     let long_data = decoder.take_long_data();
-    let data = match &long_data {
-        Some(data) => Payload::shared(data, data),
-        None => Payload::borrowed(decoder.data()),
-    };
+    let data = decoder.payload(&long_data);
     if let Err(status) = try_open(connection, header, data).await {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
@@ -176,9 +173,10 @@ async fn push(
     decoder: &mut Decoder,
 ) -> Result<(), Status> {
     let config = &connection.server.config;
-    let limits =
-        InboxLimits { messages: config.stream_inbox_messages, bytes: config.stream_inbox_bytes };
-    let bytes = decoder.data().len();
+    let limits = InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes);
+    let long_data = decoder.take_long_data();
+    let message = decoder.payload(&long_data);
+    let bytes = message.bytes().len();
     let (stalls, stall_timeout) = (&connection.stalls, connection.stall_timeout());
     let is_paused = || connection.queue.is_full();
     if !call.inbox.has_room(bytes, limits) {
@@ -193,7 +191,7 @@ async fn push(
     if !connection.enter_inbox(bytes).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
-    if !call.inbox.push(decoder.take_data(), stalls) {
+    if !call.inbox.push(message, stalls) {
         connection.leave_inbox(bytes);
     }
     Ok(())

@@ -20,7 +20,7 @@ use crate::{
         message::DataParts,
         payload::Payload,
     },
-    transport::encode::Frame,
+    transport::{encode::Frame, inbox::Batch},
 };
 
 /// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as a
@@ -32,13 +32,14 @@ use crate::{
 /// [`ServerConfig::stall_timeout`]: crate::ServerConfig::stall_timeout
 pub struct StreamReceiver<Req> {
     call: Arc<Call>,
+    batch: Batch,
     is_done: bool,
     request: PhantomData<fn() -> Req>,
 }
 
 impl<Req: Message + Default> StreamReceiver<Req> {
     pub(super) fn new(call: Arc<Call>) -> Self {
-        StreamReceiver { call, is_done: false, request: PhantomData }
+        StreamReceiver { call, batch: Batch::default(), is_done: false, request: PhantomData }
     }
 
     /// The next message; `None` when the client has said that nothing more comes. A client that
@@ -63,7 +64,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let message = match ready!(self.call.inbox.poll_take(cx, &self.call.connection.stalls)) {
+        let stalls = &self.call.connection.stalls;
+        let message = match ready!(self.call.inbox.poll_take(&mut self.batch, cx, stalls)) {
             Ok(Some(payload)) => {
                 self.call.connection.leave_inbox(payload.len());
                 decode_request(Payload::shared(&payload, &payload)).map(Some)
@@ -87,7 +89,8 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        self.call.connection.leave_inbox(self.call.inbox.abandon());
+        let freed = self.call.inbox.abandon() + self.call.inbox.give_up(&mut self.batch);
+        self.call.connection.leave_inbox(freed);
     }
 }
 

@@ -2,35 +2,54 @@
 //!
 //! Bounded in messages and in bytes. Its one producer is the connection's receiver, which waits for
 //! room only as long as the consumer moves (see [`stall`](super::stall)).
+//!
+//! Small messages lie back to back in chunks. The consumer takes a whole chunk in its hands, as a
+//! [`Batch`], and its messages from there without a lock; until then they count as not taken.
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
     task::{Context, Poll, Waker},
     time::Duration,
+    vec,
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use tokio::sync::Notify;
 
 use super::{lock, stall::Stalls};
-use crate::Status;
+use crate::{Status, proto::payload::Payload};
+
+/// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
+const CHUNK_LEN: usize = 16 << 10;
 
 /// The inbox of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    /// Notified when the consumer takes a message or goes away, and at the stream's end, if
+    /// What the consumer has not taken, in the state and in its hands: a packed [`Fill`].
+    fill: AtomicU64,
+    /// When the consumer last took a message, or the first of these came; see [`Stalls`].
+    moved_at: AtomicU64,
+    /// The consumer notifies `changed` when no more than this is left: a packed [`Fill`], 0 if the
+    /// receiver does not wait.
+    notify_at: AtomicU64,
+    /// The stream has failed, and what the consumer has in its hands counts no more.
+    is_overtaken: AtomicBool,
+    /// Notified when there is room again, when the consumer goes away, and at the stream's end, if
     /// `State::is_watched`.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    messages: VecDeque<Bytes>,
-    bytes: usize,
-    /// When the consumer last took a message, or the first of these came; see [`Stalls`].
-    moved_at: u64,
+    chunks: VecDeque<Chunk>,
     /// The payload of a Response, behind all messages. Kept apart since most calls have nothing else.
     last: Option<Bytes>,
     /// Set once nothing more comes: the stream ended well, or how it failed.
@@ -42,22 +61,91 @@ struct State {
     is_watched: bool,
 }
 
+#[derive(Debug)]
+enum Chunk {
+    /// The only message that is there, or a long one.
+    One(Bytes),
+    /// Small ones, back to back, with their lengths.
+    Many(Vec<u8>, Vec<u32>),
+}
+
+/// Messages that the consumer has in its hands.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Bytes,
+    lens: vec::IntoIter<u32>,
+}
+
 /// How much an inbox holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InboxLimits {
+    messages: usize,
+    bytes: usize,
+}
+
+impl InboxLimits {
+    /// Both at least 1, and no more than half of what can be counted.
+    pub(crate) fn new(messages: usize, bytes: usize) -> Self {
+        InboxLimits {
+            messages: messages.clamp(1, 1 << (u64::BITS - Fill::BYTES_BITS - 1)),
+            bytes: bytes.clamp(1, 1 << (Fill::BYTES_BITS - 1)),
+        }
+    }
+}
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Fill {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
 }
 
+impl Fill {
+    /// Bits of a packed fill that count bytes; the others count messages.
+    const BYTES_BITS: u32 = 40;
+
+    fn one(bytes: usize) -> Self {
+        Fill { messages: 1, bytes }
+    }
+
+    /// Both counts in one word, so that they change in one step.
+    fn pack(self) -> u64 {
+        ((self.messages as u64) << Fill::BYTES_BITS) + self.bytes as u64
+    }
+
+    fn unpack(packed: u64) -> Self {
+        let bytes = packed & ((1 << Fill::BYTES_BITS) - 1);
+        Fill { messages: (packed >> Fill::BYTES_BITS) as usize, bytes: bytes as usize }
+    }
+
+    /// Whether a message of this many bytes may come to what is there. One that is longer than the
+    /// limit may come to nothing, else it could never be received.
+    fn has_room(self, bytes: usize, limits: InboxLimits) -> bool {
+        self.messages == 0
+            || (self.messages < limits.messages && self.bytes + bytes <= limits.bytes)
+    }
+
+    /// The fill at which the receiver, which has a message of this many bytes, is to be woken: there
+    /// is room, and where the inbox is large, room for more than one message.
+    fn notify_at(bytes: usize, limits: InboxLimits) -> Self {
+        let messages = (limits.messages - limits.messages / 4).min(limits.messages - 1);
+        Fill { messages, bytes: limits.bytes.saturating_sub(bytes) }
+    }
+
+    fn is_within(self, other: Fill) -> bool {
+        self.messages == 0 || (self.messages <= other.messages && self.bytes <= other.bytes)
+    }
+}
+
 impl Inbox {
+    fn load(&self) -> Fill {
+        Fill::unpack(self.fill.load(SeqCst))
+    }
+
     /// Whether a message of this many bytes has room, or would be dropped since nobody waits for it
-    /// any more. A message longer than the limit in bytes has room in an empty inbox, else it could
-    /// never be received. Room stays until the producer uses it.
+    /// any more. Room stays until the producer uses it.
     pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
-        let state = lock(&self.state);
-        state.messages.is_empty()
-            || state.is_closed()
-            || (state.messages.len() < limits.messages && state.bytes + bytes <= limits.bytes)
+        self.load().has_room(bytes, limits) || lock(&self.state).is_closed()
     }
 
     /// Waits for room for a message of this many bytes, as long as the consumer moves. `false` if it
@@ -70,24 +158,28 @@ impl Inbox {
         stall_timeout: Duration,
         is_paused: impl Fn() -> bool,
     ) -> bool {
-        if stalls.stood_still_since(lock(&self.state).moved_at) {
+        if stalls.stood_still_since(self.moved_at.load(Relaxed)) {
             return false;
         }
+        self.notify_at.store(Fill::notify_at(bytes, limits).pack().max(1), SeqCst);
         let has_room = || self.has_room(bytes, limits);
-        stalls.wait(self.changed(), stall_timeout, has_room, is_paused).await
+        let moves = || self.fill.load(SeqCst);
+        let room = stalls.wait(self.changed(), stall_timeout, has_room, moves, is_paused).await;
+        self.notify_at.store(0, SeqCst);
+        room
     }
 
     /// Adds a message, for which there is room. `false` if nobody waits for it any more.
-    pub(crate) fn push(&self, message: Bytes, stalls: &Stalls) -> bool {
+    pub(crate) fn push(&self, message: Payload<'_>, stalls: &Stalls) -> bool {
+        let fill = Fill::one(message.remaining());
         let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
         }
-        if state.messages.is_empty() {
-            state.moved_at = stalls.now();
+        if self.fill.fetch_add(fill.pack(), SeqCst) == 0 {
+            self.moved_at.store(stalls.now(), Relaxed);
         }
-        state.bytes += message.len();
-        state.messages.push_back(message);
+        state.append(message);
         let consumer = state.consumer.take();
         drop(state);
         if let Some(consumer) = consumer {
@@ -96,7 +188,8 @@ impl Inbox {
         true
     }
 
-    /// Notified when the consumer takes a message or goes away, and at the stream's end.
+    /// Notified when the receiver may find room again, when the consumer goes away, and at the
+    /// stream's end.
     pub(crate) fn changed(&self) -> &Notify {
         lock(&self.state).is_watched = true;
         &self.changed
@@ -139,8 +232,9 @@ impl Inbox {
     /// this frees.
     pub(crate) fn fail(&self, status: Status) -> usize {
         let mut state = lock(&self.state);
-        let freed = state.clear();
+        let freed = self.clear(&mut state);
         state.end = Some(Err(status));
+        self.is_overtaken.store(true, SeqCst);
         let consumer = state.consumer.take();
         self.notify(state);
         if let Some(consumer) = consumer {
@@ -154,9 +248,29 @@ impl Inbox {
         let mut state = lock(&self.state);
         state.is_abandoned = true;
         state.consumer = None;
-        let freed = state.clear();
+        let freed = self.clear(&mut state);
         self.notify(state);
         freed
+    }
+
+    /// Drops what the consumer has in its hands. Gives back the bytes that this frees.
+    pub(crate) fn give_up(&self, batch: &mut Batch) -> usize {
+        let Batch { bytes, lens } = std::mem::take(batch);
+        let fill = Fill { messages: lens.len(), bytes: bytes.len() };
+        self.fill.fetch_sub(fill.pack(), SeqCst);
+        fill.bytes
+    }
+
+    /// Drops what the consumer has not in its hands. Gives back its bytes.
+    fn clear(&self, state: &mut State) -> usize {
+        state.last = None;
+        let chunks = std::mem::take(&mut state.chunks);
+        let fill = chunks.iter().map(Chunk::fill).fold(Fill::default(), |all, chunk| Fill {
+            messages: all.messages + chunk.messages,
+            bytes: all.bytes + chunk.bytes,
+        });
+        self.fill.fetch_sub(fill.pack(), SeqCst);
+        fill.bytes
     }
 
     /// How the stream ended, if it has.
@@ -164,37 +278,59 @@ impl Inbox {
         lock(&self.state).end.clone()
     }
 
-    /// Messages that are not taken, their bytes, and whether the consumer waits for the next one.
-    pub(crate) fn fill(&self) -> (usize, usize, bool) {
-        let state = lock(&self.state);
-        (state.messages.len(), state.bytes, state.consumer.is_some())
+    /// What is not taken, and whether the consumer waits for the next message.
+    pub(crate) fn fill(&self) -> (Fill, bool) {
+        let consumer_waits = lock(&self.state).consumer.is_some();
+        (self.load(), consumer_waits)
     }
 
-    /// The next message, for the one consumer: `Ok(None)` at a good end, and from then on.
+    /// The next message, for the one consumer, who keeps `batch` from one call to the next:
+    /// `Ok(None)` at a good end, and from then on.
     pub(crate) fn poll_take(
         &self,
+        batch: &mut Batch,
         cx: &mut Context<'_>,
         stalls: &Stalls,
     ) -> Poll<Result<Option<Bytes>, Status>> {
+        if !self.is_overtaken.load(SeqCst)
+            && let Some(message) = batch.next()
+        {
+            self.count_out(&message, stalls);
+            return Poll::Ready(Ok(Some(message)));
+        }
         let mut state = lock(&self.state);
-        if let Some(message) = state.messages.pop_front() {
-            state.moved_at = stalls.now();
-            state.bytes -= message.len();
-            self.notify(state);
-            return Poll::Ready(Ok(Some(message)));
-        }
-        if let Some(message) = state.last.take() {
-            return Poll::Ready(Ok(Some(message)));
-        }
-        match &state.end {
-            Some(Ok(())) => Poll::Ready(Ok(None)),
-            Some(Err(status)) => Poll::Ready(Err(status.clone())),
-            None => {
-                match &mut state.consumer {
-                    Some(waker) => waker.clone_from(cx.waker()),
-                    None => state.consumer = Some(cx.waker().clone()),
-                }
-                Poll::Pending
+        let message = match state.chunks.pop_front() {
+            Some(Chunk::One(message)) => message,
+            Some(Chunk::Many(bytes, lens)) => {
+                *batch = Batch { bytes: bytes.into(), lens: lens.into_iter() };
+                batch.next().expect("a chunk holds messages")
+            }
+            None => return state.poll_end(cx),
+        };
+        drop(state);
+        self.count_out(&message, stalls);
+        Poll::Ready(Ok(Some(message)))
+    }
+
+    /// The last message of a call that has no others, or its end.
+    pub(crate) fn poll_last(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        lock(&self.state).poll_end(cx)
+    }
+
+    /// The consumer has taken a message.
+    fn count_out(&self, message: &Bytes, stalls: &Stalls) {
+        let taken = Fill::one(message.len());
+        let before = Fill::unpack(self.fill.fetch_sub(taken.pack(), SeqCst));
+        self.moved_at.store(stalls.now(), Relaxed);
+        // The receiver has stored what it waits for before it looked whether there is room.
+        let notify_at = self.notify_at.load(SeqCst);
+        if notify_at > 0 {
+            let left = Fill {
+                messages: before.messages - taken.messages,
+                bytes: before.bytes - taken.bytes,
+            };
+            if left.is_within(Fill::unpack(notify_at)) {
+                self.changed.notify_waiters();
             }
         }
     }
@@ -206,10 +342,146 @@ impl State {
         self.is_abandoned || self.end.is_some()
     }
 
-    /// Drops the messages. Gives back their bytes.
-    fn clear(&mut self) -> usize {
-        self.messages = VecDeque::new();
-        self.last = None;
-        std::mem::take(&mut self.bytes)
+    fn append(&mut self, message: Payload<'_>) {
+        let bytes = message.bytes();
+        match self.chunks.back_mut() {
+            Some(Chunk::Many(chunk, lens)) if chunk.len() + bytes.len() <= CHUNK_LEN => {
+                chunk.extend_from_slice(bytes);
+                lens.push(bytes.len() as u32);
+            }
+            Some(_) if bytes.len() <= CHUNK_LEN => {
+                self.chunks.push_back(Chunk::Many(bytes.to_vec(), vec![bytes.len() as u32]));
+            }
+            _ => self.chunks.push_back(Chunk::One(message.to_bytes())),
+        }
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        if let Some(message) = self.last.take() {
+            return Poll::Ready(Ok(Some(message)));
+        }
+        match &self.end {
+            Some(Ok(())) => Poll::Ready(Ok(None)),
+            Some(Err(status)) => Poll::Ready(Err(status.clone())),
+            None => {
+                match &mut self.consumer {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    None => self.consumer = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Chunk {
+    fn fill(&self) -> Fill {
+        match self {
+            Chunk::One(message) => Fill::one(message.len()),
+            Chunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
+        }
+    }
+}
+
+impl Iterator for Batch {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let len = self.lens.next()?;
+        Some(self.bytes.split_to(len as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_core::future::BoxFuture;
+    use std::{future::poll_fn, pin::pin};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LIMITS: InboxLimits = InboxLimits { messages: 100, bytes: 1000 };
+
+    fn take<'a>(
+        inbox: &'a Inbox,
+        batch: &'a mut Batch,
+        stalls: &'a Stalls,
+    ) -> BoxFuture<'a, Option<Bytes>> {
+        Box::pin(async { poll_fn(|cx| inbox.poll_take(batch, cx, stalls)).await.unwrap() })
+    }
+
+    fn push(inbox: &Inbox, bytes: &[u8], stalls: &Stalls) -> bool {
+        inbox.push(Payload::borrowed(bytes), stalls)
+    }
+
+    #[tokio::test]
+    async fn messages_come_out_as_they_went_in_whatever_their_lengths() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        let lens = [0, 1, 64, 0, CHUNK_LEN, CHUNK_LEN + 1, 10, CHUNK_LEN - 10, 1, 100_000, 0, 7];
+        for round in 0..3 {
+            for len in lens {
+                assert!(push(&inbox, &vec![round; len], &stalls));
+            }
+            for len in lens {
+                let message = take(&inbox, &mut batch, &stalls).await.unwrap();
+                assert_eq!(message, vec![round; len]);
+            }
+            assert_eq!(inbox.fill().0, Fill::default());
+        }
+        push(&inbox, b"last", &stalls);
+        inbox.end(Some(Bytes::from_static(b"reply")), Ok(()), || {});
+        assert_eq!(take(&inbox, &mut batch, &stalls).await.unwrap(), "last");
+        assert_eq!(take(&inbox, &mut batch, &stalls).await.unwrap(), "reply");
+        assert_eq!(take(&inbox, &mut batch, &stalls).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_consumers_hands_counts_until_it_is_taken_or_given_up() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        for _ in 0..10 {
+            push(&inbox, &[1; 10], &stalls);
+        }
+        for left in [9, 8] {
+            take(&inbox, &mut batch, &stalls).await.unwrap();
+            assert_eq!(inbox.fill().0, Fill { messages: left, bytes: left * 10 });
+        }
+        push(&inbox, &[1; 10], &stalls);
+        assert_eq!(inbox.fail(Status::internal("")), 10, "the one that is not in a hand");
+        let poll = poll_fn(|cx| inbox.poll_take(&mut batch, cx, &stalls));
+        assert_eq!(poll.await, Err(Status::internal("")), "a failure overtakes");
+        assert_eq!(inbox.give_up(&mut batch), 80);
+        assert_eq!(inbox.fill().0, Fill::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stands_still_is_not() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        while inbox.has_room(10, LIMITS) {
+            push(&inbox, &[1; 10], &stalls);
+        }
+        assert_eq!(inbox.fill().0, Fill { messages: 100, bytes: 1000 });
+        {
+            let mut room = pin!(inbox.wait_for_room(500, LIMITS, &stalls, SECOND, || false));
+            for _ in 0..50 {
+                let waited = tokio::time::timeout(SECOND * 9 / 10, room.as_mut()).await;
+                assert!(waited.is_err(), "there is no room yet");
+                take(&inbox, &mut batch, &stalls).await.unwrap();
+            }
+            assert!(room.await);
+        }
+        assert!(push(&inbox, &[1; 500], &stalls));
+        assert!(!inbox.wait_for_room(10, LIMITS, &stalls, SECOND, || false).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_for_one_message_is_used_before_long() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        while inbox.has_room(1, LIMITS) {
+            push(&inbox, &[1], &stalls);
+        }
+        let start = tokio::time::Instant::now();
+        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, || false);
+        let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &stalls));
+        assert!(room && start.elapsed() < SECOND);
     }
 }

@@ -21,26 +21,30 @@ use tokio::{
 /// chance of the others to move.
 const PARTS: u32 = 4;
 
-/// Repeats `attempt` after every notification of `progress`, until it succeeds (`true`) or there was
-/// no progress for `stall_timeout` (`false`). Time during which `is_paused` holds does not count.
+/// Repeats `attempt` after every notification of `progress`, and a few times in between, until it
+/// succeeds (`true`) or there was no progress for `stall_timeout` (`false`). Progress is also when
+/// `moves` changes, for those who do not notify of every step. Time during which `is_paused` holds
+/// does not count.
 pub(crate) async fn wait_while_moving(
     progress: &Notify,
     stall_timeout: Duration,
     attempt: impl Fn() -> bool,
+    moves: impl Fn() -> u64,
     is_paused: impl Fn() -> bool,
 ) -> bool {
     let mut idle_parts = 0;
+    let mut seen = moves();
     while idle_parts < PARTS {
         let mut moved = pin!(progress.notified());
         moved.as_mut().enable();
         if attempt() {
             return true;
         }
-        match timeout(stall_timeout / PARTS, moved).await {
-            Ok(()) => idle_parts = 0,
-            Err(_) if is_paused() => idle_parts = 0,
-            Err(_) => idle_parts += 1,
-        }
+        let is_notified = timeout(stall_timeout / PARTS, moved).await.is_ok();
+        let now = moves();
+        let is_idle = !is_notified && now == seen && !is_paused();
+        idle_parts = if is_idle { idle_parts + 1 } else { 0 };
+        seen = now;
     }
     attempt()
 }
@@ -94,10 +98,11 @@ impl Stalls {
         progress: &Notify,
         stall_timeout: Duration,
         attempt: impl Fn() -> bool,
+        moves: impl Fn() -> u64,
         is_paused: impl Fn() -> bool,
     ) -> bool {
         let number = self.waits.fetch_add(1, Relaxed) + 1;
-        let is_done = wait_while_moving(progress, stall_timeout, attempt, is_paused).await;
+        let is_done = wait_while_moving(progress, stall_timeout, attempt, moves, is_paused).await;
         if !is_done {
             self.in_vain.store(number, Relaxed);
         }
