@@ -69,6 +69,14 @@ enum Chunk {
     Many(Vec<u8>, Vec<u32>),
 }
 
+/// Small messages of one stream that have arrived together and go into its inbox together, so that
+/// its lock is taken once for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+}
+
 /// Messages that the consumer has in its hands.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
@@ -106,6 +114,10 @@ impl Fill {
 
     fn one(bytes: usize) -> Self {
         Fill { messages: 1, bytes }
+    }
+
+    fn plus(self, other: Fill) -> Fill {
+        Fill { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
 
     /// Both counts in one word, so that they change in one step.
@@ -161,8 +173,12 @@ impl Inbox {
         if stalls.stood_still_since(self.moved_at.load(Relaxed)) {
             return false;
         }
-        self.notify_at.store(Fill::notify_at(bytes, limits).pack().max(1), SeqCst);
-        let has_room = || self.has_room(bytes, limits);
+        let notify_at = Fill::notify_at(bytes, limits).pack().max(1);
+        let has_room = || {
+            // Before it looks: what the consumer takes afterwards is notified.
+            self.notify_at.store(notify_at, SeqCst);
+            self.has_room(bytes, limits)
+        };
         let moves = || self.fill.load(SeqCst);
         let room = stalls.wait(self.changed(), stall_timeout, has_room, moves, is_paused).await;
         self.notify_at.store(0, SeqCst);
@@ -172,6 +188,36 @@ impl Inbox {
     /// Adds a message, for which there is room. `false` if nobody waits for it any more.
     pub(crate) fn push(&self, message: Payload<'_>, stalls: &Stalls) -> bool {
         let fill = Fill::one(message.remaining());
+        self.append(fill, stalls, |state| state.append(message))
+    }
+
+    /// Adds a message to those that go into this inbox together. `false` if it is to be added by
+    /// itself: it is too long, or there is no room.
+    pub(crate) fn gather(
+        &self,
+        arrivals: &mut Arrivals,
+        bytes: &[u8],
+        limits: InboxLimits,
+    ) -> bool {
+        let is_short = arrivals.bytes.len() + bytes.len() <= CHUNK_LEN;
+        let fits = is_short && self.load().plus(arrivals.fill()).has_room(bytes.len(), limits);
+        if fits {
+            arrivals.bytes.extend_from_slice(bytes);
+            arrivals.lens.push(bytes.len() as u32);
+        }
+        fits
+    }
+
+    /// Adds what was gathered.
+    pub(crate) fn push_all(&self, arrivals: &mut Arrivals, stalls: &Stalls) {
+        let fill = arrivals.fill();
+        if fill.messages > 0 {
+            let Arrivals { bytes, lens } = std::mem::take(arrivals);
+            self.append(fill, stalls, |state| state.chunks.push_back(Chunk::Many(bytes, lens)));
+        }
+    }
+
+    fn append(&self, fill: Fill, stalls: &Stalls, append: impl FnOnce(&mut State)) -> bool {
         let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
@@ -179,7 +225,7 @@ impl Inbox {
         if self.fill.fetch_add(fill.pack(), SeqCst) == 0 {
             self.moved_at.store(stalls.now(), Relaxed);
         }
-        state.append(message);
+        append(&mut state);
         let consumer = state.consumer.take();
         drop(state);
         if let Some(consumer) = consumer {
@@ -265,10 +311,7 @@ impl Inbox {
     fn clear(&self, state: &mut State) -> usize {
         state.last = None;
         let chunks = std::mem::take(&mut state.chunks);
-        let fill = chunks.iter().map(Chunk::fill).fold(Fill::default(), |all, chunk| Fill {
-            messages: all.messages + chunk.messages,
-            bytes: all.bytes + chunk.bytes,
-        });
+        let fill = chunks.iter().map(Chunk::fill).fold(Fill::default(), Fill::plus);
         self.fill.fetch_sub(fill.pack(), SeqCst);
         fill.bytes
     }
@@ -322,7 +365,6 @@ impl Inbox {
         let taken = Fill::one(message.len());
         let before = Fill::unpack(self.fill.fetch_sub(taken.pack(), SeqCst));
         self.moved_at.store(stalls.now(), Relaxed);
-        // The receiver has stored what it waits for before it looked whether there is room.
         let notify_at = self.notify_at.load(SeqCst);
         if notify_at > 0 {
             let left = Fill {
@@ -330,6 +372,8 @@ impl Inbox {
                 bytes: before.bytes - taken.bytes,
             };
             if left.is_within(Fill::unpack(notify_at)) {
+                // Once: the receiver asks again if it has to.
+                self.notify_at.store(0, SeqCst);
                 self.changed.notify_waiters();
             }
         }
@@ -380,6 +424,12 @@ impl Chunk {
             Chunk::One(message) => Fill::one(message.len()),
             Chunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
         }
+    }
+}
+
+impl Arrivals {
+    fn fill(&self) -> Fill {
+        Fill { messages: self.lens.len(), bytes: self.bytes.len() }
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Closed;
 #[derive(Debug)]
 pub(crate) struct Room<'a, M> {
     queue: &'a Queue<M>,
-    bytes: usize,
+    permits: u32,
 }
 
 /// An encoded frame, header and data.
@@ -69,11 +69,12 @@ pub(crate) struct Chunk<M> {
     is_shared: bool,
 }
 
-/// Room that frames take until they are written.
+/// What frames take until they are written.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoomTaken {
     frames: usize,
     bytes: usize,
+    permits: usize,
 }
 
 /// Where a frame lies in its chunk, and what its producer said of it.
@@ -117,12 +118,16 @@ impl<M> Chunk<M> {
 }
 
 /// The queue. `M` is what a producer may attach to a frame for the sender to look at.
+///
+/// Both limits are one semaphore: a frame takes a permit for each of its bytes, and at least as many
+/// as there are for one frame. So neither limit is passed, and a queue of both short and long frames
+/// is full a little before either is reached.
 #[derive(Debug)]
 pub(crate) struct Queue<M> {
     max_frames: usize,
     max_bytes: usize,
-    free_frames: Semaphore,
-    free_bytes: Semaphore,
+    min_permits: u32,
+    permits: Semaphore,
     state: Mutex<State<M>>,
     /// Tasks that have been woken and are about to push; see [`Queue::announce`].
     about_to_push: AtomicUsize,
@@ -140,6 +145,8 @@ struct Blocked {
 #[derive(Debug)]
 struct State<M> {
     chunks: VecDeque<Chunk<M>>,
+    /// What is not yet written, the sender's batch included.
+    room: RoomTaken,
     /// An empty chunk's buffers, for the next shared chunk.
     spare: (Vec<u8>, Vec<Mark<M>>),
     sender: Option<Waker>,
@@ -152,15 +159,16 @@ impl<M> Queue<M> {
     /// A queue for this many frames and bytes, both at least 1. A frame that is longer than
     /// `max_bytes` is let in when the queue is empty.
     pub(crate) fn new(max_frames: usize, max_bytes: usize) -> Self {
-        let max_frames = max_frames.clamp(1, Semaphore::MAX_PERMITS);
-        let max_bytes = max_bytes.clamp(1, u32::MAX as usize);
+        let max_frames = max_frames.max(1);
+        let max_bytes = max_bytes.clamp(1, (u32::MAX as usize).min(Semaphore::MAX_PERMITS));
         Queue {
             max_frames,
             max_bytes,
-            free_frames: Semaphore::new(max_frames),
-            free_bytes: Semaphore::new(max_bytes),
+            min_permits: max_bytes.div_ceil(max_frames) as u32,
+            permits: Semaphore::new(max_bytes),
             state: Mutex::new(State {
                 chunks: VecDeque::new(),
+                room: RoomTaken::default(),
                 spare: (Vec::new(), Vec::new()),
                 sender: None,
                 is_writing: false,
@@ -174,31 +182,26 @@ impl<M> Queue<M> {
 
     /// Room for a frame of `len` bytes if there is some now. `Ok(None)` when the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<Room<'_, M>>, Closed> {
-        let bytes = len.min(self.max_bytes);
-        let frame = match self.free_frames.try_acquire() {
-            Ok(permit) => permit,
-            Err(TryAcquireError::NoPermits) => return Ok(None),
-            Err(TryAcquireError::Closed) => return Err(Closed),
-        };
-        match self.free_bytes.try_acquire_many(bytes as u32) {
+        let permits = self.permits_for(len);
+        match self.permits.try_acquire_many(permits) {
             Ok(permit) => permit.forget(),
             Err(TryAcquireError::NoPermits) => return Ok(None),
             Err(TryAcquireError::Closed) => return Err(Closed),
         }
-        frame.forget();
-        Ok(Some(Room { queue: self, bytes }))
+        Ok(Some(Room { queue: self, permits }))
+    }
+
+    fn permits_for(&self, len: usize) -> u32 {
+        (len.min(self.max_bytes) as u32).max(self.min_permits)
     }
 
     /// Waits for room for a frame of `len` bytes, in the order in which callers came.
     ///
     /// Cancel safe: dropped, it gives up its place and what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<Room<'_, M>, Closed> {
-        let bytes = len.min(self.max_bytes);
-        let frame = self.free_frames.acquire().await.map_err(|_| Closed)?;
-        let permits = self.free_bytes.acquire_many(bytes as u32).await.map_err(|_| Closed)?;
-        permits.forget();
-        frame.forget();
-        Ok(Room { queue: self, bytes })
+        let permits = self.permits_for(len);
+        self.permits.acquire_many(permits).await.map_err(|_| Closed)?.forget();
+        Ok(Room { queue: self, permits })
     }
 
     /// Waits until the queue is not full, behind those that wait for room already.
@@ -208,7 +211,7 @@ impl<M> Queue<M> {
 
     /// Whether a frame would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
-        self.free_frames.available_permits() == 0 || self.free_bytes.available_permits() == 0
+        self.permits.available_permits() < self.min_permits as usize
     }
 
     /// Says that a task which was just woken or spawned will probably push soon; the sender then
@@ -227,7 +230,7 @@ impl<M> Queue<M> {
     /// whether it was added.
     fn push(
         &self,
-        bytes: usize,
+        permits: u32,
         frame: FrameBytes<'_>,
         tag: Option<M>,
         is_wanted: impl FnOnce() -> bool,
@@ -235,21 +238,16 @@ impl<M> Queue<M> {
         let mut state = lock(&self.state);
         if state.is_closed || !is_wanted() {
             drop(state);
-            self.give_back(RoomTaken { frames: 1, bytes });
+            self.permits.add_permits(permits as usize);
             return false;
         }
-        state.append(RoomTaken { frames: 1, bytes }, frame, tag);
+        state.append(permits as usize, frame, tag);
         let sender = state.sender.take();
         drop(state);
         if let Some(sender) = sender {
             sender.wake();
         }
         true
-    }
-
-    fn give_back(&self, room: RoomTaken) {
-        self.free_bytes.add_permits(room.bytes);
-        self.free_frames.add_permits(room.frames);
     }
 
     /// Adds a frame without room of its own: for the few bytes that close a stream, of which there
@@ -259,7 +257,7 @@ impl<M> Queue<M> {
         if state.is_closed {
             return;
         }
-        state.append(RoomTaken::default(), FrameBytes::Small(frame), Some(tag));
+        state.append(0, FrameBytes::Small(frame), Some(tag));
         let sender = state.sender.take();
         drop(state);
         if let Some(sender) = sender {
@@ -296,16 +294,16 @@ impl<M> Queue<M> {
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
     pub(crate) fn release(&self, chunk: Chunk<M>) {
-        self.give_back(chunk.room);
-        if chunk.is_shared {
-            let Chunk { mut bytes, mut marks, .. } = chunk;
+        let Chunk { mut bytes, mut marks, room, is_shared } = chunk;
+        let mut state = lock(&self.state);
+        state.room.subtract(room);
+        if is_shared && state.spare.0.capacity() < bytes.capacity() {
             bytes.clear();
             marks.clear();
-            let mut state = lock(&self.state);
-            if state.spare.0.capacity() < bytes.capacity() {
-                state.spare = (bytes, marks);
-            }
+            state.spare = (bytes, marks);
         }
+        drop(state);
+        self.permits.add_permits(room.permits);
     }
 
     /// The sender found the socket full, or no longer so.
@@ -319,15 +317,12 @@ impl<M> Queue<M> {
 
     /// How full the queue is. `waited_total` is for the connection to add.
     pub(crate) fn snapshot(&self, waited_total: Duration) -> QueueSnapshot {
-        let fill = |limit: usize, free: &Semaphore| Fill {
-            used: limit.saturating_sub(free.available_permits()),
-            limit,
-        };
+        let RoomTaken { frames, bytes, .. } = lock(&self.state).room;
         let blocked = lock(&self.blocked);
         let now = blocked.since.map(|since| since.elapsed());
         QueueSnapshot {
-            frames: fill(self.max_frames, &self.free_frames),
-            bytes: fill(self.max_bytes, &self.free_bytes),
+            frames: Fill { used: frames, limit: self.max_frames },
+            bytes: Fill { used: bytes, limit: self.max_bytes },
             blocked: now,
             blocked_total: blocked.total + now.unwrap_or_default(),
             waited_total,
@@ -357,8 +352,7 @@ impl<M> Queue<M> {
     /// Closes the queue: whoever waits for room is told, and no frame is taken any more. Gives
     /// back the chunks that were never taken.
     pub(crate) fn close(&self) -> VecDeque<Chunk<M>> {
-        self.free_frames.close();
-        self.free_bytes.close();
+        self.permits.close();
         self.note_blocked(false);
         let mut state = lock(&self.state);
         state.is_closed = true;
@@ -371,19 +365,34 @@ impl<M> Queue<M> {
     }
 }
 
+impl RoomTaken {
+    fn add(&mut self, other: RoomTaken) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.permits += other.permits;
+    }
+
+    fn subtract(&mut self, other: RoomTaken) {
+        self.frames -= other.frames;
+        self.bytes -= other.bytes;
+        self.permits -= other.permits;
+    }
+}
+
 impl<M> State<M> {
-    fn append(&mut self, room: RoomTaken, frame: FrameBytes<'_>, tag: Option<M>) {
+    fn append(&mut self, permits: usize, frame: FrameBytes<'_>, tag: Option<M>) {
         let bytes = match &frame {
             FrameBytes::Small(bytes) => *bytes,
             FrameBytes::Large(bytes) => bytes,
         };
         let len = bytes.len();
+        let room = RoomTaken { frames: 1, bytes: len, permits };
+        self.room.add(room);
         if len <= SHARED_FRAME_LEN {
             let chunk = self.shared_chunk(len);
             let start = chunk.bytes.len();
             chunk.bytes.extend_from_slice(bytes);
-            chunk.room.frames += room.frames;
-            chunk.room.bytes += room.bytes;
+            chunk.room.add(room);
             chunk.marks.extend(tag.map(|tag| Mark { start, len, tag }));
             return;
         }
@@ -432,15 +441,14 @@ impl<M> Room<'_, M> {
         tag: Option<M>,
         is_wanted: impl FnOnce() -> bool,
     ) -> bool {
-        let bytes = self.bytes;
-        let queue = self.queue;
+        let Room { queue, permits } = self;
         std::mem::forget(self);
-        queue.push(bytes, frame, tag, is_wanted)
+        queue.push(permits, frame, tag, is_wanted)
     }
 }
 
 impl<M> Drop for Room<'_, M> {
     fn drop(&mut self) {
-        self.queue.give_back(RoomTaken { frames: 1, bytes: self.bytes });
+        self.queue.permits.add_permits(self.permits as usize);
     }
 }
