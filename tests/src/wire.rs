@@ -1,7 +1,10 @@
 //! A peer that is played frame by frame, with a codec of its own, so that a mistake in the library's
 //! codec does not hide itself.
 
-use std::{io, time::Duration};
+use std::{
+    io::{self, Write, stderr},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -198,7 +201,9 @@ impl Default for Watchdog {
         let watching = tokio::spawn(async {
             sleep(Duration::from_secs(24 * 3600)).await;
             let test = std::thread::current();
-            eprintln!("{}: every task waits, nothing moves any more", test.name().unwrap_or("?"));
+            let name = test.name().unwrap_or("?");
+            // Not `eprintln`, which the test harness keeps and would lose with the process.
+            let _ = writeln!(stderr(), "{name}: every task waits, nothing moves any more");
             // A test that waits for ever cannot be failed otherwise.
             std::process::exit(101);
         });

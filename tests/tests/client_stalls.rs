@@ -46,6 +46,22 @@ async fn a_clients_stream_that_is_not_read_fails_and_calls_beside_it_go_on() {
     echo.await.unwrap().expect("late frames of the failed stream are dropped");
 }
 
+/// Else its handler would wait for the rest of the requests for ever.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_failed_since_it_was_not_read_still_closes_its_side() {
+    let config = ClientConfig { stream_inbox_messages: 1, ..ClientConfig::default() };
+    let (client, conformance, mut peer) = played_server(config);
+    let (requests, mut replies) = conformance.exchange().await.unwrap();
+    let stream_id = peer.receive().await.id;
+    feed(&mut peer, stream_id, 0..2).await;
+    sleep(STALL + BIT).await;
+    let error = replies.recv().await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    drop(requests);
+    assert_eq!(peer.receive().await, Frame::end(stream_id));
+    assert_eq!(client.calls_in_flight(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_clients_streams_that_stand_still_hold_up_the_connection_once_not_once_each() {
     let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
