@@ -163,7 +163,7 @@ fn line(scene: &Scene, elapsed: Duration) -> String {
     let so_far = scene.tally.so_far();
     let per_second = so_far.ended as f64 / elapsed.as_secs_f64().max(1e-3);
     format!(
-        "{:<12} {} calls, {}/s, {} in the sockets, blocked {}, slowest {}",
+        "{}: {} calls, {}/s, {} unsent, blocked {}, slowest {}",
         scene.shape.name(),
         count(so_far.ended),
         count(per_second as u64),

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::task::JoinSet;
-use ttrpc::{Code, Status};
+use tokio::{task::JoinSet, time::sleep};
+use ttrpc::{Client, Code, Status};
 use ttrpc_tests::conformance::{Chunk, ConformanceClient, GenerateRequest};
 
 use super::{End, Shape, Stage, echo};
@@ -20,12 +20,16 @@ use crate::{
 /// Unary callers beside the streams.
 const CALLERS: usize = 16;
 
+/// How often it is looked whether the stream of replies has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// What the slowest call may take beside the stall timeouts: the machine may be busy.
 const MARGIN: Duration = Duration::from_secs(5);
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let stage = Stage::set(Shape::Unread, options, true).await?;
-    let client = ConformanceClient::new(stage.connect()?);
+    let connection = stage.connect()?;
+    let client = ConformanceClient::new(connection.clone());
     let end = Arc::new(End::new(Shape::Unread, options));
     let start = Instant::now();
     let mut callers = JoinSet::new();
@@ -44,7 +48,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
         });
     }
     let beside = async {
-        let unread = unread_replies(&client, options);
+        let unread = unread_replies(&connection, options);
         let untaken = untaken_requests(&client, options);
         let (unread, untaken, _) = tokio::join!(unread, untaken, callers.join_all());
         (unread, untaken)
@@ -82,9 +86,10 @@ fn judge(stage: &Stage, streams: [(&str, Status); 2], slowest: Duration) -> Verd
     if tally.ended_with(Code::Ok) == 0 { Verdict::Inconclusive } else { Verdict::Pass }
 }
 
-/// A stream of more replies than any buffer holds, of which none is read for a long time. Gives
-/// back how it ended.
-async fn unread_replies(client: &ConformanceClient, options: &Options) -> Status {
+/// A stream of more replies than any buffer holds, of which none is read before the stream has ended.
+/// Gives back how it did.
+async fn unread_replies(connection: &Client, options: &Options) -> Status {
+    let client = ConformanceClient::new(connection.clone());
     let size = options.reply_size.max(1);
     let count = 4 * (options.queue_bytes as u64 / u64::from(size) + options.queue_frames as u64);
     let request = GenerateRequest { count, size, ..GenerateRequest::default() };
@@ -92,7 +97,10 @@ async fn unread_replies(client: &ConformanceClient, options: &Options) -> Status
         Ok(replies) => replies,
         Err(status) => return status,
     };
-    tokio::time::sleep(options.stall_timeout() * 4).await;
+    // The one stream of this method on the connection.
+    while connection.snapshot().calls.iter().any(|call| call.method == "Generate") {
+        sleep(LOOK_INTERVAL).await;
+    }
     loop {
         match replies.recv().await {
             Ok(Some(_)) => {}
