@@ -63,6 +63,24 @@ async fn a_stream_that_failed_since_it_was_not_read_still_closes_its_side() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_whose_messages_came_after_anothers_stall_is_given_its_own_time() {
+    let config = ClientConfig { stream_inbox_messages: 1, ..ClientConfig::default() };
+    let (_client, conformance, mut peer) = played_server(config);
+    let mut unread = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let unread_id = peer.receive().await.id;
+    feed(&mut peer, unread_id, 0..2).await;
+    sleep(STALL + BIT).await;
+    assert_eq!(unread.recv().await.unwrap_err().code(), Code::ResourceExhausted);
+    let mut read = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let read_id = peer.receive().await.id;
+    feed(&mut peer, read_id, 0..2).await;
+    sleep(STALL / 2).await;
+    for sequence in 0..2 {
+        assert_eq!(read.recv().await.unwrap().unwrap().sequence, sequence);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_clients_streams_that_stand_still_hold_up_the_connection_once_not_once_each() {
     let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
     let (_client, conformance, mut peer) = played_server(config);
