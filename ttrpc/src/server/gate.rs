@@ -207,5 +207,12 @@ mod tests {
         assert_eq!(start.elapsed(), second, "refused at once until something moves");
         gate.leave(CALL);
         assert!(gate.enter(CALL, second, || false).await);
+
+        let leaving = async {
+            tokio::time::sleep(second / 2).await;
+            gate.leave(CALL);
+        };
+        let (entered, ()) = tokio::join!(gate.enter(CALL, second, || false), leaving);
+        assert!(entered, "it waits again now that something has moved");
     }
 }
