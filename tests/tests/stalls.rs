@@ -255,3 +255,19 @@ async fn messages_over_the_limit_on_bytes_of_all_streams_fail_their_stream_and_n
     assert_eq!(reply.chunks, 2);
     server.is_idle().await;
 }
+
+/// `ttrpc-memory` found a server with ten times the memory that its limits allow.
+#[tokio::test(start_paused = true)]
+async fn messages_without_a_byte_count_for_what_it_costs_to_keep_them() {
+    let config = ServerConfig { inbox_bytes_per_connection: 100 * 64, ..ServerConfig::default() };
+    let (server, mut peer) = played_client(config);
+    peer.send(open_stream(1, "Hold")).await;
+    for _ in 0..100 {
+        peer.send(Frame::message(1, &Empty {})).await;
+    }
+    expect_echo(&mut peer, 3).await;
+    peer.send(Frame::message(1, &Empty {})).await;
+    let failure = peer.receive().await;
+    assert_eq!((failure.id, failure.code()), (1, RESOURCE_EXHAUSTED));
+    server.is_idle().await;
+}

@@ -80,10 +80,11 @@ pub struct ServerConfig {
     pub request_bytes_per_connection: usize,
     /// The same on all connections together. Default 256 MiB.
     pub request_bytes: usize,
-    /// Bytes of the messages of one connection's streams that handlers have not taken. When they are
-    /// reached (the last message may go over) the connection is not read while handlers take
-    /// messages; after [`stall_timeout`] without any taken, the stream whose message has no room
-    /// fails with RESOURCE_EXHAUSTED. Default 16 MiB.
+    /// Bytes of the messages of one connection's streams that handlers have not taken, with 64 more
+    /// for each message, which is what it costs to keep one. When they are reached (the last message
+    /// may go over) the connection is not read while handlers take messages; after
+    /// [`stall_timeout`] without any taken, the stream whose message has no room fails with
+    /// RESOURCE_EXHAUSTED. Default 16 MiB.
     ///
     /// [`stall_timeout`]: ServerConfig::stall_timeout
     pub inbox_bytes_per_connection: usize,

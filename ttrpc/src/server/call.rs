@@ -34,7 +34,12 @@ use crate::{
         payload::Payload,
     },
     snapshot::{CallSnapshot, CallWait},
-    transport::{encode::Frame, inbox::Inbox, lock, waits::CallInfo},
+    transport::{
+        encode::Frame,
+        inbox::{self, Inbox},
+        lock,
+        waits::CallInfo,
+    },
 };
 
 /// A handler's future.
@@ -264,7 +269,7 @@ impl Admitted<'_> {
         let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
         let has_message = payload.has_remaining() || (needs_message && !remote_open);
         if has_message {
-            call.connection.force_inbox(payload.remaining());
+            call.connection.force_inbox(inbox::cost(payload.remaining()));
             call.inbox.push(payload, &call.connection.stalls);
         }
         if !remote_open {

@@ -24,7 +24,12 @@ use crate::{
         table::ServerEvent,
     },
     snapshot::ReceiverWait,
-    transport::{inbox::InboxLimits, lock, queue::Closed, reader::FrameReader},
+    transport::{
+        inbox::{self, InboxLimits},
+        lock,
+        queue::Closed,
+        reader::FrameReader,
+    },
 };
 
 /// Reads until the client goes away.
@@ -188,11 +193,11 @@ async fn push(
             ));
         }
     }
-    if !connection.enter_inbox(bytes).await {
+    if !connection.enter_inbox(inbox::cost(bytes)).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
     if !call.inbox.push(message, stalls) {
-        connection.leave_inbox(bytes);
+        connection.leave_inbox(inbox::cost(bytes));
     }
     Ok(())
 }

@@ -20,7 +20,10 @@ use crate::{
         message::DataParts,
         payload::Payload,
     },
-    transport::{encode::Frame, inbox::Batch},
+    transport::{
+        encode::Frame,
+        inbox::{self, Batch},
+    },
 };
 
 /// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as a
@@ -67,7 +70,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         let stalls = &self.call.connection.stalls;
         let message = match ready!(self.call.inbox.poll_take(&mut self.batch, cx, stalls)) {
             Ok(Some(payload)) => {
-                self.call.connection.leave_inbox(payload.len());
+                self.call.connection.leave_inbox(inbox::cost(payload.len()));
                 decode_request(Payload::shared(&payload, &payload)).map(Some)
             }
             Ok(None) => Ok(None),

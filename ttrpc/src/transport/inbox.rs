@@ -29,6 +29,16 @@ use crate::{Status, proto::payload::Payload};
 /// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
 const CHUNK_LEN: usize = 16 << 10;
 
+/// What a message in an inbox costs beside its bytes, at most: its place there, and what allocation
+/// adds. A peer that sends very short messages would else cost many times what the limits on bytes
+/// say.
+const MESSAGE_COST: usize = 64;
+
+/// What a message of this many bytes costs while it is in an inbox.
+pub(crate) fn cost(bytes: usize) -> usize {
+    Fill::one(bytes).cost()
+}
+
 /// The inbox of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -114,6 +124,10 @@ impl Fill {
 
     fn one(bytes: usize) -> Self {
         Fill { messages: 1, bytes }
+    }
+
+    fn cost(self) -> usize {
+        self.bytes + self.messages * MESSAGE_COST
     }
 
     fn plus(self, other: Fill) -> Fill {
@@ -274,8 +288,8 @@ impl Inbox {
         }
     }
 
-    /// Ends the stream with a failure that overtakes what is in the inbox. Gives back the bytes that
-    /// this frees.
+    /// Ends the stream with a failure that overtakes what is in the inbox. Gives back the cost of
+    /// what this frees.
     pub(crate) fn fail(&self, status: Status) -> usize {
         let mut state = lock(&self.state);
         let freed = self.clear(&mut state);
@@ -289,7 +303,7 @@ impl Inbox {
         freed
     }
 
-    /// The consumer goes away. Gives back the bytes that this frees.
+    /// The consumer goes away. Gives back the cost of what this frees.
     pub(crate) fn abandon(&self) -> usize {
         let mut state = lock(&self.state);
         state.is_abandoned = true;
@@ -299,21 +313,21 @@ impl Inbox {
         freed
     }
 
-    /// Drops what the consumer has in its hands. Gives back the bytes that this frees.
+    /// Drops what the consumer has in its hands. Gives back what it cost.
     pub(crate) fn give_up(&self, batch: &mut Batch) -> usize {
         let Batch { bytes, lens } = std::mem::take(batch);
         let fill = Fill { messages: lens.len(), bytes: bytes.len() };
         self.fill.fetch_sub(fill.pack(), SeqCst);
-        fill.bytes
+        fill.cost()
     }
 
-    /// Drops what the consumer has not in its hands. Gives back its bytes.
+    /// Drops what the consumer has not in its hands. Gives back what it cost.
     fn clear(&self, state: &mut State) -> usize {
         state.last = None;
         let chunks = std::mem::take(&mut state.chunks);
         let fill = chunks.iter().map(Chunk::fill).fold(Fill::default(), Fill::plus);
         self.fill.fetch_sub(fill.pack(), SeqCst);
-        fill.bytes
+        fill.cost()
     }
 
     /// How the stream ended, if it has.
@@ -496,10 +510,10 @@ mod tests {
             assert_eq!(inbox.fill().0, Fill { messages: left, bytes: left * 10 });
         }
         push(&inbox, &[1; 10], &stalls);
-        assert_eq!(inbox.fail(Status::internal("")), 10, "the one that is not in a hand");
+        assert_eq!(inbox.fail(Status::internal("")), cost(10), "the one that is not in a hand");
         let poll = poll_fn(|cx| inbox.poll_take(&mut batch, cx, &stalls));
         assert_eq!(poll.await, Err(Status::internal("")), "a failure overtakes");
-        assert_eq!(inbox.give_up(&mut batch), 80);
+        assert_eq!(inbox.give_up(&mut batch), 8 * cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
     }
 
