@@ -39,8 +39,9 @@ impl Listeners {
 
 /// A listener, and the guard that removes its socket file.
 struct Listener {
-    listener: UnixListener,
+    /// Dropped before the listener, as in [`BoundListener`].
     _file: Option<SocketFile>,
+    listener: UnixListener,
 }
 
 /// Listeners that accept.

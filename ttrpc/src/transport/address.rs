@@ -92,8 +92,10 @@ pub(crate) async fn connect(text: &str) -> Result<tokio::net::UnixStream, Error>
 /// when this is dropped.
 #[derive(Debug)]
 pub(crate) struct BoundListener {
-    pub(crate) listener: UnixListener,
+    /// Dropped before the listener: while that listens, no other server takes the file for stale and
+    /// puts its own in its place.
     file: Option<SocketFile>,
+    pub(crate) listener: UnixListener,
 }
 
 /// Removes the socket file when it is dropped, if it is still the one that was bound.
