@@ -2,6 +2,7 @@
 
 pub mod conformance_suite;
 pub mod harness;
+pub mod process;
 pub mod schedules;
 pub mod service;
 pub mod wire;

@@ -1,0 +1,278 @@
+//! The attacks.
+
+use std::{io, pin::Pin, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    task::JoinSet,
+    time::timeout,
+};
+use ttrpc_tests::{
+    conformance::*,
+    harness::{MAX_DATA_LEN, call, echo_request, key, open_stream, read_frame},
+    wire::{Frame, REQUEST, header},
+};
+
+use crate::victim::{Figures, Load, Victim, client_bound, start_client};
+
+/// When a peer that could not write for so long is said not to be read any more. Longer than the
+/// stall timeout, after which the server reads on and refuses.
+const BLOCKED: Duration = Duration::from_secs(5);
+
+type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>>>>;
+
+/// An attack, on a small scale or on a large one.
+type Attack = fn(is_short: bool) -> Measured;
+
+/// All attacks by name.
+pub(crate) const ATTACKS: [(&str, Attack); 10] = [
+    ("requests of 30 bytes for ever, replies never read", |short| {
+        Box::pin(flood(if short { 4 } else { 100 }, 0))
+    }),
+    ("requests of 30 bytes for replies of 64 KiB, never read", |short| {
+        Box::pin(flood(if short { 2 } else { 20 }, 64 << 10))
+    }),
+    ("requests of 1 MiB to handlers that wait", |short| {
+        Box::pin(wait_with_long_requests(if short { 4 } else { 30 }))
+    }),
+    ("calls without end to handlers that wait", |short| {
+        Box::pin(wait_with_many_calls(if short { 4 } else { 20 }))
+    }),
+    ("streams of 64 KiB messages that no handler takes", |short| {
+        Box::pin(stream(if short { 2 } else { 30 }, 25, 64 << 10))
+    }),
+    ("streams of messages of one byte that no handler takes", |short| {
+        Box::pin(stream(if short { 1 } else { 20 }, 270, 1))
+    }),
+    ("frames of 4 GiB announced, and some of it sent", |short| {
+        Box::pin(announce(if short { 10 } else { 100 }))
+    }),
+    ("frames of 4 MiB, all but the last byte sent", |short| {
+        Box::pin(begin_frames(if short { 8 } else { 64 }))
+    }),
+    ("idle connections", |short| Box::pin(sit_idle(if short { 500 } else { 10_000 }))),
+    ("client: streams for ever of which nothing is taken", |short| {
+        Box::pin(stream_at_client(if short { 2 } else { 16 }))
+    }),
+];
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// Runs one attacker per connection, each of which gives back its connection, so that all are
+/// there when the others are tried.
+async fn attack_with<F>(
+    connections: u64,
+    victim: &Victim,
+    attacker: impl Fn(UnixStream) -> F,
+) -> Result<Vec<UnixStream>, String>
+where
+    F: Future<Output = io::Result<UnixStream>> + Send + 'static,
+{
+    let mut attackers = JoinSet::new();
+    for _ in 0..connections {
+        attackers.spawn(attacker(victim.connect().await.map_err(text)?));
+    }
+    let mut open = Vec::new();
+    while let Some(attacker) = attackers.join_next().await {
+        open.push(attacker.map_err(text)?.map_err(text)?);
+    }
+    Ok(open)
+}
+
+/// Writes until the server has not read for long.
+async fn write_until_blocked(
+    io: &mut (impl AsyncWriteExt + Unpin),
+    mut next: impl FnMut() -> Option<Vec<u8>>,
+) -> io::Result<()> {
+    while let Some(bytes) = next() {
+        match timeout(BLOCKED, io.write_all(&bytes)).await {
+            Ok(written) => written?,
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Many frames as one piece, since the attacker is not what is measured.
+fn together(frames: impl Iterator<Item = Frame>) -> Vec<u8> {
+    frames.flat_map(|frame| frame.to_bytes()).collect()
+}
+
+async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |mut io| async move {
+        let mut id = 1;
+        let request = EchoRequest { payload: Vec::new(), response_size };
+        write_until_blocked(&mut io, || {
+            let ids = (id..).step_by(2).take(500);
+            id += 1000;
+            Some(together(ids.map(|id| call(id, "Echo", &request))))
+        })
+        .await?;
+        Ok(io)
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    let (calls, unread) = (connections * 1024, connections);
+    // What a handler gives back is its own until there is room for it in the queue.
+    let replies = calls.min(16_384) * u64::from(response_size);
+    let mut figures = victim.figures(Load { connections, unread, calls, ..Load::default() })?;
+    figures.bound += replies;
+    Ok(figures)
+}
+
+/// Reads and drops what comes.
+fn read_all(mut reader: impl AsyncReadExt + Unpin + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut sink = vec![0; 16 << 10];
+        while let Ok(1..) = reader.read(&mut sink).await {}
+    })
+}
+
+/// Writes these pieces while the answers are read.
+async fn write_and_read(
+    io: UnixStream,
+    next: impl FnMut() -> Option<Vec<u8>>,
+) -> io::Result<UnixStream> {
+    let (reader, mut writer) = io.into_split();
+    let reading = tokio::spawn(async move {
+        let mut reader = reader;
+        let mut sink = vec![0; 16 << 10];
+        // Until nothing has come for a while.
+        while let Ok(Ok(1..)) = timeout(BLOCKED * 2, reader.read(&mut sink)).await {}
+        reader
+    });
+    write_until_blocked(&mut writer, next).await?;
+    let reader = reading.await.map_err(io::Error::other)?;
+    reader.reunite(writer).map_err(io::Error::other)
+}
+
+async fn wait_with_long_requests(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |io| {
+        let mut ids = (1..).step_by(2).take(40);
+        write_and_read(io, move || {
+            // A key that nobody releases.
+            let request = key(&"k".repeat(1 << 20));
+            ids.next().map(|id| call(id, "Wait", &request).to_bytes())
+        })
+    })
+    .await?;
+    drop(open);
+    let load =
+        Load { connections, requesting: connections, arriving: connections, ..Load::default() };
+    let mut figures = victim.figures(load)?;
+    // The handlers hold what was decoded, and here a copy of it as a key.
+    figures.bound *= 2;
+    Ok(figures)
+}
+
+async fn wait_with_many_calls(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |io| {
+        let mut starts = (1..).step_by(200).take(20);
+        write_and_read(io, move || {
+            let ids = starts.next().map(|start| (start..).step_by(2).take(100));
+            ids.map(|ids| together(ids.map(|id| call(id, "Wait", &key("never")))))
+        })
+    })
+    .await?;
+    drop(open);
+    let calls = (connections * 1024).min(16_384);
+    victim.figures(Load { connections, calls, unread: connections, ..Load::default() })
+}
+
+async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |io| {
+        let mut ids = (1..).step_by(2).take(streams as usize);
+        write_and_read(io, move || {
+            // As much as one inbox takes: what comes later fails the stream and frees it.
+            let messages = ((1 << 20) / (len + 20)).clamp(1, 1024);
+            let message = Chunk { sequence: 0, payload: vec![0; len] };
+            let id = ids.next()?;
+            let data = std::iter::repeat_with(|| Frame::message(id, &message)).take(messages);
+            Some(together(std::iter::once(open_stream(id, "Hold")).chain(data)))
+        })
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    let calls = (connections * u64::from(streams)).min(16_384);
+    let load =
+        Load { connections, calls, streaming: connections, unread: connections, ..Load::default() };
+    victim.figures(load)
+}
+
+async fn announce(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |mut io| async move {
+        io.write_all(&header(u32::MAX, 1, REQUEST, 0)).await?;
+        for _ in 0..16 {
+            io.write_all(&vec![0; 1 << 20]).await?;
+        }
+        Ok(io)
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    // Nothing of it is kept.
+    victim.figures(Load { connections, unread: 1, ..Load::default() })
+}
+
+async fn begin_frames(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |mut io| async move {
+        let frame = call(1, "Echo", &echo_request(vec![0; MAX_DATA_LEN - 100])).to_bytes();
+        io.write_all(&frame[..frame.len() - 1]).await?;
+        Ok(io)
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    victim.figures(Load { connections, arriving: connections, ..Load::default() })
+}
+
+async fn sit_idle(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |io| async move {
+        // A connection that has been used, not one that was only accepted.
+        let (mut reader, mut writer) = io.into_split();
+        writer.write_all(&call(1, "Echo", &echo_request(vec![0; 1000])).to_bytes()).await?;
+        read_frame(&mut reader).await;
+        reader.reunite(writer).map_err(io::Error::other)
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    victim.figures(Load { connections, ..Load::default() })
+}
+
+/// The client is attacked: its server sends on all its streams and never ends one.
+async fn stream_at_client(streams: u64) -> Result<Figures, String> {
+    let (client, listener) = start_client(streams).map_err(text)?;
+    let (io, _) = listener.accept().await.map_err(text)?;
+    let (mut reader, mut writer) = io.into_split();
+    let mut ids = Vec::new();
+    for _ in 0..streams {
+        ids.push(read_frame(&mut reader).await.0);
+    }
+    let reading = read_all(reader);
+    let at_rest = client.usage().map_err(text)?.memory;
+    let message = Chunk { sequence: 0, payload: vec![0; 60 << 10] };
+    // Twice what all inboxes hold, a stream after the other, and then on streams that have failed.
+    for round in 0..2 {
+        for id in &ids {
+            for _ in 0..70 + round {
+                writer.write_all(&Frame::message(*id, &message).to_bytes()).await.map_err(text)?;
+            }
+        }
+    }
+    let peak = client.usage().map_err(text)?.peak_memory;
+    reading.abort();
+    Ok(Figures { at_rest, peak, bound: client_bound(streams) })
+}

@@ -1,0 +1,83 @@
+//! What a peer can make a server or a client hold, measured from outside, against the bound that
+//! follows from the configuration.
+//!
+//! Each attack has a victim of its own: a process with default limits, whose resident memory is read
+//! at rest and at its peak. Prints a line an attack, and fails if one is over its bound.
+
+mod attacks;
+mod victim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tokio::runtime::Runtime;
+use ttrpc_tests::{
+    conformance_suite::{ServerArguments, run_server},
+    process::raise_descriptor_limit,
+};
+
+use attacks::ATTACKS;
+
+/// Attacks servers and clients and measures what they hold.
+#[derive(Parser)]
+#[command(name = "ttrpc-memory", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// Attack on a smaller scale, in a few seconds.
+    #[arg(long)]
+    short: bool,
+    /// Only the attacks whose names contain this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// What this program's child processes are.
+#[derive(Subcommand)]
+enum Part {
+    /// A server of the conformance service.
+    #[command(hide = true)]
+    Server(ServerArguments),
+    /// A client that opens streams of replies and takes nothing of them.
+    #[command(hide = true)]
+    Client { address: String, streams: usize },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    raise_descriptor_limit();
+    match arguments.part {
+        Some(Part::Server(server)) => run_server(&server),
+        Some(Part::Client { address, streams }) => {
+            block_on(victim::take_nothing(&address, streams))
+        }
+        None => block_on(attack(&arguments)),
+    }
+}
+
+fn block_on(part: impl Future<Output = Result<(), String>>) -> ExitCode {
+    let runtime = Runtime::new().expect("a runtime can be made");
+    match runtime.block_on(part) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn attack(arguments: &Arguments) -> Result<(), String> {
+    let mut over = Vec::new();
+    println!("{:58} {:>8} {:>8} {:>8}", "resident MiB", "at rest", "peak", "bound");
+    for (name, attack) in ATTACKS.iter().filter(|(name, _)| name.contains(&arguments.only)) {
+        let figures = attack(arguments.short).await.map_err(|error| format!("{name}: {error}"))?;
+        println!("{name:58} {figures}");
+        if !figures.is_within_bound() {
+            over.push(*name);
+        }
+    }
+    match over[..] {
+        [] => Ok(()),
+        _ => Err(format!("more than the bound: {}", over.join("; "))),
+    }
+}

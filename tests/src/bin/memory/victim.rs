@@ -1,0 +1,173 @@
+//! The process that is attacked, and what it may hold.
+
+use std::{
+    env, fmt, io,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use tokio::net::UnixStream;
+use ttrpc::{Client, ClientConfig, ServerConfig};
+use ttrpc_tests::{conformance::*, harness::MAX_DATA_LEN, process::Process};
+
+/// What a connection costs that only sits there: its tasks, tables and buffers.
+const IDLE_CONNECTION: u64 = 16 << 10;
+
+/// What a call in flight costs beside its bytes: its task, its table entry, its handler's state.
+const CALL: u64 = 4 << 10;
+
+/// What allocation adds, in hundredths: room that buffers which grow have not used yet, size
+/// classes, pages that are free and not given back.
+const ALLOCATION_PERCENT: u64 = 200;
+
+/// How many of each an attack has at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    pub(crate) connections: u64,
+    /// Connections that have begun a long frame.
+    pub(crate) arriving: u64,
+    /// Connections whose replies are not read.
+    pub(crate) unread: u64,
+    /// Calls in flight.
+    pub(crate) calls: u64,
+    /// Connections that send Requests which are not short.
+    pub(crate) requesting: u64,
+    /// Connections that send messages which no handler takes.
+    pub(crate) streaming: u64,
+}
+
+impl Load {
+    /// The most that a server with default limits may hold under this load, in bytes, over what it
+    /// holds at rest.
+    pub(crate) fn server_bound(&self) -> u64 {
+        let config = ServerConfig::default();
+        let frame = MAX_DATA_LEN as u64;
+        // The last Request or message may go over the limit.
+        let upto = |all: usize, each: usize, connections: u64| {
+            (all as u64 + connections * frame).min(connections * (each as u64 + frame))
+        };
+        let requests =
+            upto(config.request_bytes, config.request_bytes_per_connection, self.requesting);
+        let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming);
+        let queues = self.unread * config.send_queue_bytes as u64;
+        let buffers = self.arriving * frame + queues + requests + inboxes;
+        self.connections * IDLE_CONNECTION + self.calls * CALL + buffers * ALLOCATION_PERCENT / 100
+    }
+}
+
+/// The most that a client with default limits may hold for streams of which nothing is taken, in
+/// bytes, over what it holds at rest.
+pub(crate) fn client_bound(streams: u64) -> u64 {
+    let inboxes = streams * ClientConfig::default().stream_inbox_bytes as u64;
+    IDLE_CONNECTION + (inboxes + 2 * MAX_DATA_LEN as u64) * ALLOCATION_PERCENT / 100
+}
+
+/// Memory of a victim, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) at_rest: u64,
+    pub(crate) peak: u64,
+    /// Over what it holds at rest.
+    pub(crate) bound: u64,
+}
+
+impl Figures {
+    pub(crate) fn is_within_bound(&self) -> bool {
+        self.peak <= self.at_rest + self.bound
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (at_rest, peak) = (mebibytes(self.at_rest), mebibytes(self.peak));
+        let bound = mebibytes(self.at_rest + self.bound);
+        write!(f, "{at_rest:8.1} {peak:8.1} {bound:8.1}")
+    }
+}
+
+/// A socket path that nobody else uses.
+fn fresh_address() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let file = format!("ttrpc-memory-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    env::temp_dir().join(file).to_string_lossy().into_owned()
+}
+
+/// This program, as one of its parts.
+fn part(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("a running program has a path"));
+    command.arg(name);
+    command
+}
+
+/// A server to be attacked.
+#[derive(Debug)]
+pub(crate) struct Victim {
+    process: Process,
+    address: String,
+    at_rest: u64,
+}
+
+impl Victim {
+    /// Starts a server that has served a call and a stream.
+    pub(crate) async fn server() -> Result<Self, String> {
+        let address = fresh_address();
+        let process = Process::start_server(part("server").args(["--listen", &address]))
+            .map_err(|error| error.to_string())?;
+        let mut victim = Victim { process, address, at_rest: 0 };
+        victim.expect_service().await?;
+        victim.at_rest = victim.process.usage().map_err(|error| error.to_string())?.memory;
+        Ok(victim)
+    }
+
+    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(&self.address).await
+    }
+
+    /// Checks that others are served.
+    pub(crate) async fn expect_service(&self) -> Result<(), String> {
+        let client = Client::connect(&self.address).await.map_err(|error| error.to_string())?;
+        let conformance = ConformanceClient::new(client);
+        let echo = EchoRequest { payload: vec![1; 1000], response_size: 0 };
+        let served = conformance.echo(echo).await;
+        served.map(drop).map_err(|status| format!("somebody else is not served: {status}"))
+    }
+
+    /// What the server has held at most since it was started.
+    pub(crate) fn figures(&self, load: Load) -> Result<Figures, String> {
+        let usage = self.process.usage().map_err(|error| format!("it is gone: {error}"))?;
+        Ok(Figures { at_rest: self.at_rest, peak: usage.peak_memory, bound: load.server_bound() })
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = std::fs::remove_file(&self.address);
+    }
+}
+
+/// A client process that takes nothing, and the listener that it connects to.
+pub(crate) fn start_client(streams: u64) -> io::Result<(Process, tokio::net::UnixListener)> {
+    let address = fresh_address();
+    let listener = tokio::net::UnixListener::bind(&address)?;
+    let streams = streams.to_string();
+    let command = &mut part("client");
+    let client = Process::start(command.args([&address, &streams]).stdout(Stdio::null()))?;
+    Ok((client, listener))
+}
+
+/// Opens streams of replies and takes nothing of them until the connection ends.
+pub(crate) async fn take_nothing(address: &str, streams: usize) -> Result<(), String> {
+    let client = Client::connect(address).await.map_err(|error| error.to_string())?;
+    // The listener has done its work.
+    let _ = std::fs::remove_file(address);
+    let conformance = ConformanceClient::new(client.clone());
+    let mut replies = Vec::new();
+    for _ in 0..streams {
+        let stream = conformance.generate(GenerateRequest::default()).await;
+        replies.push(stream.map_err(|status| status.to_string())?);
+    }
+    client.closed().await;
+    Ok(())
+}

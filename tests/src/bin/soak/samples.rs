@@ -1,0 +1,126 @@
+//! What the server and this process use, sampled, drawn, and judged.
+
+use std::{fs, io, path::Path, time::Duration};
+
+use ttrpc_tests::{
+    conformance::{ConformanceClient, Empty, StatsResponse},
+    harness::alive_tasks,
+    process::{Process, Usage},
+};
+
+use crate::{
+    load::{GENEROUS, unexpected},
+    plot::{Curve, Panel, to_svg},
+};
+
+/// One look at both processes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) server: Usage,
+    pub(crate) stats: StatsResponse,
+    own: Usage,
+    own_tasks: usize,
+}
+
+/// A figure, read from a sample.
+type Figure = fn(&Sample) -> f64;
+
+/// The figures that must not rise, with the room that each is given: what it may grow by, beside a
+/// tenth, since the load is random.
+const FIGURES: [(&str, Figure, f64); 7] = [
+    ("server, resident MiB", |sample| mebibytes(sample.server.memory), 2.0),
+    ("clients, resident MiB", |sample| mebibytes(sample.own.memory), 2.0),
+    ("server, descriptors", |sample| sample.server.descriptors as f64, 10.0),
+    ("clients, descriptors", |sample| sample.own.descriptors as f64, 10.0),
+    ("server, tasks", |sample| sample.stats.tasks_alive as f64, 50.0),
+    ("server, calls in flight", |sample| sample.stats.calls_in_flight as f64, 50.0),
+    ("clients, tasks", |sample| sample.own_tasks as f64, 50.0),
+];
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Samples, in the order of time.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(Vec<Sample>);
+
+impl Samples {
+    /// Takes one more.
+    ///
+    /// # Errors
+    /// If the server does not tell.
+    pub(crate) async fn take(
+        &mut self,
+        server: &Process,
+        conformance: &ConformanceClient,
+    ) -> Result<Sample, String> {
+        let stats = conformance.stats(Empty {}).timeout(GENEROUS).await;
+        let text = |error: io::Error| format!("the server is gone: {error}");
+        let sample = Sample {
+            stats: stats.map_err(unexpected("a call for figures"))?,
+            server: server.usage().map_err(text)?,
+            own: Usage::of_this_process().map_err(text)?,
+            own_tasks: alive_tasks(),
+        };
+        self.0.push(sample);
+        Ok(sample)
+    }
+
+    fn values(&self, figure: Figure) -> Vec<f64> {
+        self.0.iter().map(figure).collect()
+    }
+
+    /// Prints how each figure went, and says which of them rose.
+    pub(crate) fn judge(&self) -> Vec<&'static str> {
+        let mut rising = Vec::new();
+        println!("{:26} {:>12} {:>12} {:>8}", "median of", "2nd quarter", "last quarter", "peak");
+        for (name, figure, room) in FIGURES {
+            let values = self.values(figure);
+            let quarter = values.len() / 4;
+            let early = median(&values[quarter..2 * quarter]);
+            let late = median(&values[values.len() - quarter..]);
+            let peak = values.iter().copied().fold(0.0, f64::max);
+            println!("{name:26} {early:>12.1} {late:>12.1} {peak:>8.1}");
+            if late > early * 1.1 + room {
+                rising.push(name);
+            }
+        }
+        rising
+    }
+
+    /// Writes a drawing of the samples.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn plot(&self, file: &Path, elapsed: Duration) -> io::Result<()> {
+        let curve = |name, index: usize| {
+            let (_, figure, _) = FIGURES[index];
+            Curve { name, values: self.values(figure) }
+        };
+        let panels = [
+            Panel {
+                title: "resident memory, MiB",
+                curves: vec![curve("server", 0), curve("clients", 1)],
+            },
+            Panel { title: "descriptors", curves: vec![curve("server", 2), curve("clients", 3)] },
+            Panel {
+                title: "tasks, and calls in flight",
+                curves: vec![
+                    curve("server's tasks", 4),
+                    curve("server's calls", 5),
+                    curve("clients' tasks", 6),
+                ],
+            },
+        ];
+        let minutes = elapsed.as_secs_f64() / 60.0;
+        let title = format!("ttrpc-soak, {minutes:.0} minutes: the highest value of each moment");
+        fs::write(file, to_svg(&title, minutes, &panels))
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
