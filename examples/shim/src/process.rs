@@ -2,15 +2,15 @@
 
 use std::{
     os::fd::OwnedFd,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use rustix::process::{Pid, Signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use ttrpc::Status;
 
 use crate::{
-    console,
+    console, log,
     reaper::Exit,
     stdio::{Io, Paths},
 };
@@ -54,6 +54,8 @@ pub struct Process {
     /// Held by whoever starts, deletes, or reports the end, so that these do not overlap.
     pub order: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// Fires when stdin may end; also before anything copies it.
+    close_stdin: Arc<Notify>,
     stopped: watch::Sender<Option<Exit>>,
 }
 
@@ -67,6 +69,7 @@ impl Process {
             spec,
             order: tokio::sync::Mutex::default(),
             state: Mutex::new(state),
+            close_stdin: Arc::default(),
             stopped: watch::Sender::new(None),
         }
     }
@@ -93,11 +96,16 @@ impl Process {
         state.terminal = terminal;
     }
 
-    /// Says that it runs, unless it has ended already.
+    /// Says that it runs and may be given input, unless it has ended already.
     pub fn running(&self) {
         let mut state = self.state();
-        if state.phase == Phase::Created {
-            state.phase = Phase::Running;
+        if state.phase != Phase::Created {
+            return;
+        }
+        state.phase = Phase::Running;
+        let started = state.io.as_mut().map(|io| io.start_input(self.close_stdin.clone()));
+        if let Some(Err(status)) = started {
+            log::warn(status);
         }
     }
 
@@ -172,8 +180,6 @@ impl Process {
 
     /// Lets its stdin end.
     pub fn close_stdin(&self) {
-        if let Some(io) = &self.state().io {
-            io.close_stdin();
-        }
+        self.close_stdin.notify_one();
     }
 }

@@ -75,8 +75,8 @@ pub struct Io {
     stage: watch::Sender<Stage>,
     /// Each resolves when a copy has delivered what the process wrote.
     delivered: Vec<oneshot::Receiver<()>>,
-    /// Fires when stdin may end.
-    close_stdin: Arc<Notify>,
+    /// Where stdin comes from and goes to, until the process is started.
+    input: Option<(String, OwnedFd)>,
     /// Where the copies run.
     copies: TaskTracker,
 }
@@ -84,12 +84,7 @@ pub struct Io {
 impl Io {
     /// No copies yet. They are counted in `copies`, so that the shim can wait for the last.
     pub fn new(copies: TaskTracker) -> Io {
-        Io {
-            stage: watch::Sender::new(Stage::Running),
-            delivered: Vec::new(),
-            close_stdin: Arc::default(),
-            copies,
-        }
+        Io { stage: watch::Sender::new(Stage::Running), delivered: Vec::new(), input: None, copies }
     }
 
     /// Makes pipes for a process without a terminal, and starts to copy.
@@ -102,7 +97,7 @@ impl Io {
             path => {
                 let (reader, writer) = pipe(owner)?;
                 nonblocking(&writer)?;
-                self.copy_input(path, writer)?;
+                self.input = Some((path.to_owned(), writer));
                 reader.into()
             }
         };
@@ -126,7 +121,7 @@ impl Io {
     pub fn open_terminal(&mut self, paths: &Paths, master: &OwnedFd) -> Result<(), Status> {
         nonblocking(master)?;
         if !paths.stdin.is_empty() {
-            self.copy_input(&paths.stdin, duplicate(master)?)?;
+            self.input = Some((paths.stdin.clone(), duplicate(master)?));
         }
         if !paths.stdout.is_empty() {
             self.copy_output(duplicate(master)?, Sink::open(&paths.stdout)?, Rest::UntilEnd)?;
@@ -134,9 +129,17 @@ impl Io {
         Ok(())
     }
 
-    /// Lets stdin end when its last writer has closed it.
-    pub fn close_stdin(&self) {
-        self.close_stdin.notify_one();
+    /// Starts to copy stdin, until its last writer has closed it after `close` fired. Not before the
+    /// process is started: clients that find a reader write and close, and may be so fast that they
+    /// cannot name yet whose stdin is to be closed.
+    ///
+    /// # Errors
+    /// If the FIFO cannot be opened.
+    pub fn start_input(&mut self, close: Arc<Notify>) -> Result<(), Status> {
+        match self.input.take() {
+            Some((path, sink)) => self.copy_input(&path, sink, close),
+            None => Ok(()),
+        }
     }
 
     /// Says that the process has ended. What is returned waits until its output is delivered.
@@ -151,14 +154,14 @@ impl Io {
         }
     }
 
-    fn copy_input(&mut self, path: &str, sink: OwnedFd) -> Result<(), Status> {
+    fn copy_input(&mut self, path: &str, sink: OwnedFd, close: Arc<Notify>) -> Result<(), Status> {
         let failed = |error| failed_to_open(path, error);
         let source = Fifo::open(path, End::Read)
             .map_err(failed)?
             .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
         let sink = descriptors::watch(File::from(sink), Interest::WRITABLE).map_err(failed)?;
         let copy = Copy { source, sink: Sink::Pipe(sink), pending: vec![], copied: 0 };
-        self.copies.spawn(copy.input(self.stage.subscribe(), self.close_stdin.clone()));
+        self.copies.spawn(copy.input(self.stage.subscribe(), close));
         Ok(())
     }
 
