@@ -82,9 +82,9 @@ pub fn raise_limit() {
 #[allow(unsafe_code, reason = "there is no safe way to set a child's limits before it starts")]
 pub fn restore_limit(command: &mut Command) {
     let Some(inherited) = INHERITED_LIMIT.get() else { return };
-    let limit = inherited.clone();
+    let limit = *inherited;
     // SAFETY: between fork and exec, one system call is made and nothing is allocated.
     unsafe {
-        command.pre_exec(move || Ok(rustix::process::setrlimit(Resource::Nofile, limit.clone())?));
+        command.pre_exec(move || Ok(rustix::process::setrlimit(Resource::Nofile, limit)?));
     }
 }

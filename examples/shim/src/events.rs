@@ -75,7 +75,9 @@ impl Queue {
 
     /// Removes an event that was delivered, unless it had to make room meanwhile.
     fn delivered(&mut self, number: u64) {
-        self.events.pop_front_if(|(first, _)| *first == number);
+        if self.events.front().is_some_and(|(first, _)| *first == number) {
+            self.events.pop_front();
+        }
         if self.events.is_empty() {
             self.events = VecDeque::new();
         }
