@@ -126,9 +126,9 @@ impl Call {
         self.inbox.end(last, end, || {});
     }
 
-    /// A unary call's answer. The caller will probably make another call: the queue is told.
+    /// A unary call's answer, after which its caller sends nothing anyway. The caller will probably make
+    /// another call: the queue is told.
     pub(super) fn answer(&self, result: Result<Bytes, Status>, queue: &Queue<Tag>) {
-        lock(&self.wire).is_silent = true;
         let (last, end) = match result {
             Ok(payload) => (Some(payload), Ok(())),
             Err(status) => (None, Err(status)),
@@ -205,6 +205,8 @@ impl Call {
 pub(super) struct OpenCall {
     handle: Arc<Handle>,
     pub(super) call: Arc<Call>,
+    /// Its end has been taken: nothing is left to give up.
+    is_over: bool,
 }
 
 impl OpenCall {
@@ -216,8 +218,14 @@ impl OpenCall {
         self.call.times.deadline
     }
 
+    /// The caller has taken the call's end.
+    pub(super) fn finish(&mut self) {
+        self.retract();
+        self.is_over = true;
+    }
+
     /// The caller has run after it was woken with an answer.
-    pub(super) fn retract(&self) {
+    fn retract(&self) {
         if self.call.is_announced.swap(false, Relaxed) {
             self.connection().queue.retract();
         }
@@ -262,9 +270,11 @@ impl OpenCall {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         self.trace_end();
-        self.call.inbox.abandon();
-        self.give_up();
-        self.retract();
+        if !self.is_over {
+            self.call.inbox.abandon();
+            self.give_up();
+            self.retract();
+        }
         self.connection().places.leave();
     }
 }
@@ -420,7 +430,7 @@ impl<Req: Message> Opening<Req> {
             is_announced: AtomicBool::new(false),
         });
         let tag = Tag { call: call.clone(), step: Step::Request };
-        let open = OpenCall { handle: handle.clone(), call };
+        let open = OpenCall { handle: handle.clone(), call, is_over: false };
         // From here on the open call gives the place back.
         std::mem::forget(place);
         if !frame.encode(|bytes| room.push(bytes, Some(tag), || true)) {

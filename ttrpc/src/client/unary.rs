@@ -139,7 +139,7 @@ where
                 Phase::WaitForRoom(room) => Phase::WaitForReply(ready!(room.as_mut().poll(cx))?),
                 Phase::WaitForReply(open) => {
                     let payload = ready!(open.call.inbox.poll_last(cx));
-                    open.retract();
+                    open.finish();
                     let Some(payload) = payload? else {
                         return Poll::Ready(Err(Status::internal(
                             "the call ended without a reply",

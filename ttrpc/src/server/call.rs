@@ -9,7 +9,10 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     task::{self, Poll, ready},
     time::Duration,
@@ -59,7 +62,7 @@ pub(crate) struct Call {
     pub(super) inbox: Inbox,
     /// The right to send the last frame has been taken.
     has_ended: AtomicBool,
-    /// Its handler has taken that right and not yet sent the frame.
+    /// Its handler has taken that right and not yet sent the frame; known to its task alone.
     is_replying: AtomicBool,
     cancellation: Cancellation,
 }
@@ -149,7 +152,7 @@ impl Call {
             return;
         }
         // Encoding runs code of the program's, which may panic.
-        self.is_replying.store(true, SeqCst);
+        self.is_replying.store(true, Relaxed);
         let reply = match &result {
             Ok(reply) => self.response(ResponseParts(reply)),
             Err(status) => Err(status.clone()),
@@ -159,7 +162,7 @@ impl Call {
             // Boxed, so that the successful calls' futures need no room for it.
             Err(status) => Box::pin(self.send_status(&status)).await,
         }
-        self.is_replying.store(false, SeqCst);
+        self.is_replying.store(false, Relaxed);
     }
 
     /// Ends a stream of replies.
@@ -223,7 +226,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.connection.leave_inbox(self.inbox.abandon());
+        self.connection.leave_inbox(self.inbox.drop_rest());
     }
 }
 
@@ -493,7 +496,7 @@ async fn send_too_late(call: Arc<Call>) {
 async fn fail_after_panic(call: Arc<Call>) {
     tracing::warn!(service = call.service, method = call.method, "a handler panicked");
     let status = Status::internal("the handler panicked");
-    if call.claim_end(status.code()) || call.is_replying.swap(false, SeqCst) {
+    if call.claim_end(status.code()) || call.is_replying.swap(false, Relaxed) {
         call.send_status(&status).await;
     }
 }

@@ -97,11 +97,6 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether new calls are refused.
-    fn is_draining(&self) -> bool {
-        !matches!(self.lifecycle.phase(), Phase::Running)
-    }
-
     /// Waits until new calls are refused.
     async fn draining(&self) {
         self.lifecycle.wait(|phase| !matches!(phase, Phase::Running)).await;

@@ -40,7 +40,7 @@ pub(super) async fn run(connection: &Arc<Connection>, io: impl AsyncRead + Unpin
             return;
         }
         match decoded {
-            Decoded::Frame(header) => receive(connection, header, reader.decoder()).await,
+            Decoded::Frame(header) => receive(connection, header, &mut reader).await,
             Decoded::Oversized(header) => refuse_oversized(connection, header).await,
         }
     }
@@ -57,11 +57,15 @@ async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
 }
 
 /// Acts on one frame.
-async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Decoder) {
+async fn receive<R: AsyncRead + Unpin>(
+    connection: &Arc<Connection>,
+    header: Header,
+    reader: &mut FrameReader<R>,
+) {
     let event = lock(&connection.table).receive(header);
     match event {
-        ServerEvent::Open => open(connection, header, decoder).await,
-        ServerEvent::Data(call, event) => deliver(connection, &call, event, decoder).await,
+        ServerEvent::Open => open(connection, header, reader).await,
+        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader.decoder()).await,
         ServerEvent::Refuse(violation, ended) => {
             let status = Status::invalid_argument(violation.to_string());
             tracing::warn!(
@@ -79,10 +83,16 @@ async fn receive(connection: &Arc<Connection>, header: Header, decoder: &mut Dec
 }
 
 /// Opens a stream, or refuses it.
-async fn open(connection: &Arc<Connection>, header: Header, decoder: &mut Decoder) {
+async fn open<R: AsyncRead + Unpin>(
+    connection: &Arc<Connection>,
+    header: Header,
+    reader: &mut FrameReader<R>,
+) {
+    let arrived = reader.read_at();
+    let decoder = reader.decoder();
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
-    if let Err(status) = try_open(connection, header, data).await {
+    if let Err(status) = try_open(connection, header, data, arrived).await {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
         connection.send_status(header.stream_id, &status, None).await;
@@ -93,9 +103,10 @@ async fn try_open(
     connection: &Arc<Connection>,
     header: Header,
     data: Payload<'_>,
+    arrived: Instant,
 ) -> Result<(), Status> {
     let server = &connection.server;
-    if server.is_draining() {
+    if !server.lifecycle.is_running() {
         return Err(Status::unavailable("the server is shutting down"));
     }
     let request = Request::decode(data.bytes())
@@ -107,8 +118,7 @@ async fn try_open(
         nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
     };
     // The time that the call waits to be admitted is part of its time.
-    let started = Instant::now();
-    let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
+    let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
     let load = Load { calls: 1, bytes: data.bytes().len() };
     if !connection.enter_call(load).await {
         return Err(Status::resource_exhausted(
@@ -125,7 +135,7 @@ async fn try_open(
         method: method.name,
         metadata: request.metadata,
         timeout,
-        started,
+        started: arrived,
         deadline,
     };
     let call = Arc::new(Call::new(connection.clone(), head));

@@ -1,6 +1,14 @@
 //! The life of a server, from the first connection to the last.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -29,15 +37,22 @@ pub(super) enum Phase {
 /// A server's phase, shared by all who act on it.
 pub(super) struct Lifecycle {
     phase: watch::Sender<Phase>,
+    /// Whether the phase is [`Phase::Running`], for those who ask often.
+    is_running: AtomicBool,
 }
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Lifecycle { phase: watch::Sender::new(Phase::Idle) }
+        Lifecycle { phase: watch::Sender::new(Phase::Idle), is_running: AtomicBool::new(false) }
     }
 }
 
 impl Lifecycle {
+    /// Whether new calls are accepted.
+    pub(super) fn is_running(&self) -> bool {
+        self.is_running.load(SeqCst)
+    }
+
     pub(super) fn snapshot(&self) -> ServerState {
         match self.phase() {
             Phase::Idle => ServerState::Idle,
@@ -57,6 +72,7 @@ impl Lifecycle {
             let is_idle = *phase == Phase::Idle;
             if is_idle {
                 *phase = Phase::Running;
+                self.is_running.store(true, SeqCst);
             }
             is_idle
         })
@@ -71,6 +87,7 @@ impl Lifecycle {
                 Phase::Draining(earlier) => Phase::Draining(limit.min(earlier)),
                 Phase::Done => Phase::Done,
             };
+            self.is_running.store(false, SeqCst);
             let is_change = next != *phase;
             *phase = next;
             is_change
@@ -78,6 +95,7 @@ impl Lifecycle {
     }
 
     pub(super) fn finish(&self) {
+        self.is_running.store(false, SeqCst);
         self.phase.send_replace(Phase::Done);
     }
 

@@ -9,7 +9,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, MutexGuard,
+        Mutex, MutexGuard, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -313,6 +313,12 @@ impl Inbox {
         freed
     }
 
+    /// Drops what nobody can take any more. Gives back what it cost.
+    pub(crate) fn drop_rest(&mut self) -> usize {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        fill_of(&std::mem::take(&mut state.chunks)).cost()
+    }
+
     /// Drops what the consumer has in its hands. Gives back what it cost.
     pub(crate) fn give_up(&self, batch: &mut Batch) -> usize {
         let Batch { bytes, lens } = std::mem::take(batch);
@@ -324,8 +330,7 @@ impl Inbox {
     /// Drops what the consumer has not in its hands. Gives back what it cost.
     fn clear(&self, state: &mut State) -> usize {
         state.last = None;
-        let chunks = std::mem::take(&mut state.chunks);
-        let fill = chunks.iter().map(Chunk::fill).fold(Fill::default(), Fill::plus);
+        let fill = fill_of(&std::mem::take(&mut state.chunks));
         self.fill.fetch_sub(fill.pack(), SeqCst);
         fill.cost()
     }
@@ -430,6 +435,10 @@ impl State {
             }
         }
     }
+}
+
+fn fill_of(chunks: &VecDeque<Chunk>) -> Fill {
+    chunks.iter().map(Chunk::fill).fold(Fill::default(), Fill::plus)
 }
 
 impl Chunk {

@@ -2,7 +2,10 @@
 
 use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::Poll};
 
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::Instant,
+};
 use tokio_util::io::poll_read_buf;
 
 use crate::proto::codec::{Decoded, Decoder};
@@ -29,11 +32,13 @@ pub(crate) enum ReadEnd {
 pub(crate) struct FrameReader<R> {
     io: R,
     decoder: Decoder,
+    /// When what is decoded now was read, once somebody has asked.
+    read_at: Option<Instant>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(crate) fn new(io: R) -> Self {
-        FrameReader { io, decoder: Decoder::default() }
+        FrameReader { io, decoder: Decoder::default(), read_at: None }
     }
 
     /// The next frame's header; its data is in [`FrameReader::decoder`].
@@ -52,7 +57,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 }
                 self.poll_read_through_stack(cx)
             });
-            match read.await {
+            let read = read.await;
+            self.read_at = None;
+            match read {
                 Ok(0) if self.decoder.is_between_frames() => return Err(ReadEnd::Eof),
                 Ok(0) => return Err(ReadEnd::Truncated),
                 Ok(_) => {}
@@ -64,6 +71,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// The next frame's header if it has arrived, without a look at the socket.
     pub(crate) fn try_next(&mut self) -> Option<Decoded> {
         self.decoder.decode()
+    }
+
+    /// When the frames that are decoded now were read, or a little later. Looks at the clock once
+    /// per read.
+    pub(crate) fn read_at(&mut self) -> Instant {
+        *self.read_at.get_or_insert_with(Instant::now)
     }
 
     pub(crate) fn decoder(&mut self) -> &mut Decoder {
