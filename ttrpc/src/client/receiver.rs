@@ -6,7 +6,6 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
-use bytes::Bytes;
 use tokio::io::AsyncRead;
 
 use super::{call::Call, connection::Connection};
@@ -16,6 +15,7 @@ use crate::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::decode_response,
+        payload,
         stream::Kind,
         table::{ClientEvent, ClientTable},
     },
@@ -141,7 +141,7 @@ async fn receive(
 fn end_with_response(connection: &Connection, call: &Call, decoder: &mut Decoder) {
     let response = match decoder.take_long_data() {
         Some(data) => decode_response(&data).map(|result| result.map(|part| data.slice_ref(part))),
-        None => decode_response(decoder.data()).map(|result| result.map(Bytes::copy_from_slice)),
+        None => decode_response(decoder.data()).map(|result| result.map(payload::copy)),
     };
     let result = response.unwrap_or_else(|error| {
         Err(Status::internal(format!("the server's Response is malformed: {error}")))

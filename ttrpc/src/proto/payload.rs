@@ -1,6 +1,34 @@
 //! The bytes of a message on their way into prost.
 
-use bytes::{Buf, Bytes};
+use std::cell::RefCell;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes up to this many are copied into a chunk that they share.
+const SHORT: usize = 256;
+
+/// Length of such a chunk: what one of them that is kept may keep alive.
+const CHUNK_LEN: usize = 1 << 10;
+
+thread_local! {
+    /// The rest of the present chunk.
+    static CHUNK: RefCell<BytesMut> = RefCell::default();
+}
+
+/// Copies bytes. Short ones share an allocation of a kibibyte with others; most of them are decoded
+/// and dropped at once, and the chunk is used again.
+pub(crate) fn copy(bytes: &[u8]) -> Bytes {
+    if bytes.len() > SHORT {
+        return Bytes::copy_from_slice(bytes);
+    }
+    CHUNK.with_borrow_mut(|chunk| {
+        if chunk.capacity() < bytes.len() {
+            chunk.reserve(CHUNK_LEN);
+        }
+        chunk.extend_from_slice(bytes);
+        chunk.split().freeze()
+    })
+}
 
 /// The bytes of a message, to be decoded.
 ///
@@ -61,7 +89,7 @@ impl Buf for Payload<'_> {
         self.bytes = rest;
         match self.shared {
             Some(data) => data.slice_ref(taken),
-            None => Bytes::copy_from_slice(taken),
+            None => copy(taken),
         }
     }
 }

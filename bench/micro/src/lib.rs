@@ -1,0 +1,1 @@
+//! Nothing but the measurements in `benches/`.
