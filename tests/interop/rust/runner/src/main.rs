@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: interop-runner matrix|wire|played|deadlock|document --data DIR --out DIR [--set NAME=VALUE]... \
-    [--client GLOB] [--server GLOB] [--with GLOB] [--case GLOB] [--load GLOB] [--jobs N] [--require GLOB] [--to FILE]";
+    [--client GLOB] [--server GLOB] [--with GLOB] [--case GLOB] [--load GLOB] [--jobs N] [--require GLOB] [--known run|skip] [--to FILE]";
 
 pub struct Arguments {
     /// Where peers.json, cases.json and known.json are.
@@ -34,6 +34,8 @@ pub struct Arguments {
     jobs: usize,
     /// Peers that must not be left out when their programs are missing.
     required: String,
+    /// Whether cells in which another implementation is known to deviate are left out.
+    skip_known: bool,
     /// The page that the documentation step writes.
     page: PathBuf,
 }
@@ -53,6 +55,7 @@ fn arguments() -> Result<(String, Arguments), String> {
         // Most of the time is spent waiting for deadlines, so two pairs run at once.
         jobs: 2,
         required: String::new(),
+        skip_known: false,
         page: PathBuf::new(),
     };
     while let Some(flag) = given.next() {
@@ -70,6 +73,7 @@ fn arguments() -> Result<(String, Arguments), String> {
                     value.parse().map_err(|_| format!("{flag} needs a number; {USAGE}"))?
             }
             "--require" => parsed.required = value,
+            "--known" => parsed.skip_known = value == "skip",
             "--to" => parsed.page = value.into(),
             "--set" => {
                 let (name, value) = value.split_once('=').ok_or(USAGE)?;
