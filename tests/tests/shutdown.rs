@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{io::duplex, task::JoinHandle, time::Instant};
+use tokio::{
+    io::duplex,
+    task::{JoinHandle, JoinSet},
+    time::Instant,
+};
 use ttrpc::{
     Client, ClientConfig, Code, Error, Server, ServerConfig, Status,
     server::{Routes, ServerHandle},
@@ -278,5 +282,42 @@ async fn a_server_without_listeners_ends_with_its_last_connection() {
     drop(here);
     eventually("one has ended", || server.handle.connections() == 1).await;
     drop(other_here);
+    server.ended().await;
+}
+
+/// Calls without a pause until one fails: how many were answered, and with what code it failed.
+async fn call_until_refused(client: ConformanceClient) -> (usize, Code) {
+    for answered in 0.. {
+        if let Err(status) = client.echo(echo_request(vec![0; 2000])).await {
+            return (answered, status.code());
+        }
+    }
+    unreachable!("a server that is shut down answers no more")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_full_load_accepted_calls_are_answered_and_later_ones_unavailable() {
+    let pipes: Vec<_> = (0..8).map(|_| duplex(PIPE_LEN)).collect();
+    let (here, there): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+    let server = TestServer::start(ServerConfig::default(), there);
+    let mut calls = JoinSet::new();
+    for io in here {
+        let client = ConformanceClient::new(Client::from_io(io, ClientConfig::default()));
+        for _ in 0..50 {
+            calls.spawn(call_until_refused(client.clone()));
+        }
+    }
+    server.has_begun(5000).await;
+    // Twice, at once.
+    let (first, second) = (server.handle.shutdown(PATIENCE), server.handle.shutdown(PATIENCE));
+    tokio::join!(first, second);
+    let mut answered = 0;
+    while let Some(ended) = calls.join_next().await {
+        let (calls, code) = ended.unwrap();
+        assert_eq!(code, Code::Unavailable);
+        answered += calls as u64;
+    }
+    assert_eq!(server.service.calls_total(), answered, "whatever began was answered");
+    assert_eq!(server.service.calls_cancelled(), 0);
     server.ended().await;
 }

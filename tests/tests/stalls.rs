@@ -1,10 +1,16 @@
 //! Limits that handlers hold up: while they move the receiver waits and nothing is lost; when they
 //! stand still for `stall_timeout`, what needs room fails, and everybody else goes on.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
-use ttrpc::{ClientConfig, ServerConfig};
+use tokio::{
+    io::duplex,
+    time::{Instant, sleep},
+};
+use ttrpc::{
+    ClientConfig, Server, ServerConfig, Status,
+    server::{Routes, StreamReceiver},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{code::RESOURCE_EXHAUSTED, *},
@@ -269,5 +275,62 @@ async fn messages_without_a_byte_count_for_what_it_costs_to_keep_them() {
     peer.send(Frame::message(1, &Empty {})).await;
     let failure = peer.receive().await;
     assert_eq!((failure.id, failure.code()), (1, RESOURCE_EXHAUSTED));
+    server.is_idle().await;
+}
+
+/// A message that nobody waits for takes no room from those that somebody does.
+#[tokio::test(start_paused = true)]
+async fn messages_to_a_handler_that_takes_no_more_do_not_wait_for_others() {
+    let routes = Routes::new(SERVICE)
+        .client_streaming("Hold", &Arc::new(()), |(), _, _requests: StreamReceiver<Chunk>| {
+            Box::pin(std::future::pending::<Result<Empty, Status>>())
+        })
+        .client_streaming("Collect", &Arc::new(()), |(), _, requests: StreamReceiver<Chunk>| {
+            Box::pin(async move {
+                drop(requests);
+                sleep(STALL * 10).await;
+                Ok(Empty {})
+            })
+        });
+    let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
+    let (here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().config(config).add_service(Handmade(routes)).io(there);
+    let serving = tokio::spawn(server.serve());
+    let mut peer = Played::new(here);
+    peer.send(open_stream(1, "Hold")).await;
+    let large = Chunk { sequence: 0, payload: vec![0; 200] };
+    peer.send(Frame::message(1, &large)).await;
+    peer.send(open_stream(3, "Collect")).await;
+    settle().await;
+    for _ in 0..10 {
+        peer.send(Frame::message(3, &large)).await;
+    }
+    peer.send(Frame::end(3)).await;
+    let reply = peer.receive().await;
+    assert_eq!((reply.id, reply.code()), (3, 0));
+    drop(peer);
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_a_byte_let_one_request_in_after_the_other() {
+    let config = ServerConfig {
+        request_bytes_per_connection: 1,
+        request_bytes: 1,
+        inbox_bytes_per_connection: 1,
+        inbox_bytes: 1,
+        ..ServerConfig::default()
+    };
+    let (server, mut peer) = played_client(config);
+    for id in (1..100).step_by(2) {
+        expect_echo(&mut peer, id).await;
+    }
+    peer.send(open_stream(101, "Collect")).await;
+    for sequence in 0..10 {
+        peer.send(Frame::message(101, &chunk(sequence))).await;
+    }
+    peer.send(Frame::end(101)).await;
+    let reply: CollectResponse = payload_of(&peer.receive().await);
+    assert_eq!(reply.chunks, 10);
     server.is_idle().await;
 }

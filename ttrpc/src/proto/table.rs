@@ -16,6 +16,10 @@ use super::stream::{DataEvent, Kind, Stream, Violation};
 /// What the client still sends on them is dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
 
+/// Places for streams that a table keeps while it is empty: a connection that was busy once does not
+/// cost more than others from then on.
+const IDLE_STREAMS: usize = 128;
+
 /// Streams by id.
 type StreamMap<T> = HashMap<u32, (Stream, T), BuildHasherDefault<IdHasher>>;
 
@@ -229,6 +233,9 @@ impl<T: Clone> ServerTable<T> {
     /// Ends a stream. Whoever gets its handle sends the last frame; `None` if it has ended before.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let (stream, handle) = self.streams.remove(&id)?;
+        if self.streams.is_empty() && self.streams.capacity() > 2 * IDLE_STREAMS {
+            self.streams = StreamMap::default();
+        }
         if stream.is_remote_open() {
             self.note_ended_early(id);
         }
@@ -322,6 +329,20 @@ mod tests {
         assert_eq!(table.ended_early.len(), MAX_ENDED_EARLY);
         assert!(is_refused(table.receive(data(1, Flags::NONE))));
         assert_eq!(table.receive(data(3, Flags::NONE)), ServerEvent::Ignore);
+    }
+
+    #[test]
+    fn a_server_that_had_many_streams_keeps_little_when_they_have_ended() {
+        let mut table = ServerTable::default();
+        for round in 0..2 {
+            let ids = (0..1000).map(|index| round * 2000 + index * 2 + 1);
+            for id in ids.clone() {
+                assert_eq!(table.receive(request(id, Flags::NONE)), ServerEvent::Open);
+                table.open(id, Flags::NONE, ());
+            }
+            ids.for_each(|id| assert!(table.remove(id).is_some()));
+            assert!(table.streams.capacity() <= 2 * IDLE_STREAMS);
+        }
     }
 
     #[test]

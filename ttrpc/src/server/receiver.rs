@@ -203,6 +203,9 @@ async fn push(
             ));
         }
     }
+    if call.inbox.is_closed() {
+        return Ok(());
+    }
     if !connection.enter_inbox(inbox::cost(bytes)).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }

@@ -199,6 +199,11 @@ impl Inbox {
         room
     }
 
+    /// Whether what arrives is dropped.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.state).is_closed()
+    }
+
     /// Adds a message, for which there is room. `false` if nobody waits for it any more.
     pub(crate) fn push(&self, message: Payload<'_>, stalls: &Stalls) -> bool {
         let fill = Fill::one(message.remaining());

@@ -20,13 +20,13 @@ use crate::victim::{Figures, Load, Victim, client_bound, start_client};
 /// stall timeout, after which the server reads on and refuses.
 const BLOCKED: Duration = Duration::from_secs(5);
 
-type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>>>>;
+type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 
 /// An attack, on a small scale or on a large one.
-type Attack = fn(is_short: bool) -> Measured;
+pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 10] = [
+pub(crate) const ATTACKS: [(&str, Attack); 11] = [
     ("requests of 30 bytes for ever, replies never read", |short| {
         Box::pin(flood(if short { 4 } else { 100 }, 0))
     }),
@@ -51,7 +51,10 @@ pub(crate) const ATTACKS: [(&str, Attack); 10] = [
     ("frames of 4 MiB, all but the last byte sent", |short| {
         Box::pin(begin_frames(if short { 8 } else { 64 }))
     }),
-    ("idle connections", |short| Box::pin(sit_idle(if short { 500 } else { 10_000 }))),
+    ("idle connections", |short| Box::pin(sit_idle(if short { 500 } else { 10_000 }, 1))),
+    ("idle connections that have been busy", |short| {
+        Box::pin(sit_idle(if short { 100 } else { 2_000 }, 1000))
+    }),
     ("client: streams for ever of which nothing is taken", |short| {
         Box::pin(stream_at_client(if short { 2 } else { 16 }))
     }),
@@ -237,19 +240,28 @@ async fn begin_frames(connections: u64) -> Result<Figures, String> {
     victim.figures(Load { connections, arriving: connections, ..Load::default() })
 }
 
-async fn sit_idle(connections: u64) -> Result<Figures, String> {
+/// Connections that do nothing after so many calls at once.
+async fn sit_idle(connections: u64, calls: u32) -> Result<Figures, String> {
     let victim = Victim::server().await?;
-    let open = attack_with(connections, &victim, |io| async move {
-        // A connection that has been used, not one that was only accepted.
+    let mut open = Vec::new();
+    // One after the other, so that what is busy at once is not what is measured.
+    for _ in 0..connections {
+        let io = victim.connect().await.map_err(text)?;
         let (mut reader, mut writer) = io.into_split();
-        writer.write_all(&call(1, "Echo", &echo_request(vec![0; 1000])).to_bytes()).await?;
-        read_frame(&mut reader).await;
-        reader.reunite(writer).map_err(io::Error::other)
-    })
-    .await?;
+        let ids = (1..).step_by(2).take(calls as usize);
+        let frames = together(ids.map(|id| call(id, "Echo", &echo_request(vec![0; 100]))));
+        let writing = tokio::spawn(async move { writer.write_all(&frames).await.map(|()| writer) });
+        for _ in 0..calls {
+            read_frame(&mut reader).await;
+        }
+        let writer = writing.await.map_err(text)?.map_err(text)?;
+        open.push((reader, writer));
+    }
     victim.expect_service().await?;
+    let load = Load { connections, calls: u64::from(calls), ..Load::default() };
+    let figures = victim.figures(load);
     drop(open);
-    victim.figures(Load { connections, ..Load::default() })
+    figures
 }
 
 /// The client is attacked: its server sends on all its streams and never ends one.

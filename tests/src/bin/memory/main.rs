@@ -10,13 +10,13 @@ mod victim;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, task::JoinSet};
 use ttrpc_tests::{
     conformance_suite::{ServerArguments, run_server},
     process::raise_descriptor_limit,
 };
 
-use attacks::ATTACKS;
+use attacks::{ATTACKS, Attack};
 
 /// Attacks servers and clients and measures what they hold.
 #[derive(Parser)]
@@ -67,17 +67,36 @@ fn block_on(part: impl Future<Output = Result<(), String>>) -> ExitCode {
 }
 
 async fn attack(arguments: &Arguments) -> Result<(), String> {
-    let mut over = Vec::new();
-    println!("{:58} {:>8} {:>8} {:>8}", "resident MiB", "at rest", "peak", "bound");
-    for (name, attack) in ATTACKS.iter().filter(|(name, _)| name.contains(&arguments.only)) {
-        let figures = attack(arguments.short).await.map_err(|error| format!("{name}: {error}"))?;
-        println!("{name:58} {figures}");
-        if !figures.is_within_bound() {
-            over.push(*name);
+    println!("{:56} {:>8} {:>8} {:>8}", "resident MiB", "at rest", "peak", "bound");
+    let mut failures = Vec::new();
+    let mut running = JoinSet::new();
+    for (name, attack) in ATTACKS.into_iter().filter(|(name, _)| name.contains(&arguments.only)) {
+        running.spawn(measure(name, attack, arguments.short));
+        // On a large scale one after the other: descriptors and memory are limited here, too.
+        while running.len() > if arguments.short { ATTACKS.len() } else { 0 } {
+            failures.extend(next_failure(&mut running).await?);
         }
     }
-    match over[..] {
-        [] => Ok(()),
-        _ => Err(format!("more than the bound: {}", over.join("; "))),
+    while !running.is_empty() {
+        failures.extend(next_failure(&mut running).await?);
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Runs one attack and prints what was measured.
+async fn measure(name: &str, attack: Attack, is_short: bool) -> Result<(), String> {
+    let figures = attack(is_short).await.map_err(|error| format!("{name}: {error}"))?;
+    println!("{name:56} {figures}");
+    match figures.is_within_bound() {
+        true => Ok(()),
+        false => Err(format!("{name}: more than the bound")),
+    }
+}
+
+/// Why the next attack to end has failed, if it has.
+async fn next_failure(running: &mut JoinSet<Result<(), String>>) -> Result<Option<String>, String> {
+    match running.join_next().await {
+        Some(ended) => Ok(ended.map_err(|error| error.to_string())?.err()),
+        None => Ok(None),
     }
 }

@@ -33,6 +33,8 @@ use ttrpc_tests::{
 use load::{GENEROUS, Tally, unexpected, work};
 use samples::{Sample, Samples};
 
+/// In less time the load is too uneven to tell whether anything grows.
+const FEWEST_MINUTES: f64 = 10.0;
 /// Clients of this process that behave.
 const WORKERS: usize = 4;
 /// Client processes.
@@ -137,10 +139,14 @@ async fn soak(arguments: &Arguments) -> Result<(), String> {
     println!("{}", tally.summary());
     let rising = samples.judge();
     outcome?;
+    if arguments.minutes < FEWEST_MINUTES {
+        println!("shorter than {FEWEST_MINUTES} minutes: chance alone may make a median rise");
+    }
     rests_again(&server, &conformance, at_rest).await?;
     server.terminate();
     match rising[..] {
         [] => Ok(()),
+        _ if arguments.minutes < FEWEST_MINUTES => Ok(()),
         _ => Err(format!("not flat: {}", rising.join("; "))),
     }
 }

@@ -1,0 +1,26 @@
+//! The programs that run for long, run for a short while.
+
+use std::process::Command;
+
+/// Runs a program, whose output shows where this fails.
+fn passes(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect("it can be run");
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", output.status);
+}
+
+#[test]
+fn whatever_peers_do_memory_stays_within_its_bound() {
+    passes(env!("CARGO_BIN_EXE_ttrpc-memory"), &["--short"]);
+}
+
+#[test]
+fn killed_processes_leave_nothing_and_harm_nobody() {
+    passes(env!("CARGO_BIN_EXE_ttrpc-kill"), &["--times", "40"]);
+}
+
+#[test]
+fn after_everything_at_once_nothing_is_left() {
+    passes(env!("CARGO_BIN_EXE_ttrpc-soak"), &["--minutes", "0.2"]);
+}
