@@ -141,6 +141,43 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     })
     .await;
 
+    leaves_nothing("clients that went away while the server produced", |address| async move {
+        let server = builder().bind(&address).unwrap().build().unwrap();
+        let handle = server.handle();
+        let serving = tokio::spawn(server.serve());
+        for _ in 0..5 {
+            let client = ConformanceClient::new(Client::connect(&address).await.unwrap());
+            let for_ever = GenerateRequest { count: u64::MAX, size: 1000, ..Default::default() };
+            let mut replies = client.generate(for_ever).await.unwrap();
+            replies.recv().await.unwrap();
+        }
+        eventually("the handlers are told", || handle.calls_in_flight() == 0).await;
+        eventually("the connections end", || handle.connections() == 0).await;
+        handle.close().await;
+        serving.await.unwrap().unwrap();
+    })
+    .await;
+
+    leaves_nothing("calls whose handlers outlived them", |address| async move {
+        let server = builder().bind(&address).unwrap().build().unwrap();
+        let handle = server.handle();
+        let serving = tokio::spawn(server.serve());
+        let client = Client::connect(&address).await.unwrap();
+        let conformance = ConformanceClient::new(client.clone());
+        for _ in 0..5 {
+            let sleeping = conformance.sleep(SleepRequest { millis: 20 }).into_future();
+            timeout(Duration::from_millis(2), sleeping).await.expect_err("it takes longer");
+        }
+        eventually("the handlers end", || handle.calls_in_flight() == 0).await;
+        // The replies have come when this one has.
+        conformance.echo(echo_request([])).await.unwrap();
+        assert_eq!(client.calls_in_flight(), 0);
+        drop((client, conformance));
+        handle.close().await;
+        serving.await.unwrap().unwrap();
+    })
+    .await;
+
     leaves_nothing("ten thousand connections that were made and broken", |address| async move {
         let config = ServerConfig { max_connections: 16, ..ServerConfig::default() };
         let server = builder().config(config).bind(&address).unwrap().build().unwrap();
