@@ -46,7 +46,8 @@ fn limits() -> ServerConfig {
 /// If the listener is not there, or what the kernel has to give is not to be had.
 pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     let listener = descriptors::take_listener()?;
-    log::open(Path::new("log"), &args.id, args.debug)?;
+    // Without containerd there may be nobody to read it.
+    let _ = log::open(Path::new("log"), &args.id, args.debug);
     // A session of its own: what ends containerd's does not end the shim.
     if let Err(error) = rustix::process::setsid() {
         log::debug(format_args!("already leads a session: {error}"));

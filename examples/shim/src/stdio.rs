@@ -31,7 +31,7 @@ use rustix::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{Notify, oneshot, watch},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::task::TaskTracker;
 use ttrpc::Status;
@@ -40,6 +40,12 @@ use crate::{descriptors, log, runc::Descriptors};
 
 /// How long an exit is held back for a reader that takes nothing.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an exit is held back for a reader who is not there, if there is something to be read. On a
+/// busy machine a client may be slow to open its end.
+const GRACE: Duration = Duration::from_millis(500);
+/// The pauses between looks for a reader, which nothing else tells of. They double up to the longest.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 /// Bytes that are copied at a time; a quarter of what a pipe holds. On the stack, so that a process
 /// that says nothing costs no buffer.
 const CHUNK: usize = 16 << 10;
@@ -233,21 +239,21 @@ impl Fifo {
         Fifo { file, end: End::Read, is_held: false }
     }
 
-    /// Holds the FIFO, or lets its other side decide when it ends. The way over the descriptor
-    /// works also when the client has removed the path.
-    fn hold(&mut self, is_held: bool) {
-        if self.is_held == is_held {
+    /// Lets the other side decide from now on when the FIFO ends. The way over the descriptor works
+    /// also when the client has removed the path.
+    fn let_go(&mut self) {
+        if !self.is_held {
             return;
         }
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mut options = OpenOptions::new();
-        options.read(is_held || self.end == End::Read).write(is_held || self.end == End::Write);
+        options.read(self.end == End::Read).write(self.end == End::Write);
         let reopened = open(&path, &mut options)
             .and_then(|file| descriptors::watch(file, self.end.interest()));
         match reopened {
             Ok(file) => {
                 self.file = file;
-                self.is_held = is_held;
+                self.is_held = false;
             }
             Err(error) => log::warn(format_args!("cannot reopen a FIFO: {error}")),
         }
@@ -321,9 +327,26 @@ impl Sink {
     fn has_reader(&mut self) -> bool {
         match self {
             Sink::Fifo(fifo) => {
-                fifo.hold(false);
+                fifo.let_go();
                 fifo.has_reader()
             }
+            Sink::Pipe(_) | Sink::File(_) => true,
+        }
+    }
+
+    /// Waits until there is somebody. Cancel safe.
+    async fn reader_comes(&mut self) {
+        let mut pause = FIRST_LOOK;
+        while !self.has_reader() {
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    /// Whether everything that was written is taken, as far as can be seen.
+    fn is_empty(&self) -> bool {
+        match self {
+            Sink::Fifo(fifo) => rustix::io::ioctl_fionread(fifo.file.get_ref()).unwrap_or(0) == 0,
             Sink::Pipe(_) | Sink::File(_) => true,
         }
     }
@@ -357,7 +380,7 @@ impl Copy {
             tokio::select! {
                 biased;
                 () = reached(&mut stage, Stage::Ended) => return,
-                () = close.notified() => self.source.hold(false),
+                () = close.notified() => self.source.let_go(),
                 step = self.step() => if step != Step::Copied { return },
             }
         }
@@ -378,32 +401,26 @@ impl Copy {
             }
         };
         drop(delivered);
-        // Others may write on until the process is deleted.
-        while last == Step::Copied {
-            tokio::select! {
-                biased;
-                () = reached(&mut stage, Stage::Deleted) => return,
-                step = self.step() => last = step,
-            }
-        }
-        if last == Step::End && self.sink.has_reader() {
-            return;
-        }
-        // What is in the FIFO lives as long as somebody has it open, and a reader may come yet.
-        self.keep(stage).await;
-    }
-
-    /// Writes what is left for a reader who may come, until the process is deleted.
-    async fn keep(mut self, mut stage: watch::Receiver<Stage>) {
-        if let Sink::Fifo(fifo) = &mut self.sink {
-            fifo.hold(true);
-        }
-        let mut is_over = false;
+        // Others may write on, and a reader may come yet, until the process is deleted. What is in
+        // the FIFO lives as long as somebody has it open.
         loop {
-            tokio::select! {
-                biased;
-                () = reached(&mut stage, Stage::Deleted) => return,
-                step = self.step(), if !is_over => is_over = step != Step::Copied,
+            match last {
+                Step::End if self.sink.has_reader() => return,
+                Step::Copied => tokio::select! {
+                    biased;
+                    () = reached(&mut stage, Stage::Deleted) => return,
+                    step = self.step() => last = step,
+                },
+                Step::End | Step::NoReader => {
+                    tokio::select! {
+                        biased;
+                        () = reached(&mut stage, Stage::Deleted) => return,
+                        () = self.sink.reader_comes() => {}
+                    }
+                    if last == Step::NoReader {
+                        last = Step::Copied;
+                    }
+                }
             }
         }
     }
@@ -415,7 +432,8 @@ impl Copy {
             Rest::UntilEnd => u64::MAX / 2,
         };
         let goal = self.copied + self.pending.len() as u64 + in_pipe;
-        if goal > self.copied && !self.sink.has_reader() {
+        let is_all_taken = goal == self.copied && self.sink.is_empty();
+        if !is_all_taken && timeout(GRACE, self.sink.reader_comes()).await.is_err() {
             return Step::NoReader;
         }
         while self.copied < goal {
