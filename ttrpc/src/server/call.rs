@@ -26,7 +26,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::Span;
 
 use super::{connection::Connection, gate::Load};
 use crate::{
@@ -285,22 +285,22 @@ impl Admitted<'_> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let course = self.open();
+        tokio::spawn(Drive { handler: Some(handler(course.call.clone())), course });
+    }
+
+    fn open(self) -> Course {
         let Admitted { call, admission, flags } = self;
         let Call { stream_id, service, method, .. } = *call;
         lock(&call.connection.table).open(stream_id, flags, call.clone());
         call.connection.queue.announce();
-        let task = Drive {
-            handler: Some(handler(call.clone())),
+        let span = tracing::debug_span!("call", stream_id, service, method);
+        Course {
             phase: Phase::Started,
             is_announced: true,
             load: admission.hand_over(),
             call,
-        };
-        let span = tracing::debug_span!("call", stream_id, service, method);
-        if span.is_disabled() {
-            tokio::spawn(task);
-        } else {
-            tokio::spawn(task.instrument(span));
+            span: (!span.is_disabled()).then(|| Box::new(span)),
         }
     }
 }
@@ -314,31 +314,63 @@ enum Outcome {
 
 pin_project! {
     /// The task of a call: runs the handler to its end, or to the call's.
-    ///
-    /// A task is as large as the largest thing that it may ever have to wait for. Most handlers end
-    /// when they are first polled, so what the others need is boxed, and made when it is needed.
     struct Drive<F> {
+        // Dropped first: only when what it holds is gone does its place go to another call.
         #[pin]
         handler: Option<F>,
-        phase: Phase,
-        // The queue expects the task to run for the first time soon.
-        is_announced: bool,
-        load: Load,
-        call: Arc<Call>,
+        course: Course,
     }
+}
 
-    impl<F> PinnedDrop for Drive<F> {
-        fn drop(this: Pin<&mut Self>) {
-            let mut this = this.project();
-            let connection = &this.call.connection;
-            if *this.is_announced {
-                connection.queue.retract();
-            }
-            // Only when what the handler holds is gone does its place go to another call.
-            drop_handler(&mut this.handler);
-            connection.leave_call(*this.load);
+impl<F: Future<Output = ()>> Future for Drive<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        this.course.poll(&mut this.handler, cx)
+    }
+}
+
+/// A handler as its task sees it, whatever its type.
+trait Handler {
+    /// Polls it; a panic is an end of it.
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
+
+    /// Drops what it holds. What panics meanwhile harms nobody else.
+    fn drop_now(&mut self);
+}
+
+impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+        let Some(handler) = self.as_mut().as_pin_mut() else {
+            return Poll::Ready(Outcome::Finished);
+        };
+        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
+            Err(_) => Poll::Ready(Outcome::Panicked),
         }
     }
+
+    fn drop_now(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.set(None))).is_err() {
+            tracing::warn!("a handler panicked while it was dropped");
+        }
+    }
+}
+
+/// How far a call has come.
+///
+/// A task is as large as the largest thing that it may ever have to wait for. Most handlers end when
+/// they are first polled, so what the others need is boxed, and made when it is needed.
+struct Course {
+    phase: Phase,
+    /// The queue expects the task to run for the first time soon.
+    is_announced: bool,
+    load: Load,
+    call: Arc<Call>,
+    /// Where somebody traces.
+    span: Option<Box<Span>>,
 }
 
 enum Phase {
@@ -358,44 +390,53 @@ struct Ending {
     grace: Option<BoxFuture<'static, ()>>,
 }
 
-impl<F: Future<Output = ()>> Future for Drive<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        let mut this = self.project();
+impl Course {
+    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        let _entered = self.span.as_ref().map(|span| span.enter());
+        let call = &self.call;
         loop {
-            if let Phase::Ending(ending) = this.phase {
-                return ending.poll(&mut this.handler, cx);
+            if let Phase::Ending(ending) = &mut self.phase {
+                return ending.poll(handler, cx);
             }
-            let polled = poll_handler(&mut this.handler, cx);
-            if std::mem::take(this.is_announced) {
-                this.call.connection.queue.retract();
+            let polled = handler.poll(cx);
+            if std::mem::take(&mut self.is_announced) {
+                call.connection.queue.retract();
             }
             let outcome = match polled {
                 Poll::Ready(outcome) => outcome,
-                Poll::Pending => ready!(this.phase.end_of_time(this.call).as_mut().poll(cx)),
+                Poll::Pending => ready!(self.phase.end_of_time(call).as_mut().poll(cx)),
             };
-            let grace = || this.call.cancellation.token.get().map(|_| grace(this.call.clone()));
-            *this.phase = match outcome {
+            let grace = || call.cancellation.token.get().map(|_| grace(call.clone()));
+            self.phase = match outcome {
                 Outcome::Finished => return Poll::Ready(()),
                 Outcome::Panicked => Phase::Ending(Ending {
-                    last_frame: Some(Box::pin(fail_after_panic(this.call.clone()))),
+                    last_frame: Some(Box::pin(fail_after_panic(call.clone()))),
                     grace: None,
                 }),
                 Outcome::Cancelled => Phase::Ending(Ending { last_frame: None, grace: grace() }),
-                Outcome::DeadlinePassed if this.call.claim_end(Code::DeadlineExceeded) => {
-                    this.call.cancel();
+                Outcome::DeadlinePassed if call.claim_end(Code::DeadlineExceeded) => {
+                    call.cancel();
                     Phase::Ending(Ending {
-                        last_frame: Some(Box::pin(send_too_late(this.call.clone()))),
+                        last_frame: Some(Box::pin(send_too_late(call.clone()))),
                         grace: grace(),
                     })
                 }
                 // The handler has ended the call already and waits for room for its reply.
                 Outcome::DeadlinePassed => {
-                    Phase::Running(Box::pin(time_is_over(this.call.clone(), None)))
+                    Phase::Running(Box::pin(time_is_over(call.clone(), None)))
                 }
             };
         }
+    }
+}
+
+impl Drop for Course {
+    fn drop(&mut self) {
+        let connection = &self.call.connection;
+        if self.is_announced {
+            connection.queue.retract();
+        }
+        connection.leave_call(self.load);
     }
 }
 
@@ -413,18 +454,14 @@ impl Phase {
 }
 
 impl Ending {
-    fn poll<F: Future<Output = ()>>(
-        &mut self,
-        handler: &mut Pin<&mut Option<F>>,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<()> {
+    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
         // The handler is polled before it is dropped, so that it sees its token.
         let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
-            poll_handler(handler, cx).is_pending() && grace.as_mut().poll(cx).is_pending()
+            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
         };
         if !self.grace.as_mut().is_some_and(is_waiting) {
             self.grace = None;
-            drop_handler(handler);
+            handler.drop_now();
         }
         let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
         if !self.last_frame.as_mut().is_some_and(is_waiting) {
@@ -434,28 +471,6 @@ impl Ending {
             Ending { last_frame: None, grace: None } => Poll::Ready(()),
             _ => Poll::Pending,
         }
-    }
-}
-
-/// Polls the handler; a panic is an end of it.
-fn poll_handler<F: Future<Output = ()>>(
-    handler: &mut Pin<&mut Option<F>>,
-    cx: &mut task::Context<'_>,
-) -> Poll<Outcome> {
-    let Some(handler) = handler.as_mut().as_pin_mut() else {
-        return Poll::Ready(Outcome::Finished);
-    };
-    match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-        Err(_) => Poll::Ready(Outcome::Panicked),
-    }
-}
-
-/// Drops what a handler holds. What panics meanwhile harms nobody else.
-fn drop_handler<F>(handler: &mut Pin<&mut Option<F>>) {
-    if catch_unwind(AssertUnwindSafe(|| handler.set(None))).is_err() {
-        tracing::warn!("a handler panicked while it was dropped");
     }
 }
 

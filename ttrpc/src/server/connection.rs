@@ -212,9 +212,9 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
-    lock(&connection.server.connections).insert(id, Arc::downgrade(&connection));
+    let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
     tracing::debug!("connection accepted");
-    let ending = Ending { connection, sender: sender.abort_handle() };
+    let ending = Ending { connection, key, sender: sender.abort_handle() };
     let connection = &ending.connection;
     tokio::select! {
         () = receiver::run(connection, io.reader) => {}
@@ -227,12 +227,14 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
 /// whoever waits for room is told.
 struct Ending {
     connection: Arc<Connection>,
+    /// Among the server's connections.
+    key: usize,
     sender: AbortHandle,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        lock(&self.connection.server.connections).remove(&self.connection.id);
+        lock(&self.connection.server.connections).remove(self.key);
         tracing::debug!(duration = ?self.connection.accepted.elapsed(), "connection ended");
         self.connection.queue.close();
         self.sender.abort();

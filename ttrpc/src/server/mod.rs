@@ -46,7 +46,6 @@ mod shutdown;
 mod stream;
 
 use std::{
-    collections::BTreeMap,
     future::Future,
     sync::{
         Arc, Mutex, Weak,
@@ -61,7 +60,7 @@ use tracing::Instrument;
 use crate::{
     Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
-    transport::{io, lock},
+    transport::{io, lock, slab::Slab},
 };
 use accept::Listeners;
 pub use builder::ServerBuilder;
@@ -90,8 +89,8 @@ struct Shared {
     calls: Gate,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Gate,
-    /// Those that are open, by their numbers.
-    connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
+    /// Those that are open.
+    connections: Mutex<Slab<Weak<Connection>>>,
     connections_so_far: AtomicU64,
     lifecycle: Lifecycle,
 }
@@ -122,7 +121,10 @@ impl Shared {
     /// What the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
         let connections: Vec<_> =
-            lock(&self.connections).values().filter_map(Weak::upgrade).collect();
+            lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+        let mut connections: Vec<_> =
+            connections.iter().map(|connection| connection.snapshot()).collect();
+        connections.sort_by_key(|connection| connection.id);
         let (calls, inboxes) = (self.calls.load(), self.inboxes.load());
         ServerSnapshot {
             state: self.lifecycle.snapshot(),
@@ -130,7 +132,7 @@ impl Shared {
             request_bytes: Fill { used: calls.bytes, limit: self.config.request_bytes },
             inbox_bytes: Fill { used: inboxes.bytes, limit: self.config.inbox_bytes },
             max_connections: self.config.max_connections,
-            connections: connections.iter().map(|connection| connection.snapshot()).collect(),
+            connections,
         }
     }
 

@@ -30,6 +30,7 @@ pub(crate) mod io;
 pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod sender;
+pub(crate) mod slab;
 pub(crate) mod stall;
 pub(crate) mod waits;
 

@@ -2,11 +2,11 @@
 //!
 //! Only those who really have to wait are noted, so that a call which never waits pays nothing.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use super::lock;
+use super::{lock, slab::Slab};
 use crate::snapshot::{CallWait, HeldUp, ReceiverWait};
 
 /// What is told of a call.
@@ -28,15 +28,13 @@ pub(crate) struct Waits {
 
 #[derive(Debug, Default)]
 struct State {
-    next_key: u64,
-    /// In the order in which they came.
-    callers: BTreeMap<u64, Waiter>,
+    callers: Slab<Waiter>,
     /// The time that those who are done have waited.
     total: Duration,
     receiver: Option<(ReceiverWait, Instant)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Waiter {
     call: CallInfo,
     wait: CallWait,
@@ -47,17 +45,14 @@ struct Waiter {
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     waits: &'a Waits,
-    key: u64,
+    key: usize,
 }
 
 impl Waits {
     /// Notes that a call waits.
     pub(crate) fn enter(&self, call: CallInfo, wait: CallWait) -> Waiting<'_> {
-        let mut state = lock(&self.state);
-        let key = state.next_key;
-        state.next_key += 1;
-        state.callers.insert(key, Waiter { call, wait, since: Instant::now() });
-        Waiting { waits: self, key }
+        let waiter = Waiter { call, wait, since: Instant::now() };
+        Waiting { waits: self, key: lock(&self.state).callers.insert(waiter) }
     }
 
     /// Notes what holds the receiver up, until what is given back is dropped.
@@ -66,15 +61,17 @@ impl Waits {
         HoldUp(self)
     }
 
-    /// The calls that wait, each with what it waits for.
+    /// The calls that wait, in the order in which they began to, each with what it waits for.
     pub(crate) fn callers(&self) -> Vec<(CallInfo, CallWait)> {
-        lock(&self.state).callers.values().map(|waiter| (waiter.call, waiter.wait)).collect()
+        let mut waiters: Vec<_> = lock(&self.state).callers.iter().copied().collect();
+        waiters.sort_by_key(|waiter| waiter.since);
+        waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
 
     /// The time that calls have waited in sum, those that still do included.
     pub(crate) fn total(&self) -> Duration {
         let state = lock(&self.state);
-        let waiting = state.callers.values().map(|waiter| waiter.since.elapsed());
+        let waiting = state.callers.iter().map(|waiter| waiter.since.elapsed());
         state.total + waiting.sum::<Duration>()
     }
 
@@ -88,7 +85,7 @@ impl Waits {
 impl Waiting<'_> {
     /// The call waits for something else from here on.
     pub(crate) fn now_for(&self, wait: CallWait) {
-        if let Some(waiter) = lock(&self.waits.state).callers.get_mut(&self.key) {
+        if let Some(waiter) = lock(&self.waits.state).callers.get_mut(self.key) {
             waiter.wait = wait;
         }
     }
@@ -97,7 +94,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.waits.state);
-        let Some(Waiter { call, wait, since }) = state.callers.remove(&self.key) else { return };
+        let Some(Waiter { call, wait, since }) = state.callers.remove(self.key) else { return };
         let waited = since.elapsed();
         state.total += waited;
         drop(state);
