@@ -11,8 +11,9 @@ use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// A load that neither ends nor reports a deadlock by then is killed.
-const LOAD_BOUND: Duration = Duration::from_secs(120);
+/// A load that neither ends nor reports a deadlock by then is killed. Both sides look for deadlocks themselves, so this is for
+/// a load client that hangs.
+const LOAD_BOUND: Duration = Duration::from_secs(600);
 
 /// What a load client says of its load.
 #[derive(Clone, Deserialize, Serialize)]
