@@ -40,6 +40,13 @@ pub struct Arguments {
     page: PathBuf,
 }
 
+impl Arguments {
+    /// Whether not all of the peers and cases are chosen.
+    fn is_part(&self) -> bool {
+        [&self.client, &self.server, &self.with, &self.case].into_iter().any(|glob| glob != "*")
+    }
+}
+
 fn arguments() -> Result<(String, Arguments), String> {
     let mut given = std::env::args().skip(1);
     let step = given.next().ok_or(USAGE)?;

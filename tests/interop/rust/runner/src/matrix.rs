@@ -12,10 +12,11 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A client gives up a case after this long.
-const CASE_BOUND_SECONDS: u64 = 60;
-/// A client that doesn't is killed after this long.
-const CLIENT_BOUND: Duration = Duration::from_secs(CASE_BOUND_SECONDS + 10);
+/// A client gives up a case after this long. Some wire cases are hundreds of connections, one after the other.
+const CASE_BOUND: Duration = Duration::from_secs(30);
+const WIRE_CASE_BOUND: Duration = Duration::from_secs(180);
+/// A client that doesn't is killed after this much more.
+const CLIENT_GRACE: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +63,7 @@ struct Run<'a> {
     cases: Vec<Case>,
     known: Vec<Known>,
     sockets: Sockets,
+    case_bound: Duration,
 }
 
 /// Every client against every server.
@@ -71,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, String> {
     let clients = runnable(arguments, &data.peers, Side::Client, &mut missing)?;
     let servers = runnable(arguments, &data.peers, Side::Server, &mut missing)?;
     let cases = peers::read(arguments, "cases.json")?;
-    Run::new(arguments, cases)?.all("matrix", &data.peers, &clients, &servers, missing)
+    Run::new(arguments, cases, CASE_BOUND)?.all("matrix", &data.peers, &clients, &servers, missing)
 }
 
 /// The client that speaks frames against every server.
@@ -84,7 +86,13 @@ pub fn run_wire(arguments: &Arguments) -> Result<bool, String> {
     let servers = runnable(arguments, &data.peers, Side::Server, &mut missing)?;
     let cases = peers::list_cases(&client, &data.wire.cases)?;
     let client = [Runnable { peer: data.wire.client, command: client }];
-    Run::new(arguments, cases)?.all("wire", &data.peers, &client, &servers, missing)
+    Run::new(arguments, cases, WIRE_CASE_BOUND)?.all(
+        "wire",
+        &data.peers,
+        &client,
+        &servers,
+        missing,
+    )
 }
 
 /// Every client against a server that is played.
@@ -96,7 +104,7 @@ pub fn run_played(arguments: &Arguments) -> Result<bool, String> {
         .ok_or("This library's server, which can also be played, was not built.")?;
     let cases = peers::list_answers(&server)?;
     let server = [Runnable { peer: data.played.server, command: server }];
-    Run::new(arguments, cases)?.all("played", &data.peers, &clients, &server, missing)
+    Run::new(arguments, cases, CASE_BOUND)?.all("played", &data.peers, &clients, &server, missing)
 }
 
 /// Picks the peers whose programs were built.
@@ -129,13 +137,18 @@ fn runnable(
 }
 
 impl<'a> Run<'a> {
-    fn new(arguments: &'a Arguments, cases: Vec<Case>) -> Result<Self, String> {
+    fn new(
+        arguments: &'a Arguments,
+        cases: Vec<Case>,
+        case_bound: Duration,
+    ) -> Result<Self, String> {
         let chosen = cases.into_iter().filter(|case| matches(&arguments.case, &case.name));
         Ok(Run {
             arguments,
             cases: chosen.collect(),
             known: peers::read(arguments, "known.json")?,
             sockets: Sockets::create()?,
+            case_bound,
         })
     }
 
@@ -180,8 +193,11 @@ impl<'a> Run<'a> {
             [clients, servers].iter().any(|list| position(list, &peer.name).is_some())
         };
         let peers = peers.iter().filter(took_part).map(report::Named::from).collect();
-        let gone = self.gone(&cells);
-        let results = report::Results { peers, cells, gone, missing };
+        let mut results = report::Results { peers, cells, gone: Vec::new(), missing };
+        if self.arguments.is_part() {
+            results = results.put_into(&self.arguments.out, title);
+        }
+        results.gone = self.gone(&results.cells);
         results.save(&self.arguments.out, title)
     }
 
@@ -285,7 +301,7 @@ impl<'a> Run<'a> {
     ) -> Result<Line, String> {
         let file = self.sockets.file();
         let path = file.to_string_lossy();
-        let bound = CASE_BOUND_SECONDS.to_string();
+        let bound = self.case_bound.as_secs().to_string();
         let arguments = [
             "--connect",
             &server.address,
@@ -296,7 +312,8 @@ impl<'a> Run<'a> {
             "--case-timeout",
             &bound,
         ];
-        let status = run_client(&client.command, &arguments, Stdio::null(), log, CLIENT_BOUND)?;
+        let limit = self.case_bound + CLIENT_GRACE;
+        let status = run_client(&client.command, &arguments, Stdio::null(), log, limit)?;
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         // The file may be missing when the client ended before it wrote.
         let _ = std::fs::remove_file(&file);
@@ -304,7 +321,7 @@ impl<'a> Run<'a> {
         Ok(match (line, status) {
             (Some(line), _) => line,
             (None, Some(status)) => failed(format!("the client process ended {}", how(status))),
-            (None, None) => failed(format!("hung: the client was killed after {CLIENT_BOUND:?}")),
+            (None, None) => failed(format!("hung: the client was killed after {limit:?}")),
         })
     }
 

@@ -30,6 +30,26 @@ pub struct Results {
 }
 
 impl Results {
+    /// Puts the results of a part of the pairs and cases into those that are there from before.
+    pub fn put_into(mut self, out: &Path, title: &str) -> Results {
+        let before = std::fs::read_to_string(out.join(format!("{title}.json"))).ok();
+        let Some(mut before) = before.and_then(|text| serde_json::from_str::<Results>(&text).ok())
+        else {
+            return self;
+        };
+        for cell in self.cells.drain(..) {
+            let is_same = |other: &&mut Cell| {
+                (&other.client, &other.server, &other.case)
+                    == (&cell.client, &cell.server, &cell.case)
+            };
+            match before.cells.iter_mut().find(is_same) {
+                Some(other) => *other = cell,
+                None => before.cells.push(cell),
+            }
+        }
+        before
+    }
+
     /// Writes the file with this title, and returns whether nothing unexpected happened.
     pub fn save(&self, out: &Path, title: &str) -> Result<bool, String> {
         let path = save(out, title, self)?;
