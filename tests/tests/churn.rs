@@ -29,6 +29,8 @@ where
         for scenario in scenarios {
             scenario.await.expect("it goes as it should");
         }
+        // Before the server has answered: entries do not wait for answers.
+        assert_eq!(client.calls_in_flight(), 0);
         server.service.release(&key.key);
     }
     nothing_is_left(&server, &client).await;
