@@ -7,8 +7,9 @@
 //! # Every byte before the exit
 //!
 //! A process that has ended has written all that it will, so what is in its pipe at that moment is
-//! what is left. The exit is reported when those bytes are in the FIFO, or when there is nobody to
-//! take them: no reader, or one that has taken nothing for [`PATIENCE`].
+//! what is left. The exit is reported when a client has read those bytes, since clients stop to read
+//! when they know of it; or when there is nobody to read them: no reader, or one that has taken
+//! nothing for [`PATIENCE`].
 
 use std::{
     fs::{File, OpenOptions},
@@ -40,12 +41,14 @@ use crate::{descriptors, log, runc::Descriptors};
 
 /// How long an exit is held back for a reader that takes nothing.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an exit is held back for a reader who is not there, if there is something to be read. On a
-/// busy machine a client may be slow to open its end.
-const GRACE: Duration = Duration::from_millis(500);
-/// The pauses between looks for a reader, which nothing else tells of. They double up to the longest.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// How long an exit is held back for a reader who has never been there, if there is something to be
+/// read. On a busy machine a client may be slow to open its end.
+const GRACE: Duration = Duration::from_secs(5);
+/// The pauses between looks at what nothing else tells of. They double up to the longest: for what
+/// a reader has left, and for a reader, who may never come.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
+const LONGEST_LOOK_FOR_READER: Duration = Duration::from_secs(1);
 /// Bytes that are copied at a time; a quarter of what a pipe holds. On the stack, so that a process
 /// that says nothing costs no buffer.
 const CHUNK: usize = 16 << 10;
@@ -222,21 +225,32 @@ struct Fifo {
     file: AsyncFd<File>,
     end: End,
     is_held: bool,
+    /// Whether the other side was there already when the FIFO was opened.
+    was_met: bool,
 }
 
 impl Fifo {
     /// Opens and holds a FIFO; none if the path is something else.
     fn open(path: &str, end: End) -> io::Result<Option<Fifo>> {
+        // Opening for writing alone fails without a reader. It stays open until the FIFO is held: a
+        // reader who was met and left alone again would take that for the end.
+        let writer = (end == End::Write).then(|| open(path, OpenOptions::new().write(true)));
+        let was_met = matches!(&writer, Some(Ok(_)));
         let file = open(path, OpenOptions::new().read(true).write(true))?;
         if !file.metadata()?.file_type().is_fifo() {
             return Ok(None);
         }
-        Ok(Some(Fifo { file: descriptors::watch(file, end.interest())?, end, is_held: true }))
+        Ok(Some(Fifo {
+            file: descriptors::watch(file, end.interest())?,
+            end,
+            is_held: true,
+            was_met,
+        }))
     }
 
     /// The read end of a pipe, or a terminal's master.
     fn pipe(file: AsyncFd<File>) -> Fifo {
-        Fifo { file, end: End::Read, is_held: false }
+        Fifo { file, end: End::Read, is_held: false, was_met: true }
     }
 
     /// Lets the other side decide from now on when the FIFO ends. The way over the descriptor works
@@ -334,20 +348,25 @@ impl Sink {
         }
     }
 
+    /// Whether a reader who is not there may still be on the way: one that was there has left.
+    fn may_be_late(&self) -> bool {
+        matches!(self, Sink::Fifo(fifo) if !fifo.was_met)
+    }
+
     /// Waits until there is somebody. Cancel safe.
     async fn reader_comes(&mut self) {
         let mut pause = FIRST_LOOK;
         while !self.has_reader() {
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_LOOK);
+            pause = (pause * 2).min(LONGEST_LOOK_FOR_READER);
         }
     }
 
-    /// Whether everything that was written is taken, as far as can be seen.
-    fn is_empty(&self) -> bool {
+    /// Bytes that were written and not yet taken.
+    fn left(&self) -> u64 {
         match self {
-            Sink::Fifo(fifo) => rustix::io::ioctl_fionread(fifo.file.get_ref()).unwrap_or(0) == 0,
-            Sink::Pipe(_) | Sink::File(_) => true,
+            Sink::Fifo(fifo) => rustix::io::ioctl_fionread(fifo.file.get_ref()).unwrap_or(0),
+            Sink::Pipe(_) | Sink::File(_) => 0,
         }
     }
 }
@@ -400,6 +419,7 @@ impl Copy {
                 step = self.step() => if step != Step::Copied { break step },
             }
         };
+        self.taken().await;
         drop(delivered);
         // Others may write on, and a reader may come yet, until the process is deleted. What is in
         // the FIFO lives as long as somebody has it open.
@@ -432,8 +452,7 @@ impl Copy {
             Rest::UntilEnd => u64::MAX / 2,
         };
         let goal = self.copied + self.pending.len() as u64 + in_pipe;
-        let is_all_taken = goal == self.copied && self.sink.is_empty();
-        if !is_all_taken && timeout(GRACE, self.sink.reader_comes()).await.is_err() {
+        if goal > self.copied && !self.reader_is_there().await {
             return Step::NoReader;
         }
         while self.copied < goal {
@@ -444,6 +463,24 @@ impl Copy {
             }
         }
         Step::Copied
+    }
+
+    /// Waits until the reader has taken everything. Clients stop to read when they are told of the
+    /// end, and what is in the FIFO then is lost. Nothing tells that a FIFO is empty, so it is looked.
+    async fn taken(&mut self) {
+        let (mut pause, mut stalled, mut left) = (FIRST_LOOK, Duration::ZERO, self.sink.left());
+        while left > 0 && stalled < PATIENCE && self.reader_is_there().await {
+            sleep(pause).await;
+            let before = std::mem::replace(&mut left, self.sink.left());
+            stalled = if left < before { Duration::ZERO } else { stalled + pause };
+            pause = (pause * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    /// Whether there is a reader, or one that was late has come.
+    async fn reader_is_there(&mut self) -> bool {
+        self.sink.has_reader()
+            || (self.sink.may_be_late() && timeout(GRACE, self.sink.reader_comes()).await.is_ok())
     }
 
     /// Waits until something can be done, and does it.
@@ -544,4 +581,162 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Status> {
 
 fn failed_to_open(path: &str, error: io::Error) -> Status {
     Status::internal(format!("cannot open {path}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::BufRead, thread};
+
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    /// A FIFO in a folder of its own, and the copies of a process's stdout into it.
+    struct Output {
+        path: String,
+        _folder: tempfile::TempDir,
+        io: Io,
+        process: File,
+    }
+
+    impl Output {
+        fn new() -> Output {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("stdout").to_str().unwrap().to_owned();
+            rustix::fs::mknodat(CWD, path.as_str(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+            let mut io = Io::new(TaskTracker::new());
+            let (reader, writer) = pipe((0, 0)).unwrap();
+            nonblocking(&reader).unwrap();
+            io.copy_output(reader, Sink::open(&path).unwrap(), Rest::InPipe).unwrap();
+            Output { path, _folder: folder, io, process: writer.into() }
+        }
+
+        /// A client that opens its end as containerd's do: blocking, in a thread of its own.
+        fn client(&self) -> thread::JoinHandle<Vec<u8>> {
+            let path = self.path.clone();
+            thread::spawn(move || std::fs::read(path).unwrap())
+        }
+    }
+
+    /// Clients that read nothing more when they knew of the exit lost what they had not read.
+    #[tokio::test(flavor = "current_thread")]
+    async fn everything_is_read_before_the_exit_is_reported() {
+        let mut output = Output::new();
+        let mut client = open(&output.path, OpenOptions::new().read(true)).unwrap();
+        let said = vec![b'x'; 40_000];
+        output.process.write_all(&said).unwrap();
+        drop(output.process);
+        let mut ended = std::pin::pin!(output.io.ended());
+        let mut heard = Vec::new();
+        let mut buffer = [0; 1000];
+        while heard.len() < said.len() {
+            tokio::select! {
+                biased;
+                () = &mut ended => panic!("the exit came after {} bytes", heard.len()),
+                () = sleep(FIRST_LOOK) => {}
+            }
+            if let Ok(read) = client.read(&mut buffer) {
+                heard.extend_from_slice(&buffer[..read]);
+            }
+        }
+        ended.await;
+        assert_eq!(heard, said);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_child_in_the_background_does_not_hold_up_the_exit_and_loses_nothing() {
+        let mut output = Output::new();
+        let client = open(&output.path, OpenOptions::new().read(true)).unwrap();
+        let mut child = output.process.try_clone().unwrap();
+        drop(output.process);
+        writeln!(child, "parent").unwrap();
+        let ended = output.io.ended();
+        let mut client = io::BufReader::new(client);
+        let mut line = String::new();
+        while client.read_line(&mut line).is_err() {
+            tokio::task::yield_now().await;
+        }
+        ended.await;
+        assert_eq!(line, "parent\n");
+
+        writeln!(child, "child").unwrap();
+        drop(child);
+        let copies = output.io.copies.clone();
+        copies.close();
+        copies.wait().await;
+        line.clear();
+        client.read_line(&mut line).unwrap();
+        assert_eq!(line, "child\n");
+    }
+
+    /// A client whose thread came late found neither output nor end, and waited for ever.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reader_who_comes_late_gets_output_and_end() {
+        let mut output = Output::new();
+        output.process.write_all(b"said early").unwrap();
+        drop(output.process.try_clone().unwrap());
+        let ended = output.io.ended();
+        let client = output.client();
+        drop(std::mem::replace(&mut output.process, File::open("/dev/null").unwrap()));
+        ended.await;
+        let copies = output.io.copies.clone();
+        copies.close();
+        copies.wait().await;
+        assert_eq!(client.join().unwrap(), b"said early");
+    }
+
+    /// The FIFO was opened for writing, closed, and opened again: a client that waited for a writer
+    /// could take the pause for the end.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reader_who_waits_for_a_writer_sees_no_end_before_the_output() {
+        for _ in 0..100 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("stdout").to_str().unwrap().to_owned();
+            rustix::fs::mknodat(CWD, path.as_str(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+            let reader = path.clone();
+            let client = thread::spawn(move || std::fs::read(reader).unwrap());
+            let mut sink = Sink::open(&path).unwrap();
+            assert_eq!(sink.write(b"said").unwrap(), 4);
+            sink.reader_comes().await;
+            drop(sink);
+            assert_eq!(client.join().unwrap(), b"said");
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_reader_who_has_left_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdout").to_str().unwrap().to_owned();
+        rustix::fs::mknodat(CWD, path.as_str(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let client = open(&path, OpenOptions::new().read(true)).unwrap();
+        let mut sink = Sink::open(&path).unwrap();
+        assert!(!sink.may_be_late());
+        assert!(sink.has_reader());
+        drop(client);
+        assert!(!sink.has_reader());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn stdin_ends_only_when_it_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stdin").to_str().unwrap().to_owned();
+        rustix::fs::mknodat(CWD, path.as_str(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let (reader, writer) = pipe((0, 0)).unwrap();
+        nonblocking(&writer).unwrap();
+        let mut io = Io::new(TaskTracker::new());
+        io.input = Some((path.clone(), writer));
+        let close = Arc::new(Notify::new());
+        io.start_input(close.clone()).unwrap();
+        // Two clients come and go.
+        for word in ["one ", "two"] {
+            std::fs::write(&path, word).unwrap();
+        }
+        close.notify_one();
+        let copies = io.copies.clone();
+        copies.close();
+        copies.wait().await;
+        let mut heard = String::new();
+        File::from(reader).read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "one two");
+    }
 }
