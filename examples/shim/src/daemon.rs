@@ -149,15 +149,11 @@ impl Signals {
     }
 }
 
-/// Writes what is going on to the log, a line for each thing.
+/// Writes what is going on to the log, line by line: what the library's server is waiting for, then
+/// the shim's own.
 fn log_snapshot(service: &TaskService, server: &ServerHandle) {
     log::info("snapshot begins");
-    log::info(format_args!(
-        "server: {} connections, {} calls in flight, {} handlers",
-        server.connections(),
-        server.calls_in_flight(),
-        server.calls_in_flight(),
-    ));
+    server.snapshot().to_string().lines().for_each(log::info);
     service.to_string().lines().for_each(log::info);
     log::info("snapshot ends");
 }

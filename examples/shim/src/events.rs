@@ -10,6 +10,7 @@ use tokio::{sync::Notify, time::sleep};
 use ttrpc::{
     Client, Code, Status,
     prost::{Message, Name},
+    snapshot::ClientSnapshot,
 };
 
 use crate::{
@@ -91,12 +92,23 @@ pub struct Outbox {
     queue: Arc<Mutex<Queue>>,
     /// Fires when something was put in, and when the last was taken out.
     changed: Arc<Notify>,
+    /// The connection to containerd, while there is one.
+    connection: Arc<Mutex<Option<Client>>>,
 }
 
 impl Outbox {
     /// An empty outbox for events of a namespace.
     pub fn new(namespace: &str) -> Outbox {
-        Outbox { namespace: namespace.to_owned(), queue: Arc::default(), changed: Arc::default() }
+        Outbox {
+            namespace: namespace.to_owned(),
+            queue: Arc::default(),
+            changed: Arc::default(),
+            connection: Arc::default(),
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Option<Client>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -119,6 +131,11 @@ impl Outbox {
     pub fn counts(&self) -> (usize, u64) {
         let queue = self.queue();
         (queue.events.len(), queue.lost)
+    }
+
+    /// What the connection to containerd is waiting for, if there is one.
+    pub fn snapshot(&self) -> Option<ClientSnapshot> {
+        self.connection().as_ref().map(Client::snapshot)
     }
 
     /// Waits until all events are delivered.
@@ -146,16 +163,15 @@ impl Outbox {
     /// Delivers events to containerd for ever. One that was delivered when containerd died may be
     /// delivered a second time to the next.
     pub async fn deliver(self, address: String) {
-        let mut publisher = Publisher { address, connection: None };
         let mut pause = FIRST_PAUSE;
         loop {
             let (number, envelope) = self.front().await;
             let topic = envelope.topic.clone();
-            match publisher.forward(envelope).await {
+            match self.forward(&address, envelope).await {
                 Ok(()) => {}
                 Err(error) if is_worth_another_try(&error) => {
                     log::debug(format_args!("event {topic} waits: {error}"));
-                    publisher.connection = None;
+                    self.connection().take();
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     continue;
@@ -167,6 +183,26 @@ impl Outbox {
             self.changed.notify_waiters();
         }
     }
+
+    /// Publishes one event over the connection that is there, or a new one.
+    async fn forward(&self, address: &str, envelope: Envelope) -> Result<(), Status> {
+        let present = self.connection().clone();
+        let client = match present {
+            Some(client) => client,
+            None => {
+                let client = Client::connect(address)
+                    .await
+                    .map_err(|error| Status::unavailable(error.to_string()))?;
+                self.connection().insert(client).clone()
+            }
+        };
+        let namespace = envelope.namespace.clone();
+        EventsClient::new(client)
+            .forward(ForwardRequest { envelope: Some(envelope) })
+            .metadata("containerd-namespace-ttrpc", namespace)
+            .timeout(ATTEMPT)
+            .await
+    }
 }
 
 /// Whether containerd may take the event later; else it stands in the way of all others.
@@ -175,32 +211,6 @@ fn is_worth_another_try(status: &Status) -> bool {
         status.code(),
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Cancelled
     )
-}
-
-/// containerd's event service, connected when it is needed.
-struct Publisher {
-    address: String,
-    connection: Option<EventsClient>,
-}
-
-impl Publisher {
-    async fn forward(&mut self, envelope: Envelope) -> Result<(), Status> {
-        let client = match &mut self.connection {
-            Some(client) => client,
-            none => {
-                let client = Client::connect(&self.address)
-                    .await
-                    .map_err(|error| Status::unavailable(error.to_string()))?;
-                none.insert(EventsClient::new(client))
-            }
-        };
-        let namespace = envelope.namespace.clone();
-        client
-            .forward(ForwardRequest { envelope: Some(envelope) })
-            .metadata("containerd-namespace-ttrpc", namespace)
-            .timeout(ATTEMPT)
-            .await
-    }
 }
 
 #[cfg(test)]

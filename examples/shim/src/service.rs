@@ -236,6 +236,9 @@ impl fmt::Display for TaskService {
         let (waiting, lost) = self.shared.outbox.counts();
         let (children, unclaimed) = self.shared.reaper.counts();
         writeln!(f, "events: {waiting} waiting, {lost} lost")?;
+        if let Some(connection) = self.shared.outbox.snapshot() {
+            writeln!(f, "  {connection}")?;
+        }
         writeln!(f, "children: {children} waited for, {unclaimed} ends unclaimed")?;
         write!(f, "copies of stdio: {}", self.shared.copies.len())?;
         for (id, slot) in self.containers().iter() {
