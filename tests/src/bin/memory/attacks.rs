@@ -8,6 +8,7 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
+use ttrpc::ServerConfig;
 use ttrpc_tests::{
     conformance::*,
     harness::{MAX_DATA_LEN, call, echo_request, key, open_stream, read_frame},
@@ -118,11 +119,16 @@ async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> 
         Ok(io)
     })
     .await?;
-    victim.expect_service().await?;
+    let calls = connections * ServerConfig::default().max_calls_per_connection as u64;
+    let max_calls = ServerConfig::default().max_calls as u64;
+    // More connections than that may hold all calls of the server, and others are refused.
+    if calls < max_calls {
+        victim.expect_service().await?;
+    }
     drop(open);
-    let (calls, unread) = (connections * 1024, connections);
+    let (calls, unread) = (calls.min(max_calls), connections);
     // What a handler gives back is its own until there is room for it in the queue.
-    let replies = calls.min(16_384) * u64::from(response_size);
+    let replies = calls * u64::from(response_size);
     let mut figures = victim.figures(Load { connections, unread, calls, ..Load::default() })?;
     figures.bound += replies;
     Ok(figures)
