@@ -23,6 +23,7 @@ use pin_project_lite::pin_project;
 use prost::Message;
 use tokio::{
     sync::Notify,
+    task::coop::unconstrained,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -410,21 +411,19 @@ impl Course {
             self.phase = match outcome {
                 Outcome::Finished => return Poll::Ready(()),
                 Outcome::Panicked => Phase::Ending(Ending {
-                    last_frame: Some(Box::pin(fail_after_panic(call.clone()))),
+                    last_frame: Some(beside(fail_after_panic(call.clone()))),
                     grace: None,
                 }),
                 Outcome::Cancelled => Phase::Ending(Ending { last_frame: None, grace: grace() }),
                 Outcome::DeadlinePassed if call.claim_end(Code::DeadlineExceeded) => {
                     call.cancel();
                     Phase::Ending(Ending {
-                        last_frame: Some(Box::pin(send_too_late(call.clone()))),
+                        last_frame: Some(beside(send_too_late(call.clone()))),
                         grace: grace(),
                     })
                 }
                 // The handler has ended the call already and waits for room for its reply.
-                Outcome::DeadlinePassed => {
-                    Phase::Running(Box::pin(time_is_over(call.clone(), None)))
-                }
+                Outcome::DeadlinePassed => Phase::Running(beside(time_is_over(call.clone(), None))),
             };
         }
     }
@@ -444,7 +443,7 @@ impl Phase {
     /// What ends the call before its handler does.
     fn end_of_time(&mut self, call: &Arc<Call>) -> &mut BoxFuture<'static, Outcome> {
         if let Phase::Started = self {
-            *self = Phase::Running(Box::pin(time_is_over(call.clone(), call.deadline)));
+            *self = Phase::Running(beside(time_is_over(call.clone(), call.deadline)));
         }
         match self {
             Phase::Running(end) => end,
@@ -474,6 +473,12 @@ impl Ending {
     }
 }
 
+/// A future that a call's task polls after its handler. It has no part in the task's budget: a
+/// handler that always has something to do uses that up whenever it is polled.
+fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
+    Box::pin(unconstrained(future))
+}
+
 /// Waits until the call is cancelled or its deadline has passed.
 async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
     let deadline_passed = async {
@@ -492,7 +497,7 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
 /// The time in which a handler that has asked for its token may act on it. Once the server has
 /// ended, or its limit has passed, that is one more poll.
 fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
-    Box::pin(async move {
+    beside(async move {
         let server = &call.connection.server;
         tokio::select! {
             biased;

@@ -1,0 +1,41 @@
+//! Whoever always has something to do does not keep others from running, nor its own deadline from
+//! being seen.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{io::duplex, task::coop::consume_budget};
+use ttrpc::{Client, ClientConfig, Code, Server, Status, server::Routes};
+use ttrpc_tests::harness::*;
+
+const NAME: &str = "test.Fairness";
+
+const LIMIT: Duration = Duration::from_millis(50);
+
+/// Computes without end, and gives way to others as tokio's resources do: by a budget, which is used
+/// up whenever the handler is polled.
+async fn compute() -> Result<(), Status> {
+    loop {
+        consume_budget().await;
+    }
+}
+
+/// On the clock of the machine: the paused one stands while there is something to do.
+#[tokio::test]
+async fn a_handler_that_always_has_something_to_do_ends_at_its_deadline() {
+    let routes = Routes::new(NAME)
+        .unary("Compute", &Arc::new(()), |(), _, (): ()| Box::pin(compute()))
+        .unary("ComputeOn", &Arc::new(()), |(), ctx, (): ()| {
+            let _token = ctx.cancellation_token();
+            Box::pin(compute())
+        });
+    let (here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().add_service(Handmade(routes)).io(there).build().unwrap();
+    let handle = server.handle();
+    tokio::spawn(server.serve());
+    let client = Client::from_io(here, ClientConfig::default());
+    for method in ["Compute", "ComputeOn"] {
+        let call = client.unary::<(), ()>(NAME, method, ()).timeout(LIMIT);
+        assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+        eventually("the handler is dropped", || handle.calls_in_flight() == 0).await;
+    }
+}
