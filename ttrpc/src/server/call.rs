@@ -188,6 +188,14 @@ impl Call {
         Frame::new(FrameType::Response, Flags::NONE, self.stream_id, data)
     }
 
+    /// Tells whoever the handler has handed its stream of requests on to that nothing more comes.
+    fn end_requests(self: &Arc<Self>) {
+        // Most handlers hand nothing on.
+        if Arc::strong_count(self) > 1 {
+            self.inbox.end(None, Err(Status::cancelled("the call is over")), || {});
+        }
+    }
+
     /// Fires the token and tells the task that the call is over: its deadline passed, its client
     /// went away or broke the protocol, the server waits no more.
     pub(super) fn cancel(&self) {
@@ -436,6 +444,7 @@ impl Drop for Course {
             connection.queue.retract();
         }
         connection.leave_call(self.load);
+        self.call.end_requests();
     }
 }
 

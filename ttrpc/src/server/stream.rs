@@ -52,7 +52,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler stood
-    /// still with a full inbox. The stream is over then.
+    /// still with a full inbox, CANCELLED when the handler has ended before the stream of requests has
+    /// and this was handed on to another task. The stream is over then.
     pub async fn recv(&mut self) -> Result<Option<Req>, Status> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
