@@ -1,11 +1,20 @@
 //! Whoever always has something to do does not keep others from running, nor its own deadline from
 //! being seen.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use tokio::{io::duplex, task::coop::consume_budget};
+use tokio::{
+    io::duplex,
+    task::{coop::consume_budget, yield_now},
+};
 use ttrpc::{Client, ClientConfig, Code, Server, Status, server::Routes};
-use ttrpc_tests::harness::*;
+use ttrpc_tests::{conformance::*, harness::*, wire::Frame};
 
 const NAME: &str = "test.Fairness";
 
@@ -38,4 +47,29 @@ async fn a_handler_that_always_has_something_to_do_ends_at_its_deadline() {
         assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
         eventually("the handler is dropped", || handle.calls_in_flight() == 0).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_of_many_messages_lets_others_run_in_between() {
+    const COUNT: u64 = 1000;
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let id = peer.receive().await.id;
+    for sequence in 0..COUNT {
+        peer.send(Frame::message(id, &chunk(sequence))).await;
+    }
+    settle().await;
+    let taken = Arc::new(AtomicU64::new(0));
+    let counting = taken.clone();
+    let reading = tokio::spawn(async move {
+        for _ in 0..COUNT {
+            replies.recv().await.unwrap().unwrap();
+            counting.fetch_add(1, SeqCst);
+        }
+    });
+    while taken.load(SeqCst) == 0 {
+        yield_now().await;
+    }
+    assert!(taken.load(SeqCst) < COUNT);
+    reading.await.unwrap();
 }

@@ -15,13 +15,13 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
     vec,
 };
 
 use bytes::{Buf, Bytes};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::coop::poll_proceed};
 
 use super::{lock, stall::Stalls};
 use crate::{Status, proto::payload::Payload};
@@ -354,6 +354,21 @@ impl Inbox {
     /// The next message, for the one consumer, who keeps `batch` from one call to the next:
     /// `Ok(None)` at a good end, and from then on.
     pub(crate) fn poll_take(
+        &self,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+        stalls: &Stalls,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        // A consumer that is always behind lets other tasks run now and then.
+        let budget = ready!(poll_proceed(cx));
+        let polled = self.poll_take_now(batch, cx, stalls);
+        if polled.is_ready() {
+            budget.made_progress();
+        }
+        polled
+    }
+
+    fn poll_take_now(
         &self,
         batch: &mut Batch,
         cx: &mut Context<'_>,
