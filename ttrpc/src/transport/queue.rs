@@ -343,7 +343,9 @@ impl<M> Queue<M> {
             if state.is_closed || (state.chunks.is_empty() && !state.is_writing) {
                 return Poll::Ready(());
             }
-            state.idle_waiters.push(cx.waker().clone());
+            if !state.idle_waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                state.idle_waiters.push(cx.waker().clone());
+            }
             Poll::Pending
         })
         .await
@@ -450,5 +452,26 @@ impl<M> Room<'_, M> {
 impl<M> Drop for Room<'_, M> {
     fn drop(&mut self) {
         self.queue.permits.add_permits(self.permits as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::pin};
+
+    use super::*;
+
+    /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
+    /// drains waits for it to read.
+    #[tokio::test]
+    async fn whoever_waits_for_all_to_be_written_is_noted_once_however_often_it_asks() {
+        let queue = Queue::<()>::new(10, 1000);
+        let room = queue.try_reserve(1).unwrap().unwrap();
+        assert!(room.push(FrameBytes::Small(&[0]), None, || true));
+        let mut flushed = pin!(queue.flushed());
+        for _ in 0..1000 {
+            poll_fn(|cx| Poll::Ready(assert!(flushed.as_mut().poll(cx).is_pending()))).await;
+        }
+        assert_eq!(lock(&queue.state).idle_waiters.len(), 1);
     }
 }
