@@ -26,7 +26,8 @@ use crate::{
 };
 
 /// Shared by the callers, the sender and the receiver. Its parts are locked one at a time, each for
-/// a few instructions; only [`Connection::stamp`] holds two, the table and then a call.
+/// a few instructions; a call may be locked within two of them: the table, in [`Connection::stamp`],
+/// and the queue, where a message is pushed only while its call goes on.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) config: ClientConfig,
