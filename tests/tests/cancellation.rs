@@ -243,3 +243,36 @@ async fn a_handler_that_ends_in_its_grace_is_not_answered_twice() {
     assert_eq!(seen.cleaned_up.load(SeqCst), 1);
     serving.abort();
 }
+
+/// Else the next call's handler could run beside what the last one still holds.
+#[tokio::test(start_paused = true)]
+async fn a_handler_has_its_place_until_all_that_it_holds_is_gone() {
+    /// Looks at the calls in flight when it is dropped.
+    struct Looks(Arc<AtomicUsize>, Arc<std::sync::OnceLock<ServerHandle>>);
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let handle = self.1.get().expect("the server has been built");
+            self.0.store(handle.calls_in_flight(), SeqCst);
+        }
+    }
+
+    let at_drop = Arc::new(AtomicUsize::new(0));
+    let handle = Arc::default();
+    let holds = Arc::new((at_drop.clone(), Arc::clone(&handle)));
+    let routes = Routes::new(NAME).unary("Holds", &holds, |holds: &(_, _), _ctx, (): ()| {
+        Box::pin(async {
+            let _looks = Looks(holds.0.clone(), holds.1.clone());
+            std::future::pending::<Result<(), Status>>().await
+        })
+    });
+    let (here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().add_service(Handmade(routes)).io(there).build().unwrap();
+    handle.set(server.handle()).expect("there is one server");
+    tokio::spawn(server.serve());
+    let client = Client::from_io(here, ClientConfig::default());
+    let call = client.unary::<(), ()>(NAME, "Holds", ()).timeout(LIMIT);
+    assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    eventually("it is dropped", || handle.get().unwrap().calls_in_flight() == 0).await;
+    assert_eq!(at_drop.load(SeqCst), 1);
+}

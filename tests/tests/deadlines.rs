@@ -307,3 +307,28 @@ async fn a_servers_deadline_holds_while_the_client_does_not_read() {
     assert!(everything.len() > 1 << 20);
     server.is_idle().await;
 }
+
+/// A handler that has answered in time keeps its answer, one that has not gets its refusal, though
+/// both have to wait for room until after the deadline.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_room_at_the_deadline_is_sent_when_the_client_reads_on() {
+    let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+    let (server, mut peer) = played_client_over(config, 256);
+    for id in [1, 3] {
+        let frame = Frame::request(id, 0, SERVICE, "Wait", &key(&id.to_string()));
+        let request = Request { timeout_nano: LIMIT.as_nanos() as i64, ..frame.as_request() };
+        let data = ttrpc::prost::Message::encode_to_vec(&request);
+        peer.send(Frame { data, ..frame }).await;
+    }
+    let large = EchoRequest { payload: Vec::new(), response_size: 1 << 20 };
+    peer.send(call(5, "Echo", &large)).await;
+    server.has_begun(3).await;
+    server.service.release("1");
+    sleep(2 * LIMIT).await;
+    assert_eq!(peer.receive().await.id, 5);
+    let mut codes =
+        [peer.receive().await, peer.receive().await].map(|frame| (frame.id, frame.code()));
+    codes.sort_unstable();
+    assert_eq!(codes, [(1, 0), (3, DEADLINE_EXCEEDED)]);
+    server.is_idle().await;
+}

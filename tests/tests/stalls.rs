@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     io::duplex,
+    sync::Notify,
     time::{Instant, sleep},
 };
 use ttrpc::{
-    ClientConfig, Server, ServerConfig, Status,
+    Client, ClientConfig, Server, ServerConfig, Status,
     server::{Routes, StreamReceiver},
 };
 use ttrpc_tests::{
@@ -111,6 +112,13 @@ async fn the_limit_of_all_connections_together_is_kept() {
     server.has_begun(2).await;
     peers[2].send(call(1, "Echo", &echo_request([]))).await;
     assert_eq!(peers[2].receive().await.code(), RESOURCE_EXHAUSTED);
+    let snapshot = server.handle.snapshot();
+    let used: Vec<_> = snapshot.connections.iter().map(|one| one.calls_in_flight.used).collect();
+    assert_eq!(
+        used,
+        [1, 1, 0],
+        "what the server refuses takes no place of its connection's either"
+    );
     drop(peers.remove(0));
     eventually("the one that went away makes room", || server.handle.calls_in_flight() == 1).await;
     expect_echo(&mut peers[1], 3).await;
@@ -333,4 +341,43 @@ async fn limits_of_a_byte_let_one_request_in_after_the_other() {
     let reply: CollectResponse = payload_of(&peer.receive().await);
     assert_eq!(reply.chunks, 10);
     server.is_idle().await;
+}
+
+/// Else a server would run out of room for messages little by little.
+#[tokio::test(start_paused = true)]
+async fn messages_that_nobody_takes_any_more_are_not_counted() {
+    let gone = Arc::new(Notify::new());
+    let routes = Routes::new("test.Takes").client_streaming(
+        "One",
+        &gone,
+        |gone: &Notify, _ctx, mut requests: StreamReceiver<Chunk>| {
+            Box::pin(async move {
+                gone.notified().await;
+                requests.recv().await?;
+                drop(requests);
+                gone.notified().await;
+                Ok::<(), Status>(())
+            })
+        },
+    );
+    let (here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().add_service(Handmade(routes)).io(there).build().unwrap();
+    let handle = server.handle();
+    tokio::spawn(server.serve());
+    let client = Client::from_io(here, ClientConfig::default());
+    let (mut requests, _reply) =
+        client.client_streaming::<Chunk, ()>("test.Takes", "One").await.unwrap();
+    let used = || handle.snapshot().inbox_bytes.used;
+    for sequence in 0..10 {
+        requests.send(chunk(sequence)).await.unwrap();
+    }
+    settle().await;
+    assert!(used() > 0, "ten messages are not taken");
+    gone.notify_one();
+    settle().await;
+    assert_eq!(used(), 0, "one was taken, the others were dropped");
+    requests.send(chunk(10)).await.unwrap();
+    settle().await;
+    assert_eq!(used(), 0, "a message that came later was dropped");
+    assert_eq!(handle.calls_in_flight(), 1);
 }

@@ -198,3 +198,28 @@ impl Drop for Ending {
         self.sender.abort();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::Pin, task::Poll};
+
+    use super::{super::UnaryCall, *};
+    use crate::Code;
+
+    #[tokio::test]
+    async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
+        let (here, _there) = tokio::io::duplex(1);
+        let handle = Handle::spawn(io::Connection::from_io(here), ClientConfig::default());
+        let mut call = UnaryCall::<(), ()>::new(handle.clone(), "S", "M", ()).into_future();
+        let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
+        assert!(poll().await.is_pending());
+
+        let connection = handle.connection();
+        let mut chunks = connection.queue.take().await.expect("the Request is queued");
+        connection.end(ConnectionError::ClosedLocally);
+        assert!(poll().await.is_pending(), "neither queued nor sent");
+        chunks.iter_mut().for_each(|chunk| connection.stamp(chunk, 0));
+        let Poll::Ready(Err(status)) = poll().await else { panic!("the call ends") };
+        assert_eq!(status.code(), Code::Unavailable);
+    }
+}

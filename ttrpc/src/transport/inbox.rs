@@ -577,4 +577,58 @@ mod tests {
         let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &stalls));
         assert!(room && start.elapsed() < SECOND);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_is_woken_when_a_quarter_is_free() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        while inbox.has_room(1, LIMITS) {
+            push(&inbox, &[1], &stalls);
+        }
+        let start = tokio::time::Instant::now();
+        let taking = async {
+            for _ in 0..25 {
+                take(&inbox, &mut batch, &stalls).await;
+            }
+        };
+        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, || false);
+        assert!(tokio::join!(room, taking).0);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_that_was_woken_too_early_is_woken_again() {
+        let (inbox, stalls, mut batch) = (Inbox::default(), Stalls::default(), Batch::default());
+        for len in [1000, 0, 0] {
+            push(&inbox, &vec![1; len], &stalls);
+        }
+        let start = tokio::time::Instant::now();
+        let taking = async {
+            for _ in 0..3 {
+                // In between the receiver finds that there is no room yet for what it has.
+                tokio::task::yield_now().await;
+                take(&inbox, &mut batch, &stalls).await;
+            }
+        };
+        let room = inbox.wait_for_room(2000, LIMITS, &stalls, SECOND, || false);
+        assert!(tokio::join!(room, taking).0);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_moved_while_another_stood_still_is_given_its_own_time() {
+        let (still, moving, stalls) = (Inbox::default(), Inbox::default(), Stalls::default());
+        let mut batch = Batch::default();
+        for inbox in [&still, &moving] {
+            while inbox.has_room(500, LIMITS) {
+                push(inbox, &[1; 500], &stalls);
+            }
+        }
+        let wait = still.wait_for_room(500, LIMITS, &stalls, SECOND, || false);
+        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &stalls));
+        assert!(!room);
+        push(&moving, &[1; 500], &stalls);
+        let wait = moving.wait_for_room(500, LIMITS, &stalls, SECOND, || false);
+        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &stalls));
+        assert!(room);
+    }
 }
