@@ -470,7 +470,8 @@ mod tests {
         assert!(room.push(FrameBytes::Small(&[0]), None, || true));
         let mut flushed = pin!(queue.flushed());
         for _ in 0..1000 {
-            poll_fn(|cx| Poll::Ready(assert!(flushed.as_mut().poll(cx).is_pending()))).await;
+            let polled = poll_fn(|cx| Poll::Ready(flushed.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
         }
         assert_eq!(lock(&queue.state).idle_waiters.len(), 1);
     }
