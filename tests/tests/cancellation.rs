@@ -247,22 +247,26 @@ async fn a_handler_that_ends_in_its_grace_is_not_answered_twice() {
 /// Else the next call's handler could run beside what the last one still holds.
 #[tokio::test(start_paused = true)]
 async fn a_handler_has_its_place_until_all_that_it_holds_is_gone() {
-    /// Looks at the calls in flight when it is dropped.
+    /// Where the calls in flight are noted, and who knows them.
+    #[derive(Clone, Default)]
     struct Looks(Arc<AtomicUsize>, Arc<std::sync::OnceLock<ServerHandle>>);
 
-    impl Drop for Looks {
+    /// Notes them when it is dropped.
+    struct Holder(Looks);
+
+    impl Drop for Holder {
         fn drop(&mut self) {
-            let handle = self.1.get().expect("the server has been built");
-            self.0.store(handle.calls_in_flight(), SeqCst);
+            let Looks(at_drop, handle) = &self.0;
+            let handle = handle.get().expect("the server has been built");
+            at_drop.store(handle.calls_in_flight(), SeqCst);
         }
     }
 
-    let at_drop = Arc::new(AtomicUsize::new(0));
-    let handle = Arc::default();
-    let holds = Arc::new((at_drop.clone(), Arc::clone(&handle)));
-    let routes = Routes::new(NAME).unary("Holds", &holds, |holds: &(_, _), _ctx, (): ()| {
+    let looks = Looks::default();
+    let Looks(at_drop, handle) = looks.clone();
+    let routes = Routes::new(NAME).unary("Holds", &Arc::new(looks), |looks, _ctx, (): ()| {
         Box::pin(async {
-            let _looks = Looks(holds.0.clone(), holds.1.clone());
+            let _holder = Holder(looks.clone());
             std::future::pending::<Result<(), Status>>().await
         })
     });
