@@ -38,6 +38,13 @@ pub async fn serve(options: &Options, address: &str) -> Result<(), Error> {
         .bind(address)?
         .build()?;
     service.observe(server.handle());
+    let handle = server.handle();
+    let mut asked_to_tell = signal(SignalKind::user_defined1())?;
+    tokio::spawn(async move {
+        while asked_to_tell.recv().await.is_some() {
+            tell(std::slice::from_ref(&handle));
+        }
+    });
     let (mut interrupted, mut terminated) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let asked_to_end = async {
@@ -59,11 +66,13 @@ pub async fn serve_measured(options: &Options, address: &str) -> Result<(), Erro
     let mut connections = JoinSet::new();
     let mut handles = Vec::new();
     let mut report = interval(REPORT_INTERVAL);
+    let mut asked_to_tell = signal(SignalKind::user_defined1())?;
     println!("{READY}");
     let mut ended = std::pin::pin!(harness_gone(true));
     loop {
         tokio::select! {
             () = &mut ended => return Ok(()),
+            _ = asked_to_tell.recv() => tell(&handles),
             _ = report.tick() => {
                 sample(&handles, &meter);
                 println!("{}", meter.figures().to_line());
@@ -79,6 +88,13 @@ pub async fn serve_measured(options: &Options, address: &str) -> Result<(), Erro
             }
             Some(_) = connections.join_next() => {}
         }
+    }
+}
+
+/// Says what is going on, as SIGUSR1 asks.
+fn tell(handles: &[ServerHandle]) {
+    for handle in handles {
+        eprintln!("{}", handle.snapshot());
     }
 }
 
