@@ -15,7 +15,7 @@ use ttrpc::{
 use ttrpc_tests::{
     conformance::*,
     harness::{code::RESOURCE_EXHAUSTED, *},
-    wire::Frame,
+    wire::{Frame, Peer},
 };
 
 const STALL: Duration = Duration::from_secs(1);
@@ -110,7 +110,8 @@ async fn the_limit_of_all_connections_together_is_kept() {
         peer.send(call(1, "Wait", &key("a"))).await;
     }
     server.has_begun(2).await;
-    peers[2].send(call(1, "Echo", &echo_request([]))).await;
+    // Longer than what is let in for the sake of its connection.
+    peers[2].send(call(1, "Echo", &echo_request(vec![0; 5000]))).await;
     assert_eq!(peers[2].receive().await.code(), RESOURCE_EXHAUSTED);
     let snapshot = server.handle.snapshot();
     let used: Vec<_> = snapshot.connections.iter().map(|one| one.calls_in_flight.used).collect();
@@ -380,4 +381,30 @@ async fn messages_that_nobody_takes_any_more_are_not_counted() {
     settle().await;
     assert_eq!(used(), 0, "a message that came later was dropped");
     assert_eq!(handle.calls_in_flight(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_hold_every_place_leave_the_others_one_short_call_at_a_time() {
+    let (here, there) = duplex(PIPE_LEN);
+    let (other_here, other_there) = duplex(PIPE_LEN);
+    let config = ServerConfig { max_calls: 4, ..ServerConfig::default() };
+    let server = TestServer::start(config, [there, other_there]);
+    let mut greedy = Peer::new(here);
+    for index in 0..4 {
+        greedy.send(call(2 * index + 1, "Wait", &key("a"))).await;
+    }
+    server.has_begun(4).await;
+
+    let start = Instant::now();
+    let mut other = Peer::new(other_here);
+    for id in [1, 3, 5] {
+        expect_echo(&mut other, id).await;
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO, "nobody waited");
+    other.send(call(7, "Wait", &key("b"))).await;
+    other.send(call(9, "Wait", &key("b"))).await;
+    let refused = other.receive().await;
+    assert_eq!((refused.id, refused.code()), (9, RESOURCE_EXHAUSTED), "a second one at a time");
+    other.send(call(11, "Echo", &echo_request(vec![0; 5000]))).await;
+    assert_eq!(other.receive().await.code(), RESOURCE_EXHAUSTED);
 }

@@ -69,7 +69,9 @@ pub struct ServerConfig {
     ///
     /// [`stall_timeout`]: ServerConfig::stall_timeout
     pub max_calls_per_connection: usize,
-    /// Calls in flight on all connections together; the same happens. Default 16,384.
+    /// Calls in flight on all connections together; the same happens. The only call of a connection is
+    /// let in all the same if its Request has no more than 4 KiB, so that clients who hold every place
+    /// do not shut the others out: there are at most `max_connections` more. Default 16,384.
     pub max_calls: usize,
     /// Bytes of the Requests of one connection whose handlers have not ended. When they are reached
     /// (the last Request may go over) the connection is not read while handlers end; after

@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::enter_call`].
+const SHORT_REQUEST: usize = 4 << 10;
+
 /// Shared by the connection's receiver, its sender and its handlers.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -103,28 +106,37 @@ impl Connection {
         }
     }
 
-    /// Lets a call in, at the connection's gate and at the server's.
+    /// Lets a call in, at the connection's gate and at the server's. The only call of a connection
+    /// passes the server's gate even when others have filled it, if its Request is short: a few
+    /// clients that hold every place do not shut the others out.
     pub(super) async fn enter_call(&self, load: Load) -> bool {
-        self.enter(&self.calls, &self.server.calls, load).await
+        if !self.pass(&self.calls, load).await {
+            return false;
+        }
+        if load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1 {
+            self.server.calls.force(load);
+            return true;
+        }
+        self.pass_or_leave(&self.calls, &self.server.calls, load).await
     }
 
     /// Lets a message into an inbox, at the connection's gate and at the server's.
     pub(super) async fn enter_inbox(&self, bytes: usize) -> bool {
-        self.enter(&self.inboxes, &self.server.inboxes, Load { calls: 0, bytes }).await
+        let load = Load { calls: 0, bytes };
+        self.pass(&self.inboxes, load).await
+            && self.pass_or_leave(&self.inboxes, &self.server.inboxes, load).await
+    }
+
+    /// Passes the server's gate, or leaves the connection's again.
+    async fn pass_or_leave(&self, own: &Gate, all: &Gate, load: Load) -> bool {
+        let has_passed = self.pass(all, load).await;
+        if !has_passed {
+            own.leave(load);
+        }
+        has_passed
     }
 
     /// Time during which the client does not read what it is sent does not count against handlers.
-    async fn enter(&self, own: &Gate, all: &Gate, load: Load) -> bool {
-        if !self.pass(own, load).await {
-            return false;
-        }
-        if !self.pass(all, load).await {
-            own.leave(load);
-            return false;
-        }
-        true
-    }
-
     async fn pass(&self, gate: &Gate, load: Load) -> bool {
         if gate.try_enter(load) {
             return true;

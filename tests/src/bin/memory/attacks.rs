@@ -121,10 +121,8 @@ async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> 
     .await?;
     let calls = connections * ServerConfig::default().max_calls_per_connection as u64;
     let max_calls = ServerConfig::default().max_calls as u64;
-    // More connections than that may hold all calls of the server, and others are refused.
-    if calls < max_calls {
-        victim.expect_service().await?;
-    }
+    // Even where they hold all calls of the server.
+    victim.expect_service().await?;
     drop(open);
     let (calls, unread) = (calls.min(max_calls), connections);
     // What a handler gives back is its own until there is room for it in the queue.
