@@ -120,3 +120,21 @@ async fn a_server_may_end_a_stream_of_requests_early() {
     reply.await.expect("the reply is the server's");
     assert_eq!(client.calls_in_flight(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_several_streams_that_arrive_together_are_told_apart() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let mut first = conformance.generate(generate_request()).await.unwrap();
+    let mut second = conformance.generate(generate_request()).await.unwrap();
+    let ids = [peer.receive().await.id, peer.receive().await.id];
+    let mut bytes = Vec::new();
+    for (index, sequence) in [(0, 1), (0, 2), (1, 3), (0, 4), (1, 5), (1, 6)] {
+        bytes.extend(Frame::message(ids[index], &chunk(sequence)).to_bytes());
+    }
+    peer.send_bytes(&bytes).await;
+    for (stream, sequences) in [(&mut first, [1, 2, 4]), (&mut second, [3, 5, 6])] {
+        for sequence in sequences {
+            assert_eq!(stream.recv().await.unwrap().unwrap().sequence, sequence);
+        }
+    }
+}
