@@ -85,9 +85,13 @@ pub fn is_alive(path: &Path) -> bool {
     UnixStream::connect(path).is_ok()
 }
 
-/// Removes the socket that an `address` file names, unless somebody listens there.
-pub fn remove_if_dead(uri: &str) {
-    let Some(path) = uri.trim().strip_prefix("unix://").map(Path::new) else { return };
+/// The socket that an `address` file names.
+pub fn from_uri(uri: &str) -> Option<&Path> {
+    uri.trim().strip_prefix("unix://").map(Path::new)
+}
+
+/// Removes a socket, unless somebody listens there.
+pub fn remove_if_dead(path: &Path) {
     if !is_alive(path) {
         // It may be gone already.
         let _ = fs::remove_file(path);
@@ -132,13 +136,13 @@ mod tests {
         let path = folder.path().join("s/socket");
         let Bound::New(first) = bind(&path).unwrap() else { panic!("nobody was there") };
         assert!(matches!(bind(&path).unwrap(), Bound::Taken));
-        remove_if_dead(&to_uri(&path));
+        remove_if_dead(from_uri(&to_uri(&path)).unwrap());
         assert!(path.exists(), "a living shim keeps its socket");
 
         drop(first);
         let Bound::New(second) = bind(&path).unwrap() else { panic!("the first is dead") };
         drop(second);
-        remove_if_dead(&to_uri(&path));
+        remove_if_dead(from_uri(&to_uri(&path)).unwrap());
         assert!(!path.exists());
     }
 }

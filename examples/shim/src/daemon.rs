@@ -17,7 +17,6 @@ use ttrpc::{
 use crate::{
     address,
     args::Args,
-    bundle::Bundle,
     container::Shared,
     descriptors,
     events::Outbox,
@@ -46,6 +45,7 @@ fn limits() -> ServerConfig {
 /// If the listener is not there, or what the kernel has to give is not to be had.
 pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     let listener = descriptors::take_listener()?;
+    let address = listener.local_addr()?;
     // Without containerd there may be nobody to read it.
     let _ = log::open(Path::new("log"), &args.id, args.debug);
     // A session of its own: what ends containerd's does not end the shim.
@@ -56,9 +56,10 @@ pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(run(args, listener));
-    if let Some(address) = Bundle::new("").address() {
-        drop(runtime);
-        address::remove_if_dead(&address);
+    drop(runtime);
+    // The bundle that names it may be gone: that of the first container of a group.
+    if let Some(path) = address.as_pathname() {
+        address::remove_if_dead(path);
     }
     result
 }

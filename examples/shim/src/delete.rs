@@ -36,8 +36,8 @@ pub fn delete(args: &Args) -> io::Result<()> {
     if let Err(error) = mount::unmount_now(&bundle.rootfs()) {
         log::warn(format_args!("cannot unmount the rootfs: {error}"));
     }
-    if let Some(address) = bundle.address() {
-        address::remove_if_dead(&address);
+    if let Some(path) = bundle.address().as_deref().and_then(address::from_uri) {
+        address::remove_if_dead(path);
     }
     let response = DeleteResponse {
         pid: pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
