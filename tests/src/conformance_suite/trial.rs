@@ -88,13 +88,14 @@ pub(super) async fn within<T>(
 
 /// Asks again and again until it holds.
 pub(super) async fn until<F: Future<Output = Outcome<bool>>>(
+    limit: Duration,
     what: &str,
     mut holds: impl FnMut() -> F,
 ) -> Outcome<()> {
-    let limit = Instant::now() + STEP_LIMIT;
+    let end = Instant::now() + limit;
     while !holds().await? {
-        if Instant::now() > limit {
-            return fail(format!("never within {STEP_LIMIT:?}: {what}"));
+        if Instant::now() > end {
+            return fail(format!("never within {limit:?}: {what}"));
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

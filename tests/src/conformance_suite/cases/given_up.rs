@@ -15,7 +15,7 @@ use crate::{
     conformance::*,
     conformance_suite::{
         Outcome, Trial, fail, passed,
-        trial::{alive, until, within},
+        trial::{STEP_LIMIT, alive, until, within},
         verdict::describe,
     },
 };
@@ -38,7 +38,7 @@ pub(super) async fn deadline_ends_the_handler(trial: Trial) -> Outcome {
     let key = unique_key("deadline");
     let result = conformance.wait(KeyRequest { key }).timeout(SHORT_DEADLINE).await;
     want_code(&result, Code::DeadlineExceeded)?;
-    until("Stats counts the handler as cancelled", || async {
+    until(STEP_LIMIT, "Stats counts the handler as cancelled", || async {
         Ok(conformance.stats(Empty {}).await?.calls_cancelled > before)
     })
     .await?;
@@ -46,7 +46,7 @@ pub(super) async fn deadline_ends_the_handler(trial: Trial) -> Outcome {
 }
 
 async fn until_in_flight(conformance: &ConformanceClient, calls: u64) -> Outcome<()> {
-    until("Stats shows the calls in flight", || async {
+    until(STEP_LIMIT, "Stats shows the calls in flight", || async {
         Ok(conformance.stats(Empty {}).await?.calls_in_flight >= calls)
     })
     .await
@@ -89,7 +89,7 @@ pub(super) async fn calls_after_cancel(trial: Trial) -> Outcome {
 pub(super) async fn disconnect_ends_handlers(trial: Trial) -> Outcome {
     let observer = trial.connect().await?;
     // What other cases have given up may still end, and must not be taken for this one's.
-    until("Stats shows no call but itself", || async {
+    until(STEP_LIMIT, "Stats shows no call but itself", || async {
         Ok(observer.stats(Empty {}).await?.calls_in_flight <= 1)
     })
     .await?;
@@ -103,14 +103,14 @@ pub(super) async fn disconnect_ends_handlers(trial: Trial) -> Outcome {
     }
     until_in_flight(&observer, 4).await?;
     client.close();
-    until("Stats counts the handlers as cancelled", || async {
+    until(STEP_LIMIT, "Stats counts the handlers as cancelled", || async {
         Ok(observer.stats(Empty {}).await?.calls_cancelled >= before.calls_cancelled + 3)
     })
     .await?;
     while let Some(result) = calls.join_next().await {
         want_code(&result.map_err(|error| error.to_string())?, Code::Unavailable)?;
     }
-    until("Stats shows that the connection is closed", || async {
+    until(STEP_LIMIT, "Stats shows that the connection is closed", || async {
         Ok(observer.stats(Empty {}).await?.connections <= before.connections)
     })
     .await?;

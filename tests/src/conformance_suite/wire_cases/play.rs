@@ -3,7 +3,7 @@
 use ttrpc::prost::Message;
 
 use super::{
-    link::{Link, describe_frame},
+    link::{FRAME_LIMIT, Link, describe_frame},
     script::{Cutting, Script, Step, Wanted},
 };
 use crate::{
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
     /// is forgotten: the handler of the Wait may start after that of the Release.
     async fn release(&mut self, key: &str, id: u32) -> Outcome<()> {
         let this = tokio::sync::Mutex::new(self);
-        until("Wait ends after Release", || async {
+        until(FRAME_LIMIT, "Wait ends after Release", || async {
             let mut this = this.lock().await;
             if let Some(frame) = this.link()?.take_early(id) {
                 return match Wanted::OkAny.is(&frame) {
@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
     /// Asks for statistics until nothing but this connection and this question is left.
     async fn idle(&mut self) -> Outcome<()> {
         let this = tokio::sync::Mutex::new(self);
-        until("the server is idle", || async {
+        until(FRAME_LIMIT, "the server is idle", || async {
             let mut this = this.lock().await;
             let answer = this.call("Stats", &Empty {}).await?;
             let stats = answer

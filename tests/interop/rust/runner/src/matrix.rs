@@ -13,10 +13,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// A client gives up a case after this long. Some wire cases are hundreds of connections, one after the other.
-const CASE_BOUND: Duration = Duration::from_secs(30);
+const CASE_BOUND: Duration = Duration::from_secs(60);
 const WIRE_CASE_BOUND: Duration = Duration::from_secs(180);
-/// A client that doesn't is killed after this much more.
-const CLIENT_GRACE: Duration = Duration::from_secs(15);
+/// A client that doesn't is killed after this much more, which is for machines on which a process takes long to start.
+const CLIENT_GRACE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
