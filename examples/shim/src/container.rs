@@ -28,7 +28,7 @@ use crate::{
     cgroup::Cgroup,
     console::ConsoleSocket,
     events::Outbox,
-    log, mount,
+    log, memory, mount,
     process::{Phase, Process},
     proto::{self, events, runc::Options, task, types},
     reaper::{Ended, Exit, Reaper},
@@ -453,8 +453,9 @@ impl Container {
         let mut execs = self.execs();
         execs.remove(exec_id);
         if execs.is_empty() {
-            // Many execs at a time leave a large table.
+            // Many execs at a time leave a large table, and a heap full of holes.
             *execs = HashMap::new();
+            memory::give_back();
         }
         Ok((process.pid(), exit))
     }

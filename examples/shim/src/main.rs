@@ -18,6 +18,7 @@ mod descriptors;
 mod events;
 mod info;
 mod log;
+mod memory;
 mod mount;
 mod process;
 mod proto;
