@@ -9,6 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::{
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
+    spare,
 };
 
 /// Data below this many bytes is copied out of the read buffer, so that a small message that is
@@ -60,6 +61,9 @@ impl Decoder {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
         self.drop_done();
+        if self.buffer.capacity() == 0 {
+            self.buffer = spare::take();
+        }
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
 
@@ -169,7 +173,7 @@ impl Decoder {
     /// keeps no more than a kibibyte.
     pub fn release_idle_memory(&mut self) {
         if self.rest().is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
-            self.buffer = BytesMut::new();
+            spare::give_back(std::mem::take(&mut self.buffer));
             self.start = 0;
         }
     }

@@ -12,5 +12,6 @@ pub mod codec;
 pub mod frame;
 pub mod message;
 pub mod payload;
+pub(crate) mod spare;
 pub mod stream;
 pub mod table;

@@ -11,6 +11,7 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
+    mem,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -19,13 +20,17 @@ use std::{
     time::Duration,
 };
 
+use bytes::BytesMut;
 use tokio::{
     sync::{Semaphore, TryAcquireError},
     time::Instant,
 };
 
 use super::lock;
-use crate::snapshot::{Fill, QueueSnapshot};
+use crate::{
+    proto::spare,
+    snapshot::{Fill, QueueSnapshot},
+};
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 const SHARED_FRAME_LEN: usize = 16 << 10;
@@ -33,13 +38,18 @@ const SHARED_FRAME_LEN: usize = 16 << 10;
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
 
-/// How often the sender steps back behind tasks that are about to push. Some of them may have moved
-/// to another worker, which makes one step too short; more than this gained nothing in measurements
-/// with 64 calls in flight.
-const MAX_STEPS_BACK: usize = 8;
+/// For about how long the sender steps back behind tasks that are about to push: what a few dozen
+/// short handlers take.
+const MAX_STEP_BACK: Duration = Duration::from_micros(100);
+
+/// Steps back after which it looks at the clock.
+const STEPS_PER_LOOK: usize = 8;
 
 /// Bytes that an idle queue keeps allocated for its next chunk.
 const IDLE_CAPACITY: usize = 1 << 10;
+
+/// Marks of frames for which an idle queue keeps room.
+const IDLE_MARKS: usize = 64;
 
 /// The queue is closed: its connection has ended.
 #[derive(Debug, PartialEq)]
@@ -57,13 +67,13 @@ pub(crate) enum FrameBytes<'a> {
     /// To be copied.
     Small(&'a [u8]),
     /// To be queued as it is.
-    Large(Vec<u8>),
+    Large(BytesMut),
 }
 
 /// Frames that lie back to back, with the room that they take.
 #[derive(Debug)]
 pub(crate) struct Chunk<M> {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: BytesMut,
     marks: Vec<Mark<M>>,
     room: RoomTaken,
     is_shared: bool,
@@ -148,7 +158,7 @@ struct State<M> {
     /// What is not yet written, the sender's batch included.
     room: RoomTaken,
     /// An empty chunk's buffers, for the next shared chunk.
-    spare: (Vec<u8>, Vec<Mark<M>>),
+    spare: (BytesMut, Vec<Mark<M>>),
     sender: Option<Waker>,
     is_writing: bool,
     is_closed: bool,
@@ -169,7 +179,7 @@ impl<M> Queue<M> {
             state: Mutex::new(State {
                 chunks: VecDeque::new(),
                 room: RoomTaken::default(),
-                spare: (Vec::new(), Vec::new()),
+                spare: (BytesMut::new(), Vec::new()),
                 sender: None,
                 is_writing: false,
                 is_closed: false,
@@ -267,27 +277,38 @@ impl<M> Queue<M> {
 
     /// Waits until there are frames and takes them all. `None` once the queue is closed.
     ///
-    /// For the one sender. Before it takes them it steps back behind the tasks that are already
-    /// scheduled, a few times, as long as any of them is about to push.
+    /// For the one sender. Before it takes them it steps back behind the tasks that are scheduled, again
+    /// and again for a short time, as long as some of them are about to push and their number falls.
     pub(crate) async fn take(&self) -> Option<VecDeque<Chunk<M>>> {
-        let mut steps_back = 0;
+        self.has_frames().await;
+        let (mut last, mut since) = (usize::MAX, None);
+        for step in 0.. {
+            let coming = self.about_to_push.load(Relaxed);
+            if coming == 0 || coming >= last {
+                break;
+            }
+            last = coming;
+            if step % STEPS_PER_LOOK == STEPS_PER_LOOK - 1
+                && since.get_or_insert_with(Instant::now).elapsed() > MAX_STEP_BACK
+            {
+                break;
+            }
+            step_back().await;
+        }
+        let mut state = lock(&self.state);
+        state.is_writing = !state.is_closed;
+        state.is_writing.then(|| mem::take(&mut state.chunks))
+    }
+
+    /// Waits until there are frames or the queue is closed.
+    async fn has_frames(&self) {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
-            if state.is_closed {
-                return Poll::Ready(None);
-            }
-            if state.chunks.is_empty() {
+            if state.chunks.is_empty() && !state.is_closed {
                 state.become_idle(cx.waker());
                 return Poll::Pending;
             }
-            if steps_back < MAX_STEPS_BACK && self.about_to_push.load(Relaxed) > 0 {
-                steps_back += 1;
-                drop(state);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            state.is_writing = true;
-            Poll::Ready(Some(std::mem::take(&mut state.chunks)))
+            Poll::Ready(())
         })
         .await
     }
@@ -360,11 +381,27 @@ impl<M> Queue<M> {
         state.is_closed = true;
         let wakers: Vec<_> = state.idle_waiters.drain(..).collect();
         let sender = state.sender.take();
-        let chunks = std::mem::take(&mut state.chunks);
+        let chunks = mem::take(&mut state.chunks);
         drop(state);
         wakers.into_iter().chain(sender).for_each(Waker::wake);
         chunks
     }
+}
+
+/// Lets the tasks run that are scheduled, once.
+///
+/// Unlike [`tokio::task::yield_now`], it leaves this task where other workers find it: a handler that
+/// blocks this one does not hold it up.
+async fn step_back() {
+    let mut has_stepped = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut has_stepped, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 impl RoomTaken {
@@ -399,7 +436,7 @@ impl<M> State<M> {
             return;
         }
         let bytes = match frame {
-            FrameBytes::Small(bytes) => bytes.to_vec(),
+            FrameBytes::Small(bytes) => bytes.into(),
             FrameBytes::Large(bytes) => bytes,
         };
         let marks = tag.into_iter().map(|tag| Mark { start: 0, len, tag }).collect();
@@ -411,7 +448,10 @@ impl<M> State<M> {
         let fits =
             |chunk: &Chunk<M>| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
-            let (bytes, marks) = std::mem::take(&mut self.spare);
+            let (mut bytes, marks) = mem::take(&mut self.spare);
+            if bytes.capacity() == 0 {
+                bytes = spare::take();
+            }
             let room = RoomTaken::default();
             let chunk = Chunk { bytes, marks, room, is_shared: true };
             self.chunks.push_back(chunk);
@@ -422,9 +462,11 @@ impl<M> State<M> {
     /// The sender has nothing to write.
     fn become_idle(&mut self, sender: &Waker) {
         self.is_writing = false;
-        if self.spare.0.capacity() > IDLE_CAPACITY {
-            self.spare = (Vec::new(), Vec::new());
+        let (bytes, marks) = &mut self.spare;
+        if bytes.capacity() > IDLE_CAPACITY {
+            spare::give_back(mem::take(bytes));
         }
+        marks.shrink_to(IDLE_MARKS);
         self.chunks.shrink_to(1);
         self.idle_waiters.drain(..).for_each(Waker::wake);
         match &mut self.sender {
@@ -444,7 +486,7 @@ impl<M> Room<'_, M> {
         is_wanted: impl FnOnce() -> bool,
     ) -> bool {
         let Room { queue, permits } = self;
-        std::mem::forget(self);
+        mem::forget(self);
         queue.push(permits, frame, tag, is_wanted)
     }
 }
