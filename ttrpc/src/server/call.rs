@@ -29,13 +29,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use super::{connection::Connection, gate::Load};
+use super::{backlog::Backlog, connection::Connection, gate::Load};
 use crate::{
     Code, Metadata, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
         payload::Payload,
+        stream::Kind,
     },
     snapshot::{CallSnapshot, CallWait},
     transport::{
@@ -60,7 +61,8 @@ pub(crate) struct Call {
     pub(super) timeout: Option<Duration>,
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
-    pub(super) inbox: Inbox,
+    /// Of the messages that the client streams; unary calls have none.
+    pub(super) inbox: Option<Box<Inbox>>,
     /// The right to send the last frame has been taken.
     has_ended: AtomicBool,
     /// Its handler has taken that right and not yet sent the frame; known to its task alone.
@@ -89,7 +91,7 @@ struct Cancellation {
 }
 
 impl Call {
-    pub(super) fn new(connection: Arc<Connection>, head: Head) -> Self {
+    pub(super) fn new(connection: Arc<Connection>, head: Head, kind: Kind) -> Self {
         let Head { stream_id, service, method, metadata, timeout, started, deadline } = head;
         Call {
             connection,
@@ -100,11 +102,16 @@ impl Call {
             timeout,
             started,
             deadline,
-            inbox: Inbox::default(),
+            inbox: (kind != Kind::Unary).then(Box::default),
             has_ended: AtomicBool::new(false),
             is_replying: AtomicBool::new(false),
             cancellation: Cancellation::default(),
         }
+    }
+
+    /// The inbox of a call whose method streams requests.
+    pub(super) fn inbox(&self) -> &Inbox {
+        self.inbox.as_ref().expect("a stream has an inbox")
     }
 
     /// What is told of the call.
@@ -115,7 +122,8 @@ impl Call {
 
     /// The call at this moment. It does not wait for room: those that do are known elsewhere.
     pub(super) fn snapshot(&self) -> CallSnapshot {
-        let (fill, handler_waits) = self.inbox.fill();
+        let (fill, handler_waits) =
+            self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
         let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
         CallSnapshot::new(self.info(), wait, fill)
     }
@@ -147,21 +155,42 @@ impl Call {
         self.has_ended.load(SeqCst)
     }
 
-    /// Ends the call with its reply.
-    pub(super) async fn respond<M: Message>(&self, result: Result<M, Status>) {
+    /// Ends the call with its reply: at once, or in what is given back.
+    ///
+    /// That is boxed, so that the futures of calls are small: a full queue is the exception.
+    pub(super) fn respond<M: Message + 'static>(
+        self: &Arc<Self>,
+        result: Result<M, Status>,
+    ) -> Option<BoxFuture<'static, ()>> {
         if !self.claim_end(code_of(&result)) {
-            return;
+            return None;
         }
         // Encoding runs code of the program's, which may panic.
         self.is_replying.store(true, Relaxed);
+        let is_sent = match &result {
+            Ok(reply) => {
+                let frame = self.response(ResponseParts(reply));
+                frame.is_ok_and(|frame| self.connection.try_send(&frame))
+            }
+            Err(_) => false,
+        };
+        if is_sent {
+            self.is_replying.store(false, Relaxed);
+            return None;
+        }
+        let call = self.clone();
+        Some(Box::pin(async move { call.respond_in_turn(result).await }))
+    }
+
+    /// Sends the reply, which waits for room, or the failure.
+    async fn respond_in_turn<M: Message>(&self, result: Result<M, Status>) {
         let reply = match &result {
             Ok(reply) => self.response(ResponseParts(reply)),
             Err(status) => Err(status.clone()),
         };
         match reply {
             Ok(frame) => self.connection.send(&frame, Some(self)).await,
-            // Boxed, so that the successful calls' futures need no room for it.
-            Err(status) => Box::pin(self.send_status(&status)).await,
+            Err(status) => self.send_status(&status).await,
         }
         self.is_replying.store(false, Relaxed);
     }
@@ -191,8 +220,10 @@ impl Call {
     /// Tells whoever the handler has handed its stream of requests on to that nothing more comes.
     fn end_requests(self: &Arc<Self>) {
         // Most handlers hand nothing on.
-        if Arc::strong_count(self) > 1 {
-            self.inbox.end(None, Err(Status::cancelled("the call is over")), || {});
+        if Arc::strong_count(self) > 1
+            && let Some(inbox) = &self.inbox
+        {
+            inbox.end(None, Err(Status::cancelled("the call is over")), || {});
         }
     }
 
@@ -235,7 +266,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.connection.leave_inbox(self.inbox.drop_rest());
+        if let Some(inbox) = &mut self.inbox {
+            self.connection.leave_inbox(inbox.drop_rest());
+        }
     }
 }
 
@@ -271,6 +304,8 @@ pub(super) struct Admitted<'a> {
     pub(super) admission: Admission<'a>,
     /// The Request's flags.
     pub(super) flags: Flags,
+    /// Where it waits to begin.
+    pub(super) backlog: &'a Arc<Backlog>,
 }
 
 impl Admitted<'_> {
@@ -278,28 +313,31 @@ impl Admitted<'_> {
     /// empty payload is a message only where the method needs one.
     pub(super) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
         let call = &self.call;
+        let inbox = call.inbox();
         let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
         let has_message = payload.has_remaining() || (needs_message && !remote_open);
         if has_message {
             call.connection.force_inbox(inbox::cost(payload.remaining()));
-            call.inbox.push(payload, &call.connection.stalls);
+            inbox.push(payload, &call.connection.stalls);
         }
         if !remote_open {
-            call.inbox.end(None, Ok(()), || {});
+            inbox.end(None, Ok(()), || {});
         }
     }
 
-    /// Opens the stream and starts the task of its handler.
-    pub(super) fn spawn<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
+    /// Opens the stream and has its handler begin.
+    pub(super) fn begin<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let backlog = self.backlog;
         let course = self.open();
-        tokio::spawn(Drive { handler: Some(handler(course.call.clone())), course });
+        let handler = Some(handler(course.call.clone()));
+        backlog.push(Box::pin(Drive { handler, course }));
     }
 
     fn open(self) -> Course {
-        let Admitted { call, admission, flags } = self;
+        let Admitted { call, admission, flags, .. } = self;
         let Call { stream_id, service, method, .. } = *call;
         lock(&call.connection.table).open(stream_id, flags, call.clone());
         call.connection.queue.announce();
@@ -322,7 +360,7 @@ enum Outcome {
 }
 
 pin_project! {
-    /// The task of a call: runs the handler to its end, or to the call's.
+    /// A call as its task sees it: runs the handler to its end, or to the call's.
     struct Drive<F> {
         // Dropped first: only when what it holds is gone does its place go to another call.
         #[pin]
@@ -370,11 +408,11 @@ impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
 
 /// How far a call has come.
 ///
-/// A task is as large as the largest thing that it may ever have to wait for. Most handlers end when
+/// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
 /// they are first polled, so what the others need is boxed, and made when it is needed.
 struct Course {
     phase: Phase,
-    /// The queue expects the task to run for the first time soon.
+    /// The queue expects the handler to run for the first time soon.
     is_announced: bool,
     load: Load,
     call: Arc<Call>,

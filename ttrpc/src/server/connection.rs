@@ -9,6 +9,7 @@ use tokio::{task::AbortHandle, time::Instant};
 
 use super::{
     Shared,
+    backlog::Backlog,
     call::Call,
     gate::{Gate, Load},
     peer::Peer,
@@ -58,16 +59,23 @@ impl Connection {
     /// Queues the last frame of a call, or a refusal of the receiver's, waiting for room. A connection
     /// that has ended drops it.
     pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>, call: Option<&Call>) {
-        let room = match self.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => room,
-            // Boxed, so that futures of handlers are small: a full queue is the exception.
-            Ok(None) => match Box::pin(self.reserve(frame.len(), call)).await {
-                Ok(room) => room,
-                Err(_) => return,
-            },
-            Err(_) => return,
-        };
-        frame.encode(|bytes| room.push(bytes, None, || true));
+        if !self.try_send(frame)
+            && let Ok(room) = self.reserve(frame.len(), call).await
+        {
+            frame.encode(|bytes| room.push(bytes, None, || true));
+        }
+    }
+
+    /// Does the same if there is room now. `false` if there is none.
+    pub(super) fn try_send<D: FrameData>(&self, frame: &Frame<D>) -> bool {
+        match self.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => {
+                frame.encode(|bytes| room.push(bytes, None, || true));
+                true
+            }
+            Ok(None) => false,
+            Err(Closed) => true,
+        }
     }
 
     /// Waits for room for a frame of a call, or of the receiver.
@@ -228,8 +236,9 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     tracing::debug!("connection accepted");
     let ending = Ending { connection, key, sender: sender.abort_handle() };
     let connection = &ending.connection;
+    let backlog = Arc::<Backlog>::default();
     tokio::select! {
-        () = receiver::run(connection, io.reader) => {}
+        () = backlog.drain(receiver::run(connection, &backlog, io.reader)) => {}
         _ = &mut sender => {}
         () = connection.drained() => {}
     }

@@ -34,6 +34,7 @@
 //! reply above all.
 
 mod accept;
+mod backlog;
 mod builder;
 mod call;
 mod connection;

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{io::AsyncRead, time::Instant};
 
 use super::{
+    backlog::Backlog,
     call::{Admission, Admitted, Call, Head},
     connection::Connection,
     gate::Load,
@@ -33,14 +34,18 @@ use crate::{
 };
 
 /// Reads until the client goes away.
-pub(super) async fn run(connection: &Arc<Connection>, io: impl AsyncRead + Unpin) {
+pub(super) async fn run(
+    connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
+    io: impl AsyncRead + Unpin,
+) {
     let mut reader = FrameReader::new(io);
     while let Ok(decoded) = reader.next().await {
         if wait_for_room(connection).await.is_err() {
             return;
         }
         match decoded {
-            Decoded::Frame(header) => receive(connection, header, &mut reader).await,
+            Decoded::Frame(header) => receive(connection, backlog, header, &mut reader).await,
             Decoded::Oversized(header) => refuse_oversized(connection, header).await,
         }
     }
@@ -59,12 +64,13 @@ async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
 /// Acts on one frame.
 async fn receive<R: AsyncRead + Unpin>(
     connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
     header: Header,
     reader: &mut FrameReader<R>,
 ) {
     let event = lock(&connection.table).receive(header);
     match event {
-        ServerEvent::Open => open(connection, header, reader).await,
+        ServerEvent::Open => open(connection, backlog, header, reader).await,
         ServerEvent::Data(call, event) => deliver(connection, &call, event, reader.decoder()).await,
         ServerEvent::Refuse(violation, ended) => {
             let status = Status::invalid_argument(violation.to_string());
@@ -85,6 +91,7 @@ async fn receive<R: AsyncRead + Unpin>(
 /// Opens a stream, or refuses it.
 async fn open<R: AsyncRead + Unpin>(
     connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
     header: Header,
     reader: &mut FrameReader<R>,
 ) {
@@ -92,7 +99,7 @@ async fn open<R: AsyncRead + Unpin>(
     let decoder = reader.decoder();
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
-    if let Err(status) = try_open(connection, header, data, arrived).await {
+    if let Err(status) = try_open(connection, backlog, header, data, arrived).await {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
         connection.send_status(header.stream_id, &status, None).await;
@@ -101,6 +108,7 @@ async fn open<R: AsyncRead + Unpin>(
 
 async fn try_open(
     connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
     header: Header,
     data: Payload<'_>,
     arrived: Instant,
@@ -138,8 +146,9 @@ async fn try_open(
         started: arrived,
         deadline,
     };
-    let call = Arc::new(Call::new(connection.clone(), head));
-    (method.start)(Admitted { call, admission, flags: header.flags }, data.part(request.payload))
+    let call = Arc::new(Call::new(connection.clone(), head, method.kind));
+    let admitted = Admitted { call, admission, flags: header.flags, backlog };
+    (method.start)(admitted, data.part(request.payload))
 }
 
 fn too_late() -> Status {
@@ -171,14 +180,14 @@ async fn deliver(
     {
         if lock(&connection.table).remove(call.stream_id).is_some() {
             call.note_end(status.code());
-            connection.leave_inbox(call.inbox.fail(status.clone()));
+            connection.leave_inbox(call.inbox().fail(status.clone()));
             call.cancel();
             connection.send_status(call.stream_id, &status, None).await;
         }
         return;
     }
     if event.remote_closed {
-        call.inbox.end(None, Ok(()), || {});
+        call.inbox().end(None, Ok(()), || {});
     }
 }
 
@@ -194,22 +203,23 @@ async fn push(
     let bytes = message.bytes().len();
     let (stalls, stall_timeout) = (&connection.stalls, connection.stall_timeout());
     let is_paused = || connection.queue.is_full();
-    if !call.inbox.has_room(bytes, limits) {
+    let inbox = call.inbox();
+    if !inbox.has_room(bytes, limits) {
         let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
-        if !call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
+        if !inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
             tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
             return Err(Status::resource_exhausted(
                 "the stream's inbox is full and its handler takes nothing",
             ));
         }
     }
-    if call.inbox.is_closed() {
+    if inbox.is_closed() {
         return Ok(());
     }
     if !connection.enter_inbox(inbox::cost(bytes)).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
-    if !call.inbox.push(message, stalls) {
+    if !inbox.push(message, stalls) {
         connection.leave_inbox(inbox::cost(bytes));
     }
     Ok(())

@@ -87,10 +87,12 @@ impl Routes {
         self.add(method, Kind::Unary, move |admitted, payload| {
             let request = decode_request(payload)?;
             let service = service.clone();
-            admitted.spawn(|call| async move {
+            admitted.begin(|call| async move {
                 let ctx = Context::new(call);
                 let result = handler(&service, &ctx, request).await;
-                ctx.call().respond(result).await;
+                if let Some(rest) = ctx.call().respond(result) {
+                    rest.await;
+                }
             });
             Ok(())
         })
@@ -113,7 +115,7 @@ impl Routes {
         self.add(method, Kind::ServerStreaming, move |admitted, payload| {
             admitted.fill_inbox(payload, true);
             let service = service.clone();
-            admitted.spawn(|call| async move {
+            admitted.begin(|call| async move {
                 let ctx = Context::new(call);
                 let result = match StreamReceiver::new(ctx.call().clone()).only_message().await {
                     Ok(request) => {
@@ -145,11 +147,13 @@ impl Routes {
         self.add(method, Kind::ClientStreaming, move |admitted, payload| {
             admitted.fill_inbox(payload, false);
             let service = service.clone();
-            admitted.spawn(|call| async move {
+            admitted.begin(|call| async move {
                 let ctx = Context::new(call);
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let result = handler(&service, &ctx, requests).await;
-                ctx.call().respond(result).await;
+                if let Some(rest) = ctx.call().respond(result) {
+                    rest.await;
+                }
             });
             Ok(())
         })
@@ -172,7 +176,7 @@ impl Routes {
         self.add(method, Kind::Bidirectional, move |admitted, payload| {
             admitted.fill_inbox(payload, false);
             let service = service.clone();
-            admitted.spawn(|call| async move {
+            admitted.begin(|call| async move {
                 let ctx = Context::new(call);
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());

@@ -69,7 +69,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
             return Poll::Ready(Ok(None));
         }
         let stalls = &self.call.connection.stalls;
-        let message = match ready!(self.call.inbox.poll_take(&mut self.batch, cx, stalls)) {
+        let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, stalls)) {
             Ok(Some(payload)) => {
                 self.call.connection.leave_inbox(inbox::cost(payload.len()));
                 decode_request(Payload::shared(&payload, &payload)).map(Some)
@@ -93,7 +93,8 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        let freed = self.call.inbox.abandon() + self.call.inbox.give_up(&mut self.batch);
+        let inbox = self.call.inbox();
+        let freed = inbox.abandon() + inbox.give_up(&mut self.batch);
         self.call.connection.leave_inbox(freed);
     }
 }

@@ -1,0 +1,174 @@
+//! Handlers that block their threads, which async code should not do and some does: they hold up no
+//! other call as long as the runtime has another thread.
+
+use std::{
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixStream,
+    runtime::{Builder, Runtime},
+    sync::Notify,
+    task::JoinSet,
+    time::timeout,
+};
+use ttrpc::{Client, ClientConfig, Server, Status, server::Routes};
+use ttrpc_tests::{conformance::Empty, harness::Handmade};
+
+const SERVICE: &str = "blocking.Test";
+
+/// What nothing takes that works, on a machine that does other things, too.
+const GENEROUS: Duration = Duration::from_secs(30);
+
+/// Where handlers wait, with their threads, until it is open.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_open: bool) {
+        *self.is_open.lock().unwrap() = is_open;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let is_open = self.is_open.lock().unwrap();
+        drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+    }
+}
+
+/// A server on a runtime of its own, with so many threads.
+struct TestServer {
+    gate: Arc<Gate>,
+    _runtime: Runtime,
+}
+
+fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
+    let gate = Arc::<Gate>::default();
+    let notify = Arc::<Notify>::default();
+    let routes = Routes::new(SERVICE)
+        .unary("Reply", &gate, |_, _, Empty {}| Box::pin(async { Ok(Empty {}) }))
+        .unary("Block", &gate, |gate, _, Empty {}| {
+            Box::pin(async {
+                gate.wait();
+                Ok(Empty {})
+            })
+        })
+        .unary("Wait", &notify, |notify, _, Empty {}| {
+            Box::pin(async {
+                notify.notified().await;
+                Ok(Empty {})
+            })
+        })
+        .unary("Wake", &notify, |notify, _, Empty {}| {
+            Box::pin(async {
+                notify.notify_one();
+                Ok(Empty {})
+            })
+        });
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    here.set_nonblocking(true).unwrap();
+    there.set_nonblocking(true).unwrap();
+    runtime.block_on(async {
+        let there = UnixStream::from_std(there).unwrap();
+        let server = Server::builder().add_service(Handmade(routes)).unix_stream(there);
+        tokio::spawn(server.serve());
+    });
+    let client = client_side.block_on(async {
+        Client::from_unix_stream(UnixStream::from_std(here).unwrap(), ClientConfig::default())
+    });
+    (TestServer { gate, _runtime: runtime }, client)
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        // The runtime waits for its threads.
+        self.gate.set(true);
+    }
+}
+
+fn client_side() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Makes these calls at once. What is given back gets the number of each that is answered.
+fn call_all(client: &Client, methods: &[&'static str]) -> JoinSet<(usize, Result<Empty, Status>)> {
+    let mut calls = JoinSet::new();
+    for (number, &method) in methods.iter().enumerate() {
+        let client = client.clone();
+        calls.spawn(async move { (number, client.unary(SERVICE, method, Empty {}).await) });
+    }
+    calls
+}
+
+async fn next(calls: &mut JoinSet<(usize, Result<Empty, Status>)>) -> usize {
+    let answered = timeout(GENEROUS, calls.join_next()).await.expect("a call is held up");
+    let (number, result) = answered.unwrap().unwrap();
+    result.unwrap();
+    number
+}
+
+#[test]
+fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
+    const CALLS: usize = 48;
+    let client_side = client_side();
+    for threads in [2, 4] {
+        let (server, client) = start(threads, &client_side);
+        for round in 0..CALLS {
+            let mut methods = ["Reply"; CALLS];
+            let blocking: Vec<_> =
+                (1..threads).map(|nth| (round + (nth - 1) * (1 + round % 7)) % CALLS).collect();
+            blocking.iter().for_each(|&number| methods[number] = "Block");
+            server.gate.set(false);
+            client_side.block_on(async {
+                let mut calls = call_all(&client, &methods);
+                let blocked = methods.iter().filter(|&&method| method == "Block").count();
+                for _ in blocked..CALLS {
+                    let number = next(&mut calls).await;
+                    assert_eq!(methods[number], "Reply");
+                }
+                server.gate.set(true);
+                for _ in 0..blocked {
+                    next(&mut calls).await;
+                }
+            });
+        }
+    }
+}
+
+/// A runtime keeps a task that another one wakes for the thread that woke it: a handler that blocks this
+/// thread must not come between.
+#[test]
+fn a_call_that_another_one_has_woken_is_not_held_up_by_a_third_that_blocks() {
+    let client_side = client_side();
+    let (server, client) = start(2, &client_side);
+    for _ in 0..200 {
+        server.gate.set(false);
+        client_side.block_on(async {
+            let mut calls = call_all(&client, &["Wait", "Wake", "Block", "Reply"]);
+            for _ in 0..3 {
+                assert_ne!(next(&mut calls).await, 2);
+            }
+            server.gate.set(true);
+            assert_eq!(next(&mut calls).await, 2);
+        });
+    }
+}
+
+/// The control: where there is no other thread, nobody is answered meanwhile.
+#[test]
+fn a_handler_that_blocks_the_only_thread_holds_up_every_other_call() {
+    let client_side = client_side();
+    let (server, client) = start(1, &client_side);
+    client_side.block_on(async {
+        let mut calls = call_all(&client, &["Block", "Reply"]);
+        timeout(Duration::from_millis(50), calls.join_next()).await.expect_err("it is held up");
+        server.gate.set(true);
+        next(&mut calls).await;
+        next(&mut calls).await;
+    });
+}
