@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Code, Status,
     proto::{
-        frame::{Flags, FrameType},
+        frame::{Flags, FrameType, MAX_DATA_LEN},
         message::{FrameData, encode_status},
         table::ServerTable,
     },
@@ -91,27 +91,15 @@ impl Connection {
 
     /// Queues a Response that carries a failure, waiting for room.
     pub(super) async fn send_status(&self, stream_id: u32, status: &Status, call: Option<&Call>) {
-        let response = |data| Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
-        let data = match status.raw_code() {
-            // A Response of code 0 would be a success.
-            0 => encode_status(&Status::unknown(format!(
-                "the handler failed with a status of code OK: {}",
-                status.message()
-            ))),
-            _ => encode_status(status),
-        };
-        match response(&data[..]) {
-            Ok(frame) => self.send(&frame, call).await,
-            Err(_) => {
-                let short = Status::new(
-                    Code::ResourceExhausted,
-                    "the call failed with a status that is longer than a frame may be",
-                );
-                let data = encode_status(&short);
-                let frame = response(&data[..]).expect("a short status fits into a frame");
-                self.send(&frame, call).await;
-            }
+        let mut data = encode_failure(status);
+        if data.len() > MAX_DATA_LEN {
+            data = encode_status(&Status::new(
+                Code::ResourceExhausted,
+                "the call failed with a status that is longer than a frame may be",
+            ));
         }
+        let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
+        self.send(&frame.expect("it is short enough"), call).await;
     }
 
     /// Lets a call in, at the connection's gate and at the server's. The only call of a connection
@@ -204,6 +192,17 @@ impl Connection {
                 return;
             }
         }
+    }
+}
+
+/// The data of a Response that carries a failure. One of code 0 would be a success.
+fn encode_failure(status: &Status) -> Vec<u8> {
+    match status.raw_code() {
+        0 => encode_status(&Status::unknown(format!(
+            "the handler failed with a status of code OK: {}",
+            status.message()
+        ))),
+        _ => encode_status(status),
     }
 }
 

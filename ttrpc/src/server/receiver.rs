@@ -44,9 +44,14 @@ pub(super) async fn run(
         if wait_for_room(connection).await.is_err() {
             return;
         }
-        match decoded {
-            Decoded::Frame(header) => receive(connection, backlog, header, &mut reader).await,
-            Decoded::Oversized(header) => refuse_oversized(connection, header).await,
+        let (stream_id, failure) = match decoded {
+            Decoded::Frame(header) => {
+                (header.stream_id, receive(connection, backlog, header, &mut reader).await)
+            }
+            Decoded::Oversized(header) => (header.stream_id, receive_oversized(connection, header)),
+        };
+        if let Some(status) = failure {
+            connection.send_status(stream_id, &status, None).await;
         }
     }
 }
@@ -61,30 +66,37 @@ async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     Ok(())
 }
 
-/// Acts on one frame.
+/// Acts on one frame. Gives back the status with which its stream is refused or ends.
 async fn receive<R: AsyncRead + Unpin>(
     connection: &Arc<Connection>,
     backlog: &Arc<Backlog>,
     header: Header,
     reader: &mut FrameReader<R>,
-) {
+) -> Option<Status> {
     let event = lock(&connection.table).receive(header);
     match event {
-        ServerEvent::Open => open(connection, backlog, header, reader).await,
-        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader.decoder()).await,
+        ServerEvent::Open => open(connection, backlog, header, reader).await.err(),
+        ServerEvent::Data(call, event) => {
+            deliver(connection, &call, event, reader.decoder()).await.err()
+        }
         ServerEvent::Refuse(violation, ended) => {
             let status = Status::invalid_argument(violation.to_string());
             tracing::warn!(
                 stream_id = header.stream_id,
                 "the client broke the protocol: {violation}"
             );
-            if let Some(call) = ended {
-                call.note_end(status.code());
-                call.cancel();
-            }
-            connection.send_status(header.stream_id, &status, None).await;
+            end(ended, &status);
+            Some(status)
         }
-        ServerEvent::Ignore => {}
+        ServerEvent::Ignore => None,
+    }
+}
+
+/// Somebody has taken the call out of the table, since it failed with this status.
+fn end(call: Option<Arc<Call>>, status: &Status) {
+    if let Some(call) = call {
+        call.note_end(status.code());
+        call.cancel();
     }
 }
 
@@ -94,16 +106,17 @@ async fn open<R: AsyncRead + Unpin>(
     backlog: &Arc<Backlog>,
     header: Header,
     reader: &mut FrameReader<R>,
-) {
+) -> Result<(), Status> {
     let arrived = reader.read_at();
     let decoder = reader.decoder();
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
-    if let Err(status) = try_open(connection, backlog, header, data, arrived).await {
+    let opened = try_open(connection, backlog, header, data, arrived).await;
+    if let Err(status) = &opened {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
-        connection.send_status(header.stream_id, &status, None).await;
     }
+    opened
 }
 
 async fn try_open(
@@ -174,21 +187,22 @@ async fn deliver(
     call: &Arc<Call>,
     event: DataEvent,
     decoder: &mut Decoder,
-) {
+) -> Result<(), Status> {
     if event.has_message
         && let Err(status) = push(connection, call, decoder).await
     {
-        if lock(&connection.table).remove(call.stream_id).is_some() {
-            call.note_end(status.code());
-            connection.leave_inbox(call.inbox().fail(status.clone()));
-            call.cancel();
-            connection.send_status(call.stream_id, &status, None).await;
+        let ended = lock(&connection.table).remove(call.stream_id);
+        if ended.is_none() {
+            return Ok(());
         }
-        return;
+        connection.leave_inbox(call.inbox().fail(status.clone()));
+        end(ended, &status);
+        return Err(status);
     }
     if event.remote_closed {
         call.inbox().end(None, Ok(()), || {});
     }
+    Ok(())
 }
 
 async fn push(
@@ -225,27 +239,27 @@ async fn push(
     Ok(())
 }
 
-async fn refuse_oversized(connection: &Connection, header: Header) {
+/// A frame whose data is too long was skipped. Gives back the status with which its stream is refused
+/// or ends.
+fn receive_oversized(connection: &Connection, header: Header) -> Option<Status> {
     if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
-        return;
+        return None;
     }
-    let event = lock(&connection.table).receive(header);
-    let ended = match event {
-        ServerEvent::Ignore => return,
+    let mut table = lock(&connection.table);
+    let ended = match table.receive(header) {
+        ServerEvent::Ignore => return None,
         ServerEvent::Open => {
-            lock(&connection.table).refuse(header.stream_id, header.flags);
+            table.refuse(header.stream_id, header.flags);
             None
         }
-        ServerEvent::Data(..) => lock(&connection.table).remove(header.stream_id),
+        ServerEvent::Data(..) => table.remove(header.stream_id),
         ServerEvent::Refuse(_, ended) => ended,
     };
+    drop(table);
     let status = Status::resource_exhausted(format!(
         "a frame of {} bytes is longer than {MAX_DATA_LEN}",
         header.data_len
     ));
-    if let Some(call) = ended {
-        call.note_end(status.code());
-        call.cancel();
-    }
-    connection.send_status(header.stream_id, &status, None).await;
+    end(ended, &status);
+    Some(status)
 }

@@ -23,6 +23,7 @@ use crate::{
     transport::{
         encode::Frame,
         inbox::{self, Batch},
+        queue::{Closed, Room},
     },
 };
 
@@ -127,22 +128,33 @@ impl<Resp: Message> StreamSender<Resp> {
     /// on then.
     pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
         let call = &self.call;
-        let over = || Status::cancelled("the call is over");
         let id = call.stream_id;
         let frame = Frame::new(FrameType::Data, Flags::NONE, id, DataParts(&message))?;
-        let queue = &call.connection.queue;
-        let room = match queue.try_reserve(frame.len()).map_err(|_| over())? {
-            Some(room) => room,
-            None => tokio::select! {
-                room = call.connection.reserve(frame.len(), Some(call)) => room.map_err(|_| over())?,
-                () = call.cancelled() => return Err(over()),
-            },
+        let room = match call.connection.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => room,
+            Ok(None) => call.wait_for_room(frame.len()).await?,
+            Err(Closed) => return Err(over()),
         };
         if frame.encode(|bytes| room.push(bytes, None, || !call.has_ended())) {
             return Ok(());
         }
         Err(over())
     }
+}
+
+impl Call {
+    /// Room for a message, waiting for it while the call goes on.
+    async fn wait_for_room(&self, len: usize) -> Result<Room<'_, ()>, Status> {
+        tokio::select! {
+            room = self.connection.reserve(len, Some(self)) => room.map_err(|Closed| over()),
+            () = self.cancelled() => Err(over()),
+        }
+    }
+}
+
+/// What a sender is told when its call is over.
+fn over() -> Status {
+    Status::cancelled("the call is over")
 }
 
 impl<Resp> fmt::Debug for StreamSender<Resp> {
