@@ -9,8 +9,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::{
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
-    spare,
+    spare::Spare,
 };
+
+thread_local! {
+    static SPARE: Spare<BytesMut> = const { Spare::new() };
+}
 
 /// Data below this many bytes is copied out of the read buffer, so that a small message that is
 /// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
@@ -62,7 +66,7 @@ impl Decoder {
         self.skip -= skipped;
         self.drop_done();
         if self.buffer.capacity() == 0 {
-            self.buffer = spare::take();
+            self.buffer = SPARE.with(Spare::take);
         }
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
@@ -173,7 +177,7 @@ impl Decoder {
     /// keeps no more than a kibibyte.
     pub fn release_idle_memory(&mut self) {
         if self.rest().is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
-            spare::give_back(std::mem::take(&mut self.buffer));
+            SPARE.with(|spare| spare.give_back(std::mem::take(&mut self.buffer)));
             self.start = 0;
         }
     }

@@ -2,34 +2,66 @@
 //!
 //! A busy connection would else allocate the same buffers over and over, since an idle one keeps none.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, ops::RangeInclusive};
 
 use bytes::BytesMut;
 
-/// Buffers that each thread keeps.
+/// Buffers of one type that are kept.
 const COUNT: usize = 2;
 
-/// Capacities of buffers that are worth it.
-const USEFUL: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
+/// Capacities, in bytes, of buffers that are worth it.
+const USEFUL: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
-thread_local! {
-    static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+/// What can be kept.
+pub(crate) trait Buffer: Default {
+    /// Drops what is in it.
+    fn clear(&mut self);
+
+    /// Bytes for which it has room.
+    fn capacity(&self) -> usize;
 }
 
-/// An empty buffer, one that was given back before if there is one.
-pub(crate) fn take() -> BytesMut {
-    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+impl Buffer for BytesMut {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity()
+    }
 }
 
-/// Gives a buffer back; what is in it is lost.
-pub(crate) fn give_back(mut buffer: BytesMut) {
-    buffer.clear();
-    if USEFUL.contains(&buffer.capacity()) {
-        SPARE.with_borrow_mut(|spare| {
-            if spare.len() < COUNT {
-                spare.push(buffer);
-            }
-        });
+impl Buffer for Vec<u8> {
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity()
+    }
+}
+
+/// Empty buffers; each thread has its own.
+#[derive(Debug)]
+pub(crate) struct Spare<B>(RefCell<Vec<B>>);
+
+impl<B: Buffer> Spare<B> {
+    pub(crate) const fn new() -> Self {
+        Spare(RefCell::new(Vec::new()))
+    }
+
+    /// An empty buffer, one that was given back before if there is one.
+    pub(crate) fn take(&self) -> B {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Gives a buffer back; what is in it is lost.
+    pub(crate) fn give_back(&self, mut buffer: B) {
+        buffer.clear();
+        let mut kept = self.0.borrow_mut();
+        if USEFUL.contains(&buffer.capacity()) && kept.len() < COUNT {
+            kept.push(buffer);
+        }
     }
 }
 
@@ -38,11 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_few_buffers_and_none_that_is_large() {
+    fn few_buffers_are_kept_and_none_that_is_large() {
+        let spare = Spare::new();
         for capacity in [100, 100 << 10, 2 << 10, 3 << 10, 4 << 10] {
-            give_back(BytesMut::with_capacity(capacity));
+            spare.give_back(Vec::with_capacity(capacity));
         }
-        let kept = [take(), take(), take()].map(|buffer| buffer.capacity() >> 10);
+        let kept = [spare.take(), spare.take(), spare.take()].map(|buffer| buffer.capacity() >> 10);
         assert_eq!(kept, [3, 2, 0]);
     }
 }

@@ -80,6 +80,10 @@ impl Backlog {
         call
     }
 
+    fn is_empty(&self) -> bool {
+        lock(&self.state).calls.is_empty()
+    }
+
     /// Whether there are calls to be offered.
     fn is_offered(&self) -> bool {
         let mut state = lock(&self.state);
@@ -127,6 +131,9 @@ impl Future for CallTask {
         let Some(running) = call else { return Poll::Ready(()) };
         ready!(running.as_mut().poll(cx));
         *call = None;
+        if backlog.is_empty() {
+            return Poll::Ready(());
+        }
         // Not at once: the runtime may keep a task that this call has woken for this thread, to run it
         // next, and the next call may block the thread.
         cx.waker().wake_by_ref();

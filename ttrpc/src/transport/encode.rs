@@ -1,7 +1,5 @@
 //! Messages to frames: encoded once, straight into the frame.
 
-use bytes::BytesMut;
-
 use super::queue::FrameBytes;
 use crate::{
     Status,
@@ -53,7 +51,7 @@ impl<D: FrameData> Frame<D> {
             self.data.encode(&mut &mut stack[HEADER_LEN..len]);
             return hand_on(FrameBytes::Small(&stack[..len]));
         }
-        let mut bytes = BytesMut::with_capacity(len);
+        let mut bytes = Vec::with_capacity(len);
         bytes.extend_from_slice(&self.header.to_bytes());
         self.data.encode(&mut bytes);
         hand_on(FrameBytes::Large(bytes))

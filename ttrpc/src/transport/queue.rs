@@ -20,7 +20,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
 use tokio::{
     sync::{Semaphore, TryAcquireError},
     time::Instant,
@@ -28,9 +27,13 @@ use tokio::{
 
 use super::lock;
 use crate::{
-    proto::spare,
+    proto::spare::Spare,
     snapshot::{Fill, QueueSnapshot},
 };
+
+thread_local! {
+    static SPARE: Spare<Vec<u8>> = const { Spare::new() };
+}
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 const SHARED_FRAME_LEN: usize = 16 << 10;
@@ -67,13 +70,13 @@ pub(crate) enum FrameBytes<'a> {
     /// To be copied.
     Small(&'a [u8]),
     /// To be queued as it is.
-    Large(BytesMut),
+    Large(Vec<u8>),
 }
 
 /// Frames that lie back to back, with the room that they take.
 #[derive(Debug)]
 pub(crate) struct Chunk<M> {
-    pub(crate) bytes: BytesMut,
+    pub(crate) bytes: Vec<u8>,
     marks: Vec<Mark<M>>,
     room: RoomTaken,
     is_shared: bool,
@@ -158,7 +161,7 @@ struct State<M> {
     /// What is not yet written, the sender's batch included.
     room: RoomTaken,
     /// An empty chunk's buffers, for the next shared chunk.
-    spare: (BytesMut, Vec<Mark<M>>),
+    spare: (Vec<u8>, Vec<Mark<M>>),
     sender: Option<Waker>,
     is_writing: bool,
     is_closed: bool,
@@ -179,7 +182,7 @@ impl<M> Queue<M> {
             state: Mutex::new(State {
                 chunks: VecDeque::new(),
                 room: RoomTaken::default(),
-                spare: (BytesMut::new(), Vec::new()),
+                spare: (Vec::new(), Vec::new()),
                 sender: None,
                 is_writing: false,
                 is_closed: false,
@@ -436,7 +439,7 @@ impl<M> State<M> {
             return;
         }
         let bytes = match frame {
-            FrameBytes::Small(bytes) => bytes.into(),
+            FrameBytes::Small(bytes) => bytes.to_vec(),
             FrameBytes::Large(bytes) => bytes,
         };
         let marks = tag.into_iter().map(|tag| Mark { start: 0, len, tag }).collect();
@@ -450,7 +453,7 @@ impl<M> State<M> {
         if !self.chunks.back().is_some_and(fits) {
             let (mut bytes, marks) = mem::take(&mut self.spare);
             if bytes.capacity() == 0 {
-                bytes = spare::take();
+                bytes = SPARE.with(Spare::take);
             }
             let room = RoomTaken::default();
             let chunk = Chunk { bytes, marks, room, is_shared: true };
@@ -464,7 +467,7 @@ impl<M> State<M> {
         self.is_writing = false;
         let (bytes, marks) = &mut self.spare;
         if bytes.capacity() > IDLE_CAPACITY {
-            spare::give_back(mem::take(bytes));
+            SPARE.with(|spare| spare.give_back(mem::take(bytes)));
         }
         marks.shrink_to(IDLE_MARKS);
         self.chunks.shrink_to(1);
