@@ -138,6 +138,8 @@ impl Status {
         Status::from_parts(code as i32, message.into(), Vec::new())
     }
 
+    #[cold]
+    #[inline(never)]
     pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
         Status { parts: Arc::new(Parts { code, message, details, source: None }) }
     }
