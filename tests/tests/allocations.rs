@@ -2,7 +2,13 @@
 
 use allocation_counter::measure;
 use tokio::runtime::{Builder, Runtime};
-use ttrpc::Client;
+use ttrpc::{
+    Client,
+    proto::{
+        codec::{Decoded, Decoder},
+        frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
+    },
+};
 use ttrpc_tests::{conformance::*, harness::*};
 
 const TIMES: u64 = 1000;
@@ -110,4 +116,30 @@ fn calls_that_are_over_keep_nothing() {
     calls();
     let kept = measure(calls).bytes_current;
     assert!(kept.abs() < 4096, "{kept} bytes are kept");
+}
+
+/// What a frame leaves of the buffer that it filled may be little, and keep all of it allocated.
+#[test]
+fn a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left() {
+    for slack in [0, 10, 500, 2 << 10, 10 << 10, 60 << 10, 100 << 10] {
+        let data_len = MAX_DATA_LEN - HEADER_LEN - slack;
+        let header = Header {
+            data_len: data_len as u32,
+            stream_id: 1,
+            frame_type: FrameType::Data,
+            flags: Flags::NONE,
+        };
+        let mut wire = header.to_bytes().to_vec();
+        wire.resize(HEADER_LEN + data_len, 7);
+        let mut decoder = Decoder::default();
+        let kept = measure(|| {
+            wire.chunks(64 << 10).for_each(|part| decoder.feed(part));
+            assert_eq!(decoder.decode(), Some(Decoded::Frame(header)));
+            assert_eq!(decoder.take_data().len(), data_len);
+            assert_eq!(decoder.decode(), None);
+            decoder.release_idle_memory();
+        });
+        assert!(kept.bytes_max > data_len as u64, "they are not counted");
+        assert!(kept.bytes_current < 64 << 10, "{slack}: {} bytes are kept", kept.bytes_current);
+    }
 }

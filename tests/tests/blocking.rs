@@ -1,5 +1,5 @@
-//! Handlers that block their threads, which async code should not do and some does: they hold up no
-//! other call as long as the runtime has another thread.
+//! Handlers that block their threads, which async code should not do and some does: they hold up none of
+//! the calls that came with theirs as long as the runtime has another thread.
 
 use std::{
     sync::{Arc, Condvar, Mutex},

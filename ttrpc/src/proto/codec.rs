@@ -4,12 +4,14 @@
 //! that is too long is thrown away as it arrives, so that a peer that announces 4 GiB costs
 //! nothing, and framing is never lost: every length can be skipped.
 
+use std::mem;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
-    spare::Spare,
+    spare::{self, Spare},
 };
 
 thread_local! {
@@ -51,6 +53,8 @@ pub enum Decoded {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
+    /// `buffer` is the rest of an allocation that is larger than its capacity.
+    is_rest: bool,
     /// Bytes at the start of `buffer` that are done with.
     start: usize,
     /// Bytes behind them that are the current frame's data.
@@ -66,7 +70,7 @@ impl Decoder {
         self.skip -= skipped;
         self.drop_done();
         if self.buffer.capacity() == 0 {
-            self.buffer = SPARE.with(Spare::take);
+            self.buffer = spare::take(&SPARE);
         }
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
@@ -101,11 +105,12 @@ impl Decoder {
 
     /// Drops the bytes that are done with: once per read, and not per frame.
     fn drop_done(&mut self) {
-        let start = std::mem::take(&mut self.start);
+        let start = mem::take(&mut self.start);
         if start == self.buffer.len() {
             self.buffer.clear();
         } else {
             self.buffer.advance(start);
+            self.is_rest = true;
         }
     }
 
@@ -118,13 +123,19 @@ impl Decoder {
     ///
     /// The result keeps at most its own length plus one read's worth of memory alive.
     pub fn take_data(&mut self) -> Bytes {
-        let data_len = std::mem::take(&mut self.data_len);
+        let data_len = mem::take(&mut self.data_len);
         if data_len < COPY_BELOW {
             let data = Bytes::copy_from_slice(&self.rest()[..data_len]);
             self.start += data_len;
             return data;
         }
         self.drop_done();
+        if data_len == self.buffer.len() {
+            // Nothing would be left to go on with but a little room that keeps all of this allocated.
+            self.is_rest = false;
+            return mem::take(&mut self.buffer).freeze();
+        }
+        self.is_rest = true;
         self.buffer.split_to(data_len).freeze()
     }
 
@@ -176,8 +187,14 @@ impl Decoder {
     /// Gives large buffers back to the allocator when nothing is in them: an idle connection
     /// keeps no more than a kibibyte.
     pub fn release_idle_memory(&mut self) {
-        if self.rest().is_empty() && self.buffer.capacity() > IDLE_CAPACITY {
-            SPARE.with(|spare| spare.give_back(std::mem::take(&mut self.buffer)));
+        if !self.rest().is_empty() {
+            return;
+        }
+        if mem::take(&mut self.is_rest) {
+            self.buffer = BytesMut::new();
+            self.start = 0;
+        } else if self.buffer.capacity() > IDLE_CAPACITY {
+            spare::give_back(&SPARE, mem::take(&mut self.buffer));
             self.start = 0;
         }
     }

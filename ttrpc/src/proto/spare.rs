@@ -1,8 +1,8 @@
 //! Buffers that run empty, kept for whoever needs one next.
 //!
-//! A busy connection would else allocate the same buffers over and over, since an idle one keeps none.
+//! A busy connection would else allocate the same buffers over and over, since an idle one keeps little.
 
-use std::{cell::RefCell, ops::RangeInclusive};
+use std::{cell::RefCell, ops::RangeInclusive, thread::LocalKey};
 
 use bytes::BytesMut;
 
@@ -50,19 +50,28 @@ impl<B: Buffer> Spare<B> {
         Spare(RefCell::new(Vec::new()))
     }
 
-    /// An empty buffer, one that was given back before if there is one.
-    pub(crate) fn take(&self) -> B {
-        self.0.borrow_mut().pop().unwrap_or_default()
+    fn take(&self) -> Option<B> {
+        self.0.borrow_mut().pop()
     }
 
-    /// Gives a buffer back; what is in it is lost.
-    pub(crate) fn give_back(&self, mut buffer: B) {
+    fn give_back(&self, mut buffer: B) {
         buffer.clear();
         let mut kept = self.0.borrow_mut();
         if USEFUL.contains(&buffer.capacity()) && kept.len() < COUNT {
             kept.push(buffer);
         }
     }
+}
+
+/// An empty buffer, one that was given back before if there is one. A thread that is ending has none.
+pub(crate) fn take<B: Buffer>(spare: &'static LocalKey<Spare<B>>) -> B {
+    spare.try_with(Spare::take).ok().flatten().unwrap_or_default()
+}
+
+/// Gives a buffer back; what is in it is lost. Its capacity has to be all that it keeps allocated.
+pub(crate) fn give_back<B: Buffer>(spare: &'static LocalKey<Spare<B>>, buffer: B) {
+    // A thread that is ending keeps nothing.
+    let _ = spare.try_with(|spare| spare.give_back(buffer));
 }
 
 #[cfg(test)]
@@ -75,7 +84,8 @@ mod tests {
         for capacity in [100, 100 << 10, 2 << 10, 3 << 10, 4 << 10] {
             spare.give_back(Vec::with_capacity(capacity));
         }
-        let kept = [spare.take(), spare.take(), spare.take()].map(|buffer| buffer.capacity() >> 10);
-        assert_eq!(kept, [3, 2, 0]);
+        let kept = [spare.take(), spare.take(), spare.take()]
+            .map(|buffer: Option<Vec<u8>>| buffer.map(|buffer| buffer.capacity() >> 10));
+        assert_eq!(kept, [Some(3), Some(2), None]);
     }
 }

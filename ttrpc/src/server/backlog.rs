@@ -6,8 +6,8 @@
 //! task for each.
 //!
 //! A handler that blocks its thread must not hold up the calls here either. So, as long as there are
-//! any, one more task offers them to the threads of the runtime. Each thread that comes to run it makes
-//! a task for calls, and leaves the offer to the other threads before it runs any call.
+//! any, one more task offers them to the threads of the runtime, one after the other: the thread that
+//! comes to run it makes a task for calls, and leaves the offer to the others before it runs any call.
 
 use std::{
     collections::VecDeque,
@@ -16,14 +16,19 @@ use std::{
     pin::{Pin, pin},
     sync::{Arc, Mutex},
     task::{Context, Poll, ready},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::call::BoxFuture;
 use crate::transport::lock;
 
-/// Calls that the receiver lets in before the first of them begins, if there are so many frames in
-/// what it has read: several begin at less cost than one.
-const MAX_HELD_BACK: usize = 32;
+/// Calls that are held back before the clock is looked at.
+const CALLS_PER_LOOK: usize = 32;
+
+/// What takes longer is late: this is many times what a call takes.
+const LATE: Duration = Duration::from_micros(100);
 
 /// Calls for which an empty backlog keeps room.
 const IDLE_CAPACITY: usize = 32;
@@ -43,25 +48,32 @@ struct State {
 }
 
 impl Backlog {
-    /// Adds a call. It begins when many have been added, or with the end of [`Backlog::drain`].
-    pub(super) fn push(self: &Arc<Self>, call: BoxFuture<'static, ()>) {
+    /// Adds a call that was read at this time. It is held back until the receiver has acted on all that was
+    /// read with it, see [`Backlog::around`]: several begin at less cost than one. But not for long.
+    pub(super) fn push(self: &Arc<Self>, call: BoxFuture<'static, ()>, read_at: Instant) {
         let mut state = lock(&self.state);
         state.calls.push_back(call);
-        if state.calls.len() >= MAX_HELD_BACK && !mem::replace(&mut state.is_offered, true) {
+        let is_late =
+            || state.calls.len().is_multiple_of(CALLS_PER_LOOK) && read_at.elapsed() > LATE;
+        if !state.is_offered && is_late() {
+            state.is_offered = true;
             drop(state);
             self.offer();
+            // While the receiver goes on, the runtime may keep the last task that it has made for its
+            // thread. This one takes the offer's place there.
+            self.run_calls();
         }
     }
 
-    /// Polls the receiver, and has the calls that it has added begin.
-    pub(super) async fn drain<T>(self: &Arc<Self>, receiver: impl Future<Output = T>) -> T {
+    /// Polls the receiver, and each time has the calls that it has added begin.
+    pub(super) async fn around<T>(self: &Arc<Self>, receiver: impl Future<Output = T>) -> T {
         let mut receiver = pin!(receiver);
         poll_fn(|cx| {
             let polled = receiver.as_mut().poll(cx);
             let mut state = lock(&self.state);
             let calls = state.calls.len();
             if calls > 0 && !state.is_offered {
-                // One needs no offer: this thread is about to be free for it.
+                // This thread is about to be free for it: one needs no offer to others.
                 state.is_offered = calls > 1;
                 drop(state);
                 if calls > 1 { self.offer() } else { self.run_calls() }
@@ -84,11 +96,11 @@ impl Backlog {
         lock(&self.state).calls.is_empty()
     }
 
-    /// Whether there are calls to be offered.
-    fn is_offered(&self) -> bool {
+    /// The number of calls to be offered; with the last one the offer is over.
+    fn keep_offering(&self) -> usize {
         let mut state = lock(&self.state);
         state.is_offered = !state.calls.is_empty();
-        state.is_offered
+        state.calls.len()
     }
 
     /// Offers the calls until there are none.
@@ -96,13 +108,20 @@ impl Backlog {
     /// A worker of the runtime may keep a task that it has made for itself, to run it next. But a task
     /// that has run and is scheduled again is where all of them look: so this one does not lie behind a
     /// handler that blocks a worker.
+    ///
+    /// Each time, it makes one task more. Where the runtime has so much else to do that its turn is long
+    /// in coming, it makes one for each call.
     fn offer(self: &Arc<Self>) {
         let backlog = self.clone();
+        let mut last = Instant::now();
         tokio::spawn(poll_fn(move |cx| {
-            if !backlog.is_offered() {
+            let calls = backlog.keep_offering();
+            if calls == 0 {
                 return Poll::Ready(());
             }
-            backlog.run_calls();
+            let now = Instant::now();
+            let is_late = now.duration_since(mem::replace(&mut last, now)) > LATE;
+            (0..if is_late { calls } else { 1 }).for_each(|_| backlog.run_calls());
             cx.waker().wake_by_ref();
             Poll::Pending
         }));

@@ -333,7 +333,8 @@ impl Admitted<'_> {
         let backlog = self.backlog;
         let course = self.open();
         let handler = Some(handler(course.call.clone()));
-        backlog.push(Box::pin(Drive { handler, course }));
+        let read_at = course.call.started;
+        backlog.push(Box::pin(Drive { handler, course }), read_at);
     }
 
     fn open(self) -> Course {

@@ -237,7 +237,7 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let connection = &ending.connection;
     let backlog = Arc::<Backlog>::default();
     tokio::select! {
-        () = backlog.drain(receiver::run(connection, &backlog, io.reader)) => {}
+        () = backlog.around(receiver::run(connection, &backlog, io.reader)) => {}
         _ = &mut sender => {}
         () = connection.drained() => {}
     }

@@ -27,7 +27,7 @@ use tokio::{
 
 use super::lock;
 use crate::{
-    proto::spare::Spare,
+    proto::spare::{self, Spare},
     snapshot::{Fill, QueueSnapshot},
 };
 
@@ -41,12 +41,9 @@ const SHARED_FRAME_LEN: usize = 16 << 10;
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
 
-/// For about how long the sender steps back behind tasks that are about to push: what a few dozen
-/// short handlers take.
-const MAX_STEP_BACK: Duration = Duration::from_micros(100);
-
-/// Steps back after which it looks at the clock.
-const STEPS_PER_LOOK: usize = 8;
+/// For how long the sender steps back behind tasks that are about to push, not counting the last step:
+/// what a few hundred short handlers take.
+const MAX_STEP_BACK: Duration = Duration::from_micros(300);
 
 /// Bytes that an idle queue keeps allocated for its next chunk.
 const IDLE_CAPACITY: usize = 1 << 10;
@@ -285,17 +282,15 @@ impl<M> Queue<M> {
     pub(crate) async fn take(&self) -> Option<VecDeque<Chunk<M>>> {
         self.has_frames().await;
         let (mut last, mut since) = (usize::MAX, None);
-        for step in 0.. {
+        loop {
             let coming = self.about_to_push.load(Relaxed);
-            if coming == 0 || coming >= last {
-                break;
-            }
-            last = coming;
-            if step % STEPS_PER_LOOK == STEPS_PER_LOOK - 1
-                && since.get_or_insert_with(Instant::now).elapsed() > MAX_STEP_BACK
+            if coming == 0
+                || coming >= last
+                || since.get_or_insert_with(Instant::now).elapsed() > MAX_STEP_BACK
             {
                 break;
             }
+            last = coming;
             step_back().await;
         }
         let mut state = lock(&self.state);
@@ -453,7 +448,7 @@ impl<M> State<M> {
         if !self.chunks.back().is_some_and(fits) {
             let (mut bytes, marks) = mem::take(&mut self.spare);
             if bytes.capacity() == 0 {
-                bytes = SPARE.with(Spare::take);
+                bytes = spare::take(&SPARE);
             }
             let room = RoomTaken::default();
             let chunk = Chunk { bytes, marks, room, is_shared: true };
@@ -467,7 +462,7 @@ impl<M> State<M> {
         self.is_writing = false;
         let (bytes, marks) = &mut self.spare;
         if bytes.capacity() > IDLE_CAPACITY {
-            SPARE.with(|spare| spare.give_back(mem::take(bytes)));
+            spare::give_back(&SPARE, mem::take(bytes));
         }
         marks.shrink_to(IDLE_MARKS);
         self.chunks.shrink_to(1);

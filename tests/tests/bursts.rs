@@ -1,0 +1,134 @@
+//! Calls that come together, in a runtime that does other things too.
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf, BufMut};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    runtime::Builder,
+    sync::Barrier,
+};
+use ttrpc::{
+    Server,
+    prost::{
+        self, DecodeError,
+        encoding::{DecodeContext, WireType, skip_field},
+    },
+    proto::frame::HEADER_LEN,
+    server::Routes,
+};
+use ttrpc_tests::{conformance::Empty, harness::Handmade, wire::Frame};
+
+const SERVICE: &str = "burst.Test";
+
+/// So many Requests, to be written at once.
+fn requests(count: u32, request: &impl prost::Message) -> Vec<u8> {
+    let request = |nth| Frame::unary(2 * nth + 1, SERVICE, "Call", request).to_bytes();
+    (0..count).flat_map(request).collect()
+}
+
+/// Waits for so many empty replies.
+async fn replies(socket: &mut UnixStream, count: u32) {
+    socket.read_exact(&mut vec![0; count as usize * HEADER_LEN]).await.unwrap();
+}
+
+/// The runtime's turns are long here: one task computes for a millisecond whenever it is polled.
+#[test]
+fn in_a_busy_runtime_calls_begin_within_few_turns() {
+    const CALLS: u32 = 200;
+    let turns = Arc::<AtomicUsize>::default();
+    let began = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let all_here = Arc::new(Barrier::new(CALLS as usize));
+    let routes = {
+        let (turns, began) = (turns.clone(), began.clone());
+        Routes::new(SERVICE).unary(
+            "Call",
+            &Arc::new((turns, began, all_here)),
+            |state, _, Empty {}| {
+                Box::pin(async {
+                    let (turns, began, all_here) = state;
+                    began.lock().unwrap().push(turns.load(SeqCst));
+                    all_here.wait().await;
+                    Ok(Empty {})
+                })
+            },
+        )
+    };
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
+        tokio::spawn(poll_fn::<(), _>(move |cx| {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(1) {}
+            turns.fetch_add(1, SeqCst);
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
+        replies(&mut here, CALLS).await;
+    });
+    let began = began.lock().unwrap();
+    let turns = began[began.len() - 1] - began[0];
+    assert!(turns <= 10, "the last one began {turns} turns after the first");
+}
+
+/// A request that takes long to decode.
+#[derive(Debug, Default)]
+struct Slow;
+
+impl prost::Message for Slow {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        buf.put_slice(&[8, 1]);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(200) {
+            std::thread::yield_now();
+        }
+        DECODED.fetch_add(1, SeqCst);
+        skip_field(wire_type, tag, buf, context)
+    }
+
+    fn encoded_len(&self) -> usize {
+        2
+    }
+
+    fn clear(&mut self) {}
+}
+
+static DECODED: AtomicUsize = AtomicUsize::new(0);
+
+/// While a burst is being decoded, other threads run the calls at its head.
+#[test]
+fn calls_begin_while_the_rest_of_their_burst_is_decoded() {
+    const CALLS: u32 = 300;
+    static DECODED_BEFORE: AtomicUsize = AtomicUsize::new(usize::MAX);
+    let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, _: Slow| {
+        DECODED_BEFORE.fetch_min(DECODED.load(SeqCst), SeqCst);
+        Box::pin(async { Ok(Empty {}) })
+    });
+    Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap().block_on(async {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
+        here.write_all(&requests(CALLS, &Slow)).await.unwrap();
+        replies(&mut here, CALLS).await;
+    });
+    let decoded = DECODED_BEFORE.load(SeqCst);
+    assert!(decoded < CALLS as usize, "none began before all were decoded");
+}
