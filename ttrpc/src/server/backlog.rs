@@ -13,7 +13,7 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, ready},
     time::Duration,
@@ -66,9 +66,11 @@ impl Backlog {
     }
 
     /// Polls the receiver, and each time has the calls that it has added begin.
-    pub(super) async fn around<T>(self: &Arc<Self>, receiver: impl Future<Output = T>) -> T {
-        let mut receiver = pin!(receiver);
-        poll_fn(|cx| {
+    pub(super) fn around<T>(
+        self: &Arc<Self>,
+        mut receiver: Pin<&mut impl Future<Output = T>>,
+    ) -> impl Future<Output = T> {
+        poll_fn(move |cx| {
             let polled = receiver.as_mut().poll(cx);
             let mut state = lock(&self.state);
             let calls = state.calls.len();
@@ -80,7 +82,6 @@ impl Backlog {
             }
             polled
         })
-        .await
     }
 
     fn take(&self) -> Option<BoxFuture<'static, ()>> {

@@ -1,6 +1,7 @@
 //! A server's connection: what its receiver, its sender and its handlers share, and its life.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -236,8 +237,9 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let ending = Ending { connection, key, sender: sender.abort_handle() };
     let connection = &ending.connection;
     let backlog = Arc::<Backlog>::default();
+    let receiver = pin!(receiver::run(connection, &backlog, io.reader));
     tokio::select! {
-        () = backlog.around(receiver::run(connection, &backlog, io.reader)) => {}
+        () = backlog.around(receiver) => {}
         _ = &mut sender => {}
         () = connection.drained() => {}
     }

@@ -12,6 +12,9 @@ use crate::{
 /// Frames up to this many bytes are put together on the stack.
 const STACK_FRAME_LEN: usize = 512;
 
+/// Most frames are no longer than this, and less of the stack has to be cleared for them.
+const SHORT_FRAME_LEN: usize = 128;
+
 /// A frame that is known to fit, not yet encoded.
 pub(crate) struct Frame<D> {
     header: Header,
@@ -45,15 +48,23 @@ impl<D: FrameData> Frame<D> {
     /// Encodes the frame and hands it on.
     pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
         let len = self.len();
+        if len <= SHORT_FRAME_LEN {
+            return self.encode_on_stack::<SHORT_FRAME_LEN, _>(hand_on);
+        }
         if len <= STACK_FRAME_LEN {
-            let mut stack = [0; STACK_FRAME_LEN];
-            stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
-            self.data.encode(&mut &mut stack[HEADER_LEN..len]);
-            return hand_on(FrameBytes::Small(&stack[..len]));
+            return self.encode_on_stack::<STACK_FRAME_LEN, _>(hand_on);
         }
         let mut bytes = Vec::with_capacity(len);
         bytes.extend_from_slice(&self.header.to_bytes());
         self.data.encode(&mut bytes);
         hand_on(FrameBytes::Large(bytes))
+    }
+
+    fn encode_on_stack<const N: usize, R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
+        let len = self.len();
+        let mut stack = [0; N];
+        stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
+        self.data.encode(&mut &mut stack[HEADER_LEN..len]);
+        hand_on(FrameBytes::Small(&stack[..len]))
     }
 }

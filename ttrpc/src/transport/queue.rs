@@ -280,33 +280,25 @@ impl<M> Queue<M> {
     /// For the one sender. Before it takes them it steps back behind the tasks that are scheduled, again
     /// and again for a short time, as long as some of them are about to push and their number falls.
     pub(crate) async fn take(&self) -> Option<VecDeque<Chunk<M>>> {
-        self.has_frames().await;
-        let (mut last, mut since) = (usize::MAX, None);
-        loop {
-            let coming = self.about_to_push.load(Relaxed);
-            if coming == 0
-                || coming >= last
-                || since.get_or_insert_with(Instant::now).elapsed() > MAX_STEP_BACK
-            {
-                break;
-            }
-            last = coming;
-            step_back().await;
-        }
-        let mut state = lock(&self.state);
-        state.is_writing = !state.is_closed;
-        state.is_writing.then(|| mem::take(&mut state.chunks))
-    }
-
-    /// Waits until there are frames or the queue is closed.
-    async fn has_frames(&self) {
+        let mut steps_back = StepsBack::default();
         poll_fn(|cx| {
             let mut state = lock(&self.state);
-            if state.chunks.is_empty() && !state.is_closed {
+            if state.is_closed {
+                return Poll::Ready(None);
+            }
+            if state.chunks.is_empty() {
                 state.become_idle(cx.waker());
                 return Poll::Pending;
             }
-            Poll::Ready(())
+            if steps_back.are_worth_it(self.about_to_push.load(Relaxed)) {
+                drop(state);
+                // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find it: a
+                // handler that blocks this one does not hold it up.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            state.is_writing = true;
+            Poll::Ready(Some(mem::take(&mut state.chunks)))
         })
         .await
     }
@@ -386,20 +378,21 @@ impl<M> Queue<M> {
     }
 }
 
-/// Lets the tasks run that are scheduled, once.
-///
-/// Unlike [`tokio::task::yield_now`], it leaves this task where other workers find it: a handler that
-/// blocks this one does not hold it up.
-async fn step_back() {
-    let mut has_stepped = false;
-    poll_fn(|cx| {
-        if mem::replace(&mut has_stepped, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
+/// The sender's steps back before one batch.
+#[derive(Default)]
+struct StepsBack {
+    first: Option<Instant>,
+    /// Those who were about to push at the last one.
+    coming: Option<usize>,
+}
+
+impl StepsBack {
+    /// Whether to step back once more, now that so many are about to push.
+    fn are_worth_it(&mut self, coming: usize) -> bool {
+        coming > 0
+            && self.coming.replace(coming).is_none_or(|before| coming < before)
+            && self.first.get_or_insert_with(Instant::now).elapsed() <= MAX_STEP_BACK
+    }
 }
 
 impl RoomTaken {
