@@ -3,12 +3,9 @@
 //! [`Call`] is shared by caller, sender and receiver; [`OpenCall`] is the caller's end of it, and
 //! the call is given up when it is dropped.
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -34,6 +31,7 @@ use crate::{
         inbox::Inbox,
         lock,
         queue::{Queue, Room},
+        wait_until,
         waits::CallInfo,
     },
 };
@@ -158,14 +156,7 @@ impl Call {
 
     /// Waits until no message may be sent any more.
     pub(super) async fn over(&self) {
-        loop {
-            let mut changed = pin!(self.inbox.changed().notified());
-            changed.as_mut().enable();
-            if !self.may_send() {
-                return;
-            }
-            changed.await;
-        }
+        wait_until(self.inbox.changed(), || !self.may_send()).await;
     }
 
     /// What is told of the call.

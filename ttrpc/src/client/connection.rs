@@ -19,7 +19,7 @@ use crate::{
     transport::{
         io, lock,
         queue::{Chunk, Queue},
-        sender,
+        sender, spawn,
         stall::Stalls,
         waits::Waits,
     },
@@ -142,10 +142,10 @@ impl Handle {
             write_error: SetOnce::new(),
             config,
         });
-        let sender = tokio::spawn(run_sender(connection.clone(), io.writer));
+        let sender = spawn(run_sender(connection.clone(), io.writer));
         let sender = sender.abort_handle();
         let ending = Ending { connection: connection.clone(), sender: sender.clone() };
-        let receiver = tokio::spawn(run_receiver(ending, io.reader)).abort_handle();
+        let receiver = spawn(run_receiver(ending, io.reader)).abort_handle();
         Arc::new(Handle { connection, tasks: [sender, receiver] })
     }
 

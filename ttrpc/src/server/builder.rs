@@ -9,6 +9,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixStream,
+    sync::Notify,
 };
 
 use super::{
@@ -97,6 +98,7 @@ impl ServerBuilder {
             inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes }),
             services: self.services,
             connections: Mutex::default(),
+            connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
             lifecycle: Lifecycle::default(),
             config,

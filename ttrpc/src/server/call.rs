@@ -6,7 +6,7 @@
 use std::{
     future::{Future, pending},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc, OnceLock,
         atomic::{
@@ -42,7 +42,7 @@ use crate::{
     transport::{
         encode::Frame,
         inbox::{self, Inbox},
-        lock,
+        lock, wait_until,
         waits::CallInfo,
     },
 };
@@ -253,14 +253,7 @@ impl Call {
 
     /// Waits until the call is cancelled.
     pub(super) async fn cancelled(&self) {
-        loop {
-            let mut changed = pin!(self.cancellation.changed.notified());
-            changed.as_mut().enable();
-            if self.is_cancelled() {
-                return;
-            }
-            changed.await;
-        }
+        wait_until(&self.cancellation.changed, || self.is_cancelled()).await;
     }
 }
 
@@ -549,7 +542,7 @@ fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
         let server = &call.connection.server;
         tokio::select! {
             biased;
-            () = server.lifecycle.limit_passed() => {}
+            () = server.lifecycle.closing() => {}
             () = sleep(server.config.cancellation_grace) => {}
         }
     })

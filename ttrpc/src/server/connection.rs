@@ -6,7 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::{AbortHandle, JoinHandle},
+    time::Instant,
+};
+use tracing::Instrument;
 
 use super::{
     Shared,
@@ -28,7 +33,7 @@ use crate::{
         encode::Frame,
         io, lock,
         queue::{Closed, Queue, Room},
-        sender,
+        sender, spawn,
         stall::Stalls,
         waits::Waits,
     },
@@ -181,10 +186,19 @@ impl Connection {
         }
     }
 
-    /// Waits until the server drains and every call of this connection is answered, answers
-    /// written.
+    /// Waits until the server closes, or drains and has nothing to say to this client any more.
     async fn drained(&self) {
-        self.server.draining().await;
+        let lifecycle = &self.server.lifecycle;
+        lifecycle.draining().await;
+        tokio::select! {
+            biased;
+            () = lifecycle.closing() => {}
+            () = self.answered() => {}
+        }
+    }
+
+    /// Waits until every call is answered, answers written.
+    async fn answered(&self) {
         loop {
             self.calls.no_calls().await;
             self.queue.flushed().await;
@@ -207,8 +221,8 @@ fn encode_failure(status: &Status) -> Vec<u8> {
     }
 }
 
-/// Serves one connection until the client goes away, the server has drained, or this is dropped.
-pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
+/// Serves one connection until the client goes away, or the server has drained or closes.
+pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let config = &server.config;
     let connection = Arc::new(Connection {
         peer: io.peer,
@@ -225,23 +239,36 @@ pub(super) async fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         accepted: Instant::now(),
         server,
     });
-    let sending = connection.clone();
-    let mut sender = tokio::spawn(async move {
-        // A client that cannot be written to has gone away; there is nobody to be told.
-        if let Err(error) = sender::run(io.writer, &sending.queue, |_, _| {}).await {
-            tracing::debug!(connection = id, "writing to the client failed: {error}");
-        }
-    });
+    let span = tracing::debug_span!("connection", id, peer = ?io.peer);
     let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-    tracing::debug!("connection accepted");
+    let sender = spawn(send(connection.clone(), io.writer));
     let ending = Ending { connection, key, sender: sender.abort_handle() };
+    spawn(receive(ending, sender, io.reader).instrument(span));
+}
+
+/// The connection's sender.
+async fn send(connection: Arc<Connection>, writer: Box<dyn AsyncWrite + Send + Unpin>) {
+    // A client that cannot be written to has gone away; there is nobody to be told.
+    if let Err(error) = sender::run(writer, &connection.queue, |_, _| {}).await {
+        tracing::debug!(connection = connection.id, "writing to the client failed: {error}");
+    }
+}
+
+/// The connection's receiver, until the connection ends.
+async fn receive(
+    ending: Ending,
+    mut sender: JoinHandle<()>,
+    reader: Box<dyn AsyncRead + Send + Unpin>,
+) {
+    tracing::debug!("connection accepted");
     let connection = &ending.connection;
     let backlog = Arc::<Backlog>::default();
-    let receiver = pin!(receiver::run(connection, &backlog, io.reader));
+    let receiver = pin!(receiver::run(connection, &backlog, reader));
     tokio::select! {
-        () = backlog.around(receiver) => {}
-        _ = &mut sender => {}
+        biased;
         () = connection.drained() => {}
+        _ = &mut sender => {}
+        () = backlog.around(receiver) => {}
     }
 }
 
@@ -256,14 +283,16 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        lock(&self.connection.server.connections).remove(self.key);
-        tracing::debug!(duration = ?self.connection.accepted.elapsed(), "connection ended");
-        self.connection.queue.close();
-        self.sender.abort();
-        let calls: Vec<_> = lock(&self.connection.table).drain().collect();
+        let Ending { connection, key, sender } = self;
+        tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
+        connection.queue.close();
+        sender.abort();
+        let calls: Vec<_> = lock(&connection.table).drain().collect();
         for call in calls {
             call.note_end(Code::Cancelled);
             call.cancel();
         }
+        lock(&connection.server.connections).remove(*key);
+        connection.server.connection_ended.notify_waiters();
     }
 }

@@ -6,7 +6,6 @@
 //! from then on until something is.
 
 use std::{
-    pin::pin,
     sync::atomic::{
         AtomicBool, AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
@@ -16,7 +15,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::transport::stall::wait_while_moving;
+use crate::transport::{stall::wait_while_moving, wait_until};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
@@ -148,14 +147,7 @@ impl Gate {
     /// Waits until no call is in flight.
     pub(super) async fn no_calls(&self) {
         let _waiting = Waiting::new(&self.waiting);
-        loop {
-            let mut left = pin!(self.left.notified());
-            left.as_mut().enable();
-            if self.load().calls == 0 {
-                return;
-            }
-            left.await;
-        }
+        wait_until(&self.left, || self.load().calls == 0).await;
     }
 }
 

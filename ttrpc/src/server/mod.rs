@@ -55,15 +55,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinSet, time::timeout};
-use tracing::Instrument;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
-    transport::{io, lock, slab::Slab},
+    transport::{io, lock, slab::Slab, wait_until},
 };
-use accept::Listeners;
+use accept::{Accepting, Listeners};
 pub use builder::ServerBuilder;
 use connection::Connection;
 pub use context::Context;
@@ -74,8 +73,8 @@ pub use routes::{
     BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
     UnaryHandler,
 };
+use shutdown::Lifecycle;
 pub use shutdown::ServerHandle;
-use shutdown::{Lifecycle, Phase};
 pub use stream::{StreamReceiver, StreamSender};
 
 /// How long a server that ends waits for its handlers' tasks to be dropped.
@@ -92,31 +91,40 @@ struct Shared {
     inboxes: Gate,
     /// Those that are open.
     connections: Mutex<Slab<Weak<Connection>>>,
+    /// Notified whenever one has ended.
+    connection_ended: Notify,
     connections_so_far: AtomicU64,
     lifecycle: Lifecycle,
 }
 
 impl Shared {
-    /// Waits until new calls are refused.
-    async fn draining(&self) {
-        self.lifecycle.wait(|phase| !matches!(phase, Phase::Running)).await;
-    }
-
     /// Starts to serve a connection, if its peer may connect.
-    fn admit(
-        self: &Arc<Self>,
-        connection: io::Connection,
-        policy: Option<&PeerPolicy>,
-        connections: &mut JoinSet<()>,
-    ) {
+    fn admit(self: &Arc<Self>, connection: io::Connection, policy: Option<&PeerPolicy>) {
         let peer = connection.peer;
         if !policy.is_none_or(|policy| policy.allows(peer)) {
             tracing::warn!(?peer, "the policy refuses a connection");
             return;
         }
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        let span = tracing::debug_span!("connection", id, ?peer);
-        connections.spawn(connection::serve(self.clone(), connection, id).instrument(span));
+        connection::serve(self.clone(), connection, id);
+    }
+
+    /// Waits until fewer connections than this are open.
+    async fn fewer_connections(&self, than: usize) {
+        wait_until(&self.connection_ended, || lock(&self.connections).len() < than).await;
+    }
+
+    /// Accepts connections for as long as there is a listener, or, without one, waits for the end of
+    /// those that were handed over.
+    async fn accept(self: &Arc<Self>, accepting: &mut Accepting, policy: Option<&PeerPolicy>) {
+        if accepting.is_empty() {
+            return self.fewer_connections(1).await;
+        }
+        loop {
+            self.fewer_connections(self.config.max_connections.max(1)).await;
+            let stream = accepting.next().await;
+            self.admit(io::Connection::from_unix(stream), policy);
+        }
     }
 
     /// What the server is doing at this moment.
@@ -138,12 +146,13 @@ impl Shared {
     }
 
     /// Lets connections answer what they have accepted until the limit, then aborts the rest.
-    async fn drain(&self, mut connections: JoinSet<()>) {
+    async fn drain(&self) {
         tokio::select! {
-            () = async { while connections.join_next().await.is_some() {} } => {}
-            () = self.lifecycle.limit_passed() => {}
+            biased;
+            () = self.fewer_connections(1) => {}
+            () = self.lifecycle.limit_passed() => self.lifecycle.close(),
         }
-        connections.shutdown().await;
+        self.fewer_connections(1).await;
         // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
         // not waited for.
         let _ = timeout(LAST_POLL, self.calls.no_calls()).await;
@@ -185,25 +194,17 @@ impl Server {
             return Ok(());
         }
         let mut accepting = listeners.start()?;
-        let mut connections = JoinSet::new();
         for connection in handed_over {
-            server.admit(connection, policy.as_ref(), &mut connections);
+            server.admit(connection, policy.as_ref());
         }
-        while !(accepting.is_empty() && connections.is_empty()) {
-            let has_place = connections.len() < server.config.max_connections.max(1);
-            tokio::select! {
-                biased;
-                () = server.draining() => break,
-                Some(_) = connections.join_next(), if !connections.is_empty() => {}
-                stream = accepting.next(), if has_place && !accepting.is_empty() => {
-                    let connection = io::Connection::from_unix(stream);
-                    server.admit(connection, policy.as_ref(), &mut connections);
-                }
-            }
+        tokio::select! {
+            biased;
+            () = server.lifecycle.draining() => {}
+            () = server.accept(&mut accepting, policy.as_ref()) => {}
         }
         // New clients are turned away, and socket files removed, before the old ones are done.
         drop(accepting);
-        server.drain(connections).await;
+        server.drain().await;
         Ok(())
     }
 

@@ -1,24 +1,23 @@
 //! The life of a server, from the first connection to the last.
 
 use std::{
-    fmt,
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
+    sync::Notify,
+    time::{Instant, timeout_at},
 };
 
 use super::Shared;
 use crate::{
     snapshot::{ServerSnapshot, ServerState, time_until},
-    transport::lock,
+    transport::{lock, wait_until},
 };
 
 /// Where a server is in its life. It only moves forward.
@@ -30,20 +29,29 @@ pub(super) enum Phase {
     Running,
     /// Accepts nothing and lets calls finish until this moment.
     Draining(Instant),
+    /// Ends the connections that are left.
+    Closing,
     /// Served no more.
     Done,
 }
 
 /// A server's phase, shared by all who act on it.
+#[derive(Debug)]
 pub(super) struct Lifecycle {
-    phase: watch::Sender<Phase>,
+    phase: Mutex<Phase>,
     /// Whether the phase is [`Phase::Running`], for those who ask often.
     is_running: AtomicBool,
+    /// Notified of every change.
+    changed: Notify,
 }
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Lifecycle { phase: watch::Sender::new(Phase::Idle), is_running: AtomicBool::new(false) }
+        Lifecycle {
+            phase: Mutex::new(Phase::Idle),
+            is_running: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
     }
 }
 
@@ -58,74 +66,78 @@ impl Lifecycle {
             Phase::Idle => ServerState::Idle,
             Phase::Running => ServerState::Serving,
             Phase::Draining(limit) => ServerState::Draining(time_until(limit)),
+            Phase::Closing => ServerState::Draining(Duration::ZERO),
             Phase::Done => ServerState::Ended,
         }
     }
 
     pub(super) fn phase(&self) -> Phase {
-        *self.phase.borrow()
+        *lock(&self.phase)
+    }
+
+    /// Moves on to the phase that follows the present one; gives back which that is.
+    fn advance(&self, next: impl FnOnce(Phase) -> Phase) -> Phase {
+        let mut guard = lock(&self.phase);
+        let phase = next(*guard);
+        *guard = phase;
+        self.is_running.store(phase == Phase::Running, SeqCst);
+        drop(guard);
+        self.changed.notify_waiters();
+        phase
     }
 
     /// Begins to run. `false` if the server was shut down before.
     pub(super) fn start(&self) -> bool {
-        self.phase.send_if_modified(|phase| {
-            let is_idle = *phase == Phase::Idle;
-            if is_idle {
-                *phase = Phase::Running;
-                self.is_running.store(true, SeqCst);
-            }
-            is_idle
-        })
+        let start = |phase| if phase == Phase::Idle { Phase::Running } else { phase };
+        self.advance(start) == Phase::Running
     }
 
     /// Begins to drain. Of two limits the earlier counts.
     fn drain(&self, limit: Instant) {
-        self.phase.send_if_modified(|phase| {
-            let next = match *phase {
-                Phase::Idle => Phase::Done,
-                Phase::Running => Phase::Draining(limit),
-                Phase::Draining(earlier) => Phase::Draining(limit.min(earlier)),
-                Phase::Done => Phase::Done,
-            };
-            self.is_running.store(false, SeqCst);
-            let is_change = next != *phase;
-            *phase = next;
-            is_change
+        self.advance(|phase| match phase {
+            Phase::Idle => Phase::Done,
+            Phase::Running => Phase::Draining(limit),
+            Phase::Draining(earlier) => Phase::Draining(limit.min(earlier)),
+            Phase::Closing | Phase::Done => phase,
         });
     }
 
+    /// Begins to end the connections that are left.
+    pub(super) fn close(&self) {
+        self.advance(|_| Phase::Closing);
+    }
+
     pub(super) fn finish(&self) {
-        self.is_running.store(false, SeqCst);
-        self.phase.send_replace(Phase::Done);
+        self.advance(|_| Phase::Done);
+    }
+
+    /// Waits until the server accepts nothing any more.
+    pub(super) async fn draining(&self) {
+        self.wait(|phase| phase > Phase::Running).await;
+    }
+
+    /// Waits until the connections that are left end.
+    pub(super) async fn closing(&self) {
+        self.wait(|phase| phase >= Phase::Closing).await;
+    }
+
+    async fn done(&self) {
+        self.wait(|phase| phase == Phase::Done).await;
     }
 
     /// Waits until the phase is such.
-    pub(super) async fn wait(&self, is_such: impl FnMut(&Phase) -> bool) {
-        let mut phase = self.phase.subscribe();
-        // The sender is part of `self` and outlives the wait.
-        let _ = phase.wait_for(is_such).await;
+    async fn wait(&self, is_such: impl Fn(Phase) -> bool) {
+        wait_until(&self.changed, || is_such(self.phase())).await;
     }
 
     /// Waits until the drain's limit has passed, which may come nearer meanwhile.
     pub(super) async fn limit_passed(&self) {
-        let mut phase = self.phase.subscribe();
-        loop {
-            let limit = match *phase.borrow_and_update() {
-                Phase::Draining(limit) => Some(limit),
-                Phase::Done => return,
-                Phase::Idle | Phase::Running => None,
-            };
-            tokio::select! {
-                () = async { sleep_until(limit.unwrap_or_else(Instant::now)).await }, if limit.is_some() => return,
-                _ = phase.changed() => {}
+        while let Phase::Draining(limit) = self.phase() {
+            let is_nearer = self.wait(|phase| phase != Phase::Draining(limit));
+            if timeout_at(limit, is_nearer).await.is_err() {
+                return;
             }
         }
-    }
-}
-
-impl fmt::Debug for Lifecycle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.phase().fmt(f)
     }
 }
 
@@ -154,7 +166,7 @@ impl ServerHandle {
     pub fn shutdown(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
         self.begin_shutdown(limit);
         let shared = self.shared.clone();
-        async move { shared.lifecycle.wait(|phase| *phase == Phase::Done).await }
+        async move { shared.lifecycle.done().await }
     }
 
     /// Begins what [`ServerHandle::shutdown`] does, and does not wait for its end.
@@ -175,7 +187,7 @@ impl ServerHandle {
     ///
     /// Cancel safe.
     pub async fn ended(&self) {
-        self.shared.lifecycle.wait(|phase| *phase == Phase::Done).await;
+        self.shared.lifecycle.done().await;
     }
 
     /// What the server, its connections and its calls are waiting for at this moment. It takes a few

@@ -34,10 +34,35 @@ pub(crate) mod slab;
 pub(crate) mod stall;
 pub(crate) mod waits;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    pin::{Pin, pin},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{sync::Notify, task::JoinHandle};
 
 /// Locks a mutex whose data stays valid if a holder panics: all critical sections of this crate
 /// change their data in one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's
+/// code for a task is compiled once for each.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+    tokio::spawn(future)
+}
+
+/// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.
+pub(crate) async fn wait_until(changed: &Notify, is_so: impl Fn() -> bool) {
+    loop {
+        let mut change = pin!(changed.notified());
+        // From here on no change is missed.
+        change.as_mut().enable();
+        if is_so() {
+            return;
+        }
+        change.await;
+    }
 }
