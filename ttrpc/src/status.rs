@@ -134,6 +134,8 @@ struct Parts {
 
 impl Status {
     /// A status with a code and a message for the peer's eyes.
+    #[cold]
+    #[inline(never)]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Status::from_parts(code as i32, message.into(), Vec::new())
     }

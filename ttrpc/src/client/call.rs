@@ -156,7 +156,7 @@ impl Call {
 
     /// Waits until no message may be sent any more.
     pub(super) async fn over(&self) {
-        wait_until(self.inbox.changed(), || !self.may_send()).await;
+        wait_until(self.inbox.changed(), &|| !self.may_send()).await;
     }
 
     /// What is told of the call.
@@ -371,7 +371,7 @@ impl<Req: Message> Opening<Req> {
         let len = self.frame(times)?.len();
         let waiting = connection.waits.enter(self.info(times), CallWait::Place);
         let is_paused = || connection.queue.is_full();
-        match connection.places.take(connection.config.stall_timeout, is_paused).await {
+        match connection.places.take(connection.config.stall_timeout, &is_paused).await {
             Ok(()) => {}
             Err(NoPlace::Closed) => return Err(connection.unavailable()),
             Err(NoPlace::Stalled) => return Err(places::stalled()),

@@ -88,10 +88,9 @@ impl Connection {
         self.places.close();
         let queued = self.queue.close();
         let table = lock(&self.table).take();
-        let sent: Vec<_> =
-            table.into_iter().flat_map(|mut t| t.drain().collect::<Vec<_>>()).collect();
+        let sent = table.into_iter().flat_map(ClientTable::into_handles);
         let queued = queued.into_iter().flat_map(Chunk::into_tags).map(|tag| tag.call);
-        for call in sent.into_iter().chain(queued) {
+        for call in sent.chain(queued) {
             call.end(Err(self.unavailable()));
         }
     }

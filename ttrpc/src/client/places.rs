@@ -11,7 +11,10 @@ use std::{
 
 use tokio::sync::{Semaphore, TryAcquireError};
 
-use crate::{Status, transport::stall::stands_still};
+use crate::{
+    Status,
+    transport::stall::{Ask, stands_still},
+};
 
 /// The places of one connection.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ impl Places {
     pub(super) async fn take(
         &self,
         stall_timeout: Duration,
-        is_paused: impl Fn() -> bool,
+        is_paused: Ask<'_, bool>,
     ) -> Result<(), NoPlace> {
         if self.try_take()? {
             return Ok(());
@@ -78,7 +81,7 @@ impl Places {
                 }
                 Err(_) => Err(NoPlace::Closed),
             },
-            () = stands_still(stall_timeout, ended, is_paused) => {
+            () = stands_still(stall_timeout, &ended, is_paused) => {
                 self.stood_still_at.store(ended().wrapping_add(1), Relaxed);
                 Err(NoPlace::Stalled)
             }
@@ -115,12 +118,12 @@ mod tests {
         let places = Places::new(1);
         assert!(places.try_take().unwrap());
         let start = Instant::now();
-        assert!(matches!(places.take(SECOND, || false).await, Err(NoPlace::Stalled)));
+        assert!(matches!(places.take(SECOND, &|| false).await, Err(NoPlace::Stalled)));
         assert_eq!(start.elapsed(), SECOND);
-        assert!(matches!(places.take(SECOND, || false).await, Err(NoPlace::Stalled)));
+        assert!(matches!(places.take(SECOND, &|| false).await, Err(NoPlace::Stalled)));
         assert_eq!(start.elapsed(), SECOND, "refused at once until a call ends");
         places.leave();
-        assert!(places.take(SECOND, || false).await.is_ok());
+        assert!(places.take(SECOND, &|| false).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -133,13 +136,13 @@ mod tests {
             for _ in 0..100 {
                 tokio::time::sleep(SECOND / 2).await;
                 places.leave();
-                places.take(SECOND, || false).await.unwrap();
+                places.take(SECOND, &|| false).await.unwrap();
                 turns += 1;
             }
         };
         let patient = async {
             for _ in 0..3 {
-                places.take(SECOND, || false).await.unwrap();
+                places.take(SECOND, &|| false).await.unwrap();
                 places.leave();
             }
         };

@@ -181,7 +181,7 @@ async fn deliver_in_time(
     let _held_up = connection.waits.hold_up(ReceiverWait::Stream(stream_id));
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let (stalls, stall_timeout) = (&connection.stalls, connection.config.stall_timeout);
-    if call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, || false).await {
+    if call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, &|| false).await {
         return deliver(connection, call, decoder);
     }
     lock(&connection.table).as_mut().map(|table| table.remove(stream_id));

@@ -5,7 +5,7 @@
 //! decides; what it stores per stream (`T`) is the driver's handle, given back with each event.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{HashMap, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
 };
 
@@ -126,9 +126,9 @@ impl<T: Clone> ClientTable<T> {
         self.streams.values().map(|(_, handle)| handle)
     }
 
-    /// Ends all streams.
-    pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.streams.drain().map(|(_, (_, handle))| handle)
+    /// Ends all streams: the handles of those that had not ended.
+    pub fn into_handles(self) -> impl Iterator<Item = T> {
+        self.streams.into_values().map(|(_, handle)| handle)
     }
 
     /// Streams that have not ended.
@@ -149,7 +149,7 @@ pub struct ServerTable<T> {
     last_id: u32,
     streams: StreamMap<T>,
     /// Ids of streams that the server ended while the client's side was open, rising.
-    ended_early: VecDeque<u32>,
+    ended_early: Vec<u32>,
 }
 
 /// What a server does with a frame.
@@ -168,7 +168,7 @@ pub enum ServerEvent<T> {
 
 impl<T> Default for ServerTable<T> {
     fn default() -> Self {
-        ServerTable { last_id: 0, streams: StreamMap::default(), ended_early: VecDeque::new() }
+        ServerTable { last_id: 0, streams: StreamMap::default(), ended_early: Vec::new() }
     }
 }
 
@@ -244,7 +244,7 @@ impl<T: Clone> ServerTable<T> {
 
     fn note_ended_early(&mut self, id: u32) {
         if self.ended_early.len() == MAX_ENDED_EARLY {
-            self.ended_early.pop_front();
+            self.ended_early.remove(0);
         }
         let index = self.ended_early.partition_point(|&other| other < id);
         self.ended_early.insert(index, id);
@@ -255,10 +255,9 @@ impl<T: Clone> ServerTable<T> {
         self.streams.values().map(|(_, handle)| handle)
     }
 
-    /// Ends all streams.
-    pub fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.ended_early.clear();
-        self.streams.drain().map(|(_, (_, handle))| handle)
+    /// Ends all streams: the handles of those that had not ended.
+    pub fn into_handles(self) -> impl Iterator<Item = T> {
+        self.streams.into_values().map(|(_, handle)| handle)
     }
 
     /// Streams that have not ended.

@@ -26,14 +26,11 @@ impl Listeners {
     /// # Errors
     /// [`Error::Listener`].
     pub(super) fn start(self) -> Result<Accepting, Error> {
-        let start = |bound: BoundListener| -> io::Result<Listener> {
-            let (listener, file) = bound.into_parts();
-            listener.set_nonblocking(true)?;
-            let listener = UnixListener::from_std(listener)?;
-            Ok(Listener { listener, _file: file })
-        };
-        let listeners: io::Result<Vec<_>> = self.0.into_iter().map(start).collect();
-        Ok(Accepting { listeners: listeners.map_err(Error::Listener)?, next: 0 })
+        let mut listeners = Vec::new();
+        for bound in self.0 {
+            listeners.push(Listener::start(bound).map_err(Error::Listener)?);
+        }
+        Ok(Accepting { listeners, next: 0 })
     }
 }
 
@@ -42,6 +39,14 @@ struct Listener {
     /// Dropped before the listener, as in [`BoundListener`].
     _file: Option<SocketFile>,
     listener: UnixListener,
+}
+
+impl Listener {
+    fn start(bound: BoundListener) -> io::Result<Self> {
+        let (listener, file) = bound.into_parts();
+        listener.set_nonblocking(true)?;
+        Ok(Listener { listener: UnixListener::from_std(listener)?, _file: file })
+    }
 }
 
 /// Listeners that accept.

@@ -158,41 +158,32 @@ impl Call {
     /// Ends the call with its reply: at once, or in what is given back.
     ///
     /// That is boxed, so that the futures of calls are small: a full queue is the exception.
-    pub(super) fn respond<M: Message + 'static>(
+    pub(super) fn respond<M: Message>(
         self: &Arc<Self>,
         result: Result<M, Status>,
     ) -> Option<BoxFuture<'static, ()>> {
         if !self.claim_end(code_of(&result)) {
             return None;
         }
-        // Encoding runs code of the program's, which may panic.
+        // Encoding the reply, and dropping it, runs code of the program's, which may panic.
         self.is_replying.store(true, Relaxed);
-        let is_sent = match &result {
-            Ok(reply) => {
-                let frame = self.response(ResponseParts(reply));
-                frame.is_ok_and(|frame| self.connection.try_send(&frame))
-            }
-            Err(_) => false,
-        };
-        if is_sent {
-            self.is_replying.store(false, Relaxed);
-            return None;
+        let last_frame = result.and_then(|reply| {
+            let frame = self.response(ResponseParts(&reply))?;
+            let is_sent = self.connection.try_send(&frame);
+            // Dropping it must not be answered as well.
+            self.is_replying.store(!is_sent, Relaxed);
+            Ok((!is_sent).then(|| frame.to_vec()))
+        });
+        self.is_replying.store(false, Relaxed);
+        match last_frame {
+            Ok(None) => None,
+            Ok(Some(frame)) => Some(Box::pin(self.clone().send_in_turn(frame))),
+            Err(status) => Some(Box::pin(fail(self.clone(), status))),
         }
-        let call = self.clone();
-        Some(Box::pin(async move { call.respond_in_turn(result).await }))
     }
 
-    /// Sends the reply, which waits for room, or the failure.
-    async fn respond_in_turn<M: Message>(&self, result: Result<M, Status>) {
-        let reply = match &result {
-            Ok(reply) => self.response(ResponseParts(reply)),
-            Err(status) => Err(status.clone()),
-        };
-        match reply {
-            Ok(frame) => self.connection.send(&frame, Some(self)).await,
-            Err(status) => self.send_status(&status).await,
-        }
-        self.is_replying.store(false, Relaxed);
+    async fn send_in_turn(self: Arc<Self>, frame: Vec<u8>) {
+        self.connection.send(frame, Some(&self)).await;
     }
 
     /// Ends a stream of replies.
@@ -203,7 +194,8 @@ impl Call {
         match result {
             Ok(()) => {
                 let end = Frame::new(FrameType::Data, Flags::END, self.stream_id, &[][..]);
-                self.connection.send(&end.expect("no data fits into any frame"), Some(self)).await;
+                let end = end.expect("no data fits into any frame").to_vec();
+                self.connection.send(end, Some(self)).await;
             }
             Err(status) => self.send_status(&status).await,
         }
@@ -215,6 +207,14 @@ impl Call {
 
     fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
         Frame::new(FrameType::Response, Flags::NONE, self.stream_id, data)
+    }
+
+    /// Ends the call of a handler that panicked, perhaps while its reply was encoded.
+    fn fail_after_panic(self: &Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        tracing::warn!(service = self.service, method = self.method, "a handler panicked");
+        let status = Status::internal("the handler panicked");
+        let is_unanswered = self.claim_end(status.code()) || self.is_replying.load(Relaxed);
+        is_unanswered.then(|| beside(fail(self.clone(), status)))
     }
 
     /// Tells whoever the handler has handed its stream of requests on to that nothing more comes.
@@ -253,7 +253,7 @@ impl Call {
 
     /// Waits until the call is cancelled.
     pub(super) async fn cancelled(&self) {
-        wait_until(&self.cancellation.changed, || self.is_cancelled()).await;
+        wait_until(&self.cancellation.changed, &|| self.is_cancelled()).await;
     }
 }
 
@@ -450,15 +450,15 @@ impl Course {
             let grace = || call.cancellation.token.get().map(|_| grace(call.clone()));
             self.phase = match outcome {
                 Outcome::Finished => return Poll::Ready(()),
-                Outcome::Panicked => Phase::Ending(Ending {
-                    last_frame: Some(beside(fail_after_panic(call.clone()))),
-                    grace: None,
-                }),
+                Outcome::Panicked => {
+                    Phase::Ending(Ending { last_frame: call.fail_after_panic(), grace: None })
+                }
                 Outcome::Cancelled => Phase::Ending(Ending { last_frame: None, grace: grace() }),
                 Outcome::DeadlinePassed if call.claim_end(Code::DeadlineExceeded) => {
                     call.cancel();
+                    let status = Status::deadline_exceeded("the call's deadline passed");
                     Phase::Ending(Ending {
-                        last_frame: Some(beside(send_too_late(call.clone()))),
+                        last_frame: Some(beside(fail(call.clone(), status))),
                         grace: grace(),
                     })
                 }
@@ -548,16 +548,7 @@ fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
     })
 }
 
-async fn send_too_late(call: Arc<Call>) {
-    let status = Status::new(Code::DeadlineExceeded, "the call's deadline passed");
+/// Says that the call has failed, to whom it was left to say so.
+async fn fail(call: Arc<Call>, status: Status) {
     call.send_status(&status).await;
-}
-
-/// Ends the call of a handler that panicked, perhaps while its reply was encoded.
-async fn fail_after_panic(call: Arc<Call>) {
-    tracing::warn!(service = call.service, method = call.method, "a handler panicked");
-    let status = Status::internal("the handler panicked");
-    if call.claim_end(status.code()) || call.is_replying.swap(false, Relaxed) {
-        call.send_status(&status).await;
-    }
 }

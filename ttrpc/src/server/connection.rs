@@ -1,6 +1,7 @@
 //! A server's connection: what its receiver, its sender and its handlers share, and its life.
 
 use std::{
+    mem,
     pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
@@ -32,7 +33,7 @@ use crate::{
     transport::{
         encode::Frame,
         io, lock,
-        queue::{Closed, Queue, Room},
+        queue::{Closed, FrameBytes, Queue, Room},
         sender, spawn,
         stall::Stalls,
         waits::Waits,
@@ -64,15 +65,13 @@ pub(super) struct Connection {
 impl Connection {
     /// Queues the last frame of a call, or a refusal of the receiver's, waiting for room. A connection
     /// that has ended drops it.
-    pub(super) async fn send<D: FrameData>(&self, frame: &Frame<D>, call: Option<&Call>) {
-        if !self.try_send(frame)
-            && let Ok(room) = self.reserve(frame.len(), call).await
-        {
-            frame.encode(|bytes| room.push(bytes, None, || true));
+    pub(super) async fn send(&self, frame: Vec<u8>, call: Option<&Call>) {
+        if let Ok(room) = self.reserve(frame.len(), call).await {
+            room.push(FrameBytes::Large(frame), None, || true);
         }
     }
 
-    /// Does the same if there is room now. `false` if there is none.
+    /// Queues a frame if there is room now. `false` if there is none.
     pub(super) fn try_send<D: FrameData>(&self, frame: &Frame<D>) -> bool {
         match self.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
@@ -90,6 +89,9 @@ impl Connection {
         len: usize,
         call: Option<&Call>,
     ) -> Result<Room<'_, ()>, Closed> {
+        if let Some(room) = self.queue.try_reserve(len)? {
+            return Ok(room);
+        }
         let _waiting = call.map(|call| self.waits.enter(call.info(), CallWait::Room));
         let _held_up = call.is_none().then(|| self.waits.hold_up(ReceiverWait::Room));
         self.queue.reserve(len).await
@@ -105,7 +107,7 @@ impl Connection {
             ));
         }
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
-        self.send(&frame.expect("it is short enough"), call).await;
+        self.send(frame.expect("it is short enough").to_vec(), call).await;
     }
 
     /// Lets a call in, at the connection's gate and at the server's. The only call of a connection
@@ -144,7 +146,7 @@ impl Connection {
             return true;
         }
         let _held_up = self.waits.hold_up(ReceiverWait::Admission);
-        gate.enter(load, self.stall_timeout(), || self.queue.is_full()).await
+        gate.enter(load, self.stall_timeout(), &|| self.queue.is_full()).await
     }
 
     /// Counts a message that came with its Request, which has been let in.
@@ -287,8 +289,8 @@ impl Drop for Ending {
         tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
         connection.queue.close();
         sender.abort();
-        let calls: Vec<_> = lock(&connection.table).drain().collect();
-        for call in calls {
+        let table = mem::take(&mut *lock(&connection.table));
+        for call in table.into_handles() {
             call.note_end(Code::Cancelled);
             call.cancel();
         }

@@ -15,7 +15,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::transport::{stall::wait_while_moving, wait_until};
+use crate::transport::{
+    stall::{Ask, wait_while_moving},
+    wait_until,
+};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +109,7 @@ impl Gate {
         &self,
         load: Load,
         stall_timeout: Duration,
-        is_paused: impl Fn() -> bool,
+        is_paused: Ask<'_, bool>,
     ) -> bool {
         if self.try_enter(load) {
             return true;
@@ -117,7 +120,7 @@ impl Gate {
         let _waiting = Waiting::new(&self.waiting);
         let attempt = || self.try_enter(load);
         let left = &self.left;
-        let entered = wait_while_moving(left, stall_timeout, attempt, || 0, is_paused).await;
+        let entered = wait_while_moving(left, stall_timeout, &attempt, &|| 0, is_paused).await;
         if !entered {
             self.is_stalled.store(true, Relaxed);
         }
@@ -147,7 +150,7 @@ impl Gate {
     /// Waits until no call is in flight.
     pub(super) async fn no_calls(&self) {
         let _waiting = Waiting::new(&self.waiting);
-        wait_until(&self.left, || self.load().calls == 0).await;
+        wait_until(&self.left, &|| self.load().calls == 0).await;
     }
 }
 
@@ -184,7 +187,7 @@ mod tests {
         let gate = Gate::new(Load { calls: 1, bytes: 100 });
         assert!(gate.try_enter(CALL));
         let second = Duration::from_secs(1);
-        let waiting = gate.enter(CALL, second, || false);
+        let waiting = gate.enter(CALL, second, &|| false);
         let leaving = async {
             tokio::time::sleep(second / 2).await;
             gate.leave(CALL);
@@ -193,18 +196,18 @@ mod tests {
         assert!(entered);
 
         let start = tokio::time::Instant::now();
-        assert!(!gate.enter(CALL, second, || false).await);
+        assert!(!gate.enter(CALL, second, &|| false).await);
         assert_eq!(start.elapsed(), second);
-        assert!(!gate.enter(CALL, second, || false).await);
+        assert!(!gate.enter(CALL, second, &|| false).await);
         assert_eq!(start.elapsed(), second, "refused at once until something moves");
         gate.leave(CALL);
-        assert!(gate.enter(CALL, second, || false).await);
+        assert!(gate.enter(CALL, second, &|| false).await);
 
         let leaving = async {
             tokio::time::sleep(second / 2).await;
             gate.leave(CALL);
         };
-        let (entered, ()) = tokio::join!(gate.enter(CALL, second, || false), leaving);
+        let (entered, ()) = tokio::join!(gate.enter(CALL, second, &|| false), leaving);
         assert!(entered, "it waits again now that something has moved");
     }
 }

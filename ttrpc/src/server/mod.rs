@@ -111,7 +111,7 @@ impl Shared {
 
     /// Waits until fewer connections than this are open.
     async fn fewer_connections(&self, than: usize) {
-        wait_until(&self.connection_ended, || lock(&self.connections).len() < than).await;
+        wait_until(&self.connection_ended, &|| lock(&self.connections).len() < than).await;
     }
 
     /// Accepts connections for as long as there is a listener, or, without one, waits for the end of

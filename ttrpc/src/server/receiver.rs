@@ -220,7 +220,7 @@ async fn push(
     let inbox = call.inbox();
     if !inbox.has_room(bytes, limits) {
         let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
-        if !inbox.wait_for_room(bytes, limits, stalls, stall_timeout, is_paused).await {
+        if !inbox.wait_for_room(bytes, limits, stalls, stall_timeout, &is_paused).await {
             tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
             return Err(Status::resource_exhausted(
                 "the stream's inbox is full and its handler takes nothing",

@@ -113,28 +113,23 @@ impl Lifecycle {
 
     /// Waits until the server accepts nothing any more.
     pub(super) async fn draining(&self) {
-        self.wait(|phase| phase > Phase::Running).await;
+        wait_until(&self.changed, &|| self.phase() > Phase::Running).await;
     }
 
     /// Waits until the connections that are left end.
     pub(super) async fn closing(&self) {
-        self.wait(|phase| phase >= Phase::Closing).await;
+        wait_until(&self.changed, &|| self.phase() >= Phase::Closing).await;
     }
 
     async fn done(&self) {
-        self.wait(|phase| phase == Phase::Done).await;
-    }
-
-    /// Waits until the phase is such.
-    async fn wait(&self, is_such: impl Fn(Phase) -> bool) {
-        wait_until(&self.changed, || is_such(self.phase())).await;
+        wait_until(&self.changed, &|| self.phase() == Phase::Done).await;
     }
 
     /// Waits until the drain's limit has passed, which may come nearer meanwhile.
     pub(super) async fn limit_passed(&self) {
         while let Phase::Draining(limit) = self.phase() {
-            let is_nearer = self.wait(|phase| phase != Phase::Draining(limit));
-            if timeout_at(limit, is_nearer).await.is_err() {
+            let is_another = || self.phase() != Phase::Draining(limit);
+            if timeout_at(limit, wait_until(&self.changed, &is_another)).await.is_err() {
                 return;
             }
         }

@@ -40,8 +40,9 @@ impl Address {
     /// [`Error::Address`] for another scheme, an empty or too long name.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let fail = |reason| Error::Address { address: text.to_owned(), reason };
-        let name = match text.split_once("://") {
-            Some(("unix", name)) => name,
+        let scheme = text.split_once(':').filter(|(_, rest)| rest.starts_with("//"));
+        let name = match scheme {
+            Some(("unix", rest)) => &rest["//".len()..],
             Some(_) => return Err(fail("only `unix://` addresses and paths are supported")),
             None => text,
         };

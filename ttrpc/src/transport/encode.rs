@@ -54,10 +54,15 @@ impl<D: FrameData> Frame<D> {
         if len <= STACK_FRAME_LEN {
             return self.encode_on_stack::<STACK_FRAME_LEN, _>(hand_on);
         }
-        let mut bytes = Vec::with_capacity(len);
+        hand_on(FrameBytes::Large(self.to_vec()))
+    }
+
+    /// Encodes the frame into a buffer of its own.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
         bytes.extend_from_slice(&self.header.to_bytes());
         self.data.encode(&mut bytes);
-        hand_on(FrameBytes::Large(bytes))
+        bytes
     }
 
     fn encode_on_stack<const N: usize, R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {

@@ -23,7 +23,10 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::{sync::Notify, task::coop::poll_proceed};
 
-use super::{lock, stall::Stalls};
+use super::{
+    lock,
+    stall::{Ask, Stalls},
+};
 use crate::{Status, proto::payload::Payload};
 
 /// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
@@ -182,7 +185,7 @@ impl Inbox {
         limits: InboxLimits,
         stalls: &Stalls,
         stall_timeout: Duration,
-        is_paused: impl Fn() -> bool,
+        is_paused: Ask<'_, bool>,
     ) -> bool {
         if stalls.stood_still_since(self.moved_at.load(Relaxed)) {
             return false;
@@ -194,7 +197,7 @@ impl Inbox {
             self.has_room(bytes, limits)
         };
         let moves = || self.fill.load(SeqCst);
-        let room = stalls.wait(self.changed(), stall_timeout, has_room, moves, is_paused).await;
+        let room = stalls.wait(self.changed(), stall_timeout, &has_room, &moves, is_paused).await;
         self.notify_at.store(0, SeqCst);
         room
     }
@@ -554,7 +557,7 @@ mod tests {
         }
         assert_eq!(inbox.fill().0, Fill { messages: 100, bytes: 1000 });
         {
-            let mut room = pin!(inbox.wait_for_room(500, LIMITS, &stalls, SECOND, || false));
+            let mut room = pin!(inbox.wait_for_room(500, LIMITS, &stalls, SECOND, &|| false));
             for _ in 0..50 {
                 let waited = tokio::time::timeout(SECOND * 9 / 10, room.as_mut()).await;
                 assert!(waited.is_err(), "there is no room yet");
@@ -563,7 +566,7 @@ mod tests {
             assert!(room.await);
         }
         assert!(push(&inbox, &[1; 500], &stalls));
-        assert!(!inbox.wait_for_room(10, LIMITS, &stalls, SECOND, || false).await);
+        assert!(!inbox.wait_for_room(10, LIMITS, &stalls, SECOND, &|| false).await);
     }
 
     #[tokio::test(start_paused = true)]
@@ -573,7 +576,7 @@ mod tests {
             push(&inbox, &[1], &stalls);
         }
         let start = tokio::time::Instant::now();
-        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, || false);
+        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, &|| false);
         let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &stalls));
         assert!(room && start.elapsed() < SECOND);
     }
@@ -590,7 +593,7 @@ mod tests {
                 take(&inbox, &mut batch, &stalls).await;
             }
         };
-        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, || false);
+        let room = inbox.wait_for_room(1, LIMITS, &stalls, SECOND, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
@@ -609,7 +612,7 @@ mod tests {
                 take(&inbox, &mut batch, &stalls).await;
             }
         };
-        let room = inbox.wait_for_room(2000, LIMITS, &stalls, SECOND, || false);
+        let room = inbox.wait_for_room(2000, LIMITS, &stalls, SECOND, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
@@ -623,11 +626,11 @@ mod tests {
                 push(inbox, &[1; 500], &stalls);
             }
         }
-        let wait = still.wait_for_room(500, LIMITS, &stalls, SECOND, || false);
+        let wait = still.wait_for_room(500, LIMITS, &stalls, SECOND, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &stalls));
         assert!(!room);
         push(&moving, &[1; 500], &stalls);
-        let wait = moving.wait_for_room(500, LIMITS, &stalls, SECOND, || false);
+        let wait = moving.wait_for_room(500, LIMITS, &stalls, SECOND, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &stalls));
         assert!(room);
     }

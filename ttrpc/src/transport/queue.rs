@@ -369,7 +369,7 @@ impl<M> Queue<M> {
         self.note_blocked(false);
         let mut state = lock(&self.state);
         state.is_closed = true;
-        let wakers: Vec<_> = state.idle_waiters.drain(..).collect();
+        let wakers = mem::take(&mut state.idle_waiters);
         let sender = state.sender.take();
         let chunks = mem::take(&mut state.chunks);
         drop(state);

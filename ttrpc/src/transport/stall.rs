@@ -21,6 +21,9 @@ use tokio::{
 /// chance of the others to move.
 const PARTS: u32 = 4;
 
+/// What those who wait ask now and then.
+pub(crate) type Ask<'a, T> = &'a (dyn Fn() -> T + Sync);
+
 /// Repeats `attempt` after every notification of `progress`, and a few times in between, until it
 /// succeeds (`true`) or there was no progress for `stall_timeout` (`false`). Progress is also when
 /// `moves` changes, for those who do not notify of every step. Time during which `is_paused` holds
@@ -28,9 +31,9 @@ const PARTS: u32 = 4;
 pub(crate) async fn wait_while_moving(
     progress: &Notify,
     stall_timeout: Duration,
-    attempt: impl Fn() -> bool,
-    moves: impl Fn() -> u64,
-    is_paused: impl Fn() -> bool,
+    attempt: Ask<'_, bool>,
+    moves: Ask<'_, u64>,
+    is_paused: Ask<'_, bool>,
 ) -> bool {
     let mut idle_parts = 0;
     let mut seen = moves();
@@ -55,8 +58,8 @@ pub(crate) async fn wait_while_moving(
 /// For those who wait in a queue of their own and must not be woken by every step.
 pub(crate) async fn stands_still(
     stall_timeout: Duration,
-    count: impl Fn() -> usize,
-    is_paused: impl Fn() -> bool,
+    count: Ask<'_, usize>,
+    is_paused: Ask<'_, bool>,
 ) {
     let mut seen = count();
     let mut idle_parts = 0;
@@ -97,9 +100,9 @@ impl Stalls {
         &self,
         progress: &Notify,
         stall_timeout: Duration,
-        attempt: impl Fn() -> bool,
-        moves: impl Fn() -> u64,
-        is_paused: impl Fn() -> bool,
+        attempt: Ask<'_, bool>,
+        moves: Ask<'_, u64>,
+        is_paused: Ask<'_, bool>,
     ) -> bool {
         let number = self.waits.fetch_add(1, Relaxed) + 1;
         let is_done = wait_while_moving(progress, stall_timeout, attempt, moves, is_paused).await;
