@@ -21,8 +21,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::call::BoxFuture;
-use crate::transport::lock;
+use crate::transport::{BoxFuture, lock};
 
 /// Calls that are held back before the clock is looked at.
 const CALLS_PER_LOOK: usize = 32;

@@ -40,15 +40,13 @@ use crate::{
     },
     snapshot::{CallSnapshot, CallWait},
     transport::{
+        BoxFuture,
         encode::Frame,
         inbox::{self, Inbox},
         lock, wait_until,
         waits::CallInfo,
     },
 };
-
-/// A handler's future.
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One call, shared by its handler, its task and the connection's receiver.
 #[derive(Debug)]

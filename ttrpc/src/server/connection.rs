@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::enter_call`].
+/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::is_let_in`].
 const SHORT_REQUEST: usize = 4 << 10;
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -110,34 +110,37 @@ impl Connection {
         self.send(frame.expect("it is short enough").to_vec(), call).await;
     }
 
-    /// Lets a call in, at the connection's gate and at the server's. The only call of a connection
-    /// passes the server's gate even when others have filled it, if its Request is short: a few
-    /// clients that hold every place do not shut the others out.
+    /// Lets a call in as [`Connection::enter_call`] does, if it need not wait.
+    pub(super) fn try_enter_call(&self, load: Load) -> bool {
+        let (own, all) = (&self.calls, &self.server.calls);
+        own.try_enter(load) && (self.is_let_in(load) || or_leave(own, load, all.try_enter(load)))
+    }
+
+    /// Lets a call in, at the connection's gate and at the server's, waiting for others to leave.
     pub(super) async fn enter_call(&self, load: Load) -> bool {
-        if !self.pass(&self.calls, load).await {
-            return false;
-        }
-        if load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1 {
+        let (own, all) = (&self.calls, &self.server.calls);
+        self.pass(own, load).await
+            && (self.is_let_in(load) || or_leave(own, load, self.pass(all, load).await))
+    }
+
+    /// The only call of a connection passes the server's gate even when others have filled it, if its
+    /// Request is short: a few clients that hold every place do not shut the others out.
+    fn is_let_in(&self, load: Load) -> bool {
+        let is_let_in = load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1;
+        if is_let_in {
             self.server.calls.force(load);
-            return true;
         }
-        self.pass_or_leave(&self.calls, &self.server.calls, load).await
+        is_let_in
     }
 
     /// Lets a message into an inbox, at the connection's gate and at the server's.
     pub(super) async fn enter_inbox(&self, bytes: usize) -> bool {
         let load = Load { calls: 0, bytes };
-        self.pass(&self.inboxes, load).await
-            && self.pass_or_leave(&self.inboxes, &self.server.inboxes, load).await
-    }
-
-    /// Passes the server's gate, or leaves the connection's again.
-    async fn pass_or_leave(&self, own: &Gate, all: &Gate, load: Load) -> bool {
-        let has_passed = self.pass(all, load).await;
-        if !has_passed {
-            own.leave(load);
-        }
-        has_passed
+        let (own, all) = (&self.inboxes, &self.server.inboxes);
+        let has_entered = own.try_enter(load) && or_leave(own, load, all.try_enter(load));
+        let waiting =
+            async { self.pass(own, load).await && or_leave(own, load, self.pass(all, load).await) };
+        has_entered || Box::pin(waiting).await
     }
 
     /// Time during which the client does not read what it is sent does not count against handlers.
@@ -190,13 +193,15 @@ impl Connection {
 
     /// Waits until the server closes, or drains and has nothing to say to this client any more.
     async fn drained(&self) {
-        let lifecycle = &self.server.lifecycle;
-        lifecycle.draining().await;
-        tokio::select! {
-            biased;
-            () = lifecycle.closing() => {}
-            () = self.answered() => {}
-        }
+        self.server.lifecycle.draining().await;
+        Box::pin(async {
+            tokio::select! {
+                biased;
+                () = self.server.lifecycle.closing() => {}
+                () = self.answered() => {}
+            }
+        })
+        .await;
     }
 
     /// Waits until every call is answered, answers written.
@@ -210,6 +215,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// What the server's gate has not let in leaves the connection's as well.
+fn or_leave(own: &Gate, load: Load, has_entered: bool) -> bool {
+    if !has_entered {
+        own.leave(load);
+    }
+    has_entered
 }
 
 /// The data of a Response that carries a failure. One of code 0 would be a success.
@@ -257,6 +270,9 @@ async fn send(connection: Arc<Connection>, writer: Box<dyn AsyncWrite + Send + U
 }
 
 /// The connection's receiver, until the connection ends.
+///
+/// A task is as large as the largest thing that it may ever wait for. So that an idle connection is
+/// small, everything but the wait for the socket is boxed, when it has to be waited for.
 async fn receive(
     ending: Ending,
     mut sender: JoinHandle<()>,

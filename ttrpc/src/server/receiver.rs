@@ -20,7 +20,6 @@ use crate::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::Request,
-        payload::Payload,
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
@@ -51,7 +50,7 @@ pub(super) async fn run(
             Decoded::Oversized(header) => (header.stream_id, receive_oversized(connection, header)),
         };
         if let Some(status) = failure {
-            connection.send_status(stream_id, &status, None).await;
+            Box::pin(connection.send_status(stream_id, &status, None)).await;
         }
     }
 }
@@ -61,7 +60,7 @@ pub(super) async fn run(
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     if connection.queue.is_full() {
         let _held_up = connection.waits.hold_up(ReceiverWait::Room);
-        return connection.queue.has_room().await;
+        return Box::pin(connection.queue.has_room()).await;
     }
     Ok(())
 }
@@ -109,9 +108,10 @@ async fn open<R: AsyncRead + Unpin>(
 ) -> Result<(), Status> {
     let arrived = reader.read_at();
     let decoder = reader.decoder();
-    let long_data = decoder.take_long_data();
-    let data = decoder.payload(&long_data);
-    let opened = try_open(connection, backlog, header, data, arrived).await;
+    let opened = match admit(connection, header, decoder).await {
+        Ok(admission) => start(admission, connection, backlog, header, decoder, arrived),
+        Err(status) => Err(status),
+    };
     if let Err(status) = &opened {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
@@ -119,34 +119,42 @@ async fn open<R: AsyncRead + Unpin>(
     opened
 }
 
-async fn try_open(
+/// Lets the call in, waiting for others to leave if it must. What cannot be called does not wait.
+async fn admit<'a>(
+    connection: &'a Connection,
+    header: Header,
+    decoder: &Decoder,
+) -> Result<Admission<'a>, Status> {
+    let load = Load { calls: 1, bytes: decoder.data().len() };
+    if !connection.try_enter_call(load) {
+        parse(connection, header, decoder.data())?;
+        if !Box::pin(connection.enter_call(load)).await {
+            return Err(Status::resource_exhausted(
+                "too many calls are in flight and none of them ends",
+            ));
+        }
+    }
+    Ok(Admission { connection, load })
+}
+
+/// Has the handler begin.
+fn start(
+    admission: Admission<'_>,
     connection: &Arc<Connection>,
     backlog: &Arc<Backlog>,
     header: Header,
-    data: Payload<'_>,
+    decoder: &mut Decoder,
     arrived: Instant,
 ) -> Result<(), Status> {
-    let server = &connection.server;
-    if !server.lifecycle.is_running() {
-        return Err(Status::unavailable("the server is shutting down"));
-    }
-    let request = Request::decode(data.bytes())
-        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
-    let (service, method) = server.services.find(request.service, request.method)?;
-    check_flags(method, request.service, header.flags)?;
+    let long_data = decoder.take_long_data();
+    let data = decoder.payload(&long_data);
+    let (request, service, method) = parse(connection, header, data.bytes())?;
     let timeout = match request.timeout_nano {
         0 => None,
         nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
     };
-    // The time that the call waits to be admitted is part of its time.
+    // The time that the call has waited to be admitted is part of its time.
     let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
-    let load = Load { calls: 1, bytes: data.bytes().len() };
-    if !connection.enter_call(load).await {
-        return Err(Status::resource_exhausted(
-            "too many calls are in flight and none of them ends",
-        ));
-    }
-    let admission = Admission { connection, load };
     if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(too_late());
     }
@@ -162,6 +170,23 @@ async fn try_open(
     let call = Arc::new(Call::new(connection.clone(), head, method.kind));
     let admitted = Admitted { call, admission, flags: header.flags, backlog };
     (method.start)(admitted, data.part(request.payload))
+}
+
+/// Reads a Request, and finds the service and the method that it calls.
+fn parse<'a>(
+    connection: &'a Connection,
+    header: Header,
+    data: &'a [u8],
+) -> Result<(Request<'a>, &'static str, &'a Method), Status> {
+    let server = &connection.server;
+    if !server.lifecycle.is_running() {
+        return Err(Status::unavailable("the server is shutting down"));
+    }
+    let request = Request::decode(data)
+        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
+    let (service, method) = server.services.find(request.service, request.method)?;
+    check_flags(method, request.service, header.flags)?;
+    Ok((request, service, method))
 }
 
 fn too_late() -> Status {
@@ -210,33 +235,44 @@ async fn push(
     call: &Arc<Call>,
     decoder: &mut Decoder,
 ) -> Result<(), Status> {
-    let config = &connection.server.config;
-    let limits = InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes);
-    let long_data = decoder.take_long_data();
-    let message = decoder.payload(&long_data);
-    let bytes = message.bytes().len();
-    let (stalls, stall_timeout) = (&connection.stalls, connection.stall_timeout());
-    let is_paused = || connection.queue.is_full();
-    let inbox = call.inbox();
-    if !inbox.has_room(bytes, limits) {
-        let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
-        if !inbox.wait_for_room(bytes, limits, stalls, stall_timeout, &is_paused).await {
-            tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
-            return Err(Status::resource_exhausted(
-                "the stream's inbox is full and its handler takes nothing",
-            ));
-        }
+    let bytes = decoder.data().len();
+    if !call.inbox().has_room(bytes, inbox_limits(connection)) {
+        Box::pin(wait_for_consumer(connection, call, bytes)).await?;
     }
+    let inbox = call.inbox();
     if inbox.is_closed() {
         return Ok(());
     }
     if !connection.enter_inbox(inbox::cost(bytes)).await {
         return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
     }
-    if !inbox.push(message, stalls) {
+    let long_data = decoder.take_long_data();
+    if !inbox.push(decoder.payload(&long_data), &connection.stalls) {
         connection.leave_inbox(inbox::cost(bytes));
     }
     Ok(())
+}
+
+fn inbox_limits(connection: &Connection) -> InboxLimits {
+    let config = &connection.server.config;
+    InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
+}
+
+/// Waits until the inbox has room for a message of this many bytes, as long as the handler moves.
+async fn wait_for_consumer(
+    connection: &Connection,
+    call: &Call,
+    bytes: usize,
+) -> Result<(), Status> {
+    let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
+    let (limits, stalls) = (inbox_limits(connection), &connection.stalls);
+    let is_paused = || connection.queue.is_full();
+    let stall_timeout = connection.stall_timeout();
+    if call.inbox().wait_for_room(bytes, limits, stalls, stall_timeout, &is_paused).await {
+        return Ok(());
+    }
+    tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
+    Err(Status::resource_exhausted("the stream's inbox is full and its handler takes nothing"))
 }
 
 /// A frame whose data is too long was skipped. Gives back the status with which its stream is refused

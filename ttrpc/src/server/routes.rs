@@ -5,13 +5,14 @@ use std::{fmt, sync::Arc};
 use prost::Message;
 
 use super::{
-    call::{Admitted, BoxFuture},
+    call::Admitted,
     context::Context,
     stream::{StreamReceiver, StreamSender, decode_request},
 };
 use crate::{
     Error, Status,
     proto::{payload::Payload, stream::Kind},
+    transport::BoxFuture,
 };
 
 /// Starts a call's handler with the Request's payload.

@@ -43,6 +43,9 @@ use tokio::{sync::Notify, task::JoinHandle};
 
 use stall::Ask;
 
+/// A future whose type is forgotten.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// Locks a mutex whose data stays valid if a holder panics: all critical sections of this crate
 /// change their data in one step.
 ///
@@ -56,7 +59,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's
 /// code for a task is compiled once for each.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+    let future: BoxFuture<'static, ()> = Box::pin(future);
     tokio::spawn(future)
 }
 
