@@ -22,10 +22,6 @@ thread_local! {
 /// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
 const COPY_BELOW: usize = 16 << 10;
 
-/// Capacity that an idle decoder may keep. A connection that carries one small call after another
-/// then never allocates, and an idle one costs little.
-const IDLE_CAPACITY: usize = 1 << 10;
-
 /// What [`Decoder::decode`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
@@ -184,18 +180,15 @@ impl Decoder {
         self.rest().len() == self.data_len && self.skip == 0
     }
 
-    /// Gives large buffers back to the allocator when nothing is in them: an idle connection
-    /// keeps no more than a kibibyte.
+    /// Gives the buffer away when nothing is in it: an idle connection keeps none.
     pub fn release_idle_memory(&mut self) {
         if !self.rest().is_empty() {
             return;
         }
-        if mem::take(&mut self.is_rest) {
-            self.buffer = BytesMut::new();
-            self.start = 0;
-        } else if self.buffer.capacity() > IDLE_CAPACITY {
-            spare::give_back(&SPARE, mem::take(&mut self.buffer));
-            self.start = 0;
+        let buffer = mem::take(&mut self.buffer);
+        self.start = 0;
+        if !mem::take(&mut self.is_rest) {
+            spare::give_back(&SPARE, buffer);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Buffers that run empty, kept for whoever needs one next.
 //!
-//! A busy connection would else allocate the same buffers over and over, since an idle one keeps little.
+//! A busy connection would else allocate the same buffers over and over, since an idle one keeps none.
 
 use std::{cell::RefCell, ops::RangeInclusive, thread::LocalKey};
 
@@ -13,7 +13,10 @@ const COUNT: usize = 2;
 const USEFUL: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
 /// What can be kept.
-pub(crate) trait Buffer: Default {
+pub(crate) trait Buffer {
+    /// An empty one with room for this many bytes.
+    fn with_capacity(bytes: usize) -> Self;
+
     /// Drops what is in it.
     fn clear(&mut self);
 
@@ -22,6 +25,10 @@ pub(crate) trait Buffer: Default {
 }
 
 impl Buffer for BytesMut {
+    fn with_capacity(bytes: usize) -> Self {
+        BytesMut::with_capacity(bytes)
+    }
+
     fn clear(&mut self) {
         self.clear();
     }
@@ -32,6 +39,10 @@ impl Buffer for BytesMut {
 }
 
 impl Buffer for Vec<u8> {
+    fn with_capacity(bytes: usize) -> Self {
+        Vec::with_capacity(bytes)
+    }
+
     fn clear(&mut self) {
         self.clear();
     }
@@ -63,9 +74,11 @@ impl<B: Buffer> Spare<B> {
     }
 }
 
-/// An empty buffer, one that was given back before if there is one. A thread that is ending has none.
+/// An empty buffer with some room, one that was given back before if there is one. A thread that is
+/// ending has none.
 pub(crate) fn take<B: Buffer>(spare: &'static LocalKey<Spare<B>>) -> B {
-    spare.try_with(Spare::take).ok().flatten().unwrap_or_default()
+    let kept = spare.try_with(Spare::take).ok().flatten();
+    kept.unwrap_or_else(|| B::with_capacity(*USEFUL.start()))
 }
 
 /// Gives a buffer back; what is in it is lost. Its capacity has to be all that it keeps allocated.

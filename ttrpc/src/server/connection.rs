@@ -7,11 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    task::{AbortHandle, JoinHandle},
-    time::Instant,
-};
+use tokio::{task::AbortHandle, time::Instant};
 use tracing::Instrument;
 
 use super::{
@@ -238,9 +234,10 @@ fn encode_failure(status: &Status) -> Vec<u8> {
 
 /// Serves one connection until the client goes away, or the server has drained or closes.
 pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
+    let io::Connection { mut reader, mut writer, peer } = io;
     let config = &server.config;
     let connection = Arc::new(Connection {
-        peer: io.peer,
+        peer,
         queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
         table: Mutex::default(),
         calls: Gate::new(Load {
@@ -254,40 +251,31 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         accepted: Instant::now(),
         server,
     });
-    let span = tracing::debug_span!("connection", id, peer = ?io.peer);
+    let span = tracing::debug_span!("connection", id, ?peer);
     let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-    let sender = spawn(send(connection.clone(), io.writer));
+    let sending = connection.clone();
+    let mut sender = spawn(async move {
+        // A client that cannot be written to has gone away; there is nobody to be told.
+        if let Err(error) = sender::run(&mut writer, &sending.queue, |_, _| {}).await {
+            tracing::debug!(connection = id, "writing to the client failed: {error}");
+        }
+    });
     let ending = Ending { connection, key, sender: sender.abort_handle() };
-    spawn(receive(ending, sender, io.reader).instrument(span));
-}
-
-/// The connection's sender.
-async fn send(connection: Arc<Connection>, writer: Box<dyn AsyncWrite + Send + Unpin>) {
-    // A client that cannot be written to has gone away; there is nobody to be told.
-    if let Err(error) = sender::run(writer, &connection.queue, |_, _| {}).await {
-        tracing::debug!(connection = connection.id, "writing to the client failed: {error}");
-    }
-}
-
-/// The connection's receiver, until the connection ends.
-///
-/// A task is as large as the largest thing that it may ever wait for. So that an idle connection is
-/// small, everything but the wait for the socket is boxed, when it has to be waited for.
-async fn receive(
-    ending: Ending,
-    mut sender: JoinHandle<()>,
-    reader: Box<dyn AsyncRead + Send + Unpin>,
-) {
-    tracing::debug!("connection accepted");
-    let connection = &ending.connection;
-    let backlog = Arc::<Backlog>::default();
-    let receiver = pin!(receiver::run(connection, &backlog, reader));
-    tokio::select! {
-        biased;
-        () = connection.drained() => {}
-        _ = &mut sender => {}
-        () = backlog.around(receiver) => {}
-    }
+    // A task is as large as the largest thing that it may ever wait for. So that an idle connection
+    // is small, everything but the wait for the socket is boxed, when it has to be waited for.
+    let receiving = async move {
+        tracing::debug!("connection accepted");
+        let connection = &ending.connection;
+        let backlog = Arc::<Backlog>::default();
+        let receiver = pin!(receiver::run(connection, &backlog, &mut reader));
+        tokio::select! {
+            biased;
+            () = connection.drained() => {}
+            _ = &mut sender => {}
+            () = backlog.around(receiver) => {}
+        }
+    };
+    spawn(receiving.instrument(span));
 }
 
 /// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, and

@@ -45,9 +45,6 @@ const SHARED_CHUNK_LEN: usize = 64 << 10;
 /// what a few hundred short handlers take.
 const MAX_STEP_BACK: Duration = Duration::from_micros(300);
 
-/// Bytes that an idle queue keeps allocated for its next chunk.
-const IDLE_CAPACITY: usize = 1 << 10;
-
 /// Marks of frames for which an idle queue keeps room.
 const IDLE_MARKS: usize = 64;
 
@@ -454,9 +451,7 @@ impl<M> State<M> {
     fn become_idle(&mut self, sender: &Waker) {
         self.is_writing = false;
         let (bytes, marks) = &mut self.spare;
-        if bytes.capacity() > IDLE_CAPACITY {
-            spare::give_back(&SPARE, mem::take(bytes));
-        }
+        spare::give_back(&SPARE, mem::take(bytes));
         marks.shrink_to(IDLE_MARKS);
         self.chunks.shrink_to(1);
         self.idle_waiters.drain(..).for_each(Waker::wake);
