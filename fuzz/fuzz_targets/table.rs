@@ -30,7 +30,7 @@ fn serve(headers: &[Header]) {
         }
         assert_eq!(table.len(), live.len());
     }
-    let mut rest: HashSet<u32> = table.drain().collect();
+    let mut rest: HashSet<u32> = table.into_handles().collect();
     rest.retain(|id| !live.remove(id));
     assert!(rest.is_empty() && live.is_empty());
 }

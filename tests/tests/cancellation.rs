@@ -201,6 +201,21 @@ async fn a_token_fires_at_the_limit_of_a_shutdown_for_one_more_poll() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_a_server_ends_a_grace_also_when_its_client_has_gone() {
+    for limit in [Duration::ZERO, GRACE / 4] {
+        let setup = set_up();
+        let _call = setup.start("Slow").await;
+        setup.client.close();
+        eventually("the client is gone", || setup.handle.connections() == 0).await;
+        let start = Instant::now();
+        setup.handle.shutdown(limit).await;
+        assert!(start.elapsed() < limit + BIT, "{:?}", start.elapsed());
+        assert_eq!(setup.seen.dropped.load(SeqCst), 1);
+        assert_eq!(setup.handle.calls_in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_that_was_handed_out_fires_when_the_client_goes_away() {
     let setup = set_up();
     let _call = setup.start("HandOut").await;

@@ -3,27 +3,41 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tokio::io::duplex;
+use tokio::{
+    io::{DuplexStream, duplex},
+    sync::Notify,
+    task::JoinHandle,
+};
 use ttrpc::{
-    Client, ClientConfig, Code, Server, Status,
+    Client, ClientConfig, Code, Error, Server, ServerConfig, Status,
     prost::{
         DecodeError, Message,
         bytes::{Buf, BufMut},
         encoding::{DecodeContext, WireType},
     },
-    server::Routes,
+    server::{Routes, ServerHandle},
+    snapshot::ServerSnapshot,
 };
-use ttrpc_tests::harness::{Handmade, PIPE_LEN, eventually};
+use ttrpc_tests::{
+    harness::{Handmade, PIPE_LEN, code::INTERNAL, eventually, settle},
+    wire::{Frame, Peer},
+};
 
 const NAME: &str = "panics.v1.Panics";
 
-/// A message that cannot be encoded.
+/// A message that panics when it is what its variant says.
 #[derive(Debug, Default)]
-struct Unencodable;
+enum Panics {
+    #[default]
+    Decoded,
+    Encoded,
+    Dropped,
+}
 
-impl Message for Unencodable {
-    fn encode_raw(&self, _: &mut impl BufMut) {
-        panic!("as asked");
+impl Message for Panics {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        assert!(!matches!(self, Panics::Encoded), "as asked");
+        buf.put_slice(&[8, 1]);
     }
 
     fn merge_field(
@@ -33,47 +47,106 @@ impl Message for Unencodable {
         _: &mut impl Buf,
         _: DecodeContext,
     ) -> Result<(), DecodeError> {
-        Ok(())
+        panic!("as asked")
     }
 
     fn encoded_len(&self) -> usize {
-        1
+        2
     }
 
     fn clear(&mut self) {}
 }
 
-struct PanicsWhenDropped;
-
-impl Drop for PanicsWhenDropped {
+impl Drop for Panics {
     fn drop(&mut self) {
-        panic!("as asked");
+        assert!(!matches!(self, Panics::Dropped), "as asked");
     }
 }
 
-fn routes() -> Routes {
-    let service = Arc::new(());
+/// Each method, and what tells those that wait to go on.
+fn routes(go_on: &Arc<Notify>) -> Routes {
     Routes::new(NAME)
-        .unary("Unencodable", &service, |(), _, ()| Box::pin(async { Ok(Unencodable) }))
-        .unary("Never", &service, |(), _, ()| {
+        .unary("Undecodable", go_on, |_, _, _: Panics| Box::pin(async { Ok(()) }))
+        .unary("Unencodable", go_on, |_, _, ()| Box::pin(async { Ok(Panics::Encoded) }))
+        .unary("Undroppable", go_on, |_, _, ()| Box::pin(async { Ok(Panics::Dropped) }))
+        .unary("UnencodableLater", go_on, |go_on: &Notify, _, ()| {
             Box::pin(async {
-                let _guard = PanicsWhenDropped;
+                go_on.notified().await;
+                Ok(Panics::Encoded)
+            })
+        })
+        .unary("UndroppableLater", go_on, |go_on: &Notify, _, ()| {
+            Box::pin(async {
+                go_on.notified().await;
+                Ok(Panics::Dropped)
+            })
+        })
+        .unary("Never", go_on, |_, _, ()| {
+            Box::pin(async {
+                let _guard = Panics::Dropped;
                 pending::<Result<(), Status>>().await
             })
         })
-        .unary("Fine", &service, |(), _, ()| Box::pin(async { Ok(()) }))
+        .unary("Long", go_on, |_, _, ()| Box::pin(async { Ok("x".repeat(2 * PIPE_LEN)) }))
+        .unary("Fine", go_on, |_, _, ()| Box::pin(async { Ok(()) }))
+}
+
+/// Serves a connection whose queue holds one frame.
+fn serve(there: DuplexStream) -> (ServerHandle, JoinHandle<Result<(), Error>>, Arc<Notify>) {
+    let go_on = Arc::new(Notify::new());
+    let server = Server::builder()
+        .config(ServerConfig { send_queue_frames: 1, ..ServerConfig::default() })
+        .add_service(Handmade(routes(&go_on)))
+        .io(there)
+        .build()
+        .unwrap();
+    (server.handle(), tokio::spawn(server.serve()), go_on)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_reply_has_to_wait_is_answered_once_when_that_panics() {
+    for method in ["UnencodableLater", "UndroppableLater"] {
+        let (here, there) = duplex(PIPE_LEN);
+        let (handle, _serving, go_on) = serve(there);
+        let mut peer = Peer::new(here);
+        peer.send(Frame::unary(1, NAME, method, &())).await;
+        peer.send(Frame::unary(3, NAME, "Long", &())).await;
+        let is_full = |snapshot: &ServerSnapshot| snapshot.connections[0].queue.frames.used == 1;
+        eventually("the queue is full", || {
+            handle.calls_in_flight() == 1 && is_full(&handle.snapshot())
+        })
+        .await;
+        go_on.notify_one();
+        settle().await;
+        assert_eq!(peer.receive().await.id, 3);
+        let reply = peer.receive().await;
+        assert_eq!((reply.id, reply.code()), (1, INTERNAL));
+        peer.send(Frame::unary(5, NAME, "Fine", &())).await;
+        assert_eq!(peer.receive().await.id, 5, "nothing was sent twice");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_panics_while_it_is_decoded_ends_its_connection_and_no_more() {
+    let (here, there) = duplex(PIPE_LEN);
+    let (handle, serving, _go_on) = serve(there);
+    let client = Client::from_io(here, ClientConfig::default());
+    let status = client.unary::<_, ()>(NAME, "Undecodable", Panics::Decoded).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    serving.await.expect("the server does not panic").expect("it ends with its last connection");
+    assert_eq!((handle.connections(), handle.calls_in_flight()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_when_its_reply_or_its_end_panics() {
     let (here, there) = duplex(PIPE_LEN);
-    let server = Server::builder().add_service(Handmade(routes())).io(there).build().unwrap();
-    let handle = server.handle();
-    tokio::spawn(server.serve());
+    let (handle, _serving, _go_on) = serve(there);
     let client = Client::from_io(here, ClientConfig::default());
 
     let status = client.unary::<(), ()>(NAME, "Unencodable", ()).await.unwrap_err();
     assert_eq!(status.code(), Code::Internal);
+
+    assert_eq!(client.unary::<(), ()>(NAME, "Undroppable", ()).await, Ok(()), "it was sent before");
 
     let never = client.unary::<(), ()>(NAME, "Never", ()).timeout(Duration::from_secs(1));
     assert_eq!(never.await.unwrap_err().code(), Code::DeadlineExceeded);

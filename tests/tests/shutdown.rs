@@ -53,6 +53,28 @@ async fn a_graceful_shutdown_lets_accepted_calls_be_answered_and_refuses_new_one
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_waits_to_be_let_in_when_a_shutdown_begins_is_served() {
+    let of_connection = ServerConfig { max_calls_per_connection: 1, ..ServerConfig::default() };
+    let of_all = ServerConfig { max_calls: 1, ..ServerConfig::default() };
+    for config in [of_connection, of_all] {
+        let (server, mut peer) = played_client(config);
+        peer.send(call(1, "Wait", &key("a"))).await;
+        server.has_begun(1).await;
+        peer.send(call(3, "Echo", &echo_request(*b"second"))).await;
+        let receiver_waits = || server.handle.snapshot().connections[0].receiver.is_some();
+        eventually("it waits", receiver_waits).await;
+        server.handle.begin_shutdown(LIMIT);
+        settle().await;
+        server.service.release("a");
+        for id in [1, 3] {
+            let reply = peer.receive().await;
+            assert_eq!((reply.id, reply.code()), (id, 0));
+        }
+        server.ended().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn idle_connections_are_closed_at_once() {
     let (server, client, _conformance) = connected_by_default();
     eventually("the connection is served", || server.handle.connections() == 1).await;

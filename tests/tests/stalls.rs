@@ -10,12 +10,16 @@ use tokio::{
 };
 use ttrpc::{
     Client, ClientConfig, Server, ServerConfig, Status,
+    prost::Message,
     server::{Routes, StreamReceiver},
 };
 use ttrpc_tests::{
     conformance::*,
-    harness::{code::RESOURCE_EXHAUSTED, *},
-    wire::{Frame, Peer},
+    harness::{
+        code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED},
+        *,
+    },
+    wire::{Frame, Peer, Request},
 };
 
 const STALL: Duration = Duration::from_secs(1);
@@ -123,6 +127,48 @@ async fn the_limit_of_all_connections_together_is_kept() {
     drop(peers.remove(0));
     eventually("the one that went away makes room", || server.handle.calls_in_flight() == 1).await;
     expect_echo(&mut peers[1], 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_refused_are_no_progress() {
+    let config = ServerConfig { max_calls: 1, ..ServerConfig::default() };
+    let pipes: Vec<_> = (0..3).map(|_| duplex(PIPE_LEN)).collect();
+    let (mine, theirs): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
+    let server = TestServer::start(config, theirs);
+    let mut peers = mine.into_iter().map(Peer::new);
+    let [mut first, mut second, mut third] = [(); 3].map(|()| peers.next().unwrap());
+    first.send(call(1, "Wait", &key("a"))).await;
+    server.has_begun(1).await;
+    let start = Instant::now();
+    // Longer than what is let in for the sake of its connection.
+    second.send(call(1, "Echo", &echo_request(vec![0; 5000]))).await;
+    let refusals = async {
+        for id in [1, 3, 5, 7] {
+            third.send(call(id, "NoSuchMethod", &Empty {})).await;
+            assert_eq!(third.receive().await.code(), UNIMPLEMENTED);
+            sleep(STALL / 2).await;
+        }
+    };
+    let refusal = async {
+        assert_eq!(second.receive().await.code(), RESOURCE_EXHAUSTED);
+        assert!((STALL..STALL + BIT).contains(&start.elapsed()), "{:?}", start.elapsed());
+    };
+    tokio::join!(refusals, refusal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_served_is_refused_at_once_however_full_the_server_is() {
+    let (server, mut peer) = played_client(few_calls(4));
+    four_waits(&server, &mut peer).await;
+    let start = Instant::now();
+    let mut late = call(9, "Echo", &echo_request([]));
+    late.data = Request { timeout_nano: -1, ..late.as_request() }.encode_to_vec();
+    let unknown = call(11, "NoSuchMethod", &Empty {});
+    for (frame, code) in [(late, DEADLINE_EXCEEDED), (unknown, UNIMPLEMENTED)] {
+        peer.send(frame).await;
+        assert_eq!(peer.receive().await.code(), code);
+    }
+    assert!(start.elapsed() < BIT);
 }
 
 #[tokio::test(start_paused = true)]

@@ -540,7 +540,7 @@ fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
         let server = &call.connection.server;
         tokio::select! {
             biased;
-            () = server.lifecycle.closing() => {}
+            () = server.lifecycle.limit_passed() => {}
             () = sleep(server.config.cancellation_grace) => {}
         }
     })

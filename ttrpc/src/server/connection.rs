@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::is_let_in`].
+/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::force_only_call`].
 const SHORT_REQUEST: usize = 4 << 10;
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -109,24 +109,25 @@ impl Connection {
     /// Lets a call in as [`Connection::enter_call`] does, if it need not wait.
     pub(super) fn try_enter_call(&self, load: Load) -> bool {
         let (own, all) = (&self.calls, &self.server.calls);
-        own.try_enter(load) && (self.is_let_in(load) || or_leave(own, load, all.try_enter(load)))
+        own.try_enter(load)
+            && (self.force_only_call(load) || or_leave(own, load, all.try_enter(load)))
     }
 
     /// Lets a call in, at the connection's gate and at the server's, waiting for others to leave.
     pub(super) async fn enter_call(&self, load: Load) -> bool {
         let (own, all) = (&self.calls, &self.server.calls);
         self.pass(own, load).await
-            && (self.is_let_in(load) || or_leave(own, load, self.pass(all, load).await))
+            && (self.force_only_call(load) || or_leave(own, load, self.pass(all, load).await))
     }
 
     /// The only call of a connection passes the server's gate even when others have filled it, if its
     /// Request is short: a few clients that hold every place do not shut the others out.
-    fn is_let_in(&self, load: Load) -> bool {
-        let is_let_in = load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1;
-        if is_let_in {
+    fn force_only_call(&self, load: Load) -> bool {
+        let is_only_call = load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1;
+        if is_only_call {
             self.server.calls.force(load);
         }
-        is_let_in
+        is_only_call
     }
 
     /// Lets a message into an inbox, at the connection's gate and at the server's.
@@ -187,29 +188,17 @@ impl Connection {
         }
     }
 
-    /// Waits until the server closes, or drains and has nothing to say to this client any more.
-    async fn drained(&self) {
-        self.server.lifecycle.draining().await;
-        Box::pin(async {
-            tokio::select! {
-                biased;
-                () = self.server.lifecycle.closing() => {}
-                () = self.answered() => {}
-            }
-        })
-        .await;
+    /// Waits until the server closes. It wakes its task when the server begins to drain as well.
+    async fn closed(&self) {
+        let lifecycle = &self.server.lifecycle;
+        lifecycle.draining().await;
+        Box::pin(lifecycle.closing()).await;
     }
 
     /// Waits until every call is answered, answers written.
-    async fn answered(&self) {
-        loop {
-            self.calls.no_calls().await;
-            self.queue.flushed().await;
-            // A call that came in before the drain may have been admitted meanwhile.
-            if self.calls.load().calls == 0 {
-                return;
-            }
-        }
+    pub(super) async fn answered(&self) {
+        self.calls.no_calls().await;
+        self.queue.flushed().await;
     }
 }
 
@@ -252,7 +241,6 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         server,
     });
     let span = tracing::debug_span!("connection", id, ?peer);
-    let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
     let sending = connection.clone();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
@@ -260,17 +248,19 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
-    let ending = Ending { connection, key, sender: sender.abort_handle() };
+    let ending = Ending { listed: Listed::new(connection), sender: sender.abort_handle() };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
-    // is small, everything but the wait for the socket is boxed, when it has to be waited for.
+    // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
+        // Dropped before the connection is taken off the list.
+        let reader = &mut reader;
+        let connection = &ending.listed.connection;
         tracing::debug!("connection accepted");
-        let connection = &ending.connection;
         let backlog = Arc::<Backlog>::default();
-        let receiver = pin!(receiver::run(connection, &backlog, &mut reader));
+        let receiver = pin!(receiver::run(connection, &backlog, reader));
         tokio::select! {
             biased;
-            () = connection.drained() => {}
+            () = connection.closed() => {}
             _ = &mut sender => {}
             () = backlog.around(receiver) => {}
         }
@@ -278,27 +268,45 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     spawn(receiving.instrument(span));
 }
 
-/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, and
-/// whoever waits for room is told.
+/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, whoever
+/// waits for room is told, and it is taken off its server's list.
 struct Ending {
-    connection: Arc<Connection>,
-    /// Among the server's connections.
-    key: usize,
     sender: AbortHandle,
+    /// Dropped last, and even if what is told panics.
+    listed: Listed,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let Ending { connection, key, sender } = self;
-        tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
+        let connection = &self.listed.connection;
         connection.queue.close();
-        sender.abort();
+        self.sender.abort();
+        tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
         let table = mem::take(&mut *lock(&connection.table));
         for call in table.into_handles() {
             call.note_end(Code::Cancelled);
             call.cancel();
         }
-        lock(&connection.server.connections).remove(*key);
-        connection.server.connection_ended.notify_waiters();
+    }
+}
+
+/// A connection that is on its server's list.
+struct Listed {
+    connection: Arc<Connection>,
+    key: usize,
+}
+
+impl Listed {
+    fn new(connection: Arc<Connection>) -> Self {
+        let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
+        Listed { connection, key }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let server = &self.connection.server;
+        lock(&server.connections).remove(self.key);
+        server.connection_ended.notify_waiters();
     }
 }

@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Lets connections answer what they have accepted until the limit, then aborts the rest.
+    /// Lets connections answer what they have accepted until the limit, then has the rest end.
     async fn drain(&self) {
         tokio::select! {
             biased;

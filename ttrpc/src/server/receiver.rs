@@ -3,8 +3,15 @@
 //! It waits for the socket, for room in the outgoing queue, and for handlers as long as they move
 //! (see [`transport`](crate::transport)).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use tokio::{io::AsyncRead, time::Instant};
 
 use super::{
@@ -20,6 +27,7 @@ use crate::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::Request,
+        payload::Payload,
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
@@ -32,14 +40,14 @@ use crate::{
     },
 };
 
-/// Reads until the client goes away.
+/// Reads until the client goes away, or the server drains and has nothing to say to it any more.
 pub(super) async fn run(
     connection: &Arc<Connection>,
     backlog: &Arc<Backlog>,
     io: impl AsyncRead + Unpin,
 ) {
     let mut reader = FrameReader::new(io);
-    while let Ok(decoded) = reader.next().await {
+    while let Some(decoded) = next_frame(connection, &mut reader).await {
         if wait_for_room(connection).await.is_err() {
             return;
         }
@@ -53,6 +61,27 @@ pub(super) async fn run(
             Box::pin(connection.send_status(stream_id, &status, None)).await;
         }
     }
+}
+
+/// The next frame. `None` when there is none, or when the server drains and every call is answered;
+/// that is asked only here, where no call waits to be let in.
+async fn next_frame<R: AsyncRead + Unpin>(
+    connection: &Connection,
+    reader: &mut FrameReader<R>,
+) -> Option<Decoded> {
+    let mut next = pin!(reader.next());
+    let mut answered = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(next) = next.as_mut().poll(cx) {
+            return Poll::Ready(next.ok());
+        }
+        if connection.server.lifecycle.is_running() {
+            return Poll::Pending;
+        }
+        let answered = answered.get_or_insert_with(|| Box::pin(connection.answered()));
+        answered.as_mut().poll(cx).map(|()| None)
+    })
+    .await
 }
 
 /// Nothing is acted on while the outgoing queue is full: a peer that does not read is not read.
@@ -107,11 +136,7 @@ async fn open<R: AsyncRead + Unpin>(
     reader: &mut FrameReader<R>,
 ) -> Result<(), Status> {
     let arrived = reader.read_at();
-    let decoder = reader.decoder();
-    let opened = match admit(connection, header, decoder).await {
-        Ok(admission) => start(admission, connection, backlog, header, decoder, arrived),
-        Err(status) => Err(status),
-    };
+    let opened = try_open(connection, backlog, header, reader.decoder(), arrived).await;
     if let Err(status) = &opened {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
         lock(&connection.table).refuse(header.stream_id, header.flags);
@@ -119,41 +144,69 @@ async fn open<R: AsyncRead + Unpin>(
     opened
 }
 
-/// Lets the call in, waiting for others to leave if it must. What cannot be called does not wait.
-async fn admit<'a>(
-    connection: &'a Connection,
-    header: Header,
-    decoder: &Decoder,
-) -> Result<Admission<'a>, Status> {
-    let load = Load { calls: 1, bytes: decoder.data().len() };
-    if !connection.try_enter_call(load) {
-        parse(connection, header, decoder.data())?;
-        if !Box::pin(connection.enter_call(load)).await {
-            return Err(Status::resource_exhausted(
-                "too many calls are in flight and none of them ends",
-            ));
-        }
-    }
-    Ok(Admission { connection, load })
-}
-
-/// Has the handler begin.
-fn start(
-    admission: Admission<'_>,
+async fn try_open(
     connection: &Arc<Connection>,
     backlog: &Arc<Backlog>,
     header: Header,
     decoder: &mut Decoder,
     arrived: Instant,
 ) -> Result<(), Status> {
+    if !connection.server.lifecycle.is_running() {
+        return Err(Status::unavailable("the server is shutting down"));
+    }
     let long_data = decoder.take_long_data();
+    if start(connection, backlog, header, decoder.payload(&long_data), arrived, None)? {
+        return Ok(());
+    }
+    Box::pin(open_in_turn(connection, backlog, header, decoder, long_data, arrived)).await
+}
+
+/// Opens a stream that has to wait until its call is let in.
+async fn open_in_turn(
+    connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
+    header: Header,
+    decoder: &Decoder,
+    long_data: Option<Bytes>,
+    arrived: Instant,
+) -> Result<(), Status> {
     let data = decoder.payload(&long_data);
-    let (request, service, method) = parse(connection, header, data.bytes())?;
+    let load = load_of(data);
+    if !connection.enter_call(load).await {
+        return Err(Status::resource_exhausted(
+            "too many calls are in flight and none of them ends",
+        ));
+    }
+    let admission = Admission { connection, load };
+    start(connection, backlog, header, data, arrived, Some(admission)).map(drop)
+}
+
+fn load_of(request: Payload<'_>) -> Load {
+    Load { calls: 1, bytes: request.bytes().len() }
+}
+
+/// Has the call's handler begin; `false` if it has first to wait to be let in. What cannot be served is
+/// refused before, so that it neither waits nor counts.
+fn start(
+    connection: &Arc<Connection>,
+    backlog: &Arc<Backlog>,
+    header: Header,
+    data: Payload<'_>,
+    arrived: Instant,
+    admission: Option<Admission<'_>>,
+) -> Result<bool, Status> {
+    let request = Request::decode(data.bytes())
+        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
+    let (service, method) = connection.server.services.find(request.service, request.method)?;
+    check_flags(method, service, header.flags)?;
     let timeout = match request.timeout_nano {
         0 => None,
         nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
     };
-    // The time that the call has waited to be admitted is part of its time.
+    let load = load_of(data);
+    let enter = || connection.try_enter_call(load).then(|| Admission { connection, load });
+    let Some(admission) = admission.or_else(enter) else { return Ok(false) };
+    // The time that the call has waited to be let in is part of its time.
     let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
     if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(too_late());
@@ -169,24 +222,8 @@ fn start(
     };
     let call = Arc::new(Call::new(connection.clone(), head, method.kind));
     let admitted = Admitted { call, admission, flags: header.flags, backlog };
-    (method.start)(admitted, data.part(request.payload))
-}
-
-/// Reads a Request, and finds the service and the method that it calls.
-fn parse<'a>(
-    connection: &'a Connection,
-    header: Header,
-    data: &'a [u8],
-) -> Result<(Request<'a>, &'static str, &'a Method), Status> {
-    let server = &connection.server;
-    if !server.lifecycle.is_running() {
-        return Err(Status::unavailable("the server is shutting down"));
-    }
-    let request = Request::decode(data)
-        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
-    let (service, method) = server.services.find(request.service, request.method)?;
-    check_flags(method, request.service, header.flags)?;
-    Ok((request, service, method))
+    (method.start)(admitted, data.part(request.payload))?;
+    Ok(true)
 }
 
 fn too_late() -> Status {

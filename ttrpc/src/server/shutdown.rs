@@ -1,11 +1,14 @@
 //! The life of a server, from the first connection to the last.
 
 use std::{
-    future::Future,
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -36,7 +39,6 @@ pub(super) enum Phase {
 }
 
 /// A server's phase, shared by all who act on it.
-#[derive(Debug)]
 pub(super) struct Lifecycle {
     phase: Mutex<Phase>,
     /// Whether the phase is [`Phase::Running`], for those who ask often.
@@ -71,18 +73,21 @@ impl Lifecycle {
         }
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    fn phase(&self) -> Phase {
         *lock(&self.phase)
     }
 
     /// Moves on to the phase that follows the present one; gives back which that is.
     fn advance(&self, next: impl FnOnce(Phase) -> Phase) -> Phase {
         let mut guard = lock(&self.phase);
-        let phase = next(*guard);
+        let before = *guard;
+        let phase = next(before);
         *guard = phase;
         self.is_running.store(phase == Phase::Running, SeqCst);
         drop(guard);
-        self.changed.notify_waiters();
+        if phase != before {
+            self.changed.notify_waiters();
+        }
         phase
     }
 
@@ -111,9 +116,21 @@ impl Lifecycle {
         self.advance(|_| Phase::Done);
     }
 
-    /// Waits until the server accepts nothing any more.
+    /// Waits until the server accepts nothing any more. For tasks that are polled often: it is to be
+    /// polled by one task alone, which takes its place among those who wait once, and from then on
+    /// looks at a flag.
     pub(super) async fn draining(&self) {
-        wait_until(&self.changed, &|| self.phase() > Phase::Running).await;
+        let has_begun = || self.phase() > Phase::Running;
+        let mut draining = pin!(wait_until(&self.changed, &has_begun));
+        let mut is_waiting = false;
+        poll_fn(|cx| {
+            if is_waiting && self.is_running() {
+                return Poll::Pending;
+            }
+            is_waiting = true;
+            draining.as_mut().poll(cx)
+        })
+        .await;
     }
 
     /// Waits until the connections that are left end.
@@ -125,14 +142,24 @@ impl Lifecycle {
         wait_until(&self.changed, &|| self.phase() == Phase::Done).await;
     }
 
-    /// Waits until the drain's limit has passed, which may come nearer meanwhile.
+    /// Waits until the drain's limit has passed, which may come nearer meanwhile, or the server closes.
     pub(super) async fn limit_passed(&self) {
-        while let Phase::Draining(limit) = self.phase() {
-            let is_another = || self.phase() != Phase::Draining(limit);
-            if timeout_at(limit, wait_until(&self.changed, &is_another)).await.is_err() {
-                return;
+        loop {
+            let phase = self.phase();
+            let is_another = || self.phase() != phase;
+            let change = wait_until(&self.changed, &is_another);
+            match phase {
+                Phase::Idle | Phase::Running => change.await,
+                Phase::Draining(limit) if timeout_at(limit, change).await.is_ok() => {}
+                Phase::Draining(_) | Phase::Closing | Phase::Done => return,
             }
         }
+    }
+}
+
+impl fmt::Debug for Lifecycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.phase().fmt(f)
     }
 }
 

@@ -40,6 +40,7 @@ impl Address {
     /// [`Error::Address`] for another scheme, an empty or too long name.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let fail = |reason| Error::Address { address: text.to_owned(), reason };
+        // What has a colon elsewhere is a path.
         let scheme = text.split_once(':').filter(|(_, rest)| rest.starts_with("//"));
         let name = match scheme {
             Some(("unix", rest)) => &rest["//".len()..],
@@ -227,6 +228,7 @@ mod tests {
         assert_eq!(Address::parse("unix:///run/a.sock").unwrap(), path("/run/a.sock"));
         assert_eq!(Address::parse("/run/a.sock").unwrap(), path("/run/a.sock"));
         assert_eq!(Address::parse("a.sock").unwrap(), path("a.sock"));
+        assert_eq!(Address::parse("/run/a:1.sock").unwrap(), path("/run/a:1.sock"));
         assert_eq!(Address::parse("unix://@name").unwrap(), Address::Abstract("name".into()));
     }
 
