@@ -2,7 +2,9 @@
 //! has served.
 
 use std::{
+    future::Future,
     sync::{Arc, OnceLock},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -176,6 +178,21 @@ async fn dropping_the_serve_future_closes_the_server() {
     eventually("its handler is dropped", || service.calls_cancelled() == 1).await;
     eventually("its task ends", || handle.calls_in_flight() == 0).await;
     assert_eq!(handle.connections(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_future_moves_to_another_task_still_hears_of_its_shutdown() {
+    let (_here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().io(there).build().unwrap();
+    let handle = server.handle();
+    let mut serving = Box::pin(server.serve());
+    let elsewhere = &mut Context::from_waker(Waker::noop());
+    assert!(serving.as_mut().poll(elsewhere).is_pending());
+    let serving = tokio::spawn(serving);
+    settle().await;
+    let ended = tokio::time::timeout(PATIENCE, handle.shutdown(LIMIT)).await;
+    assert!(ended.is_ok(), "it ends");
+    serving.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

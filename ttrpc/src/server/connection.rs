@@ -1,9 +1,11 @@
 //! A server's connection: what its receiver, its sender and its handlers share, and its life.
 
 use std::{
+    future::{Future, poll_fn},
     mem,
     pin::pin,
     sync::{Arc, Mutex},
+    task::Poll,
     time::Duration,
 };
 
@@ -191,7 +193,18 @@ impl Connection {
     /// Waits until the server closes. It wakes its task when the server begins to drain as well.
     async fn closed(&self) {
         let lifecycle = &self.server.lifecycle;
-        lifecycle.draining().await;
+        let mut draining = pin!(lifecycle.draining());
+        let mut is_waiting = false;
+        poll_fn(|cx| {
+            // The connection's task alone polls this, so it takes its place among those who wait once.
+            // From then on it looks at a flag, whatever else has woken it.
+            if is_waiting && lifecycle.is_running() {
+                return Poll::Pending;
+            }
+            is_waiting = true;
+            draining.as_mut().poll(cx)
+        })
+        .await;
         Box::pin(lifecycle.closing()).await;
     }
 

@@ -2,13 +2,11 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
-    pin::pin,
+    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -116,21 +114,9 @@ impl Lifecycle {
         self.advance(|_| Phase::Done);
     }
 
-    /// Waits until the server accepts nothing any more. For tasks that are polled often: it is to be
-    /// polled by one task alone, which takes its place among those who wait once, and from then on
-    /// looks at a flag.
+    /// Waits until the server accepts nothing any more.
     pub(super) async fn draining(&self) {
-        let has_begun = || self.phase() > Phase::Running;
-        let mut draining = pin!(wait_until(&self.changed, &has_begun));
-        let mut is_waiting = false;
-        poll_fn(|cx| {
-            if is_waiting && self.is_running() {
-                return Poll::Pending;
-            }
-            is_waiting = true;
-            draining.as_mut().poll(cx)
-        })
-        .await;
+        wait_until(&self.changed, &|| self.phase() > Phase::Running).await;
     }
 
     /// Waits until the connections that are left end.
