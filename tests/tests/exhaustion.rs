@@ -75,9 +75,14 @@ fn is_root() -> bool {
 }
 
 /// The server, where a user without rights can run it.
+///
+/// Another process copies it. While this one had it open for writing, a test on another thread could
+/// start a process, which would for a moment have it open too, and no file can be run that somebody
+/// may write to (execve(2), ETXTBSY).
 fn copy_of_server(folder: &Path) -> PathBuf {
     let copy = folder.join("server");
-    fs::copy(SERVER, &copy).expect("the folder can be written");
+    let copied = Command::new("cp").arg(SERVER).arg(&copy).status().expect("it can be run");
+    assert!(copied.success(), "the folder can be written");
     copy
 }
 
