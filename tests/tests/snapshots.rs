@@ -7,7 +7,11 @@ use ttrpc::{
     ClientConfig, ServerConfig,
     snapshot::{CallSnapshot, CallWait, Fill, ReceiverWait, ServerState},
 };
-use ttrpc_tests::{conformance::*, harness::*, wire::Frame};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    wire::{Frame, REMOTE_CLOSED},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,17 +26,19 @@ async fn a_server_whose_client_does_not_read_says_so() {
     peer.send(call(1, "Wait", &key("a"))).await;
     peer.send(open_stream(3, "Collect")).await;
     server.has_begun(2).await;
-    // The first reply fills the pipe and stays in the queue, the second one waits for room.
-    let large = EchoRequest { payload: vec![], response_size: 10_000 };
-    let echoes = [5, 7].map(|id| call(id, "Echo", &large).to_bytes());
-    peer.send_bytes(&echoes.concat()).await;
+    // The first message fills the pipe and stays in the queue, the second one waits for room, and a
+    // call that came with them does not begin.
+    let replies = GenerateRequest { count: 2, size: 10_000, ..GenerateRequest::default() };
+    let generate = Frame::request(5, REMOTE_CLOSED, SERVICE, "Generate", &replies);
+    let echo = call(7, "Echo", &echo_request(*b"x"));
+    peer.send_bytes(&[generate.to_bytes(), echo.to_bytes()].concat()).await;
     settle().await;
     peer.send(call(9, "Release", &key("a"))).await;
     sleep(3 * SECOND).await;
 
     let snapshot = server.handle.snapshot();
     assert_eq!(snapshot.state, ServerState::Serving);
-    assert_eq!(snapshot.calls.used, 3);
+    assert_eq!(snapshot.calls.used, 4);
     let [connection] = &snapshot.connections[..] else { panic!("there is one connection") };
     assert_eq!(connection.queue.frames, Fill { used: 1, limit: 1 });
     assert!(connection.queue.blocked >= Some(3 * SECOND));
@@ -41,17 +47,20 @@ async fn a_server_whose_client_does_not_read_says_so() {
     assert_eq!(held_up.by, ReceiverWait::Room);
     assert!(held_up.duration >= 3 * SECOND);
     let waits = methods_and_waits(&connection.calls);
-    // The first echo is answered; its reply is in the queue.
-    let expected =
-        [("Wait", CallWait::Handler), ("Collect", CallWait::Message), ("Echo", CallWait::Room)];
+    let expected = [
+        ("Wait", CallWait::Handler),
+        ("Collect", CallWait::Message),
+        ("Generate", CallWait::Room),
+        ("Echo", CallWait::Room),
+    ];
     assert_eq!(waits, expected);
     let text = snapshot.to_string();
     for part in ["serving", "1/1 frames", "socket full for 3.0s", "the full send queue", "#7 "] {
         assert!(text.contains(part), "`{part}` in:\n{text}");
     }
 
-    for _ in 0..2 {
-        assert_eq!(peer.receive().await.code(), 0);
+    for id in [5, 5, 5, 7, 1] {
+        assert_eq!(peer.receive().await.id, id);
     }
     settle().await;
     let snapshot = server.handle.snapshot();

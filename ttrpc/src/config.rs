@@ -82,6 +82,10 @@ pub struct ServerConfig {
     pub request_bytes_per_connection: usize,
     /// The same on all connections together. Default 256 MiB.
     pub request_bytes: usize,
+    /// Pairs of metadata that a Request may have. One that has more is refused with
+    /// RESOURCE_EXHAUSTED. A pair of empty strings takes two bytes on the wire and
+    /// 48 in memory. Default 1,024.
+    pub max_metadata_pairs: usize,
     /// Bytes of the messages of one connection's streams that handlers have not taken, with 64 more
     /// for each message, which is what it costs to keep one. When they are reached (the last message
     /// may go over) the connection is not read while handlers take messages; after
@@ -123,6 +127,7 @@ impl Default for ServerConfig {
             max_calls: 16_384,
             request_bytes_per_connection: 16 << 20,
             request_bytes: 256 << 20,
+            max_metadata_pairs: 1024,
             inbox_bytes_per_connection: 16 << 20,
             inbox_bytes: 256 << 20,
             send_queue_frames: 1024,

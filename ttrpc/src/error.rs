@@ -71,6 +71,10 @@ pub enum ConnectionError {
     /// This side closed the connection, with `Client::close` or because its runtime ended.
     #[error("the connection was closed by this side")]
     ClosedLocally,
+    /// The connection has used all its stream ids (2³¹) and its calls have ended. A new connection
+    /// has new ones.
+    #[error("the connection has used all its stream ids; connect anew")]
+    IdsExhausted,
     /// Reading from the socket failed.
     #[error("reading from the server failed: {0}")]
     Read(#[source] Arc<io::Error>),

@@ -28,6 +28,11 @@ impl Metadata {
         Metadata { pairs: Vec::new() }
     }
 
+    /// No metadata yet, with room for this many pairs.
+    pub(crate) fn with_capacity(pairs: usize) -> Self {
+        Metadata { pairs: Vec::with_capacity(pairs) }
+    }
+
     /// Adds a value behind those that the key already has.
     pub fn append(&mut self, key: impl Into<String>, value: impl Into<String>) {
         let mut key = key.into();

@@ -26,8 +26,10 @@ use tokio::time::Instant;
 use crate::{
     ConnectionError,
     server::Peer,
-    transport::{inbox, waits::CallInfo},
+    transport::{messages, queue::Queue, registry::CallInfo},
 };
+
+pub use crate::transport::registry::{CallWait, HeldUp, ReceiverWait};
 
 /// How full something is, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,48 +54,6 @@ pub struct QueueSnapshot {
     pub blocked_total: Duration,
     /// How long calls have waited for room in the queue, or for a place, in sum.
     pub waited_total: Duration,
-}
-
-/// What a call is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CallWait {
-    /// Client: one of [`max_calls`](crate::ClientConfig::max_calls) places.
-    Place,
-    /// Room in the send queue, for a request, a message or a reply.
-    Room,
-    /// Client: its Request is in the queue, and the sender's turn.
-    Sender,
-    /// Client: the server's answer. The Request is written or being written.
-    Reply,
-    /// A message from the other side of its stream.
-    Message,
-    /// The consumer of the messages that have arrived: the program takes none at this moment.
-    Consumer,
-    /// Server: its handler, which runs or waits for something of its own.
-    Handler,
-}
-
-/// What holds a receiver up. While it is, nothing that arrives on the connection is acted on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReceiverWait {
-    /// Server: the send queue is full; the client does not read what it is sent.
-    Room,
-    /// Server: calls or bytes in flight are at their limit.
-    Admission,
-    /// The inbox of this stream is full, and its consumer takes nothing at this moment.
-    Stream(u32),
-}
-
-/// A receiver that is held up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HeldUp {
-    /// By what.
-    pub by: ReceiverWait,
-    /// For how long so far.
-    pub duration: Duration,
 }
 
 /// One call.
@@ -185,8 +145,22 @@ pub struct ConnectionSnapshot {
     pub calls: Vec<CallSnapshot>,
 }
 
+impl QueueSnapshot {
+    /// `waited_total` is the time that calls have waited, in sum.
+    pub(crate) fn new<T>(queue: &Queue<T>, waited_total: Duration) -> Self {
+        let (used, limit, blocked) = queue.fill();
+        QueueSnapshot {
+            frames: Fill { used: used.count, limit: limit.count },
+            bytes: Fill { used: used.cost, limit: limit.cost },
+            blocked: blocked.now(),
+            blocked_total: blocked.total(),
+            waited_total,
+        }
+    }
+}
+
 impl CallSnapshot {
-    pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: inbox::Fill) -> Self {
+    pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: messages::Fill) -> Self {
         CallSnapshot {
             service: call.service,
             method: call.method,
@@ -215,7 +189,7 @@ pub(crate) fn merge_calls(
         }
     }
     for (info, wait) in waiting {
-        let new = || CallSnapshot::new(info, wait, inbox::Fill::default());
+        let new = || CallSnapshot::new(info, wait, messages::Fill::default());
         match info.stream_id {
             Some(id) => sent.entry(id).or_insert_with(new).wait = wait,
             None => not_sent.push(new()),
@@ -232,30 +206,6 @@ pub(crate) fn time_until(moment: Instant) -> Duration {
 impl fmt::Display for Fill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.used, self.limit)
-    }
-}
-
-impl fmt::Display for CallWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CallWait::Place => "a place among the calls in flight",
-            CallWait::Room => "room in the send queue",
-            CallWait::Sender => "its turn to be written",
-            CallWait::Reply => "its reply",
-            CallWait::Message => "a message",
-            CallWait::Consumer => "its consumer",
-            CallWait::Handler => "its handler",
-        })
-    }
-}
-
-impl fmt::Display for ReceiverWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReceiverWait::Room => f.write_str("the full send queue"),
-            ReceiverWait::Admission => f.write_str("the limits on what is in flight"),
-            ReceiverWait::Stream(id) => write!(f, "the full inbox of stream {id}"),
-        }
     }
 }
 

@@ -1,48 +1,63 @@
 //! A client's connection: what its callers, its sender and its receiver share.
 
 use std::{
-    sync::{Arc, Mutex},
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
-use tokio::{sync::SetOnce, task::AbortHandle, time::sleep};
+use tokio::{io::AsyncWrite, sync::SetOnce, task::AbortHandle, time::sleep};
 
-use super::{
-    call::{Call, Step, Tag},
-    places::Places,
-    receiver,
-};
+use super::{call::Call, receiver};
 use crate::{
     ClientConfig, ConnectionError, Status,
-    proto::{frame::Header, table::ClientTable},
-    snapshot::{ClientSnapshot, merge_calls},
+    proto::table::ClientTable,
+    snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     transport::{
-        io, lock,
-        queue::{Chunk, Queue},
+        io::{self, ReadHalf},
+        limiter::{Limiter, Load, Overshoot},
+        queue::Queue,
+        registry::Registry,
         sender, spawn,
-        stall::Stalls,
-        waits::Waits,
+        stall::Patience,
     },
 };
 
 /// Shared by the callers, the sender and the receiver. Its parts are locked one at a time, each for
-/// a few instructions; a call may be locked within two of them: the table, in [`Connection::stamp`],
-/// and the queue, where a message is pushed only while its call goes on.
+/// a few instructions.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) config: ClientConfig,
-    pub(super) queue: Queue<Tag>,
-    /// `None` once the connection has ended.
-    pub(super) table: Mutex<Option<ClientTable<Arc<Call>>>>,
-    pub(super) places: Places,
-    pub(super) stalls: Stalls,
-    pub(super) waits: Waits,
+    /// The outgoing queue and the calls that the server may still answer.
+    pub(super) queue: Queue<ClientTable<Arc<Call>>>,
+    /// Calls in flight.
+    pub(super) calls: Limiter,
+    pub(super) patience: Patience,
+    pub(super) registry: Registry,
+    /// A call found that all stream ids have been used.
+    is_spent: AtomicBool,
     closed: SetOnce<ConnectionError>,
     /// Set when the sender has failed and the receiver has had the time to find out why.
     pub(super) write_error: SetOnce<ConnectionError>,
 }
 
 impl Connection {
+    fn new(config: ClientConfig, table: ClientTable<Arc<Call>>) -> Self {
+        Connection {
+            queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
+            calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
+            patience: Patience::default(),
+            registry: Registry::default(),
+            is_spent: AtomicBool::new(false),
+            closed: SetOnce::new(),
+            write_error: SetOnce::new(),
+            config,
+        }
+    }
+
     pub(super) async fn closed(&self) -> ConnectionError {
         self.closed.wait().await.clone()
     }
@@ -52,24 +67,22 @@ impl Connection {
     }
 
     pub(super) fn streams_open(&self) -> usize {
-        lock(&self.table).as_ref().map_or(0, ClientTable::len)
+        self.queue.streams(|table| table.len())
     }
 
     /// What the connection is doing at this moment.
     pub(super) fn snapshot(&self) -> ClientSnapshot {
-        let queued = self.queue.map_tags(|tag| match tag.step {
-            Step::Request => Some(tag.call.clone()),
-            Step::Message | Step::Close => None,
-        });
-        let sent: Vec<_> =
-            lock(&self.table).iter().flat_map(ClientTable::handles).cloned().collect();
-        // A Request that the socket refused is stamped and in the table, and no longer queued.
-        let calls = queued.iter().chain(&sent).map(|call| call.snapshot());
+        let unsent = self.queue.unsent_requests();
+        let calls: Vec<_> =
+            self.queue.streams(|table| table.iter().map(|(id, call)| (id, call.clone())).collect());
+        let calls = calls
+            .iter()
+            .map(|(id, call)| call.snapshot(unsent.binary_search(id).is_err().then_some(*id)));
         ClientSnapshot {
             close_reason: self.close_reason(),
-            queue: self.queue.snapshot(self.waits.total()),
-            receiver: self.waits.receiver(),
-            calls: merge_calls(calls, self.waits.callers()),
+            queue: QueueSnapshot::new(&self.queue, self.registry.total()),
+            receiver: self.registry.receiver(),
+            calls: merge_calls(calls, self.registry.callers()),
         }
     }
 
@@ -79,41 +92,37 @@ impl Connection {
         unavailable(reason)
     }
 
+    /// The status of a call whose Request was not queued: the connection has ended, or has no stream
+    /// id left. It goes on until its last call has ended, so that this one alone is lost.
+    pub(super) fn no_id(&self) -> Status {
+        if self.queue.streams(|table| table.is_spent()) {
+            self.is_spent.store(true, SeqCst);
+            self.end_if_spent();
+            return unavailable(ConnectionError::IdsExhausted);
+        }
+        self.unavailable()
+    }
+
+    /// Ends a connection that has no stream id left, once its last call has ended.
+    pub(super) fn end_if_spent(&self) {
+        if self.is_spent.load(SeqCst) && self.queue.streams(|table| table.is_empty()) {
+            self.end(ConnectionError::IdsExhausted);
+        }
+    }
+
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The
     /// first cause counts.
     pub(super) fn end(&self, reason: ConnectionError) {
         if self.closed.set(reason).is_err() {
             return;
         }
-        self.places.close();
-        let queued = self.queue.close();
-        let table = lock(&self.table).take();
-        let sent = table.into_iter().flat_map(ClientTable::into_handles);
-        let queued = queued.into_iter().flat_map(Chunk::into_tags).map(|tag| tag.call);
-        for call in sent.chain(queued) {
-            call.end(Err(self.unavailable()));
+        self.calls.close();
+        // Nothing is queued, and so no call comes into the table, from here on.
+        self.queue.close();
+        let status = self.unavailable();
+        for call in self.queue.streams(mem::take).into_handles() {
+            call.lose_connection(&status);
         }
-    }
-
-    /// Gives Requests their stream ids in the order in which they enter the socket, writes the ids
-    /// into all frames, and drops the frames of calls that were given up before their Request had
-    /// begun to be written.
-    fn stamp(&self, chunk: &mut Chunk<Tag>, from: usize) {
-        let mut table = lock(&self.table);
-        chunk.retain(from, |tag, frame| {
-            let id = match table.as_mut() {
-                Some(table) => tag.stamp(table),
-                // The connection has ended between the queue and here.
-                None => {
-                    tag.call.end(Err(self.unavailable()));
-                    None
-                }
-            };
-            if let Some(id) = id {
-                Header::set_stream_id(frame, id);
-            }
-            id.is_some()
-        });
     }
 }
 
@@ -121,31 +130,28 @@ fn unavailable(reason: ConnectionError) -> Status {
     Status::unavailable(reason.to_string()).with_source(Arc::new(reason) as Arc<_>)
 }
 
-/// Owns a connection's two tasks: they end when the last handle goes, which is when neither a
-/// client nor a call is left.
+/// Owns a connection's two tasks: they end when the last client and the last call are gone.
 #[derive(Debug)]
-pub(super) struct Handle {
+pub(super) struct ConnectionOwner {
     connection: Arc<Connection>,
     tasks: [AbortHandle; 2],
 }
 
-impl Handle {
+impl ConnectionOwner {
     pub(super) fn spawn(io: io::Connection, config: ClientConfig) -> Arc<Self> {
-        let connection = Arc::new(Connection {
-            queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
-            table: Mutex::new(Some(ClientTable::default())),
-            places: Places::new(config.max_calls),
-            stalls: Stalls::default(),
-            waits: Waits::default(),
-            closed: SetOnce::new(),
-            write_error: SetOnce::new(),
-            config,
-        });
-        let sender = spawn(run_sender(connection.clone(), io.writer));
-        let sender = sender.abort_handle();
-        let ending = Ending { connection: connection.clone(), sender: sender.clone() };
-        let receiver = spawn(run_receiver(ending, io.reader)).abort_handle();
-        Arc::new(Handle { connection, tasks: [sender, receiver] })
+        ConnectionOwner::with_table(io, config, ClientTable::default())
+    }
+
+    fn with_table(
+        io: io::Connection,
+        config: ClientConfig,
+        table: ClientTable<Arc<Call>>,
+    ) -> Arc<Self> {
+        let connection = Arc::new(Connection::new(config, table));
+        let sender = spawn(run_sender(connection.clone(), io.writer)).abort_handle();
+        let guard = EndGuard { connection: connection.clone(), sender: sender.clone() };
+        let receiver = spawn(run_receiver(guard, io.reader)).abort_handle();
+        Arc::new(ConnectionOwner { connection, tasks: [sender, receiver] })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -158,7 +164,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for ConnectionOwner {
     fn drop(&mut self) {
         self.close(ConnectionError::ClosedLocally);
     }
@@ -167,9 +173,8 @@ impl Drop for Handle {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(connection: Arc<Connection>, writer: impl tokio::io::AsyncWrite + Unpin) {
-    let stamp = |chunk: &mut Chunk<Tag>, from: usize| connection.stamp(chunk, from);
-    if let Err(error) = sender::run(writer, &connection.queue, stamp).await {
+async fn run_sender(connection: Arc<Connection>, writer: impl AsyncWrite + Unpin) {
+    if let Err(error) = sender::run(writer, &connection.queue).await {
         // What the server has sent before it went away may still be in the socket, and so is its
         // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
         // comes, the server having closed one direction alone, the failed write ends the connection.
@@ -179,19 +184,19 @@ async fn run_sender(connection: Arc<Connection>, writer: impl tokio::io::AsyncWr
     }
 }
 
-async fn run_receiver(ending: Ending, reader: impl tokio::io::AsyncRead + Unpin) {
-    let reason = receiver::run(&ending.connection, reader).await;
-    ending.connection.end(reason);
+async fn run_receiver(guard: EndGuard, reader: impl ReadHalf) {
+    let reason = receiver::run(&guard.connection, reader).await;
+    guard.connection.end(reason);
 }
 
 /// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down
 /// included.
-struct Ending {
+struct EndGuard {
     connection: Arc<Connection>,
     sender: AbortHandle,
 }
 
-impl Drop for Ending {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.connection.end(ConnectionError::ClosedLocally);
         self.sender.abort();
@@ -200,25 +205,74 @@ impl Drop for Ending {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, pin::Pin, task::Poll};
+    use std::{error::Error, future::poll_fn, pin::Pin, task::Poll};
+
+    use tokio::io::AsyncWriteExt;
 
     use super::{super::UnaryCall, *};
-    use crate::Code;
+    use crate::{
+        Code,
+        proto::{
+            codec::{Decoded, Decoder},
+            frame::{Flags, FrameType, Header},
+        },
+    };
+
+    fn call(owner: &Arc<ConnectionOwner>) -> UnaryCall<(), ()> {
+        UnaryCall::new(owner.clone(), "S", "M", ())
+    }
 
     #[tokio::test]
     async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
         let (here, _there) = tokio::io::duplex(1);
-        let handle = Handle::spawn(io::Connection::from_io(here), ClientConfig::default());
-        let mut call = UnaryCall::<(), ()>::new(handle.clone(), "S", "M", ()).into_future();
+        let owner = ConnectionOwner::spawn(io::Connection::from_io(here), ClientConfig::default());
+        let mut call = call(&owner).into_future();
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
         assert!(poll().await.is_pending());
-
-        let connection = handle.connection();
-        let mut chunks = connection.queue.take().await.expect("the Request is queued");
-        connection.end(ConnectionError::ClosedLocally);
-        assert!(poll().await.is_pending(), "neither queued nor sent");
-        chunks.iter_mut().for_each(|chunk| connection.stamp(chunk, 0));
+        tokio::task::yield_now().await;
+        assert!(owner.connection().queue.unsent_requests().is_empty(), "the sender has it");
+        owner.connection().end(ConnectionError::ClosedLocally);
         let Poll::Ready(Err(status)) = poll().await else { panic!("the call ends") };
         assert_eq!(status.code(), Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
+        let (here, mut there) = tokio::io::duplex(1000);
+        let table = ClientTable::starting_at(u32::MAX);
+        let owner = ConnectionOwner::with_table(
+            io::Connection::from_io(here),
+            ClientConfig::default(),
+            table,
+        );
+        let mut last = call(&owner).into_future();
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
+
+        let is_spent = |status: Status| {
+            let source = status.source().and_then(|source| source.downcast_ref());
+            matches!(source, Some(ConnectionError::IdsExhausted))
+        };
+        let status = call(&owner).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(is_spent(status));
+        assert!(owner.connection().close_reason().is_none(), "a call is in flight");
+
+        let header = Header {
+            data_len: 0,
+            stream_id: u32::MAX,
+            frame_type: FrameType::Response,
+            flags: Flags::NONE,
+        };
+        there.write_all(&header.to_bytes()).await.unwrap();
+        last.await.unwrap();
+        let reason = owner.connection().closed().await;
+        assert!(matches!(reason, ConnectionError::IdsExhausted));
+        assert!(is_spent(call(&owner).await.unwrap_err()));
+        let mut request = [0; 100];
+        let len = tokio::io::AsyncReadExt::read(&mut there, &mut request).await.unwrap();
+        let mut decoder = Decoder::default();
+        decoder.feed(&request[..len]);
+        let decoded = decoder.decode();
+        assert!(matches!(decoded, Some(Decoded::Frame(header)) if header.stream_id == u32::MAX));
     }
 }

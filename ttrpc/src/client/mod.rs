@@ -30,8 +30,9 @@
 mod call;
 mod connection;
 mod options;
-mod places;
 mod receiver;
+mod request;
+mod state;
 mod stream;
 mod unary;
 
@@ -47,7 +48,7 @@ use crate::{
     snapshot::ClientSnapshot,
     transport::{address, io},
 };
-use connection::Handle;
+use connection::ConnectionOwner;
 pub use stream::{
     BidiStreamingCall, ClientStreamingCall, Reply, ServerStreamingCall, StreamReceiver,
     StreamSender,
@@ -60,7 +61,7 @@ pub use unary::{UnaryCall, UnaryFuture};
 /// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
 #[derive(Clone, Debug)]
 pub struct Client {
-    handle: Arc<Handle>,
+    connection: Arc<ConnectionOwner>,
 }
 
 impl Client {
@@ -85,7 +86,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_unix_stream(stream: UnixStream, config: ClientConfig) -> Self {
-        Client { handle: Handle::spawn(io::Connection::from_unix(stream), config) }
+        Client { connection: ConnectionOwner::spawn(io::Connection::from_unix(stream), config) }
     }
 
     /// Speaks ttrpc over anything that carries bytes both ways.
@@ -93,7 +94,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_io(io: impl AsyncRead + AsyncWrite + Send + 'static, config: ClientConfig) -> Self {
-        Client { handle: Handle::spawn(io::Connection::from_io(io), config) }
+        Client { connection: ConnectionOwner::spawn(io::Connection::from_io(io), config) }
     }
 
     /// Calls a unary method. Generated clients call this.
@@ -103,7 +104,7 @@ impl Client {
         method: &'static str,
         request: Req,
     ) -> UnaryCall<Req, Resp> {
-        UnaryCall::new(self.handle.clone(), service, method, request)
+        UnaryCall::new(self.connection.clone(), service, method, request)
     }
 
     /// Calls a method that answers with a stream. Generated clients call this.
@@ -113,7 +114,7 @@ impl Client {
         method: &'static str,
         request: Req,
     ) -> ServerStreamingCall<Req, Resp> {
-        ServerStreamingCall::new(self.handle.clone(), service, method, request)
+        ServerStreamingCall::new(self.connection.clone(), service, method, request)
     }
 
     /// Calls a method that takes a stream. Generated clients call this.
@@ -122,7 +123,7 @@ impl Client {
         service: &'static str,
         method: &'static str,
     ) -> ClientStreamingCall<Req, Resp> {
-        ClientStreamingCall::new(self.handle.clone(), service, method)
+        ClientStreamingCall::new(self.connection.clone(), service, method)
     }
 
     /// Calls a method that takes and gives a stream. Generated clients call this.
@@ -131,34 +132,34 @@ impl Client {
         service: &'static str,
         method: &'static str,
     ) -> BidiStreamingCall<Req, Resp> {
-        BidiStreamingCall::new(self.handle.clone(), service, method)
+        BidiStreamingCall::new(self.connection.clone(), service, method)
     }
 
     /// Waits for the connection's end and says why it ended.
     ///
     /// Cancel safe.
     pub async fn closed(&self) -> ConnectionError {
-        self.handle.connection().closed().await
+        self.connection.connection().closed().await
     }
 
     /// Why the connection ended, if it has.
     pub fn close_reason(&self) -> Option<ConnectionError> {
-        self.handle.connection().close_reason()
+        self.connection.connection().close_reason()
     }
 
     /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too.
     pub fn close(&self) {
-        self.handle.close(ConnectionError::ClosedLocally);
+        self.connection.close(ConnectionError::ClosedLocally);
     }
 
     /// What the connection and its calls are waiting for at this moment. It takes a few locks one after
     /// another and may be made under load.
     pub fn snapshot(&self) -> ClientSnapshot {
-        self.handle.connection().snapshot()
+        self.connection.connection().snapshot()
     }
 
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.
     pub fn calls_in_flight(&self) -> usize {
-        self.handle.connection().streams_open()
+        self.connection.connection().streams_open()
     }
 }

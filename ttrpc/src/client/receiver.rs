@@ -6,7 +6,7 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
-use tokio::io::AsyncRead;
+use bytes::Bytes;
 
 use super::{call::Call, connection::Connection};
 use crate::{
@@ -14,28 +14,26 @@ use crate::{
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
-        message::decode_response,
         payload,
-        stream::Kind,
-        table::{ClientEvent, ClientTable},
+        table::ClientEvent,
     },
     snapshot::ReceiverWait,
     transport::{
-        inbox::{Arrivals, InboxLimits},
-        lock,
-        reader::{FrameReader, ReadEnd},
+        io::ReadHalf,
+        messages::{Gathered, InboxLimits},
+        reader::{FrameReader, ReadEnd, hung_up},
     },
 };
 
 /// Reads until the connection ends, and says why it did.
-pub(super) async fn run(connection: &Connection, io: impl AsyncRead + Unpin) -> ConnectionError {
+pub(super) async fn run(connection: &Connection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
-    let mut series = Series::default();
+    let mut run = MessageRun::default();
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
             None => {
-                series.end(connection);
+                run.end(connection);
                 match next_frame(connection, &mut reader).await {
                     Ok(decoded) => decoded,
                     Err(reason) => return reason,
@@ -43,13 +41,13 @@ pub(super) async fn run(connection: &Connection, io: impl AsyncRead + Unpin) -> 
             }
         };
         match decoded {
-            Decoded::Frame(header) if series.take(connection, header, reader.decoder().data()) => {}
+            Decoded::Frame(header) if run.take(connection, header, reader.decoder().data()) => {}
             Decoded::Frame(header) => {
-                series.end(connection);
-                series.stream = receive(connection, header, reader.decoder()).await;
+                run.end(connection);
+                run.stream = receive(connection, header, &mut reader).await;
             }
             Decoded::Oversized(header) => {
-                series.end(connection);
+                run.end(connection);
                 refuse_oversized(connection, header);
             }
         }
@@ -59,18 +57,18 @@ pub(super) async fn run(connection: &Connection, io: impl AsyncRead + Unpin) -> 
 /// Messages of one stream that lie one behind the other in what was read. They change nothing in
 /// the table, so that only the first of them has to be looked up there.
 #[derive(Debug, Default)]
-struct Series {
+struct MessageRun {
     stream: Option<(u32, Arc<Call>)>,
-    arrivals: Arrivals,
+    gathered: Gathered,
 }
 
-impl Series {
-    /// Takes a frame that goes on with the series.
+impl MessageRun {
+    /// Takes a frame that goes on with the run.
     fn take(&mut self, connection: &Connection, header: Header, data: &[u8]) -> bool {
         let is_message = header.frame_type == FrameType::Data && header.flags == Flags::NONE;
         match &self.stream {
             Some((stream_id, call)) if is_message && *stream_id == header.stream_id => {
-                call.inbox.gather(&mut self.arrivals, data, limits(connection))
+                call.inbox.gather(&mut self.gathered, data, limits(connection))
             }
             _ => false,
         }
@@ -79,14 +77,14 @@ impl Series {
     /// Hands over what was taken.
     fn end(&mut self, connection: &Connection) {
         if let Some((_, call)) = self.stream.take() {
-            call.inbox.push_all(&mut self.arrivals, &connection.stalls);
+            call.inbox.push_all(&mut self.gathered, &connection.patience);
         }
     }
 }
 
 /// The next frame from the socket; or, when the sender has failed and all that had arrived is read,
 /// its error.
-async fn next_frame<R: AsyncRead + Unpin>(
+async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
 ) -> Result<Decoded, ConnectionError> {
@@ -105,25 +103,24 @@ async fn next_frame<R: AsyncRead + Unpin>(
     .await
 }
 
-/// Acts on one frame. Only a message whose stream's inbox is full is waited with. Gives back the
-/// stream of a message that others may follow.
-async fn receive(
+/// Acts on one frame. Only a message whose stream's inbox is full is waited with. Returns the stream
+/// of a message that others may follow.
+async fn receive<R: ReadHalf>(
     connection: &Connection,
     header: Header,
-    decoder: &mut Decoder,
+    reader: &mut FrameReader<R>,
 ) -> Option<(u32, Arc<Call>)> {
-    let event = match lock(&connection.table).as_mut() {
-        Some(table) => table.receive(header),
-        None => ClientEvent::Ignore,
-    };
-    match event {
-        ClientEvent::Response(call) => end_with_response(connection, &call, decoder),
+    match connection.queue.streams(|table| table.receive(header)) {
+        ClientEvent::Response(call) => call.answer(take_response(reader.decoder()), connection),
         ClientEvent::Data(call, event) => {
-            if event.has_message && !deliver(connection, &call, decoder) {
-                let waiting = deliver_in_time(connection, header.stream_id, &call, decoder);
-                if !Box::pin(waiting).await {
-                    return None;
-                }
+            if event.has_message
+                && !has_room(connection, &call, reader.decoder())
+                && !Box::pin(wait_for_consumer(connection, header.stream_id, &call, reader)).await
+            {
+                return None;
+            }
+            if event.has_message {
+                push(connection, &call, reader.decoder());
             }
             if !event.remote_closed {
                 return Some((header.stream_id, call));
@@ -138,22 +135,9 @@ async fn receive(
     None
 }
 
-fn end_with_response(connection: &Connection, call: &Call, decoder: &mut Decoder) {
-    let response = match decoder.take_long_data() {
-        Some(data) => decode_response(&data).map(|result| result.map(|part| data.slice_ref(part))),
-        None => decode_response(decoder.data()).map(|result| result.map(payload::copy)),
-    };
-    let result = response.unwrap_or_else(|error| {
-        Err(Status::internal(format!("the server's Response is malformed: {error}")))
-    });
-    match call.kind() {
-        Kind::Unary => call.answer(result, &connection.queue),
-        Kind::ClientStreaming => call.end(result.map(Some)),
-        // An empty Response ends a stream of replies, one with a payload brings a last one.
-        Kind::ServerStreaming | Kind::Bidirectional => {
-            call.end(result.map(|payload| Some(payload).filter(|payload| !payload.is_empty())));
-        }
-    }
+/// The data of a Response, to be decoded by the caller.
+fn take_response(decoder: &mut Decoder) -> Bytes {
+    decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))
 }
 
 fn limits(connection: &Connection) -> InboxLimits {
@@ -161,49 +145,55 @@ fn limits(connection: &Connection) -> InboxLimits {
     InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
-/// Puts a message into its stream's inbox; `false` if there is no room for it now.
-fn deliver(connection: &Connection, call: &Call, decoder: &mut Decoder) -> bool {
-    let has_room = call.inbox.has_room(decoder.data().len(), limits(connection));
-    if has_room {
-        let long_data = decoder.take_long_data();
-        call.inbox.push(decoder.payload(&long_data), &connection.stalls);
-    }
-    has_room
+fn has_room(connection: &Connection, call: &Call, decoder: &Decoder) -> bool {
+    call.inbox.has_room(decoder.data().len(), limits(connection))
 }
 
-/// The same when there is room, or `false`: a consumer that stands still loses its stream.
-async fn deliver_in_time(
+/// Puts a message into its stream's inbox.
+fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
+    let long_data = decoder.take_long_data();
+    call.inbox.push(decoder.payload(&long_data), &connection.patience);
+}
+
+/// Waits until there is room for the message. `false` if the consumer stands still: it has lost its
+/// stream.
+///
+/// When the server has gone, there is no more to come than the socket holds. That may go over the
+/// inbox's limits, so that the end is seen, and pending calls end, at once.
+async fn wait_for_consumer<R: ReadHalf>(
     connection: &Connection,
     stream_id: u32,
     call: &Call,
-    decoder: &mut Decoder,
+    reader: &mut FrameReader<R>,
 ) -> bool {
-    let _held_up = connection.waits.hold_up(ReceiverWait::Stream(stream_id));
+    let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
+    let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
-    let (stalls, stall_timeout) = (&connection.stalls, connection.config.stall_timeout);
-    if call.inbox.wait_for_room(bytes, limits, stalls, stall_timeout, &|| false).await {
-        return deliver(connection, call, decoder);
+    let (patience, stall_timeout) = (&connection.patience, connection.config.stall_timeout);
+    let has_room = tokio::select! {
+        biased;
+        () = hung_up(io) => true,
+        has_room = call.inbox.wait_for_room(bytes, limits, patience, stall_timeout, &|| false) => {
+            has_room
+        }
+    };
+    if !has_room {
+        connection.queue.streams(|table| table.remove(stream_id));
+        call.fail(Status::resource_exhausted(
+            "the stream's messages were not taken in time and its inbox is full",
+        ));
     }
-    lock(&connection.table).as_mut().map(|table| table.remove(stream_id));
-    call.fail(Status::resource_exhausted(
-        "the stream's messages were not taken in time and its inbox is full",
-    ));
-    false
+    has_room
 }
 
 fn refuse_oversized(connection: &Connection, header: Header) {
     if let FrameType::Unknown(_) | FrameType::Request = header.frame_type {
         return;
     }
-    let mut table = lock(&connection.table);
-    let Some(call) =
-        table.as_mut().and_then(|table: &mut ClientTable<_>| table.remove(header.stream_id))
-    else {
-        return;
-    };
-    drop(table);
-    call.fail(Status::resource_exhausted(format!(
-        "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
-        header.data_len
-    )));
+    if let Some(call) = connection.queue.streams(|table| table.remove(header.stream_id)) {
+        call.fail(Status::resource_exhausted(format!(
+            "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
+            header.data_len
+        )));
+    }
 }

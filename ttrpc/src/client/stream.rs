@@ -12,23 +12,29 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use prost::Message;
-use tokio::time::{Sleep, sleep_until, timeout_at};
+use tokio::{
+    task::coop::consume_budget,
+    time::{Sleep, sleep_until, timeout_at},
+};
 
 use super::{
-    call::{OpenCall, Opening, Step, Tag, close_frame},
-    connection::Handle,
+    call::{Call, CallOwner},
+    connection::ConnectionOwner,
     options::{CallOptions, option_methods},
+    request::PendingCall,
+    state::Close,
     unary::decode_reply,
 };
 use crate::{
     Status,
     proto::{
-        frame::{Flags, FrameType},
+        frame::{Flags, FrameType, Header},
         message::DataParts,
         stream::Kind,
+        table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, inbox::Batch, queue::Room},
+    transport::{encode::Frame, inbox::Phase as _, limiter::Closed, messages::Batch, queue::Room},
 };
 
 /// A future of a call that is being opened.
@@ -44,7 +50,7 @@ macro_rules! streaming_call {
         /// too long. Cancel safe: dropped before that, nothing is sent.
         #[must_use = "a call is made when it is awaited"]
         pub struct $name<Req, Resp> {
-            handle: Arc<Handle>,
+            connection: Arc<ConnectionOwner>,
             service: &'static str,
             method: &'static str,
             request: Option<Req>,
@@ -55,15 +61,15 @@ macro_rules! streaming_call {
         impl<Req, Resp> $name<Req, Resp> {
             option_methods!();
 
-            fn into_opening(self) -> (Arc<Handle>, Opening<Req>) {
-                let opening = Opening {
+            fn into_pending(self) -> (Arc<ConnectionOwner>, PendingCall<Req>) {
+                let pending = PendingCall {
                     kind: Kind::$kind,
                     service: self.service,
                     method: self.method,
                     request: self.request,
                     options: self.options,
                 };
-                (self.handle, opening)
+                (self.connection, pending)
             }
         }
 
@@ -91,28 +97,50 @@ streaming_call! {
 
 impl<Req, Resp> ServerStreamingCall<Req, Resp> {
     pub(super) fn new(
-        handle: Arc<Handle>,
+        connection: Arc<ConnectionOwner>,
         service: &'static str,
         method: &'static str,
         request: Req,
     ) -> Self {
         let options = CallOptions::default();
         let request = Some(request);
-        ServerStreamingCall { handle, service, method, request, options, reply: PhantomData }
+        ServerStreamingCall { connection, service, method, request, options, reply: PhantomData }
     }
 }
 
 impl<Req, Resp> ClientStreamingCall<Req, Resp> {
-    pub(super) fn new(handle: Arc<Handle>, service: &'static str, method: &'static str) -> Self {
+    pub(super) fn new(
+        connection: Arc<ConnectionOwner>,
+        service: &'static str,
+        method: &'static str,
+    ) -> Self {
         let options = CallOptions::default();
-        ClientStreamingCall { handle, service, method, request: None, options, reply: PhantomData }
+        ClientStreamingCall {
+            connection,
+            service,
+            method,
+            request: None,
+            options,
+            reply: PhantomData,
+        }
     }
 }
 
 impl<Req, Resp> BidiStreamingCall<Req, Resp> {
-    pub(super) fn new(handle: Arc<Handle>, service: &'static str, method: &'static str) -> Self {
+    pub(super) fn new(
+        connection: Arc<ConnectionOwner>,
+        service: &'static str,
+        method: &'static str,
+    ) -> Self {
         let options = CallOptions::default();
-        BidiStreamingCall { handle, service, method, request: None, options, reply: PhantomData }
+        BidiStreamingCall {
+            connection,
+            service,
+            method,
+            request: None,
+            options,
+            reply: PhantomData,
+        }
     }
 }
 
@@ -123,8 +151,8 @@ impl<Req: Message + 'static, Resp: Message + Default> IntoFuture
     type IntoFuture = OpenFuture<StreamReceiver<Resp>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let (handle, opening) = self.into_opening();
-        Box::pin(async move { Ok(StreamReceiver::new(open(handle, opening).await?)) })
+        let (connection, pending) = self.into_pending();
+        Box::pin(async move { Ok(StreamReceiver::new(open(connection, pending).await?)) })
     }
 }
 
@@ -135,12 +163,12 @@ impl<Req: Message + 'static, Resp: Message + Default> IntoFuture
     type IntoFuture = OpenFuture<(StreamSender<Req>, Reply<Resp>)>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let (handle, opening) = self.into_opening();
+        let (connection, pending) = self.into_pending();
         Box::pin(async move {
-            let open = open(handle, opening).await?;
+            let call = open(connection, pending).await?;
             Ok((
-                StreamSender::new(open.clone()),
-                Reply { incoming: Incoming::new(open), reply: PhantomData },
+                StreamSender::new(call.clone()),
+                Reply { incoming: Incoming::new(call), reply: PhantomData },
             ))
         })
     }
@@ -151,21 +179,24 @@ impl<Req: Message + 'static, Resp: Message + Default> IntoFuture for BidiStreami
     type IntoFuture = OpenFuture<(StreamSender<Req>, StreamReceiver<Resp>)>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let (handle, opening) = self.into_opening();
+        let (connection, pending) = self.into_pending();
         Box::pin(async move {
-            let open = open(handle, opening).await?;
-            Ok((StreamSender::new(open.clone()), StreamReceiver::new(open)))
+            let call = open(connection, pending).await?;
+            Ok((StreamSender::new(call.clone()), StreamReceiver::new(call)))
         })
     }
 }
 
 /// Queues the Request, within the call's deadline.
 async fn open<Req: Message>(
-    handle: Arc<Handle>,
-    opening: Opening<Req>,
-) -> Result<Arc<OpenCall>, Status> {
-    let times = opening.options.times();
-    opening.open(&handle, times).await.map(Arc::new)
+    connection: Arc<ConnectionOwner>,
+    pending: PendingCall<Req>,
+) -> Result<Arc<CallOwner>, Status> {
+    let times = pending.options.times();
+    if let Some(call) = pending.try_queue(&connection, times)? {
+        return Ok(Arc::new(call));
+    }
+    pending.queue(&connection, times).await.map(Arc::new)
 }
 
 /// The caller's side of a stream of requests.
@@ -175,13 +206,13 @@ async fn open<Req: Message>(
 /// message has to say that it is the last. A call whose deadline has passed sends nothing more.
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
-    open: Arc<OpenCall>,
+    call: Arc<CallOwner>,
     request: PhantomData<fn(Req)>,
 }
 
 impl<Req> StreamSender<Req> {
-    fn new(open: Arc<OpenCall>) -> Self {
-        StreamSender { open, request: PhantomData }
+    fn new(call: Arc<CallOwner>) -> Self {
+        StreamSender { call, request: PhantomData }
     }
 
     /// Says that nothing more comes.
@@ -198,58 +229,71 @@ impl<Req: Message> StreamSender<Req> {
     /// The call's status if the server has ended it, RESOURCE_EXHAUSTED if the message is longer
     /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
     pub async fn send(&mut self, message: Req) -> Result<(), Status> {
-        if self.open.is_too_late() {
-            return Err(self.open.pass_deadline());
+        // A sender that is never held up lets other tasks run now and then.
+        consume_budget().await;
+        if self.call.is_too_late() {
+            return Err(self.call.pass_deadline());
         }
         let frame = Frame::new(FrameType::Data, Flags::NONE, 0, DataParts(&message))?;
-        let room = self.room(frame.len()).await?;
-        let call = &self.open.call;
-        let tag = Tag { call: call.clone(), step: Step::Message };
-        if frame.encode(|bytes| room.push(bytes, Some(tag), || call.may_send())) {
-            return Ok(());
+        if let Some(room) = self.room(frame.len()).await? {
+            let id = self.call.stream_id;
+            let claim = |table: &mut ClientTable<_>| table.contains(id).then_some(id);
+            if frame.encode(|bytes| room.push(bytes, claim)).is_some() {
+                return Ok(());
+            }
         }
-        Err(self.end_status())
+        Err(self.refusal().await)
     }
 
-    async fn room(&self, len: usize) -> Result<Room<'_, Tag>, Status> {
-        let connection = self.open.connection();
+    /// Room for a message. `None` if the connection has ended.
+    async fn room(&self, len: usize) -> Result<Option<Room<'_, ClientTable<Arc<Call>>>>, Status> {
+        let connection = self.call.connection();
         match connection.queue.try_reserve(len) {
-            Ok(Some(room)) => return Ok(room),
             Ok(None) => {}
-            Err(_) => return Err(self.end_status()),
+            Ok(room) => return Ok(room),
+            Err(Closed) => return Ok(None),
         }
-        let _waiting = connection.waits.enter(self.open.call.info(), CallWait::Room);
+        let _waiting = connection.registry.enter(self.call.info(), CallWait::Room);
         let room = async {
             tokio::select! {
-                room = connection.queue.reserve(len) => room.map_err(|_| self.end_status()),
-                () = self.open.call.over() => Err(self.end_status()),
+                room = connection.queue.reserve(len) => Ok(room.ok()),
+                () = self.call.call.requests_ended() => Err(self.refusal().await),
             }
         };
-        match self.open.deadline() {
+        match self.call.deadline() {
             Some(deadline) => match timeout_at(deadline, room).await {
                 Ok(room) => room,
-                Err(_) => Err(self.open.pass_deadline()),
+                Err(_) => Err(self.call.pass_deadline()),
             },
             None => room.await,
         }
     }
 
-    /// Why nothing can be sent any more.
-    fn end_status(&self) -> Status {
-        let ended = || Status::cancelled("the server has ended the call");
-        match self.open.call.inbox.end_status() {
-            Some(end) => end.err().unwrap_or_else(ended),
-            None => self.open.connection().unavailable(),
-        }
+    /// Why nothing can be sent any more. Whoever has taken the call out of the table is about to say
+    /// so.
+    async fn refusal(&self) -> Status {
+        self.call.call.requests_ended().await;
+        let refusal = self.call.call.inbox.with(|phase| phase.refusal());
+        refusal.expect("the requests have ended")
     }
 }
 
 impl<Req> Drop for StreamSender<Req> {
     fn drop(&mut self) {
-        if !self.open.call.is_silent() && !self.open.is_too_late() {
-            let tag = Tag { call: self.open.call.clone(), step: Step::Close };
-            self.open.connection().queue.push_unreserved(&close_frame(), tag);
+        if self.call.is_too_late() {
+            return;
         }
+        let (id, close) = (self.call.stream_id, self.call.call.inbox.with(|phase| phase.close()));
+        if close == Close::Never {
+            return;
+        }
+        let frame =
+            Header { data_len: 0, stream_id: id, frame_type: FrameType::Data, flags: Flags::END };
+        self.call.connection().queue.push_without_room(&frame.to_bytes(), |table| {
+            let is_closed = close == Close::Always || table.contains(id);
+            table.close_local(id);
+            is_closed.then_some(id)
+        });
     }
 }
 
@@ -261,39 +305,39 @@ impl<Req> fmt::Debug for StreamSender<Req> {
 
 /// What arrives for a call, within its deadline.
 struct Incoming {
-    open: Arc<OpenCall>,
+    call: Arc<CallOwner>,
     batch: Batch,
     /// Made when the consumer first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Incoming {
-    fn new(open: Arc<OpenCall>) -> Self {
-        Incoming { open, batch: Batch::default(), timer: None }
+    fn new(call: Arc<CallOwner>) -> Self {
+        Incoming { call, batch: Batch::default(), timer: None }
     }
 
     fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        let inbox = &self.open.call.inbox;
+        let inbox = &self.call.call.inbox;
         // A server may go on for ever. What ended in time may be read later.
-        if self.open.is_too_late() && inbox.end_status().is_none() {
-            return Poll::Ready(Err(self.open.pass_deadline()));
+        if self.call.is_too_late() && inbox.with(|phase| phase.is_open()) {
+            return Poll::Ready(Err(self.call.pass_deadline()));
         }
-        if let Poll::Ready(taken) =
-            inbox.poll_take(&mut self.batch, cx, &self.open.connection().stalls)
-        {
+        let patience = &self.call.connection().patience;
+        if let Poll::Ready(taken) = inbox.poll_take(&mut self.batch, cx, patience) {
             return Poll::Ready(taken);
         }
-        let Some(deadline) = self.open.deadline() else { return Poll::Pending };
+        let Some(deadline) = self.call.deadline() else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         ready!(timer.as_mut().poll(cx));
-        Poll::Ready(Err(self.open.pass_deadline()))
+        self.call.pass_deadline();
+        // The end: this one, or another that came just before it.
+        inbox.poll_take(&mut self.batch, cx, patience)
     }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        self.open.call.inbox.abandon();
-        self.open.call.inbox.give_up(&mut self.batch);
+        self.call.call.inbox.abandon(&mut self.batch);
     }
 }
 
@@ -337,8 +381,8 @@ pub struct StreamReceiver<Resp> {
 }
 
 impl<Resp: Message + Default> StreamReceiver<Resp> {
-    fn new(open: Arc<OpenCall>) -> Self {
-        StreamReceiver { incoming: Incoming::new(open), is_done: false, reply: PhantomData }
+    fn new(call: Arc<CallOwner>) -> Self {
+        StreamReceiver { incoming: Incoming::new(call), is_done: false, reply: PhantomData }
     }
 
     /// The next message; `None` when the server has ended the stream well.

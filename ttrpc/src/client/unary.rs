@@ -14,16 +14,17 @@ use prost::Message;
 use tokio::time::{Sleep, sleep_until};
 
 use super::{
-    call::{OpenCall, Opening},
-    connection::Handle,
+    call::CallOwner,
+    connection::ConnectionOwner,
     options::{CallOptions, option_methods},
+    request::PendingCall,
 };
 use crate::{Status, proto::stream::Kind};
 
 /// A unary call that has not started. Await it to make it.
 #[must_use = "a call is made when it is awaited"]
 pub struct UnaryCall<Req, Resp> {
-    handle: Arc<Handle>,
+    connection: Arc<ConnectionOwner>,
     service: &'static str,
     method: &'static str,
     request: Req,
@@ -33,13 +34,13 @@ pub struct UnaryCall<Req, Resp> {
 
 impl<Req, Resp> UnaryCall<Req, Resp> {
     pub(super) fn new(
-        handle: Arc<Handle>,
+        connection: Arc<ConnectionOwner>,
         service: &'static str,
         method: &'static str,
         request: Req,
     ) -> Self {
         let options = CallOptions::default();
-        UnaryCall { handle, service, method, request, options, reply: PhantomData }
+        UnaryCall { connection, service, method, request, options, reply: PhantomData }
     }
 
     option_methods!();
@@ -60,15 +61,15 @@ where
     type IntoFuture = UnaryFuture<Req, Resp>;
 
     fn into_future(self) -> UnaryFuture<Req, Resp> {
-        let opening = Opening {
+        let pending = PendingCall {
             kind: Kind::Unary,
             service: self.service,
             method: self.method,
             request: Some(self.request),
             options: self.options,
         };
-        let phase = Phase::Start(self.handle, opening);
-        UnaryFuture { phase, timer: None, reply: PhantomData }
+        let progress = Progress::Start(self.connection, pending);
+        UnaryFuture { progress, timer: None, reply: PhantomData }
     }
 }
 
@@ -77,19 +78,19 @@ where
 /// Cancel safe: dropped, the call is given up, see [the module](super).
 #[must_use = "a call is made when it is awaited"]
 pub struct UnaryFuture<Req, Resp> {
-    phase: Phase<Req>,
+    progress: Progress<Req>,
     /// Made when the call first has to wait.
     timer: Option<Pin<Box<Sleep>>>,
     reply: PhantomData<fn() -> Resp>,
 }
 
-/// A phase's future, boxed since it is needed only when there is no room at once.
-type WaitForRoom = Pin<Box<dyn Future<Output = Result<OpenCall, Status>> + Send>>;
+/// Boxed since it is needed only when there is no room at once.
+type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
-enum Phase<Req> {
-    Start(Arc<Handle>, Opening<Req>),
+enum Progress<Req> {
+    Start(Arc<ConnectionOwner>, PendingCall<Req>),
     WaitForRoom(WaitForRoom),
-    WaitForReply(OpenCall),
+    WaitForReply(CallOwner),
     Done,
 }
 
@@ -112,17 +113,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if let Poll::Ready(result) = this.poll_call(cx) {
-            this.phase = Phase::Done;
+            this.progress = Progress::Done;
             return Poll::Ready(result);
         }
         // While it waits for room the call keeps an eye on its deadline itself.
-        let Phase::WaitForReply(open) = &this.phase else { return Poll::Pending };
-        let Some(deadline) = open.deadline() else { return Poll::Pending };
+        let Progress::WaitForReply(call) = &this.progress else { return Poll::Pending };
+        let Some(deadline) = call.deadline() else { return Poll::Pending };
         let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         ready!(timer.as_mut().poll(cx));
-        let status = open.pass_deadline();
-        this.phase = Phase::Done;
-        Poll::Ready(Err(status))
+        call.pass_deadline();
+        // The end: this one, or a reply that came just before it.
+        let result = ready!(this.poll_call(cx));
+        this.progress = Progress::Done;
+        Poll::Ready(result)
     }
 }
 
@@ -134,34 +137,34 @@ where
     /// Takes the call as far as it goes, without regard to the deadline of its reply.
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<Resp, Status>> {
         loop {
-            self.phase = match &mut self.phase {
-                Phase::Start(..) => self.start()?,
-                Phase::WaitForRoom(room) => Phase::WaitForReply(ready!(room.as_mut().poll(cx))?),
-                Phase::WaitForReply(open) => {
-                    let payload = ready!(open.call.inbox.poll_last(cx));
-                    open.finish();
-                    let Some(payload) = payload? else {
-                        return Poll::Ready(Err(Status::internal(
-                            "the call ended without a reply",
-                        )));
-                    };
-                    return Poll::Ready(decode_reply(payload));
+            self.progress = match &mut self.progress {
+                Progress::Start(..) => self.start()?,
+                Progress::WaitForRoom(room) => {
+                    Progress::WaitForReply(ready!(room.as_mut().poll(cx))?)
                 }
-                Phase::Done => panic!("a call was polled after it had ended"),
+                Progress::WaitForReply(call) => {
+                    return Poll::Ready(match ready!(call.poll_reply(cx))? {
+                        Some(payload) => decode_reply(payload),
+                        None => Err(Status::internal("the call ended without a reply")),
+                    });
+                }
+                Progress::Done => panic!("a call was polled after it had ended"),
             };
         }
     }
 
-    fn start(&mut self) -> Result<Phase<Req>, Status> {
-        let Phase::Start(handle, opening) = std::mem::replace(&mut self.phase, Phase::Done) else {
-            unreachable!("only called in the first phase");
+    fn start(&mut self) -> Result<Progress<Req>, Status> {
+        let Progress::Start(connection, pending) =
+            std::mem::replace(&mut self.progress, Progress::Done)
+        else {
+            unreachable!("only called at the start");
         };
-        let times = opening.options.times();
-        if let Some(open) = opening.try_open(&handle, times)? {
-            return Ok(Phase::WaitForReply(open));
+        let times = pending.options.times();
+        if let Some(call) = pending.try_queue(&connection, times)? {
+            return Ok(Progress::WaitForReply(call));
         }
-        let room = async move { opening.open(&handle, times).await };
-        Ok(Phase::WaitForRoom(Box::pin(room)))
+        let queue = async move { pending.queue(&connection, times).await };
+        Ok(Progress::WaitForRoom(Box::pin(queue)))
     }
 }
 

@@ -9,13 +9,13 @@ use std::mem;
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::{
+    buffer_pool::{self, BufferPool},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
-    spare::{self, Spare},
 };
 
 thread_local! {
-    static SPARE: Spare<BytesMut> = const { Spare::new() };
+    static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
 }
 
 /// Data below this many bytes is copied out of the read buffer, so that a small message that is
@@ -66,7 +66,7 @@ impl Decoder {
         self.skip -= skipped;
         self.drop_done();
         if self.buffer.capacity() == 0 {
-            self.buffer = spare::take(&SPARE);
+            self.buffer = buffer_pool::take(&POOL);
         }
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
@@ -188,7 +188,7 @@ impl Decoder {
         let buffer = mem::take(&mut self.buffer);
         self.start = 0;
         if !mem::take(&mut self.is_rest) {
-            spare::give_back(&SPARE, buffer);
+            buffer_pool::put(&POOL, buffer);
         }
     }
 }

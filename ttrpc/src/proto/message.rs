@@ -46,10 +46,23 @@ pub enum Malformed {
     /// Anything else that protobuf does not allow.
     #[error(transparent)]
     Protobuf(#[from] prost::DecodeError),
+    /// There are more pairs of metadata than the receiver takes.
+    #[error("there are more than {0} pairs of metadata")]
+    TooManyPairs(usize),
 }
 
-/// A decoded Request that borrows its strings and its payload from the frame.
-#[derive(Debug, PartialEq)]
+/// The most details of a status that are decoded; those behind them are dropped. An empty detail takes
+/// two bytes on the wire and fifty in memory.
+pub const MAX_DETAILS: usize = 1024;
+
+/// What a pair of metadata costs beside its bytes: two strings.
+const PAIR_COST: usize = 2 * size_of::<String>();
+
+/// What a string that is not empty costs beside its bytes: what allocation adds.
+const STRING_COST: usize = 16;
+
+/// A decoded Request that borrows everything from its frame.
+#[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
     pub service: &'a str,
@@ -59,8 +72,8 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
     /// Nanoseconds from now until the deadline: 0 for none, negative if it has passed already.
     pub timeout_nano: i64,
-    /// The call's metadata, in order.
-    pub metadata: Metadata,
+    /// The call's metadata.
+    pub metadata: EncodedMetadata<'a>,
 }
 
 impl<'a> Request<'a> {
@@ -68,30 +81,109 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// If the bytes are not a protobuf message of this shape.
-    pub fn decode(mut data: &'a [u8]) -> Result<Self, Malformed> {
-        let mut request = Request {
-            service: "",
-            method: "",
-            payload: &[],
-            timeout_nano: 0,
-            metadata: Metadata::new(),
-        };
-        while !data.is_empty() {
-            let (tag, wire_type) = decode_key(&mut data)?;
-            match (tag, wire_type) {
-                (1, WireType::LengthDelimited) => request.service = take_str(&mut data)?,
-                (2, WireType::LengthDelimited) => request.method = take_str(&mut data)?,
-                (3, WireType::LengthDelimited) => request.payload = take_bytes(&mut data)?,
-                (4, WireType::Varint) => request.timeout_nano = decode_varint(&mut data)? as i64,
-                (5, WireType::LengthDelimited) => {
-                    let (key, value) = decode_key_value(take_bytes(&mut data)?)?;
-                    request.metadata.push_received(key.to_owned(), value.to_owned());
-                }
-                _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+    pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
+        let mut decoder = RequestDecoder::new(data, usize::MAX);
+        loop {
+            if let Some(request) = decoder.advance(usize::MAX)? {
+                return Ok(request);
             }
         }
-        Ok(request)
     }
+}
+
+/// Metadata that has been found in a Request and not been decoded.
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedMetadata<'a> {
+    /// The Request.
+    data: &'a [u8],
+    pairs: usize,
+    cost: usize,
+}
+
+impl EncodedMetadata<'_> {
+    /// The number of pairs.
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
+    /// What the decoded pairs cost to keep, in bytes of memory.
+    pub fn cost(&self) -> usize {
+        self.cost
+    }
+
+    /// Decodes the pairs, in order.
+    ///
+    /// # Errors
+    /// [`Malformed::NotUtf8`].
+    pub fn decode(&self) -> Result<Metadata, Malformed> {
+        let mut metadata = Metadata::with_capacity(self.pairs);
+        let mut data = self.data;
+        while metadata.len() < self.pairs {
+            let (tag, wire_type) = decode_key(&mut data)?;
+            if (tag, wire_type) == (5, WireType::LengthDelimited) {
+                let (key, value) = decode_key_value(take_bytes(&mut data)?)?;
+                let (key, value) = (std::str::from_utf8(key)?, std::str::from_utf8(value)?);
+                metadata.push_received(key.to_owned(), value.to_owned());
+            } else {
+                skip_field(wire_type, tag, &mut data, DecodeContext::default())?;
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+/// Decodes a Request in steps, so that a peer's Request of millions of fields keeps no task from
+/// giving others their turn.
+#[derive(Debug)]
+pub struct RequestDecoder<'a> {
+    rest: &'a [u8],
+    request: Request<'a>,
+    max_pairs: usize,
+}
+
+impl<'a> RequestDecoder<'a> {
+    /// Decodes this data of a Request frame, with no more than so many pairs of metadata.
+    pub fn new(data: &'a [u8], max_pairs: usize) -> Self {
+        let metadata = EncodedMetadata { data, pairs: 0, cost: 0 };
+        let request = Request { service: "", method: "", payload: &[], timeout_nano: 0, metadata };
+        RequestDecoder { rest: data, request, max_pairs }
+    }
+
+    /// Decodes up to so many fields more; returns the Request once it is whole. Unknown fields are
+    /// skipped.
+    ///
+    /// # Errors
+    /// If the bytes are not a protobuf message of this shape, or it has too many pairs of metadata.
+    pub fn advance(&mut self, max_fields: usize) -> Result<Option<Request<'a>>, Malformed> {
+        let (data, request) = (&mut self.rest, &mut self.request);
+        for _ in 0..max_fields {
+            if data.is_empty() {
+                return Ok(Some(*request));
+            }
+            let (tag, wire_type) = decode_key(data)?;
+            match (tag, wire_type) {
+                (1, WireType::LengthDelimited) => request.service = take_str(data)?,
+                (2, WireType::LengthDelimited) => request.method = take_str(data)?,
+                (3, WireType::LengthDelimited) => request.payload = take_bytes(data)?,
+                (4, WireType::Varint) => request.timeout_nano = decode_varint(data)? as i64,
+                (5, WireType::LengthDelimited) => {
+                    let (key, value) = decode_key_value(take_bytes(data)?)?;
+                    let metadata = &mut request.metadata;
+                    if metadata.pairs == self.max_pairs {
+                        return Err(Malformed::TooManyPairs(self.max_pairs));
+                    }
+                    metadata.pairs += 1;
+                    metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
+                }
+                _ => skip_field(wire_type, tag, data, DecodeContext::default())?,
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn string_cost(bytes: &[u8]) -> usize {
+    if bytes.is_empty() { 0 } else { STRING_COST + bytes.len() }
 }
 
 /// A Request about to be encoded.
@@ -144,7 +236,8 @@ impl<M: Message> FrameData for RequestParts<'_, M> {
     }
 }
 
-/// A decoded Response: the payload of a success, or the status of a failure.
+/// A decoded Response: the payload of a success, or the status of a failure, with no more than
+/// [`MAX_DETAILS`] details.
 ///
 /// # Errors
 /// If the bytes are not a protobuf message of this shape.
@@ -153,7 +246,7 @@ pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malform
     while !data.is_empty() {
         let (tag, wire_type) = decode_key(&mut data)?;
         match (tag, wire_type) {
-            (1, WireType::LengthDelimited) => status.merge(take_bytes(&mut data)?)?,
+            (1, WireType::LengthDelimited) => merge_status(&mut status, take_bytes(&mut data)?)?,
             (2, WireType::LengthDelimited) => payload = take_bytes(&mut data)?,
             _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
         }
@@ -227,13 +320,29 @@ struct StatusMessage {
     details: Vec<Any>,
 }
 
-fn decode_key_value(mut data: &[u8]) -> Result<(&str, &str), Malformed> {
-    let (mut key, mut value) = ("", "");
+/// Decodes what is found of a status into what there is of it, as protobuf merges messages.
+fn merge_status(status: &mut StatusMessage, mut data: &[u8]) -> Result<(), Malformed> {
     while !data.is_empty() {
         let (tag, wire_type) = decode_key(&mut data)?;
         match (tag, wire_type) {
-            (1, WireType::LengthDelimited) => key = take_str(&mut data)?,
-            (2, WireType::LengthDelimited) => value = take_str(&mut data)?,
+            (1, WireType::Varint) => status.code = decode_varint(&mut data)? as i32,
+            (2, WireType::LengthDelimited) => status.message = take_str(&mut data)?.to_owned(),
+            (3, WireType::LengthDelimited) if status.details.len() < MAX_DETAILS => {
+                status.details.push(Any::decode(take_bytes(&mut data)?)?);
+            }
+            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+        }
+    }
+    Ok(())
+}
+
+fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (mut key, mut value) = (&[][..], &[][..]);
+    while !data.is_empty() {
+        let (tag, wire_type) = decode_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::LengthDelimited) => key = take_bytes(&mut data)?,
+            (2, WireType::LengthDelimited) => value = take_bytes(&mut data)?,
             _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
         }
     }
@@ -353,7 +462,9 @@ mod tests {
             assert_eq!((request.service, request.method), ("pkg.Service", "Method"));
             assert_eq!(request.payload, reference.payload);
             assert_eq!(request.timeout_nano, timeout_nano);
-            let pairs: Vec<_> = request.metadata.iter().collect();
+            assert_eq!(request.metadata.pairs(), 3);
+            let metadata = request.metadata.decode().unwrap();
+            let pairs: Vec<_> = metadata.iter().collect();
             assert_eq!(pairs, [("k", "1"), ("k", ""), ("", "x")]);
         }
     }
@@ -383,6 +494,33 @@ mod tests {
             payload: vec![1],
         };
         assert_eq!(decode_response(&reference.encode_to_vec()).unwrap(), Ok(&[1][..]));
+    }
+
+    #[test]
+    fn requests_are_read_in_steps_and_no_further_than_to_too_many_pairs() {
+        let data = reference_request(7).encode_to_vec();
+        let mut decoder = RequestDecoder::new(&data, 3);
+        let mut steps = 0;
+        let request = loop {
+            steps += 1;
+            if let Some(request) = decoder.advance(1).unwrap() {
+                break request;
+            }
+        };
+        assert_eq!((steps, request.timeout_nano), (8, 7));
+        assert_eq!(request.metadata.cost(), 3 * PAIR_COST + 4 * (STRING_COST + 1));
+
+        let mut decoder = RequestDecoder::new(&data, 2);
+        assert!(matches!(decoder.advance(100), Err(Malformed::TooManyPairs(2))));
+    }
+
+    #[test]
+    fn a_status_has_no_more_details_than_are_kept() {
+        let mut status = StatusMessage { code: 5, ..StatusMessage::default() };
+        status.details = vec![Any::default(); MAX_DETAILS + 10];
+        let reference = ReferenceResponse { status: Some(status), payload: vec![] };
+        let decoded = decode_response(&reference.encode_to_vec()).unwrap().unwrap_err();
+        assert_eq!((decoded.raw_code(), decoded.details().len()), (5, MAX_DETAILS));
     }
 
     #[test]

@@ -8,10 +8,10 @@
 //! The module is public for tools that speak frames themselves: conformance suites, fuzzers,
 //! proxies. Programs that only call or serve methods need none of it.
 
+pub(crate) mod buffer_pool;
 pub mod codec;
 pub mod frame;
 pub mod message;
 pub mod payload;
-pub(crate) mod spare;
 pub mod stream;
 pub mod table;

@@ -81,7 +81,8 @@ impl Stream {
     pub fn opened_by_remote(flags: Flags) -> Self {
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
         let state = if remote_open { State::Open } else { State::RemoteClosed };
-        Stream { state, remote_sends_data: remote_open }
+        let remote_sends_data = remote_open || flags.contains(Flags::REMOTE_CLOSED);
+        Stream { state, remote_sends_data }
     }
 
     /// A Data frame arrived.
@@ -105,6 +106,12 @@ impl Stream {
             (State::LocalClosed, true) => State::Closed,
         };
         Ok(event)
+    }
+
+    /// Whether Data with these flags says once more what the remote has said before: that its side of
+    /// a stream is closed.
+    pub fn is_repeated_close(&self, flags: Flags) -> bool {
+        self.remote_sends_data && !self.is_remote_open() && flags.contains(Flags::END)
     }
 
     /// A Response arrived, or is sent: the stream is over for both sides.
@@ -159,6 +166,18 @@ mod tests {
         let mut stream = Stream::opened_by_remote(Flags::REMOTE_OPEN);
         stream.receive_data(Flags::END).unwrap();
         assert!(stream.receive_data(Flags::NONE).is_err());
+        assert!(stream.receive_data(Flags::REMOTE_CLOSED).is_err(), "it brings a message");
+    }
+
+    #[test]
+    fn a_close_is_repeated_only_where_a_side_of_a_stream_was_closed() {
+        let mut stream = Stream::opened_by_remote(Flags::REMOTE_OPEN);
+        assert!(!stream.is_repeated_close(Flags::END));
+        stream.receive_data(Flags::END).unwrap();
+        assert!(stream.is_repeated_close(Flags::END));
+        assert!(!stream.is_repeated_close(Flags::REMOTE_CLOSED), "it brings a message");
+        assert!(Stream::opened_by_remote(Flags::REMOTE_CLOSED).is_repeated_close(Flags::END));
+        assert!(!Stream::opened_by_remote(Flags::NONE).is_repeated_close(Flags::END), "unary");
     }
 
     #[test]

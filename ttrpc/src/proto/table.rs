@@ -121,9 +121,19 @@ impl<T: Clone> ClientTable<T> {
         self.streams.remove(&id).map(|(_, handle)| handle)
     }
 
-    /// The handles of all streams.
-    pub fn handles(&self) -> impl Iterator<Item = &T> {
-        self.streams.values().map(|(_, handle)| handle)
+    /// Whether a stream has not ended.
+    pub fn contains(&self, id: u32) -> bool {
+        self.streams.contains_key(&id)
+    }
+
+    /// Whether all ids have been given.
+    pub fn is_spent(&self) -> bool {
+        self.next_id.is_none()
+    }
+
+    /// The ids and handles of all streams, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.streams.iter().map(|(&id, (_, handle))| (id, handle))
     }
 
     /// Ends all streams: the handles of those that had not ended.
@@ -201,6 +211,10 @@ impl<T: Clone> ServerTable<T> {
         let Some((stream, handle)) = self.streams.get_mut(&id) else {
             return self.receive_data_without_stream(id, flags);
         };
+        if stream.is_repeated_close(flags) {
+            // It harms nobody, and containerd's implementation ignores it.
+            return ServerEvent::Ignore;
+        }
         match stream.receive_data(flags) {
             Ok(event) => ServerEvent::Data(handle.clone(), event),
             Err(violation) => ServerEvent::Refuse(violation, self.remove(id)),
@@ -248,6 +262,11 @@ impl<T: Clone> ServerTable<T> {
         }
         let index = self.ended_early.partition_point(|&other| other < id);
         self.ended_early.insert(index, id);
+    }
+
+    /// Whether a stream has not ended.
+    pub fn contains(&self, id: u32) -> bool {
+        self.streams.contains_key(&id)
     }
 
     /// The handles of all streams.

@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use super::{
-    EndsWithThis, Gate, Lifecycle, Listeners, Load, PeerPolicy, Server, Service, Services, Shared,
+    EndsWithThis, Lifecycle, Limiter, Listeners, Load, Overshoot, PeerPolicy, Server, Service,
+    Services, Shared,
 };
 use crate::{
     Error, ServerConfig,
@@ -94,8 +95,11 @@ impl ServerBuilder {
         }
         let config = self.config;
         let shared = Shared {
-            calls: Gate::new(Load { calls: config.max_calls, bytes: config.request_bytes }),
-            inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes }),
+            calls: Limiter::new(
+                Load { count: config.max_calls, cost: config.request_bytes },
+                Overshoot::Last,
+            ),
+            inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             services: self.services,
             connections: Mutex::default(),
             connection_ended: Notify::new(),

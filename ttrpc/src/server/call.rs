@@ -1,75 +1,72 @@
-//! One call on the server: its handler's task, and how it ends.
+//! One call on the server, and the ways in which it can end.
 //!
-//! The stream's entry in the connection's table is the right to end it: whoever takes it out sends
-//! the last frame, and nothing is sent on the stream after that.
+//! A call is in its connection's table from its Request to its end, and the entry is the right to end
+//! it. There are two ways to take it out:
+//!
+//! ```text
+//!            ┌─ the handler replies: the last frame enters the queue in the same step ─┐
+//!     open ──┤                                                                         ├─► over
+//!            └─ anything else: the entry goes, and a status follows when there is room ─┘
+//! ```
+//!
+//! | who | ends a call |
+//! |---|---|
+//! | its handler | with its reply or its status |
+//! | its driver | when its deadline has passed, when its handler has panicked |
+//! | the receiver | when the client breaks the protocol, sends an oversized frame, or fills an inbox that nobody empties |
+//! | the connection's end | all that are left |
+//!
+//! A reply that waits for room leaves its call open: the deadline may still pass. Nothing is sent on
+//! a stream after its entry has gone, but the last frame of whoever took it. [`EndSignal`] tells
+//! everybody who holds a part of the call that it is over.
 
 use std::{
-    future::{Future, pending},
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{
-            AtomicBool,
-            Ordering::{Relaxed, SeqCst},
-        },
-    },
-    task::{self, Poll, ready},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use bytes::Buf;
-use pin_project_lite::pin_project;
+use bytes::Bytes;
 use prost::Message;
-use tokio::{
-    sync::Notify,
-    task::coop::unconstrained,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
-use super::{backlog::Backlog, connection::Connection, gate::Load};
+use super::connection::Connection;
 use crate::{
     Code, Metadata, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
-        payload::Payload,
         stream::Kind,
+        table::ServerTable,
     },
     snapshot::{CallSnapshot, CallWait},
     transport::{
         BoxFuture,
+        chunk::FrameBytes,
         encode::Frame,
-        inbox::{self, Inbox},
-        lock, wait_until,
-        waits::CallInfo,
+        inbox::{Inbox, Phase},
+        lock,
+        queue::Room,
+        registry::CallInfo,
     },
 };
 
-/// One call, shared by its handler, its task and the connection's receiver.
+/// Room in a connection's outgoing queue.
+pub(super) type ReplyRoom<'a> = Room<'a, ServerTable<Arc<Call>>>;
+
+/// One call, shared by its handler, its driver and the connection's receiver.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(super) connection: Arc<Connection>,
-    pub(super) stream_id: u32,
-    pub(super) service: &'static str,
-    pub(super) method: &'static str,
-    pub(super) metadata: Metadata,
-    pub(super) timeout: Option<Duration>,
-    pub(super) started: Instant,
-    pub(super) deadline: Option<Instant>,
+    pub(super) head: CallHead,
     /// Of the messages that the client streams; unary calls have none.
-    pub(super) inbox: Option<Box<Inbox>>,
-    /// The right to send the last frame has been taken.
-    has_ended: AtomicBool,
-    /// Its handler has taken that right and not yet sent the frame; known to its task alone.
-    is_replying: AtomicBool,
-    cancellation: Cancellation,
+    pub(super) inbox: Option<Box<Inbox<RequestStream>>>,
+    pub(super) end: EndSignal,
 }
 
 /// What a Request says of its call.
-pub(super) struct Head {
+#[derive(Debug)]
+pub(super) struct CallHead {
     pub(super) stream_id: u32,
     pub(super) service: &'static str,
     pub(super) method: &'static str,
@@ -79,474 +76,245 @@ pub(super) struct Head {
     pub(super) deadline: Option<Instant>,
 }
 
-/// How a call's task is told that the call is over.
+/// The state of the messages that a client streams.
 #[derive(Debug, Default)]
-struct Cancellation {
-    is_cancelled: AtomicBool,
-    changed: Notify,
-    /// Made when the handler first asks for it.
-    token: OnceLock<CancellationToken>,
+pub(super) enum RequestStream {
+    /// More may come.
+    #[default]
+    Open,
+    /// The client has said that nothing more comes.
+    Closed,
+    /// It broke off: the call is over, or the handler stood still.
+    Failed(Status),
+}
+
+impl RequestStream {
+    /// Nothing more comes. Returns whether that changes anything.
+    pub(super) fn close(&mut self) -> bool {
+        let is_open = self.is_open();
+        if is_open {
+            *self = RequestStream::Closed;
+        }
+        is_open
+    }
+
+    /// The stream breaks off. Returns whether that changes anything.
+    pub(super) fn fail(&mut self, status: Status) -> bool {
+        let is_open = self.is_open();
+        if is_open {
+            *self = RequestStream::Failed(status);
+        }
+        is_open
+    }
+}
+
+impl Phase for RequestStream {
+    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
+        match self {
+            RequestStream::Open => None,
+            RequestStream::Closed => Some(Ok(None)),
+            RequestStream::Failed(status) => Some(Err(status.clone())),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self, RequestStream::Open)
+    }
+}
+
+/// How everybody who holds a part of a call hears that it is over, in whatever way.
+#[derive(Debug, Default)]
+pub(super) struct EndSignal(Mutex<EndState>);
+
+#[derive(Debug, Default)]
+struct EndState {
+    is_over: bool,
+    has_begun: bool,
+    /// Made for the first one who waits.
+    token: Option<CancellationToken>,
+    /// The program has asked for the token, which earns the handler its grace.
+    is_graceful: bool,
+}
+
+impl EndSignal {
+    /// The call is over.
+    pub(super) fn fire(&self) {
+        let mut state = lock(&self.0);
+        state.is_over = true;
+        let token = state.token.clone();
+        drop(state);
+        if let Some(token) = token {
+            token.cancel();
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.0).is_over
+    }
+
+    /// The handler is about to begin. `false` if the call is over already.
+    pub(super) fn begin(&self) -> bool {
+        let mut state = lock(&self.0);
+        state.has_begun = true;
+        !state.is_over
+    }
+
+    fn has_begun(&self) -> bool {
+        lock(&self.0).has_begun
+    }
+
+    /// A token that fires when the call is over, for the library itself.
+    pub(super) fn token(&self) -> CancellationToken {
+        let mut state = lock(&self.0);
+        let is_over = state.is_over;
+        let token = state.token.get_or_insert_default().clone();
+        drop(state);
+        if is_over {
+            token.cancel();
+        }
+        token
+    }
+
+    /// The same for the program.
+    pub(super) fn graceful_token(&self) -> CancellationToken {
+        lock(&self.0).is_graceful = true;
+        self.token()
+    }
+
+    pub(super) fn is_graceful(&self) -> bool {
+        lock(&self.0).is_graceful
+    }
 }
 
 impl Call {
-    pub(super) fn new(connection: Arc<Connection>, head: Head, kind: Kind) -> Self {
-        let Head { stream_id, service, method, metadata, timeout, started, deadline } = head;
-        Call {
-            connection,
-            stream_id,
-            service,
-            method,
-            metadata,
-            timeout,
-            started,
-            deadline,
-            inbox: (kind != Kind::Unary).then(Box::default),
-            has_ended: AtomicBool::new(false),
-            is_replying: AtomicBool::new(false),
-            cancellation: Cancellation::default(),
-        }
+    pub(super) fn new(connection: Arc<Connection>, head: CallHead, kind: Kind) -> Self {
+        let inbox = (kind != Kind::Unary).then(Box::default);
+        Call { connection, head, inbox, end: EndSignal::default() }
     }
 
     /// The inbox of a call whose method streams requests.
-    pub(super) fn inbox(&self) -> &Inbox {
+    pub(super) fn inbox(&self) -> &Inbox<RequestStream> {
         self.inbox.as_ref().expect("a stream has an inbox")
     }
 
-    /// What is told of the call.
     pub(super) fn info(&self) -> CallInfo {
-        let Call { service, method, stream_id, started, deadline, .. } = *self;
+        let CallHead { service, method, stream_id, started, deadline, .. } = self.head;
         CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
     }
 
-    /// The call at this moment. It does not wait for room: those that do are known elsewhere.
+    /// The call at this moment. It does not wait for room: calls that do are registered elsewhere.
     pub(super) fn snapshot(&self) -> CallSnapshot {
         let (fill, handler_waits) =
             self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
-        let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
+        let wait = match handler_waits {
+            true => CallWait::Message,
+            // No call begins while the queue is full.
+            false if !self.end.has_begun() && self.connection.queue.is_full() => CallWait::Room,
+            false => CallWait::Handler,
+        };
         CallSnapshot::new(self.info(), wait, fill)
     }
 
-    /// Takes the right to end the call, in this way. `false` if somebody has it already.
-    fn claim_end(&self, code: Code) -> bool {
-        let is_claimed = lock(&self.connection.table).remove(self.stream_id).is_some();
-        if is_claimed {
-            self.note_end(code);
+    /// Ends the call for another reason than its handler's reply. `false` if it is over already;
+    /// else the caller sends a status.
+    pub(super) fn take_end(&self, code: Code) -> bool {
+        let id = self.head.stream_id;
+        let is_taken = self.connection.queue.streams(|table| table.remove(id)).is_some();
+        if is_taken {
+            self.trace_end(code);
+            self.end.fire();
         }
-        is_claimed
+        is_taken
     }
 
-    /// Somebody has taken the call out of the table: nothing but the last frame is sent any more.
-    pub(super) fn note_end(&self, code: Code) {
-        self.has_ended.store(true, SeqCst);
-        tracing::debug!(
-            service = self.service,
-            method = self.method,
-            stream_id = self.stream_id,
-            ?code,
-            duration = ?self.started.elapsed(),
-            "call ended",
-        );
+    /// The call has been taken out of the table, since it failed with this code.
+    pub(super) fn taken_out(&self, code: Code) {
+        self.trace_end(code);
+        self.end.fire();
     }
 
-    /// Whether the last frame is on its way or was sent.
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(SeqCst)
+    fn trace_end(&self, code: Code) {
+        let CallHead { service, method, stream_id, started, .. } = self.head;
+        tracing::debug!(service, method, stream_id, ?code, duration = ?started.elapsed(), "call ended");
     }
 
-    /// Ends the call with its reply: at once, or in what is given back.
+    /// Ends the call with its handler's reply: at once, or in the future that it returns.
     ///
     /// That is boxed, so that the futures of calls are small: a full queue is the exception.
     pub(super) fn respond<M: Message>(
         self: &Arc<Self>,
         result: Result<M, Status>,
     ) -> Option<BoxFuture<'static, ()>> {
-        if !self.claim_end(code_of(&result)) {
-            return None;
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(status) => return self.fail(&status),
+        };
+        match self.response(ResponseParts(&reply)) {
+            Ok(frame) => self.send_last(&frame, Code::Ok),
+            Err(status) => self.fail(&status),
         }
-        // Encoding the reply, and dropping it, runs code of the program's, which may panic.
-        self.is_replying.store(true, Relaxed);
-        let last_frame = result.and_then(|reply| {
-            let frame = self.response(ResponseParts(&reply))?;
-            let is_sent = self.connection.try_send(&frame);
-            // Dropping it must not be answered as well.
-            self.is_replying.store(!is_sent, Relaxed);
-            Ok((!is_sent).then(|| frame.to_vec()))
-        });
-        self.is_replying.store(false, Relaxed);
-        match last_frame {
-            Ok(None) => None,
-            Ok(Some(frame)) => Some(Box::pin(self.clone().send_in_turn(frame))),
-            Err(status) => Some(Box::pin(fail(self.clone(), status))),
-        }
-    }
-
-    async fn send_in_turn(self: Arc<Self>, frame: Vec<u8>) {
-        self.connection.send(frame, Some(&self)).await;
     }
 
     /// Ends a stream of replies.
-    pub(super) async fn finish_stream(&self, result: Result<(), Status>) {
-        if !self.claim_end(code_of(&result)) {
-            return;
-        }
+    pub(super) fn finish_stream(
+        self: &Arc<Self>,
+        result: Result<(), Status>,
+    ) -> Option<BoxFuture<'static, ()>> {
         match result {
             Ok(()) => {
-                let end = Frame::new(FrameType::Data, Flags::END, self.stream_id, &[][..]);
-                let end = end.expect("no data fits into any frame").to_vec();
-                self.connection.send(end, Some(self)).await;
+                let end = Frame::new(FrameType::Data, Flags::END, self.head.stream_id, &[][..]);
+                self.send_last(&end.expect("no data fits into any frame"), Code::Ok)
             }
-            Err(status) => self.send_status(&status).await,
+            Err(status) => self.fail(&status),
         }
     }
 
-    async fn send_status(&self, status: &Status) {
-        self.connection.send_status(self.stream_id, status, Some(self)).await;
+    fn fail(self: &Arc<Self>, status: &Status) -> Option<BoxFuture<'static, ()>> {
+        let data = super::connection::encode_failure(status);
+        let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
+        self.send_last(&frame, status.code())
     }
 
     fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
-        Frame::new(FrameType::Response, Flags::NONE, self.stream_id, data)
+        Frame::new(FrameType::Response, Flags::NONE, self.head.stream_id, data)
     }
 
-    /// Ends the call of a handler that panicked, perhaps while its reply was encoded.
-    fn fail_after_panic(self: &Arc<Self>) -> Option<BoxFuture<'static, ()>> {
-        tracing::warn!(service = self.service, method = self.method, "a handler panicked");
-        let status = Status::internal("the handler panicked");
-        let is_unanswered = self.claim_end(status.code()) || self.is_replying.load(Relaxed);
-        is_unanswered.then(|| beside(fail(self.clone(), status)))
-    }
-
-    /// Tells whoever the handler has handed its stream of requests on to that nothing more comes.
-    fn end_requests(self: &Arc<Self>) {
-        // Most handlers hand nothing on.
-        if Arc::strong_count(self) > 1
-            && let Some(inbox) = &self.inbox
-        {
-            inbox.end(None, Err(Status::cancelled("the call is over")), || {});
+    /// Ends the call with this frame, once there is room for it.
+    fn send_last<D: FrameData>(
+        self: &Arc<Self>,
+        frame: &Frame<D>,
+        code: Code,
+    ) -> Option<BoxFuture<'static, ()>> {
+        match self.connection.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => {
+                frame.encode(|bytes| self.push_last(room, bytes, code));
+                None
+            }
+            // It waits as bytes, so that the code that waits is compiled once.
+            Ok(None) => Some(Box::pin(self.clone().send_last_in_turn(frame.to_vec(), code))),
+            Err(_) => None,
         }
     }
 
-    /// Fires the token and tells the task that the call is over: its deadline passed, its client
-    /// went away or broke the protocol, the server waits no more.
-    pub(super) fn cancel(&self) {
-        self.cancellation.is_cancelled.store(true, SeqCst);
-        if let Some(token) = self.cancellation.token.get() {
-            token.cancel();
+    async fn send_last_in_turn(self: Arc<Self>, frame: Vec<u8>, code: Code) {
+        if let Ok(room) = self.connection.reserve(frame.len(), Some(&self)).await {
+            self.push_last(room, FrameBytes::Large(frame), code);
         }
-        self.cancellation.changed.notify_waiters();
     }
 
-    /// The token that [`Call::cancel`] fires; asking for it earns the handler its grace.
-    pub(super) fn cancellation_token(&self) -> &CancellationToken {
-        let token = self.cancellation.token.get_or_init(CancellationToken::new);
-        if self.is_cancelled() {
-            token.cancel();
+    /// Takes the right to end the call and uses it, in one step.
+    fn push_last(&self, room: ReplyRoom<'_>, frame: FrameBytes<'_>, code: Code) {
+        let id = self.head.stream_id;
+        if room.push(frame, |table| table.remove(id).map(|_| id)).is_some() {
+            self.trace_end(code);
         }
-        token
-    }
-
-    /// Whether the call is over for its handler.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancellation.is_cancelled.load(SeqCst)
-    }
-
-    /// Waits until the call is cancelled.
-    pub(super) async fn cancelled(&self) {
-        wait_until(&self.cancellation.changed, &|| self.is_cancelled()).await;
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(inbox) = &mut self.inbox {
-            self.connection.leave_inbox(inbox.drop_rest());
+        if let Some(inbox) = &self.inbox {
+            self.connection.release_messages(inbox.drop_messages());
         }
     }
-}
-
-/// A call that the gates count until this is dropped, or until its task does so.
-#[derive(Debug)]
-pub(super) struct Admission<'a> {
-    pub(super) connection: &'a Connection,
-    pub(super) load: Load,
-}
-
-impl Admission<'_> {
-    /// Leaves it to the call's task to give the load back.
-    fn hand_over(self) -> Load {
-        let load = self.load;
-        std::mem::forget(self);
-        load
-    }
-}
-
-impl Drop for Admission<'_> {
-    fn drop(&mut self) {
-        self.connection.leave_call(self.load);
-    }
-}
-
-fn code_of<T>(result: &Result<T, Status>) -> Code {
-    result.as_ref().map_or_else(Status::code, |_| Code::Ok)
-}
-
-/// A call that has been let in and is not started yet. Dropped, it leaves.
-pub(super) struct Admitted<'a> {
-    pub(super) call: Arc<Call>,
-    pub(super) admission: Admission<'a>,
-    /// The Request's flags.
-    pub(super) flags: Flags,
-    /// Where it waits to begin.
-    pub(super) backlog: &'a Arc<Backlog>,
-}
-
-impl Admitted<'_> {
-    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
-    /// empty payload is a message only where the method needs one.
-    pub(super) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
-        let call = &self.call;
-        let inbox = call.inbox();
-        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
-        let has_message = payload.has_remaining() || (needs_message && !remote_open);
-        if has_message {
-            call.connection.force_inbox(inbox::cost(payload.remaining()));
-            inbox.push(payload, &call.connection.stalls);
-        }
-        if !remote_open {
-            inbox.end(None, Ok(()), || {});
-        }
-    }
-
-    /// Opens the stream and has its handler begin.
-    pub(super) fn begin<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let backlog = self.backlog;
-        let course = self.open();
-        let handler = Some(handler(course.call.clone()));
-        let read_at = course.call.started;
-        backlog.push(Box::pin(Drive { handler, course }), read_at);
-    }
-
-    fn open(self) -> Course {
-        let Admitted { call, admission, flags, .. } = self;
-        let Call { stream_id, service, method, .. } = *call;
-        lock(&call.connection.table).open(stream_id, flags, call.clone());
-        call.connection.queue.announce();
-        let span = tracing::debug_span!("call", stream_id, service, method);
-        Course {
-            phase: Phase::Started,
-            is_announced: true,
-            load: admission.hand_over(),
-            call,
-            span: (!span.is_disabled()).then(|| Box::new(span)),
-        }
-    }
-}
-
-enum Outcome {
-    Finished,
-    Panicked,
-    DeadlinePassed,
-    Cancelled,
-}
-
-pin_project! {
-    /// A call as its task sees it: runs the handler to its end, or to the call's.
-    struct Drive<F> {
-        // Dropped first: only when what it holds is gone does its place go to another call.
-        #[pin]
-        handler: Option<F>,
-        course: Course,
-    }
-}
-
-impl<F: Future<Output = ()>> Future for Drive<F> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        this.course.poll(&mut this.handler, cx)
-    }
-}
-
-/// A handler as its task sees it, whatever its type.
-trait Handler {
-    /// Polls it; a panic is an end of it.
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
-
-    /// Drops what it holds. What panics meanwhile harms nobody else.
-    fn drop_now(&mut self);
-}
-
-impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome> {
-        let Some(handler) = self.as_mut().as_pin_mut() else {
-            return Poll::Ready(Outcome::Finished);
-        };
-        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-            Err(_) => Poll::Ready(Outcome::Panicked),
-        }
-    }
-
-    fn drop_now(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.set(None))).is_err() {
-            tracing::warn!("a handler panicked while it was dropped");
-        }
-    }
-}
-
-/// How far a call has come.
-///
-/// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
-/// they are first polled, so what the others need is boxed, and made when it is needed.
-struct Course {
-    phase: Phase,
-    /// The queue expects the handler to run for the first time soon.
-    is_announced: bool,
-    load: Load,
-    call: Arc<Call>,
-    /// Where somebody traces.
-    span: Option<Box<Span>>,
-}
-
-enum Phase {
-    /// The handler has not had to wait yet.
-    Started,
-    /// The handler goes on until the call is cancelled or its deadline passes.
-    Running(BoxFuture<'static, Outcome>),
-    /// The call is over.
-    Ending(Ending),
-}
-
-/// What is left to do of a call whose handler has not ended well.
-struct Ending {
-    /// Says so to the client.
-    last_frame: Option<BoxFuture<'static, ()>>,
-    /// The time that the handler still has.
-    grace: Option<BoxFuture<'static, ()>>,
-}
-
-impl Course {
-    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        let _entered = self.span.as_ref().map(|span| span.enter());
-        let call = &self.call;
-        loop {
-            if let Phase::Ending(ending) = &mut self.phase {
-                return ending.poll(handler, cx);
-            }
-            let polled = handler.poll(cx);
-            if std::mem::take(&mut self.is_announced) {
-                call.connection.queue.retract();
-            }
-            let outcome = match polled {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => ready!(self.phase.end_of_time(call).as_mut().poll(cx)),
-            };
-            let grace = || call.cancellation.token.get().map(|_| grace(call.clone()));
-            self.phase = match outcome {
-                Outcome::Finished => return Poll::Ready(()),
-                Outcome::Panicked => {
-                    Phase::Ending(Ending { last_frame: call.fail_after_panic(), grace: None })
-                }
-                Outcome::Cancelled => Phase::Ending(Ending { last_frame: None, grace: grace() }),
-                Outcome::DeadlinePassed if call.claim_end(Code::DeadlineExceeded) => {
-                    call.cancel();
-                    let status = Status::deadline_exceeded("the call's deadline passed");
-                    Phase::Ending(Ending {
-                        last_frame: Some(beside(fail(call.clone(), status))),
-                        grace: grace(),
-                    })
-                }
-                // The handler has ended the call already and waits for room for its reply.
-                Outcome::DeadlinePassed => Phase::Running(beside(time_is_over(call.clone(), None))),
-            };
-        }
-    }
-}
-
-impl Drop for Course {
-    fn drop(&mut self) {
-        let connection = &self.call.connection;
-        if self.is_announced {
-            connection.queue.retract();
-        }
-        connection.leave_call(self.load);
-        self.call.end_requests();
-    }
-}
-
-impl Phase {
-    /// What ends the call before its handler does.
-    fn end_of_time(&mut self, call: &Arc<Call>) -> &mut BoxFuture<'static, Outcome> {
-        if let Phase::Started = self {
-            *self = Phase::Running(beside(time_is_over(call.clone(), call.deadline)));
-        }
-        match self {
-            Phase::Running(end) => end,
-            Phase::Started | Phase::Ending(_) => unreachable!("a handler that runs has a time"),
-        }
-    }
-}
-
-impl Ending {
-    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        // The handler is polled before it is dropped, so that it sees its token.
-        let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
-            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
-        };
-        if !self.grace.as_mut().is_some_and(is_waiting) {
-            self.grace = None;
-            handler.drop_now();
-        }
-        let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
-        if !self.last_frame.as_mut().is_some_and(is_waiting) {
-            self.last_frame = None;
-        }
-        match self {
-            Ending { last_frame: None, grace: None } => Poll::Ready(()),
-            _ => Poll::Pending,
-        }
-    }
-}
-
-/// A future that a call's task polls after its handler. It has no part in the task's budget: a
-/// handler that always has something to do uses that up whenever it is polled.
-fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
-    Box::pin(unconstrained(future))
-}
-
-/// Waits until the call is cancelled or its deadline has passed.
-async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
-    let deadline_passed = async {
-        match deadline {
-            Some(deadline) => sleep_until(deadline).await,
-            None => pending().await,
-        }
-    };
-    tokio::select! {
-        biased;
-        () = call.cancelled() => Outcome::Cancelled,
-        () = deadline_passed => Outcome::DeadlinePassed,
-    }
-}
-
-/// The time in which a handler that has asked for its token may act on it. Once the server has
-/// ended, or its limit has passed, that is one more poll.
-fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
-    beside(async move {
-        let server = &call.connection.server;
-        tokio::select! {
-            biased;
-            () = server.lifecycle.limit_passed() => {}
-            () = sleep(server.config.cancellation_grace) => {}
-        }
-    })
-}
-
-/// Says that the call has failed, to whom it was left to say so.
-async fn fail(call: Arc<Call>, status: Status) {
-    call.send_status(&status).await;
 }

@@ -4,9 +4,8 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::Poll,
-    time::Duration,
 };
 
 use tokio::{task::AbortHandle, time::Instant};
@@ -14,179 +13,88 @@ use tracing::Instrument;
 
 use super::{
     Shared,
-    backlog::Backlog,
-    call::Call,
-    gate::{Gate, Load},
+    call::{Call, ReplyRoom},
     peer::Peer,
+    ready_queue::ReadyQueue,
     receiver,
 };
 use crate::{
     Code, Status,
     proto::{
         frame::{Flags, FrameType, MAX_DATA_LEN},
-        message::{FrameData, encode_status},
+        message::encode_status,
         table::ServerTable,
     },
-    snapshot::{CallWait, ConnectionSnapshot, Fill, ReceiverWait, merge_calls},
+    snapshot::{CallWait, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, merge_calls},
     transport::{
+        chunk::FrameBytes,
         encode::Frame,
-        io, lock,
-        queue::{Closed, FrameBytes, Queue, Room},
+        io,
+        limiter::{Closed, Limiter, Load, Overshoot},
+        lock,
+        queue::Queue,
+        registry::Registry,
         sender, spawn,
-        stall::Stalls,
-        waits::Waits,
+        stall::Patience,
     },
 };
-
-/// Bytes of a Request that is let in for the sake of its connection, see [`Connection::force_only_call`].
-const SHORT_REQUEST: usize = 4 << 10;
 
 /// Shared by the connection's receiver, its sender and its handlers.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) server: Arc<Shared>,
     pub(super) peer: Option<Peer>,
-    /// Nothing is attached to frames: their stream ids are known.
-    pub(super) queue: Queue<()>,
-    pub(super) table: Mutex<ServerTable<Arc<Call>>>,
-    /// Counts calls, with the bytes of their Requests.
-    pub(super) calls: Gate,
-    /// Counts bytes in the inboxes of streams: apart from the calls, so that streams which nobody
+    /// The outgoing queue and the calls that may still be answered.
+    pub(super) queue: Queue<ServerTable<Arc<Call>>>,
+    /// Counts calls, with what their Requests cost.
+    pub(super) calls: Limiter,
+    /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
     /// reads take no call's place.
-    pub(super) inboxes: Gate,
-    pub(super) stalls: Stalls,
-    pub(super) waits: Waits,
+    pub(super) inboxes: Limiter,
+    pub(super) patience: Patience,
+    pub(super) registry: Registry,
     id: u64,
     accepted: Instant,
 }
 
 impl Connection {
-    /// Queues the last frame of a call, or a refusal of the receiver's, waiting for room. A connection
-    /// that has ended drops it.
-    pub(super) async fn send(&self, frame: Vec<u8>, call: Option<&Call>) {
-        if let Ok(room) = self.reserve(frame.len(), call).await {
-            room.push(FrameBytes::Large(frame), None, || true);
-        }
-    }
-
-    /// Queues a frame if there is room now. `false` if there is none.
-    pub(super) fn try_send<D: FrameData>(&self, frame: &Frame<D>) -> bool {
-        match self.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                frame.encode(|bytes| room.push(bytes, None, || true));
-                true
-            }
-            Ok(None) => false,
-            Err(Closed) => true,
-        }
-    }
-
     /// Waits for room for a frame of a call, or of the receiver.
     pub(super) async fn reserve(
         &self,
         len: usize,
         call: Option<&Call>,
-    ) -> Result<Room<'_, ()>, Closed> {
+    ) -> Result<ReplyRoom<'_>, Closed> {
         if let Some(room) = self.queue.try_reserve(len)? {
             return Ok(room);
         }
-        let _waiting = call.map(|call| self.waits.enter(call.info(), CallWait::Room));
-        let _held_up = call.is_none().then(|| self.waits.hold_up(ReceiverWait::Room));
+        let _waiting = call.map(|call| self.registry.enter(call.info(), CallWait::Room));
+        let _held_up = call.is_none().then(|| self.registry.hold_up(ReceiverWait::Room));
         self.queue.reserve(len).await
     }
 
-    /// Queues a Response that carries a failure, waiting for room.
+    /// Sends a Response that carries a failure, for whoever has taken the call out of the table or
+    /// refuses it; waits for room. A connection that has ended drops it.
     pub(super) async fn send_status(&self, stream_id: u32, status: &Status, call: Option<&Call>) {
-        let mut data = encode_failure(status);
-        if data.len() > MAX_DATA_LEN {
-            data = encode_status(&Status::new(
-                Code::ResourceExhausted,
-                "the call failed with a status that is longer than a frame may be",
-            ));
-        }
+        let data = encode_failure(status);
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
-        self.send(frame.expect("it is short enough").to_vec(), call).await;
-    }
-
-    /// Lets a call in as [`Connection::enter_call`] does, if it need not wait.
-    pub(super) fn try_enter_call(&self, load: Load) -> bool {
-        let (own, all) = (&self.calls, &self.server.calls);
-        own.try_enter(load)
-            && (self.force_only_call(load) || or_leave(own, load, all.try_enter(load)))
-    }
-
-    /// Lets a call in, at the connection's gate and at the server's, waiting for others to leave.
-    pub(super) async fn enter_call(&self, load: Load) -> bool {
-        let (own, all) = (&self.calls, &self.server.calls);
-        self.pass(own, load).await
-            && (self.force_only_call(load) || or_leave(own, load, self.pass(all, load).await))
-    }
-
-    /// The only call of a connection passes the server's gate even when others have filled it, if its
-    /// Request is short: a few clients that hold every place do not shut the others out.
-    fn force_only_call(&self, load: Load) -> bool {
-        let is_only_call = load.bytes <= SHORT_REQUEST && self.calls.load().calls == 1;
-        if is_only_call {
-            self.server.calls.force(load);
+        let frame = frame.expect("a status is cut to what a frame may hold").to_vec();
+        if let Ok(room) = self.reserve(frame.len(), call).await {
+            room.push(FrameBytes::Large(frame), |_| Some(stream_id));
         }
-        is_only_call
-    }
-
-    /// Lets a message into an inbox, at the connection's gate and at the server's.
-    pub(super) async fn enter_inbox(&self, bytes: usize) -> bool {
-        let load = Load { calls: 0, bytes };
-        let (own, all) = (&self.inboxes, &self.server.inboxes);
-        let has_entered = own.try_enter(load) && or_leave(own, load, all.try_enter(load));
-        let waiting =
-            async { self.pass(own, load).await && or_leave(own, load, self.pass(all, load).await) };
-        has_entered || Box::pin(waiting).await
-    }
-
-    /// Time during which the client does not read what it is sent does not count against handlers.
-    async fn pass(&self, gate: &Gate, load: Load) -> bool {
-        if gate.try_enter(load) {
-            return true;
-        }
-        let _held_up = self.waits.hold_up(ReceiverWait::Admission);
-        gate.enter(load, self.stall_timeout(), &|| self.queue.is_full()).await
-    }
-
-    /// Counts a message that came with its Request, which has been let in.
-    pub(super) fn force_inbox(&self, bytes: usize) {
-        self.inboxes.force(Load { calls: 0, bytes });
-        self.server.inboxes.force(Load { calls: 0, bytes });
-    }
-
-    /// Takes back what [`Connection::enter_call`] let in.
-    pub(super) fn leave_call(&self, load: Load) {
-        self.calls.leave(load);
-        self.server.calls.leave(load);
-    }
-
-    /// Takes back what [`Connection::enter_inbox`] let in or [`Connection::force_inbox`] counted.
-    pub(super) fn leave_inbox(&self, bytes: usize) {
-        if bytes > 0 {
-            self.inboxes.leave(Load { calls: 0, bytes });
-            self.server.inboxes.leave(Load { calls: 0, bytes });
-        }
-    }
-
-    pub(super) fn stall_timeout(&self) -> Duration {
-        self.server.config.stall_timeout
     }
 
     /// What the connection is doing at this moment.
     pub(super) fn snapshot(&self) -> ConnectionSnapshot {
-        let open: Vec<_> = lock(&self.table).handles().cloned().collect();
+        let open: Vec<_> = self.queue.streams(|table| table.handles().cloned().collect());
         let limit = self.server.config.max_calls_per_connection;
         ConnectionSnapshot {
             id: self.id,
             peer: self.peer,
             age: self.accepted.elapsed(),
-            calls_in_flight: Fill { used: self.calls.load().calls, limit },
-            queue: self.queue.snapshot(self.waits.total()),
-            receiver: self.waits.receiver(),
-            calls: merge_calls(open.iter().map(|call| call.snapshot()), self.waits.callers()),
+            calls_in_flight: Fill { used: self.calls.load().count, limit },
+            queue: QueueSnapshot::new(&self.queue, self.registry.total()),
+            receiver: self.registry.receiver(),
+            calls: merge_calls(open.iter().map(|call| call.snapshot()), self.registry.callers()),
         }
     }
 
@@ -210,28 +118,28 @@ impl Connection {
 
     /// Waits until every call is answered, answers written.
     pub(super) async fn answered(&self) {
-        self.calls.no_calls().await;
+        self.calls.at_most(Load::cost(usize::MAX)).await;
         self.queue.flushed().await;
     }
 }
 
-/// What the server's gate has not let in leaves the connection's as well.
-fn or_leave(own: &Gate, load: Load, has_entered: bool) -> bool {
-    if !has_entered {
-        own.leave(load);
-    }
-    has_entered
-}
-
-/// The data of a Response that carries a failure. One of code 0 would be a success.
-fn encode_failure(status: &Status) -> Vec<u8> {
-    match status.raw_code() {
+/// The data of a Response that carries a failure, no longer than a frame may be. One of code 0 would
+/// be a success.
+pub(super) fn encode_failure(status: &Status) -> Vec<u8> {
+    let data = match status.raw_code() {
         0 => encode_status(&Status::unknown(format!(
             "the handler failed with a status of code OK: {}",
             status.message()
         ))),
         _ => encode_status(status),
+    };
+    if data.len() <= MAX_DATA_LEN {
+        return data;
     }
+    encode_status(&Status::new(
+        Code::ResourceExhausted,
+        "the call failed with a status that is longer than a frame may be",
+    ))
 }
 
 /// Serves one connection until the client goes away, or the server has drained or closes.
@@ -240,15 +148,24 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let config = &server.config;
     let connection = Arc::new(Connection {
         peer,
-        queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
-        table: Mutex::default(),
-        calls: Gate::new(Load {
-            calls: config.max_calls_per_connection,
-            bytes: config.request_bytes_per_connection,
-        }),
-        inboxes: Gate::new(Load { calls: 0, bytes: config.inbox_bytes_per_connection }),
-        stalls: Stalls::default(),
-        waits: Waits::default(),
+        queue: Queue::new(
+            config.send_queue_frames,
+            config.send_queue_bytes,
+            ServerTable::default(),
+        ),
+        calls: Limiter::new(
+            Load {
+                count: config.max_calls_per_connection,
+                cost: config.request_bytes_per_connection,
+            },
+            Overshoot::Last,
+        ),
+        inboxes: Limiter::new(
+            Load { count: 1, cost: config.inbox_bytes_per_connection },
+            Overshoot::Last,
+        ),
+        patience: Patience::default(),
+        registry: Registry::default(),
         id,
         accepted: Instant::now(),
         server,
@@ -257,7 +174,7 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
     let sending = connection.clone();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
-        if let Err(error) = sender::run(&mut writer, &sending.queue, |_, _| {}).await {
+        if let Err(error) = sender::run(&mut writer, &sending.queue).await {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
@@ -269,13 +186,13 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         let reader = &mut reader;
         let connection = &ending.listed.connection;
         tracing::debug!("connection accepted");
-        let backlog = Arc::<Backlog>::default();
-        let receiver = pin!(receiver::run(connection, &backlog, reader));
+        let ready_queue = ReadyQueue::new(connection.clone());
+        let receiver = pin!(receiver::run(connection, &ready_queue, reader));
         tokio::select! {
             biased;
             () = connection.closed() => {}
             _ = &mut sender => {}
-            () = backlog.around(receiver) => {}
+            () = ready_queue.drive(receiver) => {}
         }
     };
     spawn(receiving.instrument(span));
@@ -295,10 +212,8 @@ impl Drop for Ending {
         connection.queue.close();
         self.sender.abort();
         tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
-        let table = mem::take(&mut *lock(&connection.table));
-        for call in table.into_handles() {
-            call.note_end(Code::Cancelled);
-            call.cancel();
+        for call in connection.queue.streams(mem::take).into_handles() {
+            call.taken_out(Code::Cancelled);
         }
     }
 }

@@ -27,17 +27,17 @@ impl Context {
 
     /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
     pub fn service(&self) -> &'static str {
-        self.call.service
+        self.call.head.service
     }
 
     /// Bare name of the method, `State` for example.
     pub fn method(&self) -> &'static str {
-        self.call.method
+        self.call.head.method
     }
 
     /// The metadata that came with the call, in order.
     pub fn metadata(&self) -> &Metadata {
-        &self.call.metadata
+        &self.call.head.metadata
     }
 
     /// Who calls: the credentials of the Unix socket's other side, taken when it connected. `None`
@@ -48,41 +48,42 @@ impl Context {
 
     /// The time that the client gave the call, as it arrived.
     pub fn timeout(&self) -> Option<Duration> {
-        self.call.timeout
+        self.call.head.timeout
     }
 
     /// When the call's time is over: its arrival plus [`Context::timeout`].
     pub fn deadline(&self) -> Option<Instant> {
-        self.call.deadline
+        self.call.head.deadline
     }
 
     /// What is left of the call's time; zero when it is over, `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        Some(self.call.deadline?.saturating_duration_since(Instant::now()))
+        Some(self.call.head.deadline?.saturating_duration_since(Instant::now()))
     }
 
-    /// A token that fires when the deadline passes, the client goes away, or the server shuts down
-    /// without waiting for this call.
+    /// A token that fires when the call is over, in whatever way: its handler has returned, its
+    /// deadline has passed, its client has gone away, or the server shuts down without waiting for it.
+    /// Tasks that work for the call can wait for it.
     ///
-    /// Without it, a handler is dropped at that moment. A handler that has asked for its token
-    /// is given [`ServerConfig::cancellation_grace`] to see it and to clean up. When the server
-    /// itself closes, that is only one more poll: the token is for those outside of the handler.
+    /// A handler whose call ends before it is dropped at once. One that has asked for the token is
+    /// polled on, so that it can clean up, for [`ServerConfig::cancellation_grace`] at most. When the
+    /// server itself closes, it is polled once more.
     ///
     /// [`ServerConfig::cancellation_grace`]: crate::ServerConfig::cancellation_grace
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.call.cancellation_token().clone()
+        self.call.end.graceful_token()
     }
 
     /// Waits until the token of [`Context::cancellation_token`] fires.
     ///
     /// Cancel safe.
     pub async fn cancelled(&self) {
-        self.call.cancellation_token().cancelled().await;
+        self.cancellation_token().cancelled().await;
     }
 
-    /// Whether the call has been cancelled already.
+    /// Whether the call is over.
     pub fn is_cancelled(&self) -> bool {
-        self.call.is_cancelled()
+        self.call.end.is_over()
     }
 }
 

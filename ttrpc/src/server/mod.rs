@@ -34,17 +34,19 @@
 //! reply above all.
 
 mod accept;
-mod backlog;
+mod admission;
 mod builder;
 mod call;
 mod connection;
 mod context;
-mod gate;
+mod driver;
 mod peer;
+mod ready_queue;
 mod receiver;
 mod routes;
 mod shutdown;
 mod stream;
+mod violations;
 
 use std::{
     future::Future,
@@ -60,13 +62,18 @@ use tokio::{sync::Notify, time::timeout};
 use crate::{
     Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
-    transport::{io, lock, slab::Slab, wait_until},
+    transport::{
+        io,
+        limiter::{Limiter, Load, Overshoot},
+        lock,
+        slab::Slab,
+        wait_until,
+    },
 };
 use accept::{Accepting, Listeners};
 pub use builder::ServerBuilder;
 use connection::Connection;
 pub use context::Context;
-use gate::{Gate, Load};
 pub use peer::{Peer, PeerPolicy};
 use routes::Services;
 pub use routes::{
@@ -86,9 +93,9 @@ struct Shared {
     config: ServerConfig,
     services: Services,
     /// Counts the calls of all connections, with the bytes of their Requests.
-    calls: Gate,
+    calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
-    inboxes: Gate,
+    inboxes: Limiter,
     /// Those that are open.
     connections: Mutex<Slab<Weak<Connection>>>,
     /// Notified whenever one has ended.
@@ -137,9 +144,9 @@ impl Shared {
         let (calls, inboxes) = (self.calls.load(), self.inboxes.load());
         ServerSnapshot {
             state: self.lifecycle.snapshot(),
-            calls: Fill { used: calls.calls, limit: self.config.max_calls },
-            request_bytes: Fill { used: calls.bytes, limit: self.config.request_bytes },
-            inbox_bytes: Fill { used: inboxes.bytes, limit: self.config.inbox_bytes },
+            calls: Fill { used: calls.count, limit: self.config.max_calls },
+            request_bytes: Fill { used: calls.cost, limit: self.config.request_bytes },
+            inbox_bytes: Fill { used: inboxes.cost, limit: self.config.inbox_bytes },
             max_connections: self.config.max_connections,
             connections,
         }
@@ -155,7 +162,7 @@ impl Shared {
         self.fewer_connections(1).await;
         // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
         // not waited for.
-        let _ = timeout(LAST_POLL, self.calls.no_calls()).await;
+        let _ = timeout(LAST_POLL, self.calls.at_most(Load::cost(usize::MAX))).await;
     }
 }
 

@@ -11,61 +11,87 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use tokio::{io::AsyncRead, time::Instant};
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
-    backlog::Backlog,
-    call::{Admission, Admitted, Call, Head},
+    admission::CallPermit,
+    call::{Call, CallHead},
     connection::Connection,
-    gate::Load,
+    driver::AdmittedCall,
+    ready_queue::ReadyQueue,
     routes::Method,
+    violations::Violations,
 };
 use crate::{
     Status,
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
-        message::Request,
+        message::{Malformed, Request, RequestDecoder},
         payload::Payload,
         stream::{DataEvent, Kind},
         table::ServerEvent,
     },
     snapshot::ReceiverWait,
     transport::{
-        inbox::{self, InboxLimits},
-        lock,
-        queue::Closed,
-        reader::FrameReader,
+        io::ReadHalf,
+        limiter::{Closed, Load, Refused},
+        messages::{InboxLimits, message_cost},
+        reader::{FrameReader, hung_up},
     },
 };
+
+/// Fields of a Request that are decoded before other tasks get their turn: more than any honest one
+/// has.
+const FIELDS_PER_TURN: usize = 4096;
+
+/// Why a frame was not acted on as it asks.
+enum Failure {
+    /// Its stream is refused, or ends, with this status.
+    Refused(Status),
+    /// The client has gone.
+    Gone,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure::Refused(status)
+    }
+}
 
 /// Reads until the client goes away, or the server drains and has nothing to say to it any more.
 pub(super) async fn run(
     connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
-    io: impl AsyncRead + Unpin,
+    ready_queue: &Arc<ReadyQueue>,
+    io: impl ReadHalf,
 ) {
     let mut reader = FrameReader::new(io);
+    let mut violations = Violations::default();
     while let Some(decoded) = next_frame(connection, &mut reader).await {
         if wait_for_room(connection).await.is_err() {
             return;
         }
-        let (stream_id, failure) = match decoded {
+        let (stream_id, result) = match decoded {
             Decoded::Frame(header) => {
-                (header.stream_id, receive(connection, backlog, header, &mut reader).await)
+                let receive =
+                    receive(connection, ready_queue, header, &mut reader, &mut violations);
+                (header.stream_id, receive.await)
             }
             Decoded::Oversized(header) => (header.stream_id, receive_oversized(connection, header)),
         };
-        if let Some(status) = failure {
-            Box::pin(connection.send_status(stream_id, &status, None)).await;
+        match result {
+            Ok(()) => {}
+            Err(Failure::Refused(status)) => {
+                Box::pin(connection.send_status(stream_id, &status, None)).await;
+            }
+            Err(Failure::Gone) => return,
         }
     }
 }
 
 /// The next frame. `None` when there is none, or when the server drains and every call is answered;
 /// that is asked only here, where no call waits to be let in.
-async fn next_frame<R: AsyncRead + Unpin>(
+async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
 ) -> Option<Decoded> {
@@ -88,142 +114,179 @@ async fn next_frame<R: AsyncRead + Unpin>(
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     if connection.queue.is_full() {
-        let _held_up = connection.waits.hold_up(ReceiverWait::Room);
+        let _held_up = connection.registry.hold_up(ReceiverWait::Room);
         return Box::pin(connection.queue.has_room()).await;
     }
     Ok(())
 }
 
-/// Acts on one frame. Gives back the status with which its stream is refused or ends.
-async fn receive<R: AsyncRead + Unpin>(
+/// Acts on one frame.
+async fn receive<R: ReadHalf>(
     connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
+    ready_queue: &Arc<ReadyQueue>,
     header: Header,
     reader: &mut FrameReader<R>,
-) -> Option<Status> {
-    let event = lock(&connection.table).receive(header);
-    match event {
-        ServerEvent::Open => open(connection, backlog, header, reader).await.err(),
-        ServerEvent::Data(call, event) => {
-            deliver(connection, &call, event, reader.decoder()).await.err()
-        }
+    violations: &mut Violations,
+) -> Result<(), Failure> {
+    match connection.queue.streams(|table| table.receive(header)) {
+        ServerEvent::Open => open(connection, ready_queue, header, reader).await,
+        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
         ServerEvent::Refuse(violation, ended) => {
+            violations.note(header.stream_id, violation);
             let status = Status::invalid_argument(violation.to_string());
-            tracing::warn!(
-                stream_id = header.stream_id,
-                "the client broke the protocol: {violation}"
-            );
-            end(ended, &status);
-            Some(status)
+            taken_out(ended, &status);
+            Err(status.into())
         }
-        ServerEvent::Ignore => None,
+        ServerEvent::Ignore => Ok(()),
     }
 }
 
-/// Somebody has taken the call out of the table, since it failed with this status.
-fn end(call: Option<Arc<Call>>, status: &Status) {
+/// Tells a call that it has been taken out of the table with this status.
+fn taken_out(call: Option<Arc<Call>>, status: &Status) {
     if let Some(call) = call {
-        call.note_end(status.code());
-        call.cancel();
+        call.taken_out(status.code());
     }
 }
 
 /// Opens a stream, or refuses it.
-async fn open<R: AsyncRead + Unpin>(
+async fn open<R: ReadHalf>(
     connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
+    ready_queue: &Arc<ReadyQueue>,
     header: Header,
     reader: &mut FrameReader<R>,
-) -> Result<(), Status> {
+) -> Result<(), Failure> {
     let arrived = reader.read_at();
-    let opened = try_open(connection, backlog, header, reader.decoder(), arrived).await;
-    if let Err(status) = &opened {
+    let (decoder, io) = reader.parts();
+    let long_data = decoder.take_long_data();
+    let data = decoder.payload(&long_data);
+    let opening = Opening { connection, ready_queue, header, data, arrived };
+    let opened = match opening.try_open() {
+        Ok(true) => Ok(()),
+        Ok(false) => Box::pin(opening.open_in_turn(io)).await,
+        Err(status) => Err(status.into()),
+    };
+    if let Err(Failure::Refused(status)) = &opened {
         tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
-        lock(&connection.table).refuse(header.stream_id, header.flags);
+        connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
     }
     opened
 }
 
-async fn try_open(
-    connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
+/// A Request on its way to its handler.
+struct Opening<'a> {
+    connection: &'a Arc<Connection>,
+    ready_queue: &'a Arc<ReadyQueue>,
     header: Header,
-    decoder: &mut Decoder,
+    data: Payload<'a>,
+    /// When it was read.
     arrived: Instant,
-) -> Result<(), Status> {
-    if !connection.server.lifecycle.is_running() {
-        return Err(Status::unavailable("the server is shutting down"));
-    }
-    let long_data = decoder.take_long_data();
-    if start(connection, backlog, header, decoder.payload(&long_data), arrived, None)? {
-        return Ok(());
-    }
-    Box::pin(open_in_turn(connection, backlog, header, decoder, long_data, arrived)).await
 }
 
-/// Opens a stream that has to wait until its call is let in.
-async fn open_in_turn(
-    connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
-    header: Header,
-    decoder: &Decoder,
-    long_data: Option<Bytes>,
-    arrived: Instant,
-) -> Result<(), Status> {
-    let data = decoder.payload(&long_data);
-    let load = load_of(data);
-    if !connection.enter_call(load).await {
-        return Err(Status::resource_exhausted(
-            "too many calls are in flight and none of them ends",
-        ));
-    }
-    let admission = Admission { connection, load };
-    start(connection, backlog, header, data, arrived, Some(admission)).map(drop)
+/// A Request whose method is known.
+#[derive(Clone, Copy)]
+struct Routed<'a> {
+    request: Request<'a>,
+    service: &'static str,
+    method: &'a Method,
+    timeout: Option<Duration>,
 }
 
-fn load_of(request: Payload<'_>) -> Load {
-    Load { calls: 1, bytes: request.bytes().len() }
+impl<'a> Opening<'a> {
+    /// Has the call's handler begin; `false` if that takes time. What cannot be served is refused
+    /// first, so that it neither waits nor counts.
+    fn try_open(&self) -> Result<bool, Status> {
+        if !self.connection.server.lifecycle.is_running() {
+            return Err(Status::unavailable("the server is shutting down"));
+        }
+        let Some(request) = self.decoder().advance(FIELDS_PER_TURN).map_err(malformed)? else {
+            return Ok(false);
+        };
+        let routed = self.route(request)?;
+        let Some(permit) = self.connection.try_admit_call(self.load(&request)) else {
+            return Ok(false);
+        };
+        self.start(routed, permit).map(|()| true)
+    }
+
+    /// The same with waiting: for others' turns while it decodes, and until the call is let in.
+    async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
+        let mut decoder = self.decoder();
+        let request = loop {
+            match decoder.advance(FIELDS_PER_TURN).map_err(malformed)? {
+                Some(request) => break request,
+                None => yield_now().await,
+            }
+        };
+        let routed = self.route(request)?;
+        let permit = tokio::select! {
+            biased;
+            permit = self.connection.admit_call(self.load(&request)) => permit,
+            () = hung_up(io) => return Err(Failure::Gone),
+        };
+        match permit {
+            Ok(permit) => Ok(self.start(routed, permit)?),
+            Err(Refused::Closed) => Err(Failure::Gone),
+            Err(Refused::Stalled) => Err(self.stalled().into()),
+        }
+    }
+
+    fn decoder(&self) -> RequestDecoder<'a> {
+        let max_pairs = self.connection.server.config.max_metadata_pairs;
+        RequestDecoder::new(self.data.bytes(), max_pairs)
+    }
+
+    /// What the call counts for until its handler has ended.
+    fn load(&self, request: &Request<'_>) -> Load {
+        Load::one(self.data.bytes().len() + request.metadata.cost())
+    }
+
+    /// The status of a call that is not let in.
+    fn stalled(&self) -> Status {
+        Status::resource_exhausted(match self.connection.is_full_of_calls() {
+            true => "too many calls are in flight and none of them ends",
+            false => "too many bytes of requests are in flight and none of their calls ends",
+        })
+    }
+
+    fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Status> {
+        let server = &self.connection.server;
+        let (service, method) = server.services.find(request.service, request.method)?;
+        check_flags(method, service, self.header.flags)?;
+        let timeout = match request.timeout_nano {
+            0 => None,
+            nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
+        };
+        Ok(Routed { request, service, method, timeout })
+    }
+
+    fn start(&self, routed: Routed<'a>, permit: CallPermit<'_>) -> Result<(), Status> {
+        let Routed { request, service, method, timeout } = routed;
+        // The time that the call has waited to be let in is part of its time.
+        let deadline = timeout.and_then(|timeout| self.arrived.checked_add(timeout));
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(too_late());
+        }
+        let head = CallHead {
+            stream_id: self.header.stream_id,
+            service,
+            method: method.name,
+            metadata: request.metadata.decode().map_err(malformed)?,
+            timeout,
+            started: self.arrived,
+            deadline,
+        };
+        let call = Arc::new(Call::new(self.connection.clone(), head, method.kind));
+        let (flags, ready_queue) = (self.header.flags, self.ready_queue);
+        let admitted = AdmittedCall { call, permit, flags, ready_queue };
+        (method.start)(admitted, self.data.part(request.payload))
+    }
 }
 
-/// Has the call's handler begin; `false` if it has first to wait to be let in. What cannot be served is
-/// refused before, so that it neither waits nor counts.
-fn start(
-    connection: &Arc<Connection>,
-    backlog: &Arc<Backlog>,
-    header: Header,
-    data: Payload<'_>,
-    arrived: Instant,
-    admission: Option<Admission<'_>>,
-) -> Result<bool, Status> {
-    let request = Request::decode(data.bytes())
-        .map_err(|error| Status::invalid_argument(format!("the Request is malformed: {error}")))?;
-    let (service, method) = connection.server.services.find(request.service, request.method)?;
-    check_flags(method, service, header.flags)?;
-    let timeout = match request.timeout_nano {
-        0 => None,
-        nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
-    };
-    let load = load_of(data);
-    let enter = || connection.try_enter_call(load).then(|| Admission { connection, load });
-    let Some(admission) = admission.or_else(enter) else { return Ok(false) };
-    // The time that the call has waited to be let in is part of its time.
-    let deadline = timeout.and_then(|timeout| arrived.checked_add(timeout));
-    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-        return Err(too_late());
+fn malformed(error: Malformed) -> Status {
+    match error {
+        Malformed::TooManyPairs(_) => Status::resource_exhausted(error.to_string()),
+        error => Status::invalid_argument(format!("the Request is malformed: {error}")),
     }
-    let head = Head {
-        stream_id: header.stream_id,
-        service,
-        method: method.name,
-        metadata: request.metadata,
-        timeout,
-        started: arrived,
-        deadline,
-    };
-    let call = Arc::new(Call::new(connection.clone(), head, method.kind));
-    let admitted = Admitted { call, admission, flags: header.flags, backlog };
-    (method.start)(admitted, data.part(request.payload))?;
-    Ok(true)
 }
 
 fn too_late() -> Status {
@@ -244,48 +307,54 @@ fn check_flags(method: &Method, service: &str, flags: Flags) -> Result<(), Statu
 }
 
 /// Puts a message into its stream's inbox; a handler that stands still loses its stream.
-async fn deliver(
+async fn deliver<R: ReadHalf>(
     connection: &Connection,
     call: &Arc<Call>,
     event: DataEvent,
-    decoder: &mut Decoder,
-) -> Result<(), Status> {
-    if event.has_message
-        && let Err(status) = push(connection, call, decoder).await
-    {
-        let ended = lock(&connection.table).remove(call.stream_id);
-        if ended.is_none() {
-            return Ok(());
+    reader: &mut FrameReader<R>,
+) -> Result<(), Failure> {
+    if event.has_message {
+        match push(connection, call, reader).await {
+            Ok(()) => {}
+            Err(Failure::Gone) => return Err(Failure::Gone),
+            Err(Failure::Refused(status)) => return fail(connection, call, status),
         }
-        connection.leave_inbox(call.inbox().fail(status.clone()));
-        end(ended, &status);
-        return Err(status);
     }
     if event.remote_closed {
-        call.inbox().end(None, Ok(()), || {});
+        call.inbox().change(|requests, _| requests.close());
     }
     Ok(())
 }
 
-async fn push(
-    connection: &Connection,
-    call: &Arc<Call>,
-    decoder: &mut Decoder,
-) -> Result<(), Status> {
-    let bytes = decoder.data().len();
-    if !call.inbox().has_room(bytes, inbox_limits(connection)) {
-        Box::pin(wait_for_consumer(connection, call, bytes)).await?;
-    }
-    let inbox = call.inbox();
-    if inbox.is_closed() {
+/// Ends a call whose handler takes no messages.
+fn fail(connection: &Connection, call: &Call, status: Status) -> Result<(), Failure> {
+    if !call.take_end(status.code()) {
         return Ok(());
     }
-    if !connection.enter_inbox(inbox::cost(bytes)).await {
-        return Err(Status::resource_exhausted("too many bytes wait for handlers that take none"));
+    let freed = call.inbox().fail(|requests| requests.fail(status.clone()));
+    connection.release_messages(freed.unwrap_or(0));
+    tracing::warn!(stream_id = call.head.stream_id, "a stream fails: its handler takes nothing");
+    Err(status.into())
+}
+
+async fn push<R: ReadHalf>(
+    connection: &Connection,
+    call: &Call,
+    reader: &mut FrameReader<R>,
+) -> Result<(), Failure> {
+    let (decoder, io) = reader.parts();
+    let (inbox, bytes) = (call.inbox(), decoder.data().len());
+    let cost = message_cost(bytes);
+    let is_in_time =
+        inbox.has_room(bytes, inbox_limits(connection)) && connection.try_admit_message(cost);
+    if !is_in_time && !inbox.is_closed() {
+        Box::pin(wait_for_handler(connection, call, decoder, io)).await?;
+    } else if !is_in_time {
+        return Ok(());
     }
     let long_data = decoder.take_long_data();
-    if !inbox.push(decoder.payload(&long_data), &connection.stalls) {
-        connection.leave_inbox(inbox::cost(bytes));
+    if !inbox.push(decoder.payload(&long_data), &connection.patience) {
+        connection.release_messages(cost);
     }
     Ok(())
 }
@@ -295,44 +364,60 @@ fn inbox_limits(connection: &Connection) -> InboxLimits {
     InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
-/// Waits until the inbox has room for a message of this many bytes, as long as the handler moves.
-async fn wait_for_consumer(
+/// Waits until a message is let into its stream's inbox, as long as handlers take others.
+async fn wait_for_handler(
     connection: &Connection,
     call: &Call,
-    bytes: usize,
-) -> Result<(), Status> {
-    let _held_up = connection.waits.hold_up(ReceiverWait::Stream(call.stream_id));
-    let (limits, stalls) = (inbox_limits(connection), &connection.stalls);
+    decoder: &Decoder,
+    io: &mut impl ReadHalf,
+) -> Result<(), Failure> {
+    let bytes = decoder.data().len();
+    let (limits, patience) = (inbox_limits(connection), &connection.patience);
     let is_paused = || connection.queue.is_full();
-    let stall_timeout = connection.stall_timeout();
-    if call.inbox().wait_for_room(bytes, limits, stalls, stall_timeout, &is_paused).await {
-        return Ok(());
+    let stall_timeout = connection.server.config.stall_timeout;
+    let wait = async {
+        if !call.inbox().has_room(bytes, limits) {
+            let _held_up = connection.registry.hold_up(ReceiverWait::Stream(call.head.stream_id));
+            let room =
+                call.inbox().wait_for_room(bytes, limits, patience, stall_timeout, &is_paused);
+            if !room.await {
+                let full = "the stream's inbox is full and its handler takes nothing";
+                return Err(Failure::Refused(Status::resource_exhausted(full)));
+            }
+        }
+        connection.admit_message(message_cost(bytes)).await.map_err(|refused| match refused {
+            Refused::Closed => Failure::Gone,
+            Refused::Stalled => Failure::Refused(Status::resource_exhausted(
+                "too many bytes wait for handlers that take none",
+            )),
+        })
+    };
+    tokio::select! {
+        biased;
+        result = wait => result,
+        () = hung_up(io) => Err(Failure::Gone),
     }
-    tracing::warn!(stream_id = call.stream_id, "a stream fails: its handler takes nothing");
-    Err(Status::resource_exhausted("the stream's inbox is full and its handler takes nothing"))
 }
 
-/// A frame whose data is too long was skipped. Gives back the status with which its stream is refused
-/// or ends.
-fn receive_oversized(connection: &Connection, header: Header) -> Option<Status> {
+/// A frame whose data is too long was skipped; its stream is refused, or ends.
+fn receive_oversized(connection: &Connection, header: Header) -> Result<(), Failure> {
     if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
-        return None;
+        return Ok(());
     }
-    let mut table = lock(&connection.table);
-    let ended = match table.receive(header) {
-        ServerEvent::Ignore => return None,
+    let ended = connection.queue.streams(|table| match table.receive(header) {
+        ServerEvent::Ignore => None,
         ServerEvent::Open => {
             table.refuse(header.stream_id, header.flags);
-            None
+            Some(None)
         }
-        ServerEvent::Data(..) => table.remove(header.stream_id),
-        ServerEvent::Refuse(_, ended) => ended,
-    };
-    drop(table);
+        ServerEvent::Data(..) => Some(table.remove(header.stream_id)),
+        ServerEvent::Refuse(_, ended) => Some(ended),
+    });
+    let Some(ended) = ended else { return Ok(()) };
     let status = Status::resource_exhausted(format!(
         "a frame of {} bytes is longer than {MAX_DATA_LEN}",
         header.data_len
     ));
-    end(ended, &status);
-    Some(status)
+    taken_out(ended, &status);
+    Err(status.into())
 }

@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use prost::Message;
 
 use super::{
-    call::Admitted,
     context::Context,
+    driver::AdmittedCall,
     stream::{StreamReceiver, StreamSender, decode_request},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Starts a call's handler with the Request's payload.
-type Start = dyn Fn(Admitted<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync;
+type Start = dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync;
 
 /// One method, its types forgotten.
 pub(super) struct Method {
@@ -125,7 +125,9 @@ impl Routes {
                     }
                     Err(status) => Err(status),
                 };
-                ctx.call().finish_stream(result).await;
+                if let Some(rest) = ctx.call().finish_stream(result) {
+                    rest.await;
+                }
             });
             Ok(())
         })
@@ -182,7 +184,9 @@ impl Routes {
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());
                 let result = handler(&service, &ctx, requests, replies).await;
-                ctx.call().finish_stream(result).await;
+                if let Some(rest) = ctx.call().finish_stream(result) {
+                    rest.await;
+                }
             });
             Ok(())
         })
@@ -190,7 +194,7 @@ impl Routes {
 
     fn add<F>(mut self, name: &'static str, kind: Kind, start: F) -> Self
     where
-        F: Fn(Admitted<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync + 'static,
+        F: Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync + 'static,
     {
         self.methods.push(Method { name, kind, start: Box::new(start) });
         self

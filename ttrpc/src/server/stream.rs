@@ -11,19 +11,21 @@ use std::{
 
 use futures_core::Stream;
 use prost::Message;
+use tokio::task::coop::consume_budget;
 
-use super::call::Call;
+use super::call::{Call, ReplyRoom};
 use crate::{
     Status,
     proto::{
         frame::{Flags, FrameType},
         message::DataParts,
         payload::Payload,
+        table::ServerTable,
     },
     transport::{
         encode::Frame,
-        inbox::{self, Batch},
-        queue::{Closed, Room},
+        limiter::Closed,
+        messages::{Batch, message_cost},
     },
 };
 
@@ -69,10 +71,10 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let stalls = &self.call.connection.stalls;
-        let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, stalls)) {
+        let patience = &self.call.connection.patience;
+        let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, patience)) {
             Ok(Some(payload)) => {
-                self.call.connection.leave_inbox(inbox::cost(payload.len()));
+                self.call.connection.release_messages(message_cost(payload.len()));
                 decode_request(Payload::shared(&payload, &payload)).map(Some)
             }
             Ok(None) => Ok(None),
@@ -94,9 +96,8 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        let inbox = self.call.inbox();
-        let freed = inbox.abandon() + inbox.give_up(&mut self.batch);
-        self.call.connection.leave_inbox(freed);
+        let freed = self.call.inbox().abandon(&mut self.batch);
+        self.call.connection.release_messages(freed);
     }
 }
 
@@ -127,27 +128,27 @@ impl<Resp: Message> StreamSender<Resp> {
     /// returned. RESOURCE_EXHAUSTED if the message is longer than a frame may be; the stream goes
     /// on then.
     pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
+        // A handler that is never held up lets other tasks run now and then.
+        consume_budget().await;
         let call = &self.call;
-        let id = call.stream_id;
+        let id = call.head.stream_id;
         let frame = Frame::new(FrameType::Data, Flags::NONE, id, DataParts(&message))?;
         let room = match call.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => room,
             Ok(None) => call.wait_for_room(frame.len()).await?,
             Err(Closed) => return Err(over()),
         };
-        if frame.encode(|bytes| room.push(bytes, None, || !call.has_ended())) {
-            return Ok(());
-        }
-        Err(over())
+        let claim = |table: &mut ServerTable<_>| table.contains(id).then_some(id);
+        frame.encode(|bytes| room.push(bytes, claim)).map(drop).ok_or_else(over)
     }
 }
 
 impl Call {
     /// Room for a message, waiting for it while the call goes on.
-    async fn wait_for_room(&self, len: usize) -> Result<Room<'_, ()>, Status> {
+    async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
         tokio::select! {
             room = self.connection.reserve(len, Some(self)) => room.map_err(|Closed| over()),
-            () = self.cancelled() => Err(over()),
+            () = self.end.token().cancelled_owned() => Err(over()),
         }
     }
 }

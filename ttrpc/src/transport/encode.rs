@@ -1,6 +1,6 @@
 //! Messages to frames: encoded once, straight into the frame.
 
-use super::queue::FrameBytes;
+use super::chunk::FrameBytes;
 use crate::{
     Status,
     proto::{

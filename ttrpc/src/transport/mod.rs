@@ -24,15 +24,19 @@
 //! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
 
 pub(crate) mod address;
+pub(crate) mod chunk;
 pub(crate) mod encode;
 pub(crate) mod inbox;
 pub(crate) mod io;
+pub(crate) mod limiter;
+mod linger;
+pub(crate) mod messages;
 pub(crate) mod queue;
 pub(crate) mod reader;
+pub(crate) mod registry;
 pub(crate) mod sender;
 pub(crate) mod slab;
 pub(crate) mod stall;
-pub(crate) mod waits;
 
 use std::{
     pin::{Pin, pin},
@@ -41,7 +45,7 @@ use std::{
 
 use tokio::{sync::Notify, task::JoinHandle};
 
-use stall::Ask;
+use stall::Condition;
 
 /// A future whose type is forgotten.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -64,7 +68,7 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHa
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.
-pub(crate) async fn wait_until(changed: &Notify, is_so: Ask<'_, bool>) {
+pub(crate) async fn wait_until(changed: &Notify, is_so: Condition<'_, bool>) {
     loop {
         let mut change = pin!(changed.notified());
         // From here on no change is missed.

@@ -1,214 +1,151 @@
-//! The outgoing queue of a connection: frames on their way to the sender.
+//! What the tasks of a connection share behind one lock: its streams, and the outgoing queue of
+//! frames on their way to the sender.
 //!
-//! A producer first reserves room, which waits in turn while the queue is full, and then pushes,
-//! which never waits. Room is taken from the reservation until the frame has been written to the
-//! socket, so the limits bound everything that is encoded and not yet sent, the sender's own batch
-//! included.
-//!
-//! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
-//! system call; a large frame is a chunk of its own and is not copied.
+//! A producer first reserves room, which waits in line while the queue is full, and then pushes,
+//! which never waits. A push changes the table of streams in the same step: a Request takes its
+//! stream id and its entry as it enters the queue, so ids rise in the order in which Requests enter
+//! the socket, as servers demand; a last frame takes the entry out, and is not pushed if somebody
+//! else has. Room is taken until the frame has been written to the socket, so the limits bound
+//! everything that is encoded and not yet sent, the sender's own batch included.
 
 use std::{
     collections::VecDeque,
     future::poll_fn,
     mem,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::Mutex,
     task::{Poll, Waker},
     time::Duration,
 };
 
-use tokio::{
-    sync::{Semaphore, TryAcquireError},
-    time::Instant,
+use tokio::time::Instant;
+
+use super::{
+    chunk::{Chunk, Chunks, FrameBytes},
+    limiter::{Closed, Limiter, Load, Overshoot, Permit},
+    linger::{Announced, Linger},
+    lock,
 };
+use crate::proto::frame::{FrameType, Header};
 
-use super::lock;
-use crate::{
-    proto::spare::{self, Spare},
-    snapshot::{Fill, QueueSnapshot},
-};
-
-thread_local! {
-    static SPARE: Spare<Vec<u8>> = const { Spare::new() };
-}
-
-/// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
-const SHARED_FRAME_LEN: usize = 16 << 10;
-
-/// Bytes after which a shared chunk is full.
-const SHARED_CHUNK_LEN: usize = 64 << 10;
-
-/// For how long the sender steps back behind tasks that are about to push, not counting the last step:
-/// what a few hundred short handlers take.
-const MAX_STEP_BACK: Duration = Duration::from_micros(300);
-
-/// Marks of frames for which an idle queue keeps room.
-const IDLE_MARKS: usize = 64;
-
-/// The queue is closed: its connection has ended.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Closed;
-
-/// Room in the queue for one frame, given back when dropped unused.
+/// The shared state of a connection. `T` is its table of streams.
 #[derive(Debug)]
-pub(crate) struct Room<'a, M> {
-    queue: &'a Queue<M>,
-    permits: u32,
+pub(crate) struct Queue<T> {
+    state: Mutex<State<T>>,
+    /// Frames and bytes that are not yet written.
+    room: Limiter,
+    /// Producers that the sender waits for a little before it writes.
+    pub(crate) announced: Announced,
 }
 
-/// An encoded frame, header and data.
-pub(crate) enum FrameBytes<'a> {
-    /// To be copied.
-    Small(&'a [u8]),
-    /// To be queued as it is.
-    Large(Vec<u8>),
-}
-
-/// Frames that lie back to back, with the room that they take.
 #[derive(Debug)]
-pub(crate) struct Chunk<M> {
-    pub(crate) bytes: Vec<u8>,
-    marks: Vec<Mark<M>>,
-    room: RoomTaken,
-    is_shared: bool,
+struct State<T> {
+    streams: T,
+    chunks: Chunks,
+    /// Streams that were given up and whose frames may still be dropped.
+    withdrawn: Vec<u32>,
+    sender: Sender,
+    blocked: Blocked,
+    is_closed: bool,
+    /// Those who wait until all is written.
+    flush_waiters: Vec<Waker>,
 }
 
-/// What frames take until they are written.
-#[derive(Clone, Copy, Debug, Default)]
-struct RoomTaken {
-    frames: usize,
-    bytes: usize,
-    permits: usize,
-}
-
-/// Where a frame lies in its chunk, and what its producer said of it.
+/// What the sender's task does.
 #[derive(Debug)]
-struct Mark<M> {
-    start: usize,
-    len: usize,
-    tag: M,
-}
-
-impl<M> Chunk<M> {
-    /// Looks at each tagged frame that starts at or behind `from` and drops those for which `keep`
-    /// says no. `keep` may write into the frame, to give it its stream id. Every frame is tagged, or
-    /// none is.
-    pub(crate) fn retain(&mut self, from: usize, mut keep: impl FnMut(&M, &mut [u8]) -> bool) {
-        if self.marks.is_empty() {
-            return;
-        }
-        let bytes = &mut self.bytes;
-        // Where the next frame that is kept goes; behind the last one only if any was dropped.
-        let mut end = 0;
-        self.marks.retain_mut(|mark| {
-            let range = mark.start..mark.start + mark.len;
-            let is_kept = mark.start < from || keep(&mark.tag, &mut bytes[range.clone()]);
-            if is_kept {
-                if end < mark.start {
-                    bytes.copy_within(range, end);
-                    mark.start = end;
-                }
-                end = mark.start + mark.len;
-            }
-            is_kept
-        });
-        bytes.truncate(end);
-    }
-
-    /// The tags of the chunk's frames.
-    pub(crate) fn into_tags(self) -> impl Iterator<Item = M> {
-        self.marks.into_iter().map(|mark| mark.tag)
-    }
-}
-
-/// The queue. `M` is what a producer may attach to a frame for the sender to look at.
-///
-/// Both limits are one semaphore: a frame takes a permit for each of its bytes, and at least as many
-/// as there are for one frame. So neither limit is passed, and a queue of both short and long frames
-/// is full a little before either is reached.
-#[derive(Debug)]
-pub(crate) struct Queue<M> {
-    max_frames: usize,
-    max_bytes: usize,
-    min_permits: u32,
-    permits: Semaphore,
-    state: Mutex<State<M>>,
-    /// Tasks that have been woken and are about to push; see [`Queue::announce`].
-    about_to_push: AtomicUsize,
-    blocked: Mutex<Blocked>,
+enum Sender {
+    Writing,
+    /// Waits for frames. The waker goes to the first one who pushes.
+    Idle(Option<Waker>),
 }
 
 /// For how long the socket has been full.
-#[derive(Debug, Default)]
-struct Blocked {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Blocked {
     since: Option<Instant>,
     /// Without the time since `since`.
-    total: Duration,
+    before: Duration,
 }
 
+impl Blocked {
+    /// For how long the socket has refused to take more, if it does.
+    pub(crate) fn now(&self) -> Option<Duration> {
+        self.since.map(|since| since.elapsed())
+    }
+
+    /// For how long it has in all.
+    pub(crate) fn total(&self) -> Duration {
+        self.before + self.now().unwrap_or_default()
+    }
+
+    fn set(&mut self, is_blocked: bool) {
+        *self = Blocked { since: is_blocked.then(Instant::now), before: self.total() };
+    }
+}
+
+/// Room for one frame. Dropped unused, it is released.
 #[derive(Debug)]
-struct State<M> {
-    chunks: VecDeque<Chunk<M>>,
-    /// What is not yet written, the sender's batch included.
-    room: RoomTaken,
-    /// An empty chunk's buffers, for the next shared chunk.
-    spare: (Vec<u8>, Vec<Mark<M>>),
-    sender: Option<Waker>,
-    is_writing: bool,
-    is_closed: bool,
-    idle_waiters: Vec<Waker>,
+pub(crate) struct Room<'a, T> {
+    queue: &'a Queue<T>,
+    permit: Permit<'a>,
 }
 
-impl<M> Queue<M> {
+impl<T> Room<'_, T> {
+    /// Adds the frame if `claim` gives it a stream id; returns that. `claim` runs under the lock, and
+    /// not at all once the queue is closed.
+    pub(crate) fn push(
+        self,
+        frame: FrameBytes<'_>,
+        claim: impl FnOnce(&mut T) -> Option<u32>,
+    ) -> Option<u32> {
+        let Room { queue, permit } = self;
+        queue.push(frame, permit.into_load(), claim)
+    }
+}
+
+impl<T> Queue<T> {
     /// A queue for this many frames and bytes, both at least 1. A frame that is longer than
     /// `max_bytes` is let in when the queue is empty.
-    pub(crate) fn new(max_frames: usize, max_bytes: usize) -> Self {
-        let max_frames = max_frames.max(1);
-        let max_bytes = max_bytes.clamp(1, (u32::MAX as usize).min(Semaphore::MAX_PERMITS));
+    pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
         Queue {
-            max_frames,
-            max_bytes,
-            min_permits: max_bytes.div_ceil(max_frames) as u32,
-            permits: Semaphore::new(max_bytes),
+            room: Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone),
+            announced: Announced::default(),
             state: Mutex::new(State {
-                chunks: VecDeque::new(),
-                room: RoomTaken::default(),
-                spare: (Vec::new(), Vec::new()),
-                sender: None,
-                is_writing: false,
+                streams,
+                chunks: Chunks::default(),
+                withdrawn: Vec::new(),
+                sender: Sender::Idle(None),
+                blocked: Blocked::default(),
                 is_closed: false,
-                idle_waiters: Vec::new(),
+                flush_waiters: Vec::new(),
             }),
-            about_to_push: AtomicUsize::new(0),
-            blocked: Mutex::default(),
         }
     }
 
-    /// Room for a frame of `len` bytes if there is some now. `Ok(None)` when the queue is full.
-    pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<Room<'_, M>>, Closed> {
-        let permits = self.permits_for(len);
-        match self.permits.try_acquire_many(permits) {
-            Ok(permit) => permit.forget(),
-            Err(TryAcquireError::NoPermits) => return Ok(None),
-            Err(TryAcquireError::Closed) => return Err(Closed),
+    /// Reads or changes the streams under the lock.
+    pub(crate) fn streams<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+        act(&mut lock(&self.state).streams)
+    }
+
+    fn load_of(&self, len: usize) -> Load {
+        Load::one(len.min(self.room.limit().cost))
+    }
+
+    /// Room for a frame of `len` bytes if there is some now and nobody waits for it. `Ok(None)` when
+    /// the queue is full.
+    pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<Room<'_, T>>, Closed> {
+        match self.room.try_acquire(self.load_of(len)) {
+            Some(permit) => Ok(Some(Room { queue: self, permit })),
+            None if self.room.is_closed() => Err(Closed),
+            None => Ok(None),
         }
-        Ok(Some(Room { queue: self, permits }))
     }
 
-    fn permits_for(&self, len: usize) -> u32 {
-        (len.min(self.max_bytes) as u32).max(self.min_permits)
-    }
-
-    /// Waits for room for a frame of `len` bytes, in the order in which callers came.
+    /// Waits for room for a frame of `len` bytes, first come, first served.
     ///
-    /// Cancel safe: dropped, it gives up its place and what it had reserved.
-    pub(crate) async fn reserve(&self, len: usize) -> Result<Room<'_, M>, Closed> {
-        let permits = self.permits_for(len);
-        self.permits.acquire_many(permits).await.map_err(|_| Closed)?.forget();
-        Ok(Room { queue: self, permits })
+    /// Cancel safe: dropped, it leaves the line and releases what it had reserved.
+    pub(crate) async fn reserve(&self, len: usize) -> Result<Room<'_, T>, Closed> {
+        let permit = self.room.acquire(self.load_of(len)).await?;
+        Ok(Room { queue: self, permit })
     }
 
     /// Waits until the queue is not full, behind those that wait for room already.
@@ -218,268 +155,180 @@ impl<M> Queue<M> {
 
     /// Whether a frame would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
-        self.permits.available_permits() < self.min_permits as usize
+        self.room.is_full()
     }
 
-    /// Says that a task which was just woken or spawned will probably push soon; the sender then
-    /// steps back before it writes, so that the frame joins its batch. Taken back with
-    /// [`Queue::retract`] as soon as the task has run.
-    pub(crate) fn announce(&self) {
-        self.about_to_push.fetch_add(1, Relaxed);
+    /// Whether the connection has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.room.is_closed()
     }
 
-    /// Ends an [`Queue::announce`].
-    pub(crate) fn retract(&self) {
-        self.about_to_push.fetch_sub(1, Relaxed);
-    }
-
-    /// Adds a frame, if `is_wanted` says under the queue's lock that it still is. Gives back
-    /// whether it was added.
     fn push(
         &self,
-        permits: u32,
         frame: FrameBytes<'_>,
-        tag: Option<M>,
-        is_wanted: impl FnOnce() -> bool,
-    ) -> bool {
+        room: Load,
+        claim: impl FnOnce(&mut T) -> Option<u32>,
+    ) -> Option<u32> {
         let mut state = lock(&self.state);
-        if state.is_closed || !is_wanted() {
+        let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
+        let Some(stream_id) = claimed else {
             drop(state);
-            self.permits.add_permits(permits as usize);
-            return false;
-        }
-        state.append(permits as usize, frame, tag);
-        let sender = state.sender.take();
+            self.room.release(room);
+            return None;
+        };
+        state.chunks.push(frame, stream_id, room);
+        let sender = state.sender.take_waker();
         drop(state);
         if let Some(sender) = sender {
             sender.wake();
         }
-        true
+        Some(stream_id)
     }
 
-    /// Adds a frame without room of its own: for the few bytes that close a stream, of which there
-    /// is at most one per call.
-    pub(crate) fn push_unreserved(&self, frame: &[u8], tag: M) {
+    /// Adds a frame that takes no room: for the few bytes that close a stream, of which there is at
+    /// most one per call.
+    pub(crate) fn push_without_room(
+        &self,
+        frame: &[u8],
+        claim: impl FnOnce(&mut T) -> Option<u32>,
+    ) {
+        self.push(FrameBytes::Small(frame), Load::default(), claim);
+    }
+
+    /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
+    /// dropped if its Request has not begun to be written.
+    pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) {
         let mut state = lock(&self.state);
-        if state.is_closed {
-            return;
-        }
-        state.append(0, FrameBytes::Small(frame), Some(tag));
-        let sender = state.sender.take();
-        drop(state);
-        if let Some(sender) = sender {
-            sender.wake();
+        if let Some(id) = remove(&mut state.streams)
+            && matches!(state.sender, Sender::Writing | Sender::Idle(None))
+        {
+            state.withdrawn.push(id);
         }
     }
 
     /// Waits until there are frames and takes them all. `None` once the queue is closed.
     ///
-    /// For the one sender. Before it takes them it steps back behind the tasks that are scheduled, again
-    /// and again for a short time, as long as some of them are about to push and their number falls.
-    pub(crate) async fn take(&self) -> Option<VecDeque<Chunk<M>>> {
-        let mut steps_back = StepsBack::default();
+    /// For the one sender; see [`linger`](super::linger) for what it waits for.
+    pub(super) async fn take(&self) -> Option<VecDeque<Chunk>> {
+        let mut linger = Linger::default();
         poll_fn(|cx| {
             let mut state = lock(&self.state);
             if state.is_closed {
                 return Poll::Ready(None);
             }
             if state.chunks.is_empty() {
-                state.become_idle(cx.waker());
+                let flushed = state.become_idle(cx.waker());
+                drop(state);
+                flushed.into_iter().for_each(Waker::wake);
                 return Poll::Pending;
             }
-            if steps_back.are_worth_it(self.about_to_push.load(Relaxed)) {
+            if linger.is_worth_it(&self.announced) {
                 drop(state);
-                // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find it: a
-                // handler that blocks this one does not hold it up.
+                // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
+                // it: a handler that blocks this one does not hold it up.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            state.is_writing = true;
-            Poll::Ready(Some(mem::take(&mut state.chunks)))
+            state.sender = Sender::Writing;
+            let mut batch = state.chunks.take();
+            state.drop_withdrawn(&mut batch, 0);
+            Poll::Ready(Some(batch))
         })
         .await
     }
 
+    /// Drops the frames of streams that were given up and whose Request has not begun to be written,
+    /// from the sender's batch, of whose first chunk so many bytes are written, and from the queue.
+    pub(super) fn drop_withdrawn(&self, batch: &mut VecDeque<Chunk>, written: usize) {
+        lock(&self.state).drop_withdrawn(batch, written);
+    }
+
     /// The chunk has been written, or all its frames were dropped: frees its room.
-    pub(crate) fn release(&self, chunk: Chunk<M>) {
-        let Chunk { mut bytes, mut marks, room, is_shared } = chunk;
-        let mut state = lock(&self.state);
-        state.room.subtract(room);
-        if is_shared && state.spare.0.capacity() < bytes.capacity() {
-            bytes.clear();
-            marks.clear();
-            state.spare = (bytes, marks);
-        }
-        drop(state);
-        self.permits.add_permits(room.permits);
+    pub(super) fn release(&self, chunk: Chunk) {
+        let room = chunk.room;
+        lock(&self.state).chunks.reuse(chunk);
+        self.room.release(room);
     }
 
     /// The sender found the socket full, or no longer so.
-    pub(crate) fn note_blocked(&self, is_blocked: bool) {
-        let mut blocked = lock(&self.blocked);
-        if let Some(since) = blocked.since.take() {
-            blocked.total += since.elapsed();
-        }
-        blocked.since = is_blocked.then(Instant::now);
+    pub(super) fn note_blocked(&self, is_blocked: bool) {
+        lock(&self.state).blocked.set(is_blocked);
     }
 
-    /// How full the queue is. `waited_total` is for the connection to add.
-    pub(crate) fn snapshot(&self, waited_total: Duration) -> QueueSnapshot {
-        let RoomTaken { frames, bytes, .. } = lock(&self.state).room;
-        let blocked = lock(&self.blocked);
-        let now = blocked.since.map(|since| since.elapsed());
-        QueueSnapshot {
-            frames: Fill { used: frames, limit: self.max_frames },
-            bytes: Fill { used: bytes, limit: self.max_bytes },
-            blocked: now,
-            blocked_total: blocked.total + now.unwrap_or_default(),
-            waited_total,
-        }
+    /// The room that is taken and its limit, and how long the socket has been full.
+    pub(crate) fn fill(&self) -> (Load, Load, Blocked) {
+        let blocked = lock(&self.state).blocked;
+        (self.room.load(), self.room.limit(), blocked)
     }
 
-    /// Looks at the tags of all frames that the sender has not taken.
-    pub(crate) fn map_tags<R>(&self, map: impl FnMut(&M) -> Option<R>) -> Vec<R> {
+    /// The streams whose Request the sender has not taken, rising.
+    pub(crate) fn unsent_requests(&self) -> Vec<u32> {
         let state = lock(&self.state);
-        let marks = state.chunks.iter().flat_map(|chunk| &chunk.marks);
-        marks.map(|mark| &mark.tag).filter_map(map).collect()
+        let headers = state.chunks.iter().flat_map(Chunk::headers).map(|(_, header)| header);
+        let is_request = |header: &Header| header.frame_type == FrameType::Request;
+        headers.filter(is_request).map(|header| header.stream_id).collect()
     }
 
     /// Waits until every frame has been written.
     pub(crate) async fn flushed(&self) {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
-            if state.is_closed || (state.chunks.is_empty() && !state.is_writing) {
+            let is_idle = matches!(state.sender, Sender::Idle(_)) && state.chunks.is_empty();
+            if state.is_closed || is_idle {
                 return Poll::Ready(());
             }
-            if !state.idle_waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
-                state.idle_waiters.push(cx.waker().clone());
+            if !state.flush_waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                state.flush_waiters.push(cx.waker().clone());
             }
             Poll::Pending
         })
         .await
     }
 
-    /// Closes the queue: whoever waits for room is told, and no frame is taken any more. Gives
-    /// back the chunks that were never taken.
-    pub(crate) fn close(&self) -> VecDeque<Chunk<M>> {
-        self.permits.close();
-        self.note_blocked(false);
+    /// Closes the queue: those who wait for room are told, and no frame is pushed or taken any more.
+    pub(crate) fn close(&self) {
+        self.room.close();
         let mut state = lock(&self.state);
         state.is_closed = true;
-        let wakers = mem::take(&mut state.idle_waiters);
-        let sender = state.sender.take();
-        let chunks = mem::take(&mut state.chunks);
+        state.blocked.set(false);
+        let chunks = state.chunks.take();
+        let wakers = mem::take(&mut state.flush_waiters);
+        let sender = state.sender.take_waker();
         drop(state);
+        drop(chunks);
         wakers.into_iter().chain(sender).for_each(Waker::wake);
-        chunks
     }
 }
 
-/// The sender's steps back before one batch.
-#[derive(Default)]
-struct StepsBack {
-    first: Option<Instant>,
-    /// Those who were about to push at the last one.
-    coming: Option<usize>,
-}
-
-impl StepsBack {
-    /// Whether to step back once more, now that so many are about to push.
-    fn are_worth_it(&mut self, coming: usize) -> bool {
-        coming > 0
-            && self.coming.replace(coming).is_none_or(|before| coming < before)
-            && self.first.get_or_insert_with(Instant::now).elapsed() <= MAX_STEP_BACK
+impl Sender {
+    /// Takes the waker of a sender that waits for frames.
+    fn take_waker(&mut self) -> Option<Waker> {
+        match self {
+            Sender::Idle(waker) => waker.take(),
+            Sender::Writing => None,
+        }
     }
 }
 
-impl RoomTaken {
-    fn add(&mut self, other: RoomTaken) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-        self.permits += other.permits;
-    }
-
-    fn subtract(&mut self, other: RoomTaken) {
-        self.frames -= other.frames;
-        self.bytes -= other.bytes;
-        self.permits -= other.permits;
-    }
-}
-
-impl<M> State<M> {
-    fn append(&mut self, permits: usize, frame: FrameBytes<'_>, tag: Option<M>) {
-        let bytes = match &frame {
-            FrameBytes::Small(bytes) => *bytes,
-            FrameBytes::Large(bytes) => bytes,
-        };
-        let len = bytes.len();
-        let room = RoomTaken { frames: 1, bytes: len, permits };
-        self.room.add(room);
-        if len <= SHARED_FRAME_LEN {
-            let chunk = self.shared_chunk(len);
-            let start = chunk.bytes.len();
-            chunk.bytes.extend_from_slice(bytes);
-            chunk.room.add(room);
-            chunk.marks.extend(tag.map(|tag| Mark { start, len, tag }));
+impl<T> State<T> {
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) {
+        if self.withdrawn.is_empty() {
             return;
         }
-        let bytes = match frame {
-            FrameBytes::Small(bytes) => bytes.to_vec(),
-            FrameBytes::Large(bytes) => bytes,
-        };
-        let marks = tag.into_iter().map(|tag| Mark { start: 0, len, tag }).collect();
-        self.chunks.push_back(Chunk { bytes, marks, room, is_shared: false });
+        let mut withdrawn = mem::take(&mut self.withdrawn);
+        withdrawn.sort_unstable();
+        self.chunks.drop_withdrawn(batch, written, &withdrawn);
     }
 
-    /// The last chunk if it has room for `len` bytes, else a new one.
-    fn shared_chunk(&mut self, len: usize) -> &mut Chunk<M> {
-        let fits =
-            |chunk: &Chunk<M>| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
-        if !self.chunks.back().is_some_and(fits) {
-            let (mut bytes, marks) = mem::take(&mut self.spare);
-            if bytes.capacity() == 0 {
-                bytes = spare::take(&SPARE);
-            }
-            let room = RoomTaken::default();
-            let chunk = Chunk { bytes, marks, room, is_shared: true };
-            self.chunks.push_back(chunk);
-        }
-        self.chunks.back_mut().expect("a chunk was pushed if there was none")
-    }
-
-    /// The sender has nothing to write.
-    fn become_idle(&mut self, sender: &Waker) {
-        self.is_writing = false;
-        let (bytes, marks) = &mut self.spare;
-        spare::give_back(&SPARE, mem::take(bytes));
-        marks.shrink_to(IDLE_MARKS);
-        self.chunks.shrink_to(1);
-        self.idle_waiters.drain(..).for_each(Waker::wake);
+    /// The sender has nothing to write. Returns those who waited for that.
+    fn become_idle(&mut self, sender: &Waker) -> Vec<Waker> {
         match &mut self.sender {
-            Some(waker) => waker.clone_from(sender),
-            None => self.sender = Some(sender.clone()),
+            Sender::Idle(Some(waker)) => waker.clone_from(sender),
+            _ => self.sender = Sender::Idle(Some(sender.clone())),
         }
-    }
-}
-
-impl<M> Room<'_, M> {
-    /// Adds the frame, if `is_wanted` says under the queue's lock that it still is. Gives back
-    /// whether it was added.
-    pub(crate) fn push(
-        self,
-        frame: FrameBytes<'_>,
-        tag: Option<M>,
-        is_wanted: impl FnOnce() -> bool,
-    ) -> bool {
-        let Room { queue, permits } = self;
-        mem::forget(self);
-        queue.push(permits, frame, tag, is_wanted)
-    }
-}
-
-impl<M> Drop for Room<'_, M> {
-    fn drop(&mut self) {
-        self.queue.permits.add_permits(self.permits as usize);
+        self.chunks.release_idle_memory();
+        self.withdrawn = Vec::new();
+        mem::take(&mut self.flush_waiters)
     }
 }
 
@@ -489,18 +338,71 @@ mod tests {
 
     use super::*;
 
+    fn queue() -> Queue<()> {
+        Queue::new(10, 1000, ())
+    }
+
+    fn push(queue: &Queue<()>, len: usize, stream_id: u32) {
+        let header = Header {
+            data_len: len as u32 - 10,
+            ..Header::from_bytes(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0])
+        };
+        let frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
+        let room = queue.try_reserve(len).unwrap().unwrap();
+        assert!(room.push(FrameBytes::Small(&frame), |()| Some(stream_id)).is_some());
+    }
+
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
     /// drains waits for it to read.
     #[tokio::test]
-    async fn whoever_waits_for_all_to_be_written_is_noted_once_however_often_it_asks() {
-        let queue = Queue::<()>::new(10, 1000);
-        let room = queue.try_reserve(1).unwrap().unwrap();
-        assert!(room.push(FrameBytes::Small(&[0]), None, || true));
+    async fn a_task_that_waits_for_all_to_be_written_is_noted_once_however_often_it_asks() {
+        let queue = queue();
+        push(&queue, 10, 1);
         let mut flushed = pin!(queue.flushed());
         for _ in 0..1000 {
             let polled = poll_fn(|cx| Poll::Ready(flushed.as_mut().poll(cx))).await;
             assert!(polled.is_pending());
         }
-        assert_eq!(lock(&queue.state).idle_waiters.len(), 1);
+        assert_eq!(lock(&queue.state).flush_waiters.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn room_is_taken_until_a_frame_is_written_and_not_while_it_is_refused() {
+        let queue = queue();
+        push(&queue, 600, 1);
+        let room = queue.try_reserve(400).unwrap().unwrap();
+        assert!(queue.try_reserve(10).unwrap().is_none());
+        assert_eq!(room.push(FrameBytes::Small(&[0; 10]), |()| None), None);
+        assert_eq!(queue.fill().0, Load::one(600));
+        let batch = queue.take().await.unwrap();
+        assert_eq!(queue.fill().0, Load::one(600), "the sender has it");
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        assert_eq!(queue.fill().0, Load::default());
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_longer_than_the_limit_is_let_in_alone() {
+        let queue = queue();
+        push(&queue, 10, 1);
+        assert!(queue.try_reserve(5000).unwrap().is_none());
+        queue.take().await.unwrap().into_iter().for_each(|chunk| queue.release(chunk));
+        push(&queue, 5000, 3);
+        assert!(queue.is_full());
+    }
+
+    #[tokio::test]
+    async fn a_withdrawn_stream_is_not_written_and_one_that_is_written_is_forgotten() {
+        let queue = queue();
+        push(&queue, 10, 1);
+        push(&queue, 10, 3);
+        assert_eq!(queue.unsent_requests(), [1, 3]);
+        queue.withdraw(|()| Some(1));
+        let batch = queue.take().await.unwrap();
+        assert_eq!(batch.iter().map(|chunk| chunk.bytes.len()).sum::<usize>(), 10);
+        queue.withdraw(|()| Some(3));
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        let mut take = pin!(queue.take());
+        assert!(poll_fn(|cx| Poll::Ready(take.as_mut().poll(cx))).await.is_pending());
+        assert!(lock(&queue.state).withdrawn.is_empty());
     }
 }

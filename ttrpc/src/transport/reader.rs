@@ -1,17 +1,21 @@
 //! Reading frames from the socket.
 
-use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::Poll};
+use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::Poll, time::Duration};
 
 use tokio::{
-    io::{AsyncRead, ReadBuf},
-    time::Instant,
+    io::ReadBuf,
+    time::{Instant, sleep},
 };
 use tokio_util::io::poll_read_buf;
 
+use super::io::ReadHalf;
 use crate::proto::codec::{Decoded, Decoder};
 
 /// Bytes asked for with one read between frames: enough for hundreds of small frames.
 const READ_LEN: usize = 64 << 10;
+
+/// How often a receiver that is held up looks whether its peer has gone.
+const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How reading ended.
 #[derive(Debug)]
@@ -36,7 +40,14 @@ pub(crate) struct FrameReader<R> {
     read_at: Option<Instant>,
 }
 
-impl<R: AsyncRead + Unpin> FrameReader<R> {
+/// Waits until the peer has gone, for a receiver that is held up and does not read meanwhile.
+pub(crate) async fn hung_up(io: &mut impl ReadHalf) {
+    while !io.is_hung_up() {
+        sleep(HANG_UP_INTERVAL).await;
+    }
+}
+
+impl<R: ReadHalf> FrameReader<R> {
     pub(crate) fn new(io: R) -> Self {
         FrameReader { io, decoder: Decoder::default(), read_at: None }
     }
@@ -81,6 +92,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     pub(crate) fn decoder(&mut self) -> &mut Decoder {
         &mut self.decoder
+    }
+
+    /// The decoder, and the half that it is fed from.
+    pub(crate) fn parts(&mut self) -> (&mut Decoder, &mut R) {
+        (&mut self.decoder, &mut self.io)
     }
 
     fn poll_read_through_stack(

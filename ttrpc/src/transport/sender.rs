@@ -10,29 +10,22 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
-use super::queue::{Chunk, Queue};
+use super::{chunk::Chunk, queue::Queue};
 
 /// Chunks that one system call may write.
 const MAX_SLICES: usize = 64;
 
 /// Writes what the queue holds until the queue is closed (`Ok`) or a write fails.
 ///
-/// `stamp` is called before each attempt to write, with every chunk and the offset from which its
-/// frames have not begun to be written: it gives frames their stream ids and drops those whose
-/// call has been given up. A frame that is half written is always finished.
-pub(crate) async fn run<M>(
-    mut io: impl AsyncWrite + Unpin,
-    queue: &Queue<M>,
-    mut stamp: impl FnMut(&mut Chunk<M>, usize),
-) -> io::Result<()> {
+/// A frame that is half written is always finished. What has not begun to be written is dropped if
+/// its call is given up while the socket is full.
+pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) -> io::Result<()> {
     while let Some(chunks) = queue.take().await {
         let mut batch = Batch { chunks, written: 0, queue };
-        batch.stamp(&mut stamp);
         let mut is_blocked = false;
         poll_fn(|cx| {
             if is_blocked {
-                // While the socket was full, callers may have given up on what has not begun.
-                batch.stamp(&mut stamp);
+                queue.drop_withdrawn(&mut batch.chunks, batch.written);
             }
             let result = batch.poll_write(&mut io, cx);
             if result.is_pending() != is_blocked {
@@ -48,26 +41,21 @@ pub(crate) async fn run<M>(
 }
 
 /// Chunks that are being written.
-struct Batch<'a, M> {
-    chunks: VecDeque<Chunk<M>>,
+struct Batch<'a, T> {
+    chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that are written.
     written: usize,
-    queue: &'a Queue<M>,
+    queue: &'a Queue<T>,
 }
 
-impl<M> Batch<'_, M> {
-    fn stamp(&mut self, stamp: &mut impl FnMut(&mut Chunk<M>, usize)) {
-        for (index, chunk) in self.chunks.iter_mut().enumerate() {
-            stamp(chunk, if index == 0 { self.written } else { 0 });
-        }
-        self.advance(0);
-    }
-
+impl<T> Batch<'_, T> {
     fn poll_write(
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        // Chunks may be empty: their frames were dropped.
+        self.advance(0);
         while !self.chunks.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let mut len = 0;

@@ -1,18 +1,19 @@
-//! Buffers that run empty, kept for whoever needs one next.
+//! A pool of buffers that have run empty, for the next one who needs some.
 //!
-//! A busy connection would else allocate the same buffers over and over, since an idle one keeps none.
+//! An idle connection keeps no buffers; without the pool a busy one would allocate the same buffers
+//! over and over.
 
 use std::{cell::RefCell, ops::RangeInclusive, thread::LocalKey};
 
 use bytes::BytesMut;
 
-/// Buffers of one type that are kept.
+/// Buffers that a pool keeps.
 const COUNT: usize = 2;
 
 /// Capacities, in bytes, of buffers that are worth it.
 const USEFUL: RangeInclusive<usize> = 1 << 10..=64 << 10;
 
-/// What can be kept.
+/// What a pool can keep.
 pub(crate) trait Buffer {
     /// An empty one with room for this many bytes.
     fn with_capacity(bytes: usize) -> Self;
@@ -52,20 +53,20 @@ impl Buffer for Vec<u8> {
     }
 }
 
-/// Empty buffers; each thread has its own.
+/// Empty buffers; each thread has its own pool.
 #[derive(Debug)]
-pub(crate) struct Spare<B>(RefCell<Vec<B>>);
+pub(crate) struct BufferPool<B>(RefCell<Vec<B>>);
 
-impl<B: Buffer> Spare<B> {
+impl<B: Buffer> BufferPool<B> {
     pub(crate) const fn new() -> Self {
-        Spare(RefCell::new(Vec::new()))
+        BufferPool(RefCell::new(Vec::new()))
     }
 
     fn take(&self) -> Option<B> {
         self.0.borrow_mut().pop()
     }
 
-    fn give_back(&self, mut buffer: B) {
+    fn put(&self, mut buffer: B) {
         buffer.clear();
         let mut kept = self.0.borrow_mut();
         if USEFUL.contains(&buffer.capacity()) && kept.len() < COUNT {
@@ -74,17 +75,17 @@ impl<B: Buffer> Spare<B> {
     }
 }
 
-/// An empty buffer with some room, one that was given back before if there is one. A thread that is
-/// ending has none.
-pub(crate) fn take<B: Buffer>(spare: &'static LocalKey<Spare<B>>) -> B {
-    let kept = spare.try_with(Spare::take).ok().flatten();
+/// An empty buffer with some room, from the pool if it has one. A thread that is ending has none.
+pub(crate) fn take<B: Buffer>(pool: &'static LocalKey<BufferPool<B>>) -> B {
+    let kept = pool.try_with(BufferPool::take).ok().flatten();
     kept.unwrap_or_else(|| B::with_capacity(*USEFUL.start()))
 }
 
-/// Gives a buffer back; what is in it is lost. Its capacity has to be all that it keeps allocated.
-pub(crate) fn give_back<B: Buffer>(spare: &'static LocalKey<Spare<B>>, buffer: B) {
+/// Puts a buffer into the pool; what is in it is lost. Its capacity has to be all that it keeps
+/// allocated.
+pub(crate) fn put<B: Buffer>(pool: &'static LocalKey<BufferPool<B>>, buffer: B) {
     // A thread that is ending keeps nothing.
-    let _ = spare.try_with(|spare| spare.give_back(buffer));
+    let _ = pool.try_with(|pool| pool.put(buffer));
 }
 
 #[cfg(test)]
@@ -93,11 +94,11 @@ mod tests {
 
     #[test]
     fn few_buffers_are_kept_and_none_that_is_large() {
-        let spare = Spare::new();
+        let pool = BufferPool::new();
         for capacity in [100, 100 << 10, 2 << 10, 3 << 10, 4 << 10] {
-            spare.give_back(Vec::with_capacity(capacity));
+            pool.put(Vec::with_capacity(capacity));
         }
-        let kept = [spare.take(), spare.take(), spare.take()]
+        let kept = [pool.take(), pool.take(), pool.take()]
             .map(|buffer: Option<Vec<u8>>| buffer.map(|buffer| buffer.capacity() >> 10));
         assert_eq!(kept, [Some(3), Some(2), None]);
     }

@@ -1,0 +1,278 @@
+//! The state of one call on the client, in one enum.
+//!
+//! ```text
+//!            ┌─ the server closes its side ─► RemoteClosed ─ any failure, a Response ─► RequestsFailed
+//!     Open ──┼─ a Response ─────────────────► Answered
+//!            └─ any failure ────────────────► Failed
+//! ```
+//!
+//! | who | may do |
+//! |---|---|
+//! | the receiver | answer, close the server's side, fail the call for a violation, an oversized frame or a consumer that stands still |
+//! | the caller | fail the call since its deadline has passed |
+//! | the connection's end | fail the call |
+//!
+//! The first end of the replies counts: what came in time may be taken later, whatever happens to the
+//! requests meanwhile. A call that the caller drops keeps its state; it is taken out of the
+//! connection's table, and nobody looks at it again.
+//!
+//! What is owed to the server reads off the state, too, see [`Phase::close`]: `Open` and
+//! `RemoteClosed` are the states in which messages may be sent, and a stream of requests is closed
+//! when its sender goes. So is one that has failed on this side for a reason that the server does not
+//! know, since its handler would wait for ever otherwise.
+
+use bytes::Bytes;
+
+use crate::{Status, proto::message::decode_response, transport::inbox};
+
+/// The state of a call.
+#[derive(Debug, Default)]
+pub(super) enum Phase {
+    /// Both sides may go on.
+    #[default]
+    Open,
+    /// The server has said that nothing more comes; this side may go on.
+    RemoteClosed,
+    /// The same, and the requests cannot go on.
+    RequestsFailed(Status),
+    /// The server has answered, which ends the call for both sides.
+    Answered(Answer),
+    /// The call has failed on this side.
+    Failed(Failure),
+}
+
+/// Why a call failed on this side.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) status: Status,
+    /// The server does not know, and its side of the stream may go on.
+    pub(super) is_unknown_to_server: bool,
+}
+
+/// What becomes of a stream of requests when its sender is dropped.
+#[derive(Debug, PartialEq)]
+pub(super) enum Close {
+    /// It is closed if the stream is in the connection's table.
+    IfListed,
+    /// It is closed.
+    Always,
+    /// Nothing is sent.
+    Never,
+}
+
+/// A Response.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The data of the frame: decoded when it is taken, so that it costs no more than its bytes
+    /// until then, and by the caller's task instead of the receiver's.
+    response: Bytes,
+    /// It ends a stream of replies: a payload is the last one, and an empty one is none.
+    ends_stream: bool,
+    /// The payload has been taken.
+    is_taken: bool,
+    /// The caller was announced to the sender and has not run yet.
+    is_announced: bool,
+}
+
+impl Phase {
+    /// The server has answered. Returns whether that changes anything.
+    pub(super) fn answer(
+        &mut self,
+        response: Bytes,
+        ends_stream: bool,
+        is_announced: bool,
+    ) -> bool {
+        let answer = Answer { response, ends_stream, is_taken: false, is_announced };
+        match self {
+            Phase::Open => *self = Phase::Answered(answer),
+            Phase::RemoteClosed => *self = Phase::RequestsFailed(answer.refusal()),
+            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
+        }
+        true
+    }
+
+    /// The server has closed its side.
+    pub(super) fn close_remote(&mut self) -> bool {
+        let is_open = matches!(self, Phase::Open);
+        if is_open {
+            *self = Phase::RemoteClosed;
+        }
+        is_open
+    }
+
+    /// The call fails on this side. Returns whether that changes anything.
+    pub(super) fn fail(&mut self, failure: &Failure) -> bool {
+        match self {
+            Phase::Open => *self = Phase::Failed(failure.clone()),
+            Phase::RemoteClosed => *self = Phase::RequestsFailed(failure.status.clone()),
+            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
+        }
+        true
+    }
+
+    /// Whether messages may be sent.
+    pub(super) fn may_send(&self) -> bool {
+        matches!(self, Phase::Open | Phase::RemoteClosed)
+    }
+
+    /// Why no message may be sent; `None` if it may.
+    pub(super) fn refusal(&self) -> Option<Status> {
+        match self {
+            Phase::Open | Phase::RemoteClosed => None,
+            Phase::RequestsFailed(status) | Phase::Failed(Failure { status, .. }) => {
+                Some(status.clone())
+            }
+            Phase::Answered(answer) => Some(answer.refusal()),
+        }
+    }
+
+    /// What becomes of the stream of requests when its sender is dropped now.
+    pub(super) fn close(&self) -> Close {
+        match self {
+            Phase::Open | Phase::RemoteClosed => Close::IfListed,
+            Phase::Failed(Failure { is_unknown_to_server: true, .. }) => Close::Always,
+            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => Close::Never,
+        }
+    }
+
+    /// How the call ended, for traces; `None` as long as it goes on.
+    pub(super) fn outcome(&self) -> Option<Result<(), Status>> {
+        match self {
+            Phase::Open => None,
+            Phase::RemoteClosed | Phase::RequestsFailed(_) => Some(Ok(())),
+            Phase::Answered(answer) => Some(answer.decode().map(drop)),
+            Phase::Failed(failure) => Some(Err(failure.status.clone())),
+        }
+    }
+
+    /// Whether the caller was announced; it is not afterwards.
+    pub(super) fn take_announcement(&mut self) -> bool {
+        match self {
+            Phase::Answered(answer) => std::mem::take(&mut answer.is_announced),
+            _ => false,
+        }
+    }
+}
+
+impl inbox::Phase for Phase {
+    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
+        match self {
+            Phase::Open => None,
+            Phase::RemoteClosed | Phase::RequestsFailed(_) => Some(Ok(None)),
+            Phase::Answered(answer) => Some(answer.take()),
+            Phase::Failed(failure) => Some(Err(failure.status.clone())),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self, Phase::Open)
+    }
+}
+
+impl Answer {
+    fn take(&mut self) -> Result<Option<Bytes>, Status> {
+        let payload = self.decode()?;
+        let is_over = self.is_taken || (self.ends_stream && payload.is_empty());
+        self.is_taken = true;
+        Ok((!is_over).then_some(payload))
+    }
+
+    fn decode(&self) -> Result<Bytes, Status> {
+        let payload = decode_response(&self.response).unwrap_or_else(|error| {
+            Err(Status::internal(format!("the server's Response is malformed: {error}")))
+        })?;
+        Ok(self.response.slice_ref(payload))
+    }
+
+    /// Why nothing can be sent any more.
+    fn refusal(&self) -> Status {
+        let ended = |_| Status::cancelled("the server has ended the call");
+        self.decode().map_or_else(|status| status, ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::super::transport::inbox::Phase as _, *};
+    use crate::{Code, proto::message::encode_status};
+
+    fn failure(is_unknown_to_server: bool) -> Failure {
+        Failure { status: Status::deadline_exceeded("late"), is_unknown_to_server }
+    }
+
+    fn ok(payload: &'static [u8]) -> Bytes {
+        Bytes::from([&[0x12, payload.len() as u8], payload].concat())
+    }
+
+    fn not_found() -> Bytes {
+        Bytes::from(encode_status(&Status::not_found("gone")))
+    }
+
+    #[test]
+    fn an_answer_stays_whatever_fails_later() {
+        let mut phase = Phase::default();
+        assert!(phase.answer(ok(b"reply"), false, true));
+        assert!(!phase.fail(&failure(true)) && !phase.close_remote() && !phase.may_send());
+        assert_eq!(phase.close(), Close::Never);
+        assert_eq!(phase.refusal().unwrap().code(), Code::Cancelled);
+        assert!(phase.take_announcement() && !phase.take_announcement());
+        assert_eq!(phase.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
+        assert_eq!(phase.end(), Some(Ok(None)));
+        assert_eq!(phase.outcome(), Some(Ok(())));
+    }
+
+    #[test]
+    fn a_good_end_of_the_replies_stays_when_the_requests_fail() {
+        for fail in [
+            |phase: &mut Phase| phase.fail(&failure(true)),
+            |phase: &mut Phase| phase.answer(not_found(), true, false),
+        ] {
+            let mut phase = Phase::default();
+            assert!(phase.close_remote() && phase.may_send());
+            assert_eq!(phase.close(), Close::IfListed);
+            assert_eq!(phase.end(), Some(Ok(None)));
+            assert!(fail(&mut phase) && !phase.may_send() && phase.refusal().is_some());
+            assert_eq!(phase.end(), Some(Ok(None)));
+            assert!(!fail(&mut phase), "the first failure counts");
+        }
+    }
+
+    #[test]
+    fn a_status_ends_both_sides_and_is_said_to_both() {
+        let mut phase = Phase::default();
+        assert!(phase.answer(not_found(), true, false));
+        assert_eq!(phase.refusal().unwrap().code(), Code::NotFound);
+        for _ in 0..2 {
+            assert_eq!(phase.end().unwrap().unwrap_err().code(), Code::NotFound);
+        }
+    }
+
+    #[test]
+    fn an_empty_response_ends_a_stream_and_is_a_reply_elsewhere() {
+        for (ends_stream, reply) in [(true, None), (false, Some(Bytes::new()))] {
+            let mut phase = Phase::default();
+            assert!(phase.answer(Bytes::new(), ends_stream, false));
+            assert_eq!(phase.end(), Some(Ok(reply)));
+            assert_eq!(phase.end(), Some(Ok(None)));
+        }
+        let mut phase = Phase::default();
+        assert!(phase.answer(ok(b"last"), true, false));
+        assert_eq!(phase.end(), Some(Ok(Some(Bytes::from_static(b"last")))));
+        assert_eq!(phase.end(), Some(Ok(None)));
+    }
+
+    #[test]
+    fn a_failure_is_the_end_and_the_first_one_counts() {
+        for is_unknown_to_server in [true, false] {
+            let mut phase = Phase::default();
+            let first = failure(is_unknown_to_server);
+            assert!(phase.end().is_none() && phase.fail(&first));
+            let later = Failure { status: Status::unavailable(""), is_unknown_to_server: false };
+            assert!(!phase.fail(&later) && !phase.answer(ok(b""), false, false));
+            assert_eq!(phase.end(), Some(Err(first.status.clone())));
+            assert_eq!(phase.refusal(), Some(first.status));
+            let close = if is_unknown_to_server { Close::Always } else { Close::Never };
+            assert_eq!(phase.close(), close);
+        }
+    }
+}

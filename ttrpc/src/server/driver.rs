@@ -1,0 +1,328 @@
+//! The future of one call: runs its handler to its end, or to the call's.
+//!
+//! ```text
+//!     Ready ──► Running ──► (done)       the handler has ended the call, or has nothing to end
+//!                  │
+//!                  └─► Ending ──► (done) the call ended first: its deadline passed, it was cancelled,
+//!                                        the handler panicked
+//! ```
+
+use std::{
+    future::{Future, pending},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{self, Poll, ready},
+};
+
+use bytes::Buf;
+use pin_project_lite::pin_project;
+use tokio::{
+    task::coop::unconstrained,
+    time::{Instant, sleep, sleep_until},
+};
+use tracing::Span;
+
+use super::{
+    admission::CallPermit,
+    call::{Call, CallHead, RequestStream},
+    ready_queue::ReadyQueue,
+};
+use crate::{
+    Status,
+    proto::{frame::Flags, payload::Payload},
+    transport::{BoxFuture, limiter::Load, messages::message_cost},
+};
+
+/// A call that has been let in and is not started yet. Dropped, it leaves.
+pub(super) struct AdmittedCall<'a> {
+    pub(super) call: Arc<Call>,
+    pub(super) permit: CallPermit<'a>,
+    /// The Request's flags.
+    pub(super) flags: Flags,
+    /// Where it waits to begin.
+    pub(super) ready_queue: &'a Arc<ReadyQueue>,
+}
+
+impl AdmittedCall<'_> {
+    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
+    /// empty payload is a message only where the method needs one.
+    pub(super) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
+        let call = &self.call;
+        let inbox = call.inbox();
+        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
+        let has_message = payload.has_remaining() || (needs_message && !remote_open);
+        if has_message {
+            call.connection.force_message(message_cost(payload.remaining()));
+            inbox.push(payload, &call.connection.patience);
+        }
+        if !remote_open {
+            inbox.change(|requests, _| requests.close());
+        }
+    }
+
+    /// Opens the stream and has its handler begin.
+    pub(super) fn begin<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let AdmittedCall { call, permit, flags, ready_queue } = self;
+        let CallHead { stream_id, service, method, started, .. } = call.head;
+        call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
+        call.connection.queue.announced.announce();
+        let span = tracing::debug_span!("call", stream_id, service, method);
+        let driver = Driver {
+            phase: Phase::Ready,
+            is_announced: true,
+            load: permit.into_load(),
+            span: (!span.is_disabled()).then(|| Box::new(span)),
+            call: call.clone(),
+        };
+        let handler = Some(handler(call));
+        ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
+    }
+}
+
+pin_project! {
+    /// The future of one call.
+    pub(super) struct CallDriver<F> {
+        // Dropped first: only when what it holds is gone does its permit go to another call.
+        #[pin]
+        handler: Option<F>,
+        driver: Driver,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for CallDriver<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        this.driver.poll(&mut this.handler, cx)
+    }
+}
+
+/// A handler, whatever its type.
+trait Handler {
+    /// Polls it; a panic is an end of it.
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
+
+    /// Drops what it holds. What panics meanwhile harms nobody else.
+    fn drop_now(&mut self);
+}
+
+/// What ended the handler, or its time.
+enum Outcome {
+    Finished,
+    Panicked,
+    DeadlinePassed,
+    Cancelled,
+}
+
+impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
+    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+        let Some(handler) = self.as_mut().as_pin_mut() else {
+            return Poll::Ready(Outcome::Finished);
+        };
+        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
+            Err(_) => Poll::Ready(Outcome::Panicked),
+        }
+    }
+
+    fn drop_now(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.set(None))).is_err() {
+            tracing::warn!("a handler panicked while it was dropped");
+        }
+    }
+}
+
+/// What of a call's future does not depend on its handler's type.
+///
+/// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
+/// they are first polled, so what the others need is boxed, and made when it is needed.
+struct Driver {
+    phase: Phase,
+    /// The sender expects the handler to run for the first time soon.
+    is_announced: bool,
+    load: Load,
+    call: Arc<Call>,
+    /// Where somebody traces.
+    span: Option<Box<Span>>,
+}
+
+enum Phase {
+    /// The handler has not been polled.
+    Ready,
+    /// The handler has had to wait. It goes on until the call is over or its deadline passes.
+    Running(BoxFuture<'static, Outcome>),
+    /// The call is over.
+    Ending(Ending),
+}
+
+/// What is left to do of a call that ended before its handler.
+struct Ending {
+    /// Says so to the client.
+    last_frame: Option<BoxFuture<'static, ()>>,
+    /// The time that the handler still has.
+    grace: Option<BoxFuture<'static, ()>>,
+}
+
+impl Driver {
+    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        let span = self.span.take();
+        let entered = span.as_ref().map(|span| span.enter());
+        let polled = self.poll_in_span(handler, cx);
+        drop(entered);
+        self.span = span;
+        polled
+    }
+
+    fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        if let Phase::Ready = self.phase
+            && let Some(outcome) = end_before_begin(&self.call)
+        {
+            self.retract();
+            handler.drop_now();
+            self.phase = Phase::Ending(end(&self.call, outcome));
+        }
+        loop {
+            if let Phase::Ending(ending) = &mut self.phase {
+                return ending.poll(handler, cx);
+            }
+            let polled = handler.poll(cx);
+            self.retract();
+            let outcome = match polled {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => ready!(self.end_of_time().as_mut().poll(cx)),
+            };
+            match outcome {
+                Outcome::Finished => return Poll::Ready(()),
+                outcome => self.phase = Phase::Ending(end(&self.call, outcome)),
+            }
+        }
+    }
+
+    /// The handler has run, or never will.
+    fn retract(&mut self) {
+        if std::mem::take(&mut self.is_announced) {
+            self.call.connection.queue.announced.retract();
+        }
+    }
+
+    /// What ends the call before its handler does.
+    fn end_of_time(&mut self) -> &mut BoxFuture<'static, Outcome> {
+        if let Phase::Ready = self.phase {
+            self.phase = Phase::Running(beside(time_is_over(self.call.clone())));
+        }
+        match &mut self.phase {
+            Phase::Running(end) => end,
+            Phase::Ready | Phase::Ending(_) => unreachable!("a handler that runs has a time"),
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.retract();
+        self.call.connection.release_call(self.load);
+        // Most handlers leave nothing behind that could hear of it.
+        if Arc::strong_count(&self.call) > 1 {
+            self.call.end.fire();
+            if let Some(inbox) = &self.call.inbox {
+                inbox.change(|requests: &mut RequestStream, _| {
+                    requests.fail(Status::cancelled("the call is over"))
+                });
+            }
+        }
+    }
+}
+
+impl Ending {
+    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        // The handler is polled before it is dropped, so that it sees its token.
+        let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
+            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
+        };
+        if !self.grace.as_mut().is_some_and(is_waiting) {
+            self.grace = None;
+            handler.drop_now();
+        }
+        let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
+        if !self.last_frame.as_mut().is_some_and(is_waiting) {
+            self.last_frame = None;
+        }
+        match self {
+            Ending { last_frame: None, grace: None } => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// What has ended a call whose handler has not begun.
+fn end_before_begin(call: &Call) -> Option<Outcome> {
+    let is_too_late = || call.head.deadline.is_some_and(|deadline| deadline <= Instant::now());
+    match () {
+        () if !call.end.begin() => Some(Outcome::Cancelled),
+        () if is_too_late() => Some(Outcome::DeadlinePassed),
+        () => None,
+    }
+}
+
+/// Ends the call if nobody has. The handler has time only if it has asked for its token.
+fn end(call: &Arc<Call>, outcome: Outcome) -> Ending {
+    let status = match outcome {
+        Outcome::DeadlinePassed => Some(Status::deadline_exceeded("the call's deadline passed")),
+        Outcome::Panicked => {
+            let (service, method) = (call.head.service, call.head.method);
+            tracing::warn!(service, method, "a handler panicked");
+            Some(Status::internal("the handler panicked"))
+        }
+        Outcome::Finished | Outcome::Cancelled => None,
+    };
+    let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
+    let grace = (may_go_on && call.end.is_graceful()).then(|| grace(call.clone()));
+    let last_frame = status.filter(|status| call.take_end(status.code()));
+    let last_frame = last_frame.map(|status| beside(send_status(call.clone(), status)));
+    Ending { last_frame, grace }
+}
+
+/// A future that a call's task polls after its handler. It has no part in the task's budget: a
+/// handler that always has something to do uses that up whenever it is polled.
+fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
+    Box::pin(unconstrained(future))
+}
+
+/// Waits until the call is over or its deadline has passed.
+async fn time_is_over(call: Arc<Call>) -> Outcome {
+    let deadline_passed = async {
+        match call.head.deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = call.end.token().cancelled_owned() => Outcome::Cancelled,
+        () = deadline_passed => Outcome::DeadlinePassed,
+    }
+}
+
+/// The time in which a handler that has asked for its token may act on it. Once the server has
+/// ended, or its limit has passed, that is one more poll.
+fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
+    beside(async move {
+        let server = &call.connection.server;
+        tokio::select! {
+            biased;
+            () = server.lifecycle.limit_passed() => {}
+            () = sleep(server.config.cancellation_grace) => {}
+        }
+    })
+}
+
+/// Says that the call has failed, for whoever has taken it out of the table.
+async fn send_status(call: Arc<Call>, status: Status) {
+    call.connection.send_status(call.head.stream_id, &status, Some(&call)).await;
+}

@@ -1,0 +1,215 @@
+//! Encoded frames, packed for the socket.
+//!
+//! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
+//! system call; a large frame is a chunk of its own and is not copied.
+
+use std::{collections::VecDeque, mem};
+
+use super::limiter::Load;
+use crate::proto::{
+    buffer_pool::{self, BufferPool},
+    frame::{FrameType, HEADER_LEN, Header},
+};
+
+thread_local! {
+    static POOL: BufferPool<Vec<u8>> = const { BufferPool::new() };
+}
+
+/// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
+const SHARED_FRAME_LEN: usize = 16 << 10;
+
+/// Bytes after which a shared chunk is full.
+const SHARED_CHUNK_LEN: usize = 64 << 10;
+
+/// An encoded frame, header and data.
+pub(crate) enum FrameBytes<'a> {
+    /// To be copied.
+    Small(&'a [u8]),
+    /// To be queued as it is.
+    Large(Vec<u8>),
+}
+
+/// Frames that lie back to back, with the room that they take in the queue.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) bytes: Vec<u8>,
+    pub(super) room: Load,
+    is_shared: bool,
+}
+
+impl Chunk {
+    /// The headers of the frames, each with the offset at which it starts.
+    pub(super) fn headers(&self) -> impl Iterator<Item = (usize, Header)> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let start = next;
+            let header = Header::from_bytes(self.bytes.get(start..)?.first_chunk()?);
+            next += HEADER_LEN + header.data_len as usize;
+            Some((start, header))
+        })
+    }
+
+    /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so. Their
+    /// room is freed with the chunk.
+    fn drop_frames(&mut self, from: usize, mut is_dropped: impl FnMut(Header) -> bool) {
+        let frames: Vec<_> = self.headers().collect();
+        let mut end = 0;
+        for (start, header) in frames {
+            let len = HEADER_LEN + header.data_len as usize;
+            if start < from || !is_dropped(header) {
+                self.bytes.copy_within(start..start + len, end);
+                end += len;
+            }
+        }
+        self.bytes.truncate(end);
+    }
+}
+
+/// Chunks in the order in which they are written.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    chunks: VecDeque<Chunk>,
+    /// An empty chunk's buffer, for the next shared chunk.
+    spare: Vec<u8>,
+}
+
+impl Chunks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter()
+    }
+
+    /// Adds a frame, which takes this much room, with this stream id.
+    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, room: Load) {
+        let (bytes, len) = match frame {
+            FrameBytes::Large(mut bytes) if bytes.len() > SHARED_FRAME_LEN => {
+                Header::set_stream_id(&mut bytes, stream_id);
+                self.chunks.push_back(Chunk { bytes, room, is_shared: false });
+                return;
+            }
+            FrameBytes::Large(ref bytes) => (&bytes[..], bytes.len()),
+            FrameBytes::Small(bytes) => (bytes, bytes.len()),
+        };
+        let chunk = self.shared_chunk(len);
+        let start = chunk.bytes.len();
+        chunk.bytes.extend_from_slice(bytes);
+        Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
+        chunk.room.count += room.count;
+        chunk.room.cost += room.cost;
+    }
+
+    /// The last chunk if it has room for `len` bytes, else a new one.
+    fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
+        let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
+        if !self.chunks.back().is_some_and(fits) {
+            let mut bytes = mem::take(&mut self.spare);
+            if bytes.capacity() == 0 {
+                bytes = buffer_pool::take(&POOL);
+            }
+            self.chunks.push_back(Chunk { bytes, room: Load::default(), is_shared: true });
+        }
+        self.chunks.back_mut().expect("a chunk was pushed if there was none")
+    }
+
+    pub(super) fn take(&mut self) -> VecDeque<Chunk> {
+        mem::take(&mut self.chunks)
+    }
+
+    /// The chunk has been written: keeps its buffer for the next one.
+    pub(super) fn reuse(&mut self, chunk: Chunk) {
+        let mut bytes = chunk.bytes;
+        if chunk.is_shared && self.spare.capacity() < bytes.capacity() {
+            bytes.clear();
+            self.spare = bytes;
+        }
+    }
+
+    /// Nothing is to be written: keeps no memory.
+    pub(super) fn release_idle_memory(&mut self) {
+        buffer_pool::put(&POOL, mem::take(&mut self.spare));
+        self.chunks.shrink_to(1);
+    }
+
+    /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
+    /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
+    /// behind it.
+    pub(super) fn drop_withdrawn(
+        &mut self,
+        batch: &mut VecDeque<Chunk>,
+        written: usize,
+        withdrawn: &[u32],
+    ) {
+        // Of streams whose Request is dropped; Requests lie in the order of their ids.
+        let mut dropped = Vec::new();
+        let mut is_dropped = |header: Header| {
+            let id = header.stream_id;
+            if header.frame_type == FrameType::Request && withdrawn.binary_search(&id).is_ok() {
+                dropped.push(id);
+            }
+            dropped.binary_search(&id).is_ok()
+        };
+        for (index, chunk) in batch.iter_mut().chain(&mut self.chunks).enumerate() {
+            chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::frame::Flags;
+
+    fn frame(frame_type: FrameType, data_len: usize) -> Vec<u8> {
+        let header =
+            Header { data_len: data_len as u32, stream_id: 0, frame_type, flags: Flags::NONE };
+        [&header.to_bytes()[..], &vec![7; data_len]].concat()
+    }
+
+    fn push(chunks: &mut Chunks, frame_type: FrameType, stream_id: u32, data_len: usize) {
+        let frame = FrameBytes::Large(frame(frame_type, data_len));
+        chunks.push(frame, stream_id, Load::one(HEADER_LEN + data_len));
+    }
+
+    fn ids<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Vec<(FrameType, u32)> {
+        let headers = chunks.into_iter().flat_map(|chunk| chunk.headers());
+        headers.map(|(_, header)| (header.frame_type, header.stream_id)).collect()
+    }
+
+    #[test]
+    fn small_frames_share_a_chunk_and_large_ones_have_their_own() {
+        let mut chunks = Chunks::default();
+        for (id, len) in [(1, 10), (3, 20), (5, SHARED_FRAME_LEN), (7, 0)] {
+            push(&mut chunks, FrameType::Request, id, len);
+        }
+        let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
+        let ten = HEADER_LEN;
+        assert_eq!(lens, [ten + 10 + ten + 20, ten + SHARED_FRAME_LEN, ten]);
+        let rooms: Vec<_> = chunks.iter().map(|chunk| chunk.room).collect();
+        assert_eq!(rooms[0], Load { count: 2, cost: 50 });
+        assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Request, id)));
+    }
+
+    #[test]
+    fn withdrawn_streams_go_with_all_their_frames_unless_their_request_has_begun() {
+        use FrameType::{Data, Request};
+        let mut chunks = Chunks::default();
+        push(&mut chunks, Request, 1, 4);
+        push(&mut chunks, Request, 3, 4);
+        push(&mut chunks, Data, 1, 4);
+        push(&mut chunks, Data, 3, 4);
+        let mut batch = chunks.take();
+        push(&mut chunks, Data, 3, SHARED_FRAME_LEN);
+        push(&mut chunks, Data, 1, 4);
+        push(&mut chunks, Request, 5, 4);
+        push(&mut chunks, Request, 7, 4);
+
+        // The first byte of the Request of stream 1 is written.
+        chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
+        assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
+        assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
+        assert_eq!(batch[0].room, Load { count: 4, cost: 4 * 14 }, "freed with the chunk");
+    }
+}

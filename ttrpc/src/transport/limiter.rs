@@ -1,0 +1,574 @@
+//! The one kind of limit: a count and a cost, granted first come, first served.
+//!
+//! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
+//! frames and bytes of an outgoing queue. What it grants is counted until it is released. Who finds
+//! no room waits in line: a newcomer never overtakes, and a release wakes exactly those whom it lets
+//! in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
+//!
+//! Without contention, granting and releasing is one atomic operation each. All that others must
+//! notice stands in the same word as the counts, as flags, so there is one order of all changes and
+//! no pair of atomics whose order could matter:
+//!
+//! ```text
+//! bit 63      62      61       60      59 … 38   37 … 0
+//!     WAITING WATCHED STALLED  CLOSED  count     cost
+//! ```
+//!
+//! A release that finds a flag set takes the lock and acts on it. Whoever wants to be noticed sets
+//! its flag under that lock *before* it looks whether there is room.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire},
+        },
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::{
+    lock,
+    stall::{Condition, stands_still},
+    wait_until,
+};
+
+/// Somebody waits in line.
+const WAITING: u64 = 1 << 63;
+/// Somebody waits until less is in flight.
+const WATCHED: u64 = 1 << 62;
+/// A wait was in vain, and nothing has been released since.
+const STALLED: u64 = 1 << 61;
+/// Nothing is granted any more.
+const CLOSED: u64 = 1 << 60;
+const FLAGS: u64 = WAITING | WATCHED | STALLED | CLOSED;
+
+const COST_BITS: u32 = 38;
+const COUNT_BITS: u32 = 22;
+
+/// What is counted: a number of things, and what it costs to keep them, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) count: usize,
+    pub(crate) cost: usize,
+}
+
+impl Load {
+    /// One thing of this cost.
+    pub(crate) const fn one(cost: usize) -> Self {
+        Load { count: 1, cost }
+    }
+
+    /// A cost alone.
+    pub(crate) const fn cost(cost: usize) -> Self {
+        Load { count: 0, cost }
+    }
+
+    fn pack(self) -> u64 {
+        ((self.count as u64) << COST_BITS) + self.cost as u64
+    }
+
+    fn unpack(word: u64) -> Self {
+        let word = word & !FLAGS;
+        let cost = word & ((1 << COST_BITS) - 1);
+        Load { count: (word >> COST_BITS) as usize, cost: cost as usize }
+    }
+
+    fn is_within(self, other: Load) -> bool {
+        self.count <= other.count && self.cost <= other.cost
+    }
+}
+
+/// The limiter is closed: its connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+/// Why a load is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The limiter is closed.
+    Closed,
+    /// There is no room, and nothing has been released for a whole wait.
+    Stalled,
+}
+
+/// How far a load may go over the limit on costs: else one that costs more than the whole limit could
+/// never come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overshoot {
+    /// The last load that comes in may go over.
+    Last,
+    /// One that comes in alone may go over.
+    Alone,
+}
+
+/// A limit, and what counts against it.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    limit: Load,
+    overshoot: Overshoot,
+    /// A packed [`Load`] and the flags.
+    used: AtomicU64,
+    line: Mutex<Line>,
+    /// Notified of releases while [`WATCHED`].
+    released: Notify,
+}
+
+/// Those who wait, first come first.
+#[derive(Debug, Default)]
+struct Line {
+    waiters: VecDeque<Waiter>,
+    next_ticket: u64,
+    watchers: usize,
+    /// Releases that found a flag set.
+    releases: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    load: Load,
+    waker: Waker,
+}
+
+/// Room that was granted. Dropped, it is released.
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    limiter: &'a Limiter,
+    load: Load,
+}
+
+impl Permit<'_> {
+    /// Leaves it to the caller to release the load.
+    pub(crate) fn into_load(self) -> Load {
+        let load = self.load;
+        mem::forget(self);
+        load
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.limiter.release(self.load);
+    }
+}
+
+impl Limiter {
+    /// Both limits are at least 1, and no more than half of what can be counted, since a load may
+    /// be let in over its limit.
+    pub(crate) fn new(limit: Load, overshoot: Overshoot) -> Self {
+        let clamp = |limit: usize, bits: u32| {
+            let max = usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX);
+            limit.clamp(1, max)
+        };
+        let limit =
+            Load { count: clamp(limit.count, COUNT_BITS), cost: clamp(limit.cost, COST_BITS) };
+        Limiter {
+            limit,
+            overshoot,
+            used: AtomicU64::new(0),
+            line: Mutex::default(),
+            released: Notify::new(),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> Load {
+        self.limit
+    }
+
+    /// What is in flight.
+    pub(crate) fn load(&self) -> Load {
+        Load::unpack(self.used.load(Acquire))
+    }
+
+    /// Whether the smallest load would have to wait now.
+    pub(crate) fn is_full(&self) -> bool {
+        let used = self.used.load(Acquire);
+        used & WAITING != 0 || !self.fits(Load::one(1), Load::unpack(used))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.used.load(Acquire) & CLOSED != 0
+    }
+
+    /// Whether a load may come to what is there.
+    fn fits(&self, load: Load, used: Load) -> bool {
+        let (count, cost) = (self.limit.count, self.limit.cost);
+        let fits_cost = match self.overshoot {
+            Overshoot::Last => used.cost < cost,
+            Overshoot::Alone => used.cost == 0 || used.cost + load.cost <= cost,
+        };
+        (load.count == 0 || used.count + load.count <= count) && (load.cost == 0 || fits_cost)
+    }
+
+    /// Grants a load if it fits and, unless `in_turn`, nobody waits.
+    fn add(&self, load: Load, in_turn: bool) -> bool {
+        let obstacles = if in_turn { CLOSED } else { CLOSED | WAITING };
+        let add = |used| {
+            let is_granted = used & obstacles == 0 && self.fits(load, Load::unpack(used));
+            is_granted.then(|| used + load.pack())
+        };
+        self.used.fetch_update(AcqRel, Acquire, add).is_ok()
+    }
+
+    /// Grants a load if there is room now and nobody waits.
+    pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
+        self.add(load, false).then(|| Permit { limiter: self, load })
+    }
+
+    /// Waits in line until there is room.
+    ///
+    /// Cancel safe: dropped, it leaves the line and releases what it had been granted.
+    pub(crate) async fn acquire(&self, load: Load) -> Result<Permit<'_>, Closed> {
+        if let Some(permit) = self.try_acquire(load) {
+            return Ok(permit);
+        }
+        Waiting { limiter: self, load, ticket: None }.await
+    }
+
+    /// The same as long as others release. When nobody has for `stall_timeout`, it refuses, and
+    /// refuses at once from then on until somebody does. Time during which `is_paused` holds does
+    /// not count.
+    pub(crate) async fn acquire_while_moving(
+        &self,
+        load: Load,
+        stall_timeout: Duration,
+        is_paused: Condition<'_, bool>,
+    ) -> Result<Permit<'_>, Refused> {
+        if let Some(permit) = self.try_acquire(load) {
+            return Ok(permit);
+        }
+        if self.used.load(Acquire) & STALLED != 0 {
+            return Err(Refused::Stalled);
+        }
+        let releases = || lock(&self.line).releases;
+        let mut waiting = Waiting { limiter: self, load, ticket: None };
+        loop {
+            tokio::select! {
+                biased;
+                permit = &mut waiting => return permit.map_err(|Closed| Refused::Closed),
+                seen = stands_still(stall_timeout, &releases, is_paused) => {
+                    if self.note_stall(seen) {
+                        return Err(Refused::Stalled);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes that a wait was in vain, unless something has been released after all.
+    fn note_stall(&self, releases: u64) -> bool {
+        let line = lock(&self.line);
+        let is_stalled = line.releases == releases;
+        if is_stalled {
+            self.used.fetch_or(STALLED, AcqRel);
+        }
+        is_stalled
+    }
+
+    /// Counts a load whether or not there is room.
+    pub(crate) fn force(&self, load: Load) {
+        self.used.fetch_add(load.pack(), AcqRel);
+    }
+
+    /// Takes back what was granted or forced.
+    pub(crate) fn release(&self, load: Load) {
+        let before = self.used.fetch_sub(load.pack(), AcqRel);
+        if before & FLAGS != 0 {
+            self.note_release();
+        }
+    }
+
+    #[cold]
+    fn note_release(&self) {
+        let mut line = lock(&self.line);
+        line.releases += 1;
+        self.used.fetch_and(!STALLED, AcqRel);
+        let is_watched = line.watchers > 0;
+        self.grant(line);
+        if is_watched {
+            self.released.notify_waiters();
+        }
+    }
+
+    /// Lets in those at the head of the line who fit, and wakes them without the lock.
+    fn grant(&self, mut line: MutexGuard<'_, Line>) {
+        let mut granted = Vec::new();
+        while line.waiters.front().is_some_and(|first| self.add(first.load, true)) {
+            granted.extend(line.waiters.pop_front().map(|first| first.waker));
+        }
+        if line.waiters.is_empty() {
+            self.used.fetch_and(!WAITING, AcqRel);
+        }
+        drop(line);
+        granted.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until no more than this is in flight. It holds up nobody.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn at_most(&self, load: Load) {
+        let _watch = Watch::new(self);
+        wait_until(&self.released, &|| self.load().is_within(load)).await;
+    }
+
+    /// Nothing is granted any more; those who wait are told.
+    pub(crate) fn close(&self) {
+        let line = lock(&self.line);
+        self.used.fetch_or(CLOSED, AcqRel);
+        let wakers: Vec<_> = line.waiters.iter().map(|waiter| waiter.waker.clone()).collect();
+        drop(line);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Marks the limiter as watched until it is dropped.
+struct Watch<'a>(&'a Limiter);
+
+impl<'a> Watch<'a> {
+    fn new(limiter: &'a Limiter) -> Self {
+        lock(&limiter.line).watchers += 1;
+        limiter.used.fetch_or(WATCHED, AcqRel);
+        Watch(limiter)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let mut line = lock(&self.0.line);
+        line.watchers -= 1;
+        if line.watchers == 0 {
+            self.0.used.fetch_and(!WATCHED, AcqRel);
+        }
+    }
+}
+
+/// A place in line, taken when it is first polled.
+struct Waiting<'a> {
+    limiter: &'a Limiter,
+    load: Load,
+    /// `None` before the first poll and after the end.
+    ticket: Option<u64>,
+}
+
+impl<'a> Future for Waiting<'a> {
+    type Output = Result<Permit<'a>, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (limiter, load) = (self.limiter, self.load);
+        let mut line = lock(&limiter.line);
+        let Some(ticket) = self.ticket else {
+            // From here on a release is noticed.
+            limiter.used.fetch_or(WAITING, AcqRel);
+            if limiter.is_closed() {
+                return Poll::Ready(Err(Closed));
+            }
+            let ticket = line.next_ticket;
+            line.next_ticket += 1;
+            line.waiters.push_back(Waiter { ticket, load, waker: cx.waker().clone() });
+            self.ticket = Some(ticket);
+            // There may have been a release since it was found full.
+            if line.waiters.len() == 1 && limiter.add(load, true) {
+                line.waiters.clear();
+                limiter.used.fetch_and(!WAITING, AcqRel);
+                self.ticket = None;
+                return Poll::Ready(Ok(Permit { limiter, load }));
+            }
+            return Poll::Pending;
+        };
+        match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+            Ok(index) if limiter.is_closed() => {
+                line.waiters.remove(index);
+                self.ticket = None;
+                Poll::Ready(Err(Closed))
+            }
+            Ok(index) => {
+                line.waiters[index].waker.clone_from(cx.waker());
+                Poll::Pending
+            }
+            Err(_) => {
+                self.ticket = None;
+                Poll::Ready(Ok(Permit { limiter, load }))
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let limiter = self.limiter;
+        let mut line = lock(&limiter.line);
+        match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+            Ok(index) => {
+                line.waiters.remove(index);
+                // The next one may need less.
+                limiter.grant(line);
+            }
+            Err(_) => {
+                drop(line);
+                limiter.release(self.load);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::pin};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limiter(count: usize, cost: usize) -> Limiter {
+        Limiter::new(Load { count, cost }, Overshoot::Alone)
+    }
+
+    fn take(limiter: &Limiter, load: Load) -> bool {
+        limiter.try_acquire(load).map(Permit::into_load).is_some()
+    }
+
+    async fn is_ready<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        let mut future = future;
+        poll_fn(|cx| {
+            Poll::Ready(match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            })
+        })
+        .await
+    }
+
+    #[test]
+    fn limits_hold_and_what_is_longer_than_the_limit_comes_in_alone() {
+        let limiter = limiter(3, 100);
+        assert!(take(&limiter, Load::one(500)));
+        assert!(!take(&limiter, Load::one(1)));
+        limiter.release(Load::one(500));
+        assert!(take(&limiter, Load::one(60)));
+        assert!(!take(&limiter, Load::one(41)));
+        assert!(take(&limiter, Load::one(40)));
+        assert!(take(&limiter, Load::one(0)));
+        assert!(!take(&limiter, Load::one(0)), "three are in");
+        assert_eq!(limiter.load(), Load { count: 3, cost: 100 });
+    }
+
+    #[test]
+    fn the_last_load_may_go_over_the_limit() {
+        let limiter = Limiter::new(Load { count: 9, cost: 100 }, Overshoot::Last);
+        assert!(take(&limiter, Load::one(99)) && take(&limiter, Load::one(500)));
+        assert!(!take(&limiter, Load::one(1)));
+        limiter.release(Load::one(500));
+        assert!(take(&limiter, Load::one(100)));
+    }
+
+    #[tokio::test]
+    async fn waiting_is_first_come_first_served_and_a_newcomer_does_not_overtake() {
+        let limiter = limiter(10, 100);
+        assert!(take(&limiter, Load::one(90)));
+        let mut large = pin!(limiter.acquire(Load::one(50)));
+        let mut small = pin!(limiter.acquire(Load::one(5)));
+        assert!(is_ready(large.as_mut()).await.is_none());
+        assert!(is_ready(small.as_mut()).await.is_none(), "it fits, but another was first");
+        assert!(limiter.try_acquire(Load::one(1)).is_none());
+        limiter.release(Load::one(90));
+        let (large, small) = (is_ready(large).await, is_ready(small).await);
+        assert!(large.is_some_and(|large| large.is_ok()) && small.is_some_and(|s| s.is_ok()));
+        assert_eq!(limiter.load(), Load::default(), "permits are released when they are dropped");
+    }
+
+    #[tokio::test]
+    async fn a_waiter_that_goes_lets_in_those_behind_it_and_keeps_nothing() {
+        let limiter = limiter(10, 100);
+        assert!(take(&limiter, Load::one(90)));
+        let mut large = Box::pin(limiter.acquire(Load::one(50)));
+        let mut small = pin!(limiter.acquire(Load::one(5)));
+        assert!(is_ready(large.as_mut()).await.is_none());
+        assert!(is_ready(small.as_mut()).await.is_none());
+        drop(large);
+        drop(is_ready(small).await.expect("it is let in"));
+
+        let mut granted = Box::pin(limiter.acquire(Load::one(50)));
+        assert!(is_ready(granted.as_mut()).await.is_none());
+        limiter.release(Load::one(90));
+        drop(granted);
+        assert_eq!(limiter.load(), Load::default(), "granted, and given up before it was seen");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_while_others_release_and_refuses_when_none_does() {
+        let limiter = limiter(1, 100);
+        let call = Load::one(10);
+        assert!(take(&limiter, call));
+        let releases = async {
+            tokio::time::sleep(SECOND / 2).await;
+            limiter.release(call);
+        };
+        let acquire = || limiter.acquire_while_moving(call, SECOND, &|| false);
+        let (permit, ()) = tokio::join!(acquire(), releases);
+        permit.unwrap().into_load();
+
+        let start = Instant::now();
+        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert_eq!(start.elapsed(), SECOND);
+        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert_eq!(start.elapsed(), SECOND, "refused at once until something is released");
+        limiter.release(call);
+        assert!(acquire().await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_as_long_as_others_move_however_long_that_is() {
+        let limiter = limiter(1, 1);
+        assert!(take(&limiter, Load::one(0)));
+        let busy = async {
+            for _ in 0..100 {
+                tokio::time::sleep(SECOND / 2).await;
+                limiter.release(Load::one(0));
+                let permit = limiter.acquire_while_moving(Load::one(0), SECOND, &|| false).await;
+                permit.unwrap().into_load();
+            }
+        };
+        let patient = async {
+            for _ in 0..3 {
+                drop(limiter.acquire_while_moving(Load::one(0), SECOND, &|| false).await.unwrap());
+            }
+        };
+        tokio::join!(busy, patient);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_less_to_be_in_flight_is_told_and_holds_up_nobody() {
+        let limiter = limiter(2, 100);
+        assert!(take(&limiter, Load::one(1)) && take(&limiter, Load::one(1)));
+        let mut rest = pin!(limiter.at_most(Load::one(1)));
+        assert!(is_ready(rest.as_mut()).await.is_none());
+        limiter.release(Load::one(1));
+        assert!(is_ready(rest).await.is_some());
+        assert!(take(&limiter, Load::one(1)));
+    }
+
+    #[tokio::test]
+    async fn a_closed_limiter_tells_those_who_wait_and_those_who_come() {
+        let limiter = limiter(1, 1);
+        assert!(take(&limiter, Load::one(0)));
+        let mut waiting = pin!(limiter.acquire(Load::one(0)));
+        assert!(is_ready(waiting.as_mut()).await.is_none());
+        limiter.close();
+        assert_eq!(is_ready(waiting).await.unwrap().unwrap_err(), Closed);
+        assert_eq!(limiter.acquire(Load::one(0)).await.unwrap_err(), Closed);
+        limiter.release(Load::one(0));
+        assert!(limiter.try_acquire(Load::one(0)).is_none());
+    }
+}

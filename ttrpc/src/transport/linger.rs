@@ -1,0 +1,56 @@
+//! How long the sender lingers before it writes a batch.
+//!
+//! Replies of handlers that are about to finish, and requests of callers that were just answered,
+//! cost a system call less if they join the batch of what is queued already. So producers that were
+//! just woken or spawned are *announced*, and the sender steps back behind the tasks that are
+//! scheduled, as long as the number of announced producers falls, for [`MAX_LINGER`] at most. A lone
+//! call is not delayed, since nothing else is announced.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// For how long the sender steps back, not counting the last step: what a few hundred short handlers
+/// take.
+const MAX_LINGER: Duration = Duration::from_micros(300);
+
+/// Producers that will probably push soon. Only a hint: no order of it with anything else matters.
+#[derive(Debug, Default)]
+pub(crate) struct Announced(AtomicUsize);
+
+impl Announced {
+    /// A task was woken or spawned that will probably push soon.
+    pub(crate) fn announce(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// The announced task has run, or never will.
+    pub(crate) fn retract(&self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The sender's steps back before one batch.
+#[derive(Default)]
+pub(super) struct Linger {
+    first: Option<Instant>,
+    /// Producers that were announced at the last step.
+    announced: Option<usize>,
+}
+
+impl Linger {
+    /// Whether to step back once more.
+    pub(super) fn is_worth_it(&mut self, announced: &Announced) -> bool {
+        let announced = announced.count();
+        announced > 0
+            && self.announced.replace(announced).is_none_or(|before| announced < before)
+            && self.first.get_or_insert_with(Instant::now).elapsed() <= MAX_LINGER
+    }
+}

@@ -1,0 +1,198 @@
+//! Messages of a stream, packed: small ones lie back to back.
+
+use std::{collections::VecDeque, mem, vec};
+
+use bytes::{Buf, Bytes};
+
+use crate::proto::payload::Payload;
+
+/// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
+pub(super) const CHUNK_LEN: usize = 16 << 10;
+
+/// What a message in an inbox costs beside its bytes, at most: its entry there, and what allocation
+/// adds. A peer that sends very short messages would else cost many times what the limits on bytes
+/// say.
+const MESSAGE_COST: usize = 64;
+
+/// What a message of this many bytes costs while it is in an inbox.
+pub(crate) fn message_cost(bytes: usize) -> usize {
+    Fill::one(bytes).cost()
+}
+
+/// How much an inbox holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InboxLimits {
+    messages: usize,
+    bytes: usize,
+}
+
+impl InboxLimits {
+    /// Both at least 1, and no more than half of what can be counted.
+    pub(crate) fn new(messages: usize, bytes: usize) -> Self {
+        let clamp = |limit: usize, bits: u32| {
+            limit.clamp(1, usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX))
+        };
+        InboxLimits {
+            messages: clamp(messages, u64::BITS - Fill::BYTES_BITS),
+            bytes: clamp(bytes, Fill::BYTES_BITS),
+        }
+    }
+}
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Fill {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Fill {
+    /// Bits of a packed fill that count bytes; the others count messages.
+    const BYTES_BITS: u32 = 40;
+
+    pub(super) fn one(bytes: usize) -> Self {
+        Fill { messages: 1, bytes }
+    }
+
+    pub(super) fn cost(self) -> usize {
+        self.bytes + self.messages * MESSAGE_COST
+    }
+
+    fn plus(self, other: Fill) -> Fill {
+        Fill { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+    }
+
+    /// Both counts in one word, so that they change in one step.
+    pub(super) fn pack(self) -> u64 {
+        ((self.messages as u64) << Fill::BYTES_BITS) + self.bytes as u64
+    }
+
+    pub(super) fn unpack(packed: u64) -> Self {
+        let bytes = packed & ((1 << Fill::BYTES_BITS) - 1);
+        Fill { messages: (packed >> Fill::BYTES_BITS) as usize, bytes: bytes as usize }
+    }
+
+    /// Whether a message of this many bytes may come to what is there. One that is longer than the
+    /// limit may come to nothing, else it could never be received.
+    pub(super) fn has_room(self, bytes: usize, limits: InboxLimits) -> bool {
+        self.messages == 0
+            || (self.messages < limits.messages && self.bytes + bytes <= limits.bytes)
+    }
+
+    /// The fill at which a receiver that has a message of this many bytes is to be woken: there is
+    /// room, and where the inbox is large, room for more than one message.
+    pub(super) fn wake_at(bytes: usize, limits: InboxLimits) -> Self {
+        let messages = (limits.messages - limits.messages / 4).min(limits.messages - 1);
+        Fill { messages, bytes: limits.bytes.saturating_sub(bytes) }
+    }
+
+    pub(super) fn is_within(self, other: Fill) -> bool {
+        self.messages == 0 || (self.messages <= other.messages && self.bytes <= other.bytes)
+    }
+}
+
+/// The messages in an inbox, in order.
+#[derive(Debug, Default)]
+pub(super) struct Messages(VecDeque<Chunk>);
+
+#[derive(Debug)]
+enum Chunk {
+    /// The only message that is there, or a long one.
+    One(Bytes),
+    /// Small ones, back to back, with their lengths.
+    Many(Vec<u8>, Vec<u32>),
+}
+
+impl Chunk {
+    fn fill(&self) -> Fill {
+        match self {
+            Chunk::One(message) => Fill::one(message.len()),
+            Chunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
+        }
+    }
+}
+
+impl Messages {
+    pub(super) fn push(&mut self, message: Payload<'_>) {
+        let bytes = message.bytes();
+        match self.0.back_mut() {
+            Some(Chunk::Many(chunk, lens)) if chunk.len() + bytes.len() <= CHUNK_LEN => {
+                chunk.extend_from_slice(bytes);
+                lens.push(bytes.len() as u32);
+            }
+            Some(_) if bytes.len() <= CHUNK_LEN => {
+                self.0.push_back(Chunk::Many(bytes.to_vec(), vec![bytes.len() as u32]));
+            }
+            _ => self.0.push_back(Chunk::One(message.to_bytes())),
+        }
+    }
+
+    /// Adds all that was gathered, which is at least one message.
+    pub(super) fn push_all(&mut self, gathered: Gathered) {
+        self.0.push_back(Chunk::Many(gathered.bytes, gathered.lens));
+    }
+
+    /// The first message. Those that lie in one chunk with it go to the consumer's batch, which is
+    /// empty.
+    pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<Bytes> {
+        match self.0.pop_front()? {
+            Chunk::One(message) => Some(message),
+            Chunk::Many(bytes, lens) => {
+                *batch = Batch { bytes: bytes.into(), lens: lens.into_iter() };
+                batch.next()
+            }
+        }
+    }
+
+    /// Drops all; returns how much that was.
+    pub(super) fn clear(&mut self) -> Fill {
+        mem::take(&mut self.0).iter().map(Chunk::fill).fold(Fill::default(), Fill::plus)
+    }
+}
+
+/// Small messages of one stream that were read together and go into its inbox together, so that its
+/// lock is taken once for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    bytes: Vec<u8>,
+    lens: Vec<u32>,
+}
+
+impl Gathered {
+    /// Adds a message. `false` if it is too long, or has no room behind those in the inbox.
+    pub(super) fn add(&mut self, bytes: &[u8], inbox: Fill, limits: InboxLimits) -> bool {
+        let is_short = self.bytes.len() + bytes.len() <= CHUNK_LEN;
+        let is_added = is_short && inbox.plus(self.fill()).has_room(bytes.len(), limits);
+        if is_added {
+            self.bytes.extend_from_slice(bytes);
+            self.lens.push(bytes.len() as u32);
+        }
+        is_added
+    }
+
+    pub(super) fn fill(&self) -> Fill {
+        Fill { messages: self.lens.len(), bytes: self.bytes.len() }
+    }
+}
+
+/// Messages that the consumer has taken out of the inbox together and has not used yet.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Bytes,
+    lens: vec::IntoIter<u32>,
+}
+
+impl Batch {
+    pub(super) fn fill(&self) -> Fill {
+        Fill { messages: self.lens.len(), bytes: self.bytes.remaining() }
+    }
+}
+
+impl Iterator for Batch {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let len = self.lens.next()?;
+        Some(self.bytes.split_to(len as usize))
+    }
+}

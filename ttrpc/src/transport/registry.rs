@@ -1,0 +1,186 @@
+//! Who waits inside of a connection, for what and since when: for snapshots and traces.
+//!
+//! Only those who really have to wait are registered, so that a call which never waits pays nothing.
+
+use std::{fmt, sync::Mutex, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{lock, slab::Slab};
+
+/// What a call is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallWait {
+    /// Client: one of [`max_calls`](crate::ClientConfig::max_calls) places.
+    Place,
+    /// Room in the send queue, for a request, a message or a reply.
+    Room,
+    /// Client: its Request is in the queue, and the sender's turn.
+    Sender,
+    /// Client: the server's answer. The Request is written or being written.
+    Reply,
+    /// A message from the other side of its stream.
+    Message,
+    /// The consumer of the messages that have arrived: the program takes none at this moment.
+    Consumer,
+    /// Server: its handler, which runs or waits for something of its own.
+    Handler,
+}
+
+/// What holds a receiver up. While it is, nothing that arrives on the connection is acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReceiverWait {
+    /// Server: the send queue is full; the client does not read what it is sent.
+    Room,
+    /// Server: calls or bytes in flight are at their limit.
+    Admission,
+    /// The inbox of this stream is full, and its consumer takes nothing at this moment.
+    Stream(u32),
+}
+
+/// A receiver that is held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldUp {
+    /// By what.
+    pub by: ReceiverWait,
+    /// For how long so far.
+    pub duration: Duration,
+}
+
+/// What identifies a call in snapshots and traces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallInfo {
+    pub(crate) service: &'static str,
+    pub(crate) method: &'static str,
+    /// `None` while the call's Request is not written.
+    pub(crate) stream_id: Option<u32>,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// Those who wait on one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    callers: Slab<Waiter>,
+    /// The time that those who are done have waited.
+    total: Duration,
+    receiver: Option<(ReceiverWait, Instant)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    call: CallInfo,
+    wait: CallWait,
+    since: Instant,
+}
+
+/// A caller or a handler that waits until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration<'a> {
+    registry: &'a Registry,
+    key: usize,
+}
+
+impl Registry {
+    /// Registers a call that waits.
+    pub(crate) fn enter(&self, call: CallInfo, wait: CallWait) -> Registration<'_> {
+        let waiter = Waiter { call, wait, since: Instant::now() };
+        Registration { registry: self, key: lock(&self.state).callers.insert(waiter) }
+    }
+
+    /// Registers what holds the receiver up, until the result is dropped.
+    pub(crate) fn hold_up(&self, wait: ReceiverWait) -> HoldUp<'_> {
+        lock(&self.state).receiver = Some((wait, Instant::now()));
+        HoldUp(self)
+    }
+
+    /// The calls that wait, in the order in which they began to, each with what it waits for.
+    pub(crate) fn callers(&self) -> Vec<(CallInfo, CallWait)> {
+        let mut waiters: Vec<_> = lock(&self.state).callers.iter().copied().collect();
+        waiters.sort_by_key(|waiter| waiter.since);
+        waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
+    }
+
+    /// The time that calls have waited in sum, those that still do included.
+    pub(crate) fn total(&self) -> Duration {
+        let state = lock(&self.state);
+        let waiting = state.callers.iter().map(|waiter| waiter.since.elapsed());
+        state.total + waiting.sum::<Duration>()
+    }
+
+    /// What holds the receiver up now.
+    pub(crate) fn receiver(&self) -> Option<HeldUp> {
+        let (by, since) = lock(&self.state).receiver?;
+        Some(HeldUp { by, duration: since.elapsed() })
+    }
+}
+
+impl Registration<'_> {
+    /// The call waits for something else from here on.
+    pub(crate) fn now_for(&self, wait: CallWait) {
+        if let Some(waiter) = lock(&self.registry.state).callers.get_mut(self.key) {
+            waiter.wait = wait;
+        }
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.registry.state);
+        let Some(Waiter { call, wait, since }) = state.callers.remove(self.key) else { return };
+        let waited = since.elapsed();
+        state.total += waited;
+        drop(state);
+        tracing::debug!(
+            service = call.service,
+            method = call.method,
+            stream_id = call.stream_id,
+            "waited {waited:?} for {wait}",
+        );
+    }
+}
+
+/// The receiver is held up until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HoldUp<'a>(&'a Registry);
+
+impl Drop for HoldUp<'_> {
+    fn drop(&mut self) {
+        let held_up = lock(&self.0.state).receiver.take();
+        if let Some((by, since)) = held_up {
+            tracing::debug!("the receiver was held up for {:?} by {by}", since.elapsed());
+        }
+    }
+}
+
+impl fmt::Display for CallWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CallWait::Place => "a place among the calls in flight",
+            CallWait::Room => "room in the send queue",
+            CallWait::Sender => "its turn to be written",
+            CallWait::Reply => "its reply",
+            CallWait::Message => "a message",
+            CallWait::Consumer => "its consumer",
+            CallWait::Handler => "its handler",
+        })
+    }
+}
+
+impl fmt::Display for ReceiverWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReceiverWait::Room => f.write_str("the full send queue"),
+            ReceiverWait::Admission => f.write_str("the limits on what is in flight"),
+            ReceiverWait::Stream(id) => write!(f, "the full inbox of stream {id}"),
+        }
+    }
+}
