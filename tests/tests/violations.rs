@@ -1,5 +1,5 @@
-//! What is traced of a peer that breaks the protocol, and of replies that are too long. In a binary of
-//! their own, since a subscriber changes what other threads trace.
+//! What is traced of a peer that breaks the protocol, of replies that are too long, and of calls that need
+//! not wait. In a binary of their own, since a subscriber changes what other threads trace.
 
 use std::{
     io,
@@ -171,4 +171,25 @@ async fn replies_to_streams_that_are_too_long_are_traced_with_the_code_that_the_
     let of_server = log.lines(&["ttrpc::server", "method=\"Collect\"", "call ended", "code="]);
     assert_eq!(of_server.len(), 1, "each call ends once: {of_server:#?}");
     assert!(of_server[0].contains("code=ResourceExhausted"), "{}", of_server[0]);
+}
+
+/// What has to wait is traced; a stream that finds room at once is not among that.
+#[tokio::test(start_paused = true)]
+async fn streams_that_find_room_at_once_are_not_traced_as_waiting() {
+    let (log, _guard) = Log::start(Level::DEBUG);
+    let (server, _client, conformance) = connected_by_default();
+    let request = GenerateRequest { count: 3, ..GenerateRequest::default() };
+    let mut replies = conformance.generate(request).await.unwrap();
+    while replies.recv().await.unwrap().is_some() {}
+    let (mut requests, mut replies) = conformance.exchange().await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    requests.finish();
+    while replies.recv().await.unwrap().is_some() {}
+    let (mut requests, reply) = conformance.collect().await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    requests.finish();
+    reply.await.unwrap();
+    server.is_idle().await;
+    let waits = log.lines(&["waited "]);
+    assert!(waits.is_empty(), "nobody had to wait: {waits:#?}");
 }
