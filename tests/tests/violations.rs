@@ -1,0 +1,195 @@
+//! What is traced of a peer that breaks the protocol, of replies that are too long, and of calls that need
+//! not wait. In a binary of their own, since a subscriber changes what other threads trace.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncWriteExt, duplex, split},
+    time::sleep,
+};
+use tracing::{Level, subscriber::DefaultGuard};
+use tracing_subscriber::fmt::MakeWriter;
+use ttrpc::{
+    Client, ClientConfig, Code, Server, ServerConfig, Status,
+    server::{Routes, StreamReceiver},
+};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    wire::{Frame, Response},
+};
+
+/// What a subscriber wrote, line by line.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        self.clone()
+    }
+}
+
+impl Log {
+    /// Takes down this thread's events of this level and above.
+    fn start(level: Level) -> (Log, DefaultGuard) {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// The lines that hold all of these.
+    fn lines(&self, parts: &[&str]) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let holds = |line: &&str| parts.iter().all(|part| line.contains(part));
+        log.lines().filter(holds).map(str::to_owned).collect()
+    }
+}
+
+/// The most warnings of one connection within a second.
+const FEW: usize = 5;
+
+/// Frames that break the protocol, each in its own way, and each answered.
+fn violation(nth: u32) -> Frame {
+    match nth % 3 {
+        0 => Frame::message(2 * nth + 1001, &chunk(0)),
+        1 => call(2, "Echo", &Empty {}),
+        _ => call(1, "Echo", &Empty {}),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn violations_are_warned_of_a_few_times_a_second_and_not_at_the_peers_pace() {
+    const VIOLATIONS: u32 = 10_000;
+    let (log, _guard) = Log::start(Level::WARN);
+    let (here, there) = duplex(PIPE_LEN);
+    let _server = TestServer::start(ServerConfig::default(), [there]);
+    let (mut reader, mut writer) = split(here);
+    // So that the id is used.
+    writer.write_all(&call(1, "Echo", &Empty {}).to_bytes()).await.unwrap();
+    read_frame(&mut reader).await;
+    let writing = tokio::spawn(async move {
+        for nth in 0..VIOLATIONS {
+            writer.write_all(&violation(nth).to_bytes()).await.unwrap();
+        }
+        writer
+    });
+    for _ in 0..VIOLATIONS {
+        let (_, data) = read_frame(&mut reader).await;
+        let status = Response::decode_from(&data).status.expect("each is refused");
+        assert_eq!(status.code, code::INVALID_ARGUMENT);
+    }
+    let warnings = log.lines(&["WARN"]);
+    assert!(!warnings.is_empty(), "an operator hears of them");
+    assert!(warnings.len() <= FEW, "{} warnings, such as {}", warnings.len(), warnings[0]);
+
+    // Much later, an operator hears of the next ones, too.
+    let mut writer = writing.await.unwrap();
+    sleep(Duration::from_secs(3600)).await;
+    let before = warnings.len();
+    for nth in 0..100 {
+        writer.write_all(&violation(nth).to_bytes()).await.unwrap();
+        read_frame(&mut reader).await;
+    }
+    let later = log.lines(&["WARN"]).len() - before;
+    assert!((1..=FEW).contains(&later), "{later} warnings an hour later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn violations_of_one_connection_do_not_hide_those_of_another() {
+    let (log, _guard) = Log::start(Level::WARN);
+    let (here, there): (Vec<_>, Vec<_>) = (0..2).map(|_| duplex(PIPE_LEN)).unzip();
+    let _server = TestServer::start(ServerConfig::default(), there);
+    for (nth, pipe) in here.into_iter().enumerate() {
+        let before = log.lines(&["WARN"]).len();
+        let mut peer = Played::new(pipe);
+        for _ in 0..100 {
+            peer.send(Frame::message(7, &chunk(0))).await;
+            peer.receive().await;
+        }
+        let warnings = log.lines(&["WARN"]).len() - before;
+        assert!((1..=FEW).contains(&warnings), "{warnings} warnings of connection {nth}");
+    }
+}
+
+/// Longer than a frame may be.
+const TOO_LONG: u32 = 5 << 20;
+
+#[tokio::test(start_paused = true)]
+async fn replies_that_are_too_long_are_traced_with_the_code_that_the_client_gets() {
+    let (log, _guard) = Log::start(Level::DEBUG);
+    let (server, _client, conformance) = connected_by_default();
+    let request = EchoRequest { payload: Vec::new(), response_size: TOO_LONG };
+    let failed = conformance.echo(request).await.unwrap_err();
+    assert_eq!(failed.code(), Code::ResourceExhausted);
+    server.is_idle().await;
+    let of_server = log.lines(&["ttrpc::server", "method=\"Echo\"", "call ended", "code="]);
+    assert_eq!(of_server.len(), 1, "each call ends once: {of_server:#?}");
+    assert!(of_server[0].contains("code=ResourceExhausted"), "{}", of_server[0]);
+}
+
+/// The same where the reply ends a stream of requests.
+#[tokio::test(start_paused = true)]
+async fn replies_to_streams_that_are_too_long_are_traced_with_the_code_that_the_client_gets() {
+    let (log, _guard) = Log::start(Level::DEBUG);
+    let routes = Routes::new("test.Long").client_streaming(
+        "Collect",
+        &Arc::new(()),
+        |(), _, _: StreamReceiver<Empty>| {
+            Box::pin(async {
+                Ok::<_, Status>(EchoResponse { payload: vec![0; TOO_LONG as usize] })
+            })
+        },
+    );
+    let (here, there) = duplex(PIPE_LEN);
+    tokio::spawn(Server::builder().add_service(Handmade(routes)).io(there).serve());
+    let client = Client::from_io(here, ClientConfig::default());
+    let (_requests, reply) =
+        client.client_streaming::<Empty, EchoResponse>("test.Long", "Collect").await.unwrap();
+    assert_eq!(reply.await.unwrap_err().code(), Code::ResourceExhausted);
+    settle().await;
+    let of_server = log.lines(&["ttrpc::server", "method=\"Collect\"", "call ended", "code="]);
+    assert_eq!(of_server.len(), 1, "each call ends once: {of_server:#?}");
+    assert!(of_server[0].contains("code=ResourceExhausted"), "{}", of_server[0]);
+}
+
+/// What has to wait is traced; a stream that finds room at once is not among that.
+#[tokio::test(start_paused = true)]
+async fn streams_that_find_room_at_once_are_not_traced_as_waiting() {
+    let (log, _guard) = Log::start(Level::DEBUG);
+    let (server, _client, conformance) = connected_by_default();
+    let request = GenerateRequest { count: 3, ..GenerateRequest::default() };
+    let mut replies = conformance.generate(request).await.unwrap();
+    while replies.recv().await.unwrap().is_some() {}
+    let (mut requests, mut replies) = conformance.exchange().await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    requests.finish();
+    while replies.recv().await.unwrap().is_some() {}
+    let (mut requests, reply) = conformance.collect().await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    requests.finish();
+    reply.await.unwrap();
+    server.is_idle().await;
+    let waits = log.lines(&["waited "]);
+    assert!(waits.is_empty(), "nobody had to wait: {waits:#?}");
+}
