@@ -164,9 +164,11 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
         let serving = tokio::spawn(server.serve());
         let client = Client::connect(&address).await.unwrap();
         let conformance = ConformanceClient::new(client.clone());
-        for _ in 0..5 {
-            let sleeping = conformance.sleep(SleepRequest { millis: 20 }).into_future();
-            timeout(Duration::from_millis(2), sleeping).await.expect_err("it takes longer");
+        for number in 0..5 {
+            let key = key(&number.to_string());
+            let waiting = conformance.wait(key.clone()).into_future();
+            timeout(Duration::from_millis(2), waiting).await.expect_err("nobody has released it");
+            conformance.release(key).await.unwrap();
         }
         eventually("the handlers end", || handle.calls_in_flight() == 0).await;
         // The replies have come when this one has.

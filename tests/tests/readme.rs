@@ -166,5 +166,16 @@ async fn call_everything(address: &str) {
     call(address).await.unwrap();
     let greeter = greeter::GreeterClient::new(Client::connect(address).await.unwrap());
     stream(&greeter).await.unwrap();
+}
+
+/// On a clock that stands while there is something to do: how long the machine takes is not the matter.
+#[tokio::test(start_paused = true)]
+async fn the_snippet_with_a_deadline_is_answered_in_time() {
+    let (here, there) = tokio::io::duplex(1000);
+    let server = Server::builder().add_service(GreeterServer::new(MyGreeter)).io(there);
+    let serving = tokio::spawn(server.serve());
+    let client = Client::from_io(here, ttrpc::ClientConfig::default());
+    let greeter = greeter::GreeterClient::new(client);
     assert_eq!(in_time(&greeter).await.unwrap().message, "Good morning, Eve!");
+    serving.abort();
 }

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// How long a server may take to report its figures.
-const REPORT_PATIENCE: Duration = Duration::from_secs(5);
+const REPORT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A shape of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

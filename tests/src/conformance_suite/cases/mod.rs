@@ -140,22 +140,27 @@ fn unique_key(name: &str) -> String {
     format!("{name}-{}-{nanos}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed))
 }
 
-/// Judges a call that got [`SHORT_DEADLINE`]. A second of slack is for machines that are busy.
-fn check_deadline<T>(result: &Result<T, Status>, took: Duration) -> Outcome<()> {
+/// Judges a call that got [`SHORT_DEADLINE`]. How late it may end on a machine that is busy depends on
+/// the machine: a strict trial does not look at it, since this library's tests do, on a clock of their own.
+fn check_deadline<T>(trial: &Trial, result: &Result<T, Status>, took: Duration) -> Outcome<()> {
     let millis = took.as_millis();
     want_code(result, Code::DeadlineExceeded)
         .map_err(|verdict| verdict.in_part(&format!("after {millis} ms")))?;
     let earliest = SHORT_DEADLINE - Duration::from_millis(10);
-    let latest = SHORT_DEADLINE + Duration::from_secs(1);
-    if took < earliest || took > latest {
+    let latest = SHORT_DEADLINE + Duration::from_secs(5);
+    if took < earliest || (took > latest && !trial.is_strict) {
         return fail(format!("DEADLINE_EXCEEDED after {millis} ms"));
     }
     Ok(())
 }
 
-/// A timeout of 5 s, as a handler sees it: less what has passed, which is little.
+/// A timeout that no case lives to see.
+const LONG_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// [`LONG_TIMEOUT`], as a handler sees it: less what has passed, which is little.
 fn is_plausible_timeout(nanos: i64) -> bool {
-    nanos > 3_000_000_000 && nanos <= 5_000_000_000
+    let long = LONG_TIMEOUT.as_nanos() as i64;
+    (long / 2..=long).contains(&nanos)
 }
 
 /// Metadata in which the order tells.
