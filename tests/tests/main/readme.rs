@@ -123,7 +123,7 @@ async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
     server.serve_until(interrupted, std::time::Duration::from_secs(5)).await
 }
 
-const README: &str = include_str!("../../README.md");
+const README: &str = include_str!("../../../README.md");
 
 /// Blocks of one language in the README.
 fn blocks(language: &str) -> Vec<&'static str> {
@@ -145,7 +145,7 @@ fn every_snippet_of_the_readme_is_compiled() {
     for snippet in snippets {
         assert!(compiled.contains(&lines(snippet)), "not compiled by this test:\n{snippet}");
     }
-    assert_eq!(blocks("proto"), [include_str!("../proto/greeter.proto")]);
+    assert_eq!(blocks("proto"), [include_str!("../../proto/greeter.proto")]);
 }
 
 #[tokio::test]

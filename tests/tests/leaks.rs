@@ -38,7 +38,7 @@ impl Drop for Folder {
 
 /// Runs a scenario many times and checks that all it took is given back.
 async fn leaves_nothing<F: Future<Output = ()>>(name: &str, scenario: impl Fn(String) -> F) {
-    let folder = Folder(std::env::temp_dir().join(format!("ttrpc-hygiene-{}", std::process::id())));
+    let folder = Folder(std::env::temp_dir().join(format!("ttrpc-leaks-{}", std::process::id())));
     fs::create_dir(&folder.0).expect("no other scenario runs");
     let (tasks, open) = (alive_tasks(), descriptors());
     for _ in 0..TIMES {
