@@ -24,7 +24,7 @@ const MAX_IN_FLIGHT_BYTES: u64 = 4 << 30;
 
 /// Less than this, and a busy machine makes handlers stand still; more, and standing still is taken
 /// for a deadlock.
-const STALL_TIMEOUT_MILLIS: RangeInclusive<u64> = 50..=4000;
+pub const STALL_TIMEOUT_MILLIS: RangeInclusive<u64> = 50..=4000;
 
 /// Descriptors that are needed beside those of connections.
 const OTHER_DESCRIPTORS: u64 = 32;
@@ -89,7 +89,7 @@ pub struct Options {
     pub handlers: usize,
 
     /// Milliseconds that a handler or a consumer may stand still before it is waited for no more;
-    /// from 50 to 4000.
+    /// from 50 to 4000. In the shapes `unread` and `wait-release`, where some do; elsewhere 4000.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 300)]
     pub stall_timeout: u64,
 

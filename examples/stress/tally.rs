@@ -152,11 +152,6 @@ impl Begun<'_> {
         let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
         self.tally.end(code.name(), self.at.elapsed(), result.is_ok());
     }
-
-    /// How long the call has taken so far.
-    pub fn elapsed(&self) -> Duration {
-        self.at.elapsed()
-    }
 }
 
 impl Drop for Begun<'_> {

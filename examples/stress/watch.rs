@@ -4,13 +4,17 @@ use std::{
     cell::Cell,
     future::Future,
     io::{IsTerminal, stdout},
+    mem,
     pin::pin,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use tokio::{sync::watch, time::interval};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
 use ttrpc::Client;
 
 use crate::{
@@ -26,8 +30,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// How often a line is printed where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The most that the time between two looks counts. A process that the machine did not run meanwhile
+/// could not see anything move.
+const MAX_COUNTED: Duration = Duration::from_millis(100);
+
 /// After this long without a call that ends and without a byte that moves, while calls are pending, a
-/// shape is taken for deadlocked. Far longer than anything that a loaded machine does to a process.
+/// shape is taken for deadlocked. Only time in which this process ran counts, see `MAX_COUNTED`.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What can be seen of a shape while it runs.
@@ -110,9 +118,12 @@ impl Display {
     ) -> Result<T, Stuck> {
         let mut work = pin!(work);
         let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let live = self.live_line();
         let start = Instant::now();
+        let mut last_look = start;
         let mut moved = (start, scene.motion());
+        let mut still = Duration::ZERO;
         loop {
             tokio::select! {
                 result = &mut work => return Ok(result),
@@ -121,10 +132,13 @@ impl Display {
             scene.sample();
             let motion = scene.motion();
             let count = scene.tally.so_far();
+            let now = Instant::now();
+            still += now.duration_since(mem::replace(&mut last_look, now)).min(MAX_COUNTED);
             if motion != moved.1 || count.pending == 0 {
-                moved = (Instant::now(), motion);
+                moved = (now, motion);
+                still = Duration::ZERO;
             }
-            if moved.0.elapsed() > patience {
+            if still > patience {
                 return Err(Stuck {
                     after: moved.0 - start,
                     count,

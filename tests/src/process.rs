@@ -8,7 +8,13 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit, setrlimit};
+use rustix::{
+    io::Errno,
+    process::{
+        Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, kill_process, prlimit, setrlimit,
+        waitpid,
+    },
+};
 
 /// Nanoseconds of a tick in `/proc/PID/stat`: Linux tells user space 100 ticks a second.
 const TICK: Duration = Duration::from_millis(10);
@@ -66,9 +72,11 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Stops the process until [`Process::resume`].
+    /// Stops the process until [`Process::resume`], and waits until it stands. Its threads stop when they
+    /// next get to run, which may take a while on a busy machine.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
+        while let Err(Errno::INTR) = waitpid(Some(self.pid()), WaitOptions::UNTRACED) {}
     }
 
     /// Lets the process go on.

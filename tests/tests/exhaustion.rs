@@ -12,7 +12,11 @@ use std::{
 use tempfile::TempDir;
 use tokio::{net::UnixStream, time::sleep};
 use ttrpc::{Client, ClientConfig};
-use ttrpc_tests::{conformance::*, harness::echo_request, process::Process};
+use ttrpc_tests::{
+    conformance::*,
+    harness::{echo_request, eventually},
+    process::Process,
+};
 
 /// The user who owns nothing, on every Unix.
 const NOBODY: u32 = 65534;
@@ -38,9 +42,8 @@ async fn without_descriptors_a_server_waits_without_spinning_and_goes_on_when_th
     for _ in 0..LIMIT * 2 {
         streams.push(UnixStream::connect(&address).await.expect("the backlog takes it"));
     }
-    while server.usage().unwrap().descriptors < LIMIT {
-        sleep(Duration::from_millis(10)).await;
-    }
+    let has_none_left = || server.usage().unwrap().descriptors >= LIMIT;
+    eventually("it has no descriptors left", has_none_left).await;
     let before = server.cpu_time().unwrap();
     sleep(Duration::from_secs(3)).await;
     let used = server.cpu_time().unwrap() - before;

@@ -27,6 +27,9 @@ const MAX_PATIENCE: Duration = Duration::from_millis(200);
 /// How often it is looked whether the server has ended what it was doing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How often it is looked before something that is left is said to stay: a minute and more.
+const SETTLE_LOOKS: usize = 3000;
+
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let stage = Stage::set(Shape::Drops, options, false).await?;
     let clients = stage.connect_all()?;
@@ -98,22 +101,27 @@ async fn generate(client: &ConformanceClient, options: &Options) -> Result<(), S
 
 /// Waits until nothing is left of the calls, on either side.
 async fn settle(clients: &[Client]) -> Result<(), String> {
-    let settled = async {
-        for client in clients {
-            while client.calls_in_flight() > 0 {
-                sleep(LOOK_INTERVAL).await;
-            }
-        }
-        let client = ConformanceClient::new(clients[0].clone());
-        loop {
-            let stats = client.stats(Empty {}).await.map_err(|status| status.to_string())?;
-            // The call that asks is in flight itself.
-            if stats.calls_in_flight <= 1 {
-                return Ok(());
-            }
+    // What it takes is due to the machine: no more than a long time is a failure.
+    let mut looks = 0..SETTLE_LOOKS;
+    let mut look = async || match looks.next() {
+        Some(_) => {
             sleep(LOOK_INTERVAL).await;
+            Ok(())
         }
+        None => Err("calls that were dropped are still in flight".to_owned()),
     };
-    let in_time = timeout(PATIENCE, settled).await;
-    in_time.unwrap_or_else(|_| Err("calls that were dropped are still in flight".to_owned()))
+    for client in clients {
+        while client.calls_in_flight() > 0 {
+            look().await?;
+        }
+    }
+    let client = ConformanceClient::new(clients[0].clone());
+    loop {
+        let stats = client.stats(Empty {}).await.map_err(|status| status.to_string())?;
+        // The call that asks is in flight itself.
+        if stats.calls_in_flight <= 1 {
+            return Ok(());
+        }
+        look().await?;
+    }
 }

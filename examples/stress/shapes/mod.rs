@@ -25,7 +25,7 @@ use ttrpc_tests::conformance::{ConformanceClient, EchoRequest};
 
 use crate::{
     meter::{Figures, Meter, Metered},
-    options::Options,
+    options::{Options, STALL_TIMEOUT_MILLIS},
     process::{ServerProcess, SocketPath},
     report::{Outcome, Verdict},
     socket,
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// How long a server may take to report its figures.
-const REPORT_PATIENCE: Duration = Duration::from_secs(5);
+const REPORT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A shape of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,6 +84,16 @@ impl Shape {
         }
     }
 
+    /// The limits for this shape. Where nothing stands still by itself, only a machine that is busy could
+    /// make it look so, and it is given the longest time.
+    fn limits(self, options: &Options) -> Options {
+        let stall_timeout = match self {
+            Shape::Unread | Shape::WaitRelease | Shape::Control => options.stall_timeout,
+            _ => *STALL_TIMEOUT_MILLIS.end(),
+        };
+        Options { stall_timeout, ..options.clone() }
+    }
+
     /// Its part of the run's duration, in relation to the others'.
     pub fn weight(self) -> u32 {
         match self {
@@ -125,6 +135,7 @@ impl Stage {
     /// A stage for a shape; with a server whose sockets are measured, or with one that binds its
     /// address as a user's does.
     async fn set(shape: Shape, options: &Options, is_measured: bool) -> io::Result<Self> {
+        let options = &shape.limits(options);
         let (server, socket, address) = match &options.connect {
             Some(address) => (None, None, address.clone()),
             None => {

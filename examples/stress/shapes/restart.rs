@@ -5,10 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{task::JoinSet, time::sleep};
 use ttrpc::{Client, Code};
 use ttrpc_tests::conformance::ConformanceClient;
 
@@ -22,9 +19,6 @@ use crate::{
 
 /// How long a server lives.
 const LIFE: Duration = Duration::from_millis(400);
-
-/// How long callers may take to learn that their server is gone: the machine may be busy.
-const MARGIN: Duration = Duration::from_secs(5);
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let mut stage = Stage::set(Shape::Restart, options, false).await?;
@@ -42,10 +36,8 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
             sleep(LIFE).await;
             server.kill().await?;
             let killed = Instant::now();
-            if timeout(PATIENCE, callers.join_all()).await.is_err() {
-                stage.scene.tally.wrong("callers were not told that their server was killed");
-                break;
-            }
+            // Callers that are not told stand still, which is watched.
+            callers.join_all().await;
             slowest = slowest.max(killed.elapsed());
             lives += 1;
             // It finds the socket file of the one that was killed.
@@ -56,14 +48,11 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
         echo(&client, options).await.map_err(io::Error::other)?;
         Ok::<_, io::Error>((lives, slowest))
     };
-    let (lives, slowest) = match display.watch(&stage.scene, PATIENCE * 2, work).await {
+    let (lives, slowest) = match display.watch(&stage.scene, PATIENCE, work).await {
         Ok(result) => result?,
         Err(stuck) => return Ok(stage.stuck(&stuck)),
     };
     let tally = &stage.scene.tally;
-    if slowest > MARGIN {
-        tally.wrong(format!("callers learned of their server's end only after {}", time(slowest)));
-    }
     let lost = tally.ended_with(Code::Unavailable);
     let verdict = if lives > 0 && lost > 0 { Verdict::Pass } else { Verdict::Inconclusive };
     let evidence = format!(

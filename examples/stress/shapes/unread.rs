@@ -23,8 +23,9 @@ const CALLERS: usize = 16;
 /// How often it is looked whether the stream of replies has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the slowest call may take beside the stall timeouts: the machine may be busy.
-const MARGIN: Duration = Duration::from_secs(5);
+/// What the slowest call may take beside the stall timeouts: the machine may be busy. Far less than for
+/// ever, which is what a call takes that waits for a stream that is not given up.
+const MARGIN: Duration = Duration::from_secs(60);
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let stage = Stage::set(Shape::Unread, options, true).await?;

@@ -1,29 +1,38 @@
 //! Handlers that wait for a later call on the same connection, at the handler limit and over it: a
 //! shim's `Wait` and `Kill`.
+//!
+//! The order in which Requests of several tasks reach the socket is not a promise. So the release is not
+//! made behind the waits, but when as many of them run as have a place: from then on only it, or a release
+//! on another connection, can end any of them. Which calls are refused may differ from round to round. How
+//! many is fixed.
 
 use std::{
-    future::{Future, IntoFuture, poll_fn},
     io,
-    pin::Pin,
     sync::Arc,
-    task::Poll,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use tokio::{sync::Barrier, task::JoinSet};
-use ttrpc::{Code, Status};
-use ttrpc_tests::conformance::{ConformanceClient, KeyRequest};
+use tokio::{task::JoinSet, time::sleep};
+use ttrpc::{Client, ClientConfig, Code, Status};
+use ttrpc_tests::conformance::{ConformanceClient, Empty, KeyRequest};
 
 use super::{End, Shape, Stage};
 use crate::{
     options::Options,
     report::{Outcome, Verdict},
+    socket,
     tally::Tally,
     watch::{Display, PATIENCE},
 };
 
 /// The handler limit of the server, where it is ours.
 const HANDLERS: usize = 8;
+
+/// How often the server is asked how many calls are in flight.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// How often a server that is not ours is told to release what still waits.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What rounds have shown so far.
 #[derive(Default)]
@@ -39,9 +48,8 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let in_flight = options.in_flight.max(2 * HANDLERS + 1);
     let options = Options { handlers: HANDLERS, in_flight, ..options.clone() };
     let stage = Stage::set(Shape::WaitRelease, &options, false).await?;
-    let (client, other) = (stage.connect()?, stage.connect()?);
-    let client = Arc::new(ConformanceClient::new(client));
-    let other = ConformanceClient::new(other);
+    let client = Arc::new(ConformanceClient::new(stage.connect()?));
+    let other = Other::connect(&stage)?;
     let end = End::new(Shape::WaitRelease, &options);
     let tally = stage.scene.tally.clone();
     let start = Instant::now();
@@ -60,7 +68,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
             if waits < HANDLERS && refused > 0 {
                 tally.wrong("a call was refused although there was a place for it");
             }
-            let expected = (waits + 1).saturating_sub(HANDLERS) as u64;
+            let expected = refusals(waits) as u64;
             if stage.server.is_some() && refused != expected {
                 tally.wrong(format!("{refused} calls of {waits} + 1 were refused at {HANDLERS}"));
             }
@@ -91,49 +99,91 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     Ok(Outcome::new(&stage.scene, start.elapsed(), verdict, evidence))
 }
 
-/// So many waits, and the call that releases them. Gives back how many calls were refused.
+/// How many calls of so many waits and their release find no place.
+fn refusals(waits: usize) -> usize {
+    (waits + 1).saturating_sub(HANDLERS)
+}
+
+/// Another connection, which has places of its own. Its bytes are not measured: that it looks at the
+/// server must not be taken for a shape that moves.
+struct Other {
+    client: ConformanceClient,
+    /// The server says how many calls it has in flight, and has as many places as it was told.
+    is_ours: bool,
+}
+
+impl Other {
+    fn connect(stage: &Stage) -> io::Result<Self> {
+        let stream = socket::connect(&stage.address, stage.options.send_buffer)?;
+        let client = Client::from_unix_stream(stream, ClientConfig::default());
+        Ok(Other { client: ConformanceClient::new(client), is_ours: stage.server.is_some() })
+    }
+
+    /// Waits until this many calls of the first connection are in flight. A server that is not ours is
+    /// not asked.
+    async fn sees_in_flight(&self, calls: usize) -> Result<(), Status> {
+        if !self.is_ours {
+            return Ok(());
+        }
+        // The question is a call, too.
+        while self.client.stats(Empty {}).await?.calls_in_flight != calls as u64 + 1 {
+            sleep(LOOK_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn release(&self, key: &str) -> Result<(), Status> {
+        self.client.release(KeyRequest { key: key.to_owned() }).await.map(drop)
+    }
+}
+
+/// So many waits, and the call that releases them. Returns how many calls were refused.
 async fn round(
     client: &Arc<ConformanceClient>,
-    other: &ConformanceClient,
+    other: &Other,
     tally: &Arc<Tally>,
     waits: usize,
     key: &str,
 ) -> u64 {
-    let request = || KeyRequest { key: key.to_owned() };
-    let mut waiting = JoinSet::new();
-    let queued = Arc::new(Barrier::new(waits + 1));
+    let request = KeyRequest { key: key.to_owned() };
+    let count = |status: Status| tally.wrong(format!("the other connection failed: {status}"));
+    // The places of the last round are free.
+    other.sees_in_flight(0).await.unwrap_or_else(count);
+    let mut calls = JoinSet::new();
     for _ in 0..waits {
-        let (client, tally, queued) = (client.clone(), tally.clone(), queued.clone());
-        let mut call = client.wait(request()).into_future();
-        waiting.spawn(async move {
+        let (client, tally, request) = (client.clone(), tally.clone(), request.clone());
+        calls.spawn(async move {
             let begun = tally.begin();
-            // Polled once, the call has its place in the queue.
-            let first = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
-            queued.wait().await;
-            let result = match first {
-                Poll::Ready(result) => result.map(drop),
-                Poll::Pending => call.await.map(drop),
-            };
+            let result = client.wait(request).await.map(drop);
             begun.end(&result);
             result
         });
     }
-    // The release goes onto the wire behind all waits.
-    queued.wait().await;
+    other.sees_in_flight(waits.min(HANDLERS)).await.unwrap_or_else(count);
     let begun = tally.begin();
-    let released = client.release(request()).await.map(drop);
+    let released = client.release(request).await.map(drop);
     begun.end(&released);
     let mut refused = count_refused(&released, tally);
     if refused > 0 {
-        // The release found no place beside the waits. On another connection there is one.
-        if let Err(status) = other.release(request()).await {
-            tally.wrong(format!("the release on another connection failed: {status}"));
+        // Nothing ends now but by a refusal. All of them come before the places are free again.
+        while other.is_ours && refused < refusals(waits) as u64 {
+            let Some(ended) = calls.join_next().await else { break };
+            refused += count_refused(&ended.expect("no caller panics"), tally);
+        }
+        other.release(key).await.unwrap_or_else(count);
+    }
+    loop {
+        tokio::select! {
+            ended = calls.join_next() => match ended {
+                Some(ended) => refused += count_refused(&ended.expect("no caller panics"), tally),
+                None => return refused,
+            },
+            // There are servers on which a release frees only the calls that wait at that moment.
+            () = sleep(RELEASE_INTERVAL), if !other.is_ours => {
+                other.release(key).await.unwrap_or_else(count);
+            }
         }
     }
-    for result in waiting.join_all().await {
-        refused += count_refused(&result, tally);
-    }
-    refused
 }
 
 fn count_refused(result: &Result<(), Status>, tally: &Tally) -> u64 {

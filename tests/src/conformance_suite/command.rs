@@ -15,13 +15,10 @@ use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
 };
-use ttrpc::{Client, Error, Server};
+use ttrpc::{Client, Error, Server, ServerConfig};
 
 use super::{Report, Trial, all_cases, answers::Answer, matches, run_case, trial::socket_name};
 use crate::{conformance::ConformanceServer, service::ConformanceService};
-
-/// How long calls may take to finish once the server was told to end.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// The exit code for a command line that makes no sense, and for a server that is not there.
 const UNUSABLE: u8 = 2;
@@ -33,6 +30,12 @@ pub struct ServerArguments {
     /// Where to listen: unix:///path, unix://@abstract, or a path.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list_answers")]
     pub listen: Option<String>,
+    /// How long calls may take to finish once the server was told to end.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub drain_timeout: Duration,
+    /// How long handlers and consumers may stand still before they are waited for no more.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub stall_timeout: Duration,
     /// Serve nothing, but answer every call in this way: the client's case that is named beside it
     /// in the list has to pass nevertheless.
     #[arg(long, value_name = "WAY")]
@@ -92,7 +95,7 @@ fn try_run_server(arguments: &ServerArguments) -> Result<(), String> {
     let address = arguments.listen.as_deref().unwrap_or_default();
     let runtime = Runtime::new().map_err(|error| error.to_string())?;
     let Some(name) = &arguments.answer else {
-        return runtime.block_on(serve(address)).map_err(|error| error.to_string());
+        return runtime.block_on(serve(address, arguments)).map_err(|error| error.to_string());
     };
     let mut answers = Answer::all().into_iter();
     let answer = answers.find(|answer| answer.name == name).ok_or(format!("no way is {name:?}"))?;
@@ -107,10 +110,11 @@ async fn play(address: &str, answer: &Answer) -> io::Result<()> {
     answer.serve(listener).await
 }
 
-async fn serve(address: &str) -> Result<(), Error> {
+async fn serve(address: &str, arguments: &ServerArguments) -> Result<(), Error> {
     let service = Arc::new(ConformanceService::default());
     let routes = ConformanceServer::from_arc(service.clone());
-    let server = Server::builder().add_service(routes).bind(address)?.build()?;
+    let config = ServerConfig { stall_timeout: arguments.stall_timeout, ..ServerConfig::default() };
+    let server = Server::builder().config(config).add_service(routes).bind(address)?.build()?;
     service.observe(server.handle());
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Listener)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Listener)?;
@@ -123,7 +127,7 @@ async fn serve(address: &str) -> Result<(), Error> {
             _ = interrupt.recv() => {}
         }
     };
-    server.serve_until(end, DRAIN_LIMIT).await
+    server.serve_until(end, arguments.drain_timeout).await
 }
 
 /// Runs the cases that the command line chooses.

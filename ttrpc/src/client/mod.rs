@@ -21,6 +21,14 @@
 //! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stood still, or too many calls are in flight and none ends |
 //! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
 //!
+//! # Order
+//!
+//! Messages of one stream arrive in the order in which they were sent. A call whose reply was awaited
+//! before another call was made reaches the server before it. There is no order beyond that: calls that
+//! are under way at the same time may be written in any order, whichever was awaited first. Their
+//! requests wait for room in the queue and for their tasks to run. So a call that must arrive behind
+//! another one is made when the other has been answered, or has had an effect that can be seen.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped is given up. If its Request has not begun to be written it never is.

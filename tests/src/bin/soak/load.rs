@@ -10,10 +10,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 use ttrpc::{Client, Code, Status};
-use ttrpc_tests::{conformance::*, harness::key};
+use ttrpc_tests::{
+    conformance::*,
+    harness::{key, patient_client},
+};
 
 /// How long a call may take on a machine that does other things, too.
-pub(crate) const GENEROUS: Duration = Duration::from_secs(60);
+pub(crate) const GENEROUS: Duration = Duration::from_secs(600);
 
 /// Actions on one connection.
 const ACTIONS_PER_CONNECTION: usize = 200;
@@ -59,7 +62,9 @@ fn check(what: &str, holds: bool) -> Result<(), String> {
 /// With what was seen that must not be.
 pub(crate) async fn work(address: &str, until: Instant, tally: &Tally) -> Result<(), String> {
     while Instant::now() < until {
-        let client = Client::connect(address).await.map_err(|error| error.to_string())?;
+        let client = Client::connect_with(address, patient_client())
+            .await
+            .map_err(|error| error.to_string())?;
         tally.connections.fetch_add(1, Relaxed);
         let worker = Worker { conformance: ConformanceClient::new(client), tally };
         for _ in 0..fastrand::usize(1..ACTIONS_PER_CONNECTION) {

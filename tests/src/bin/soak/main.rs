@@ -26,7 +26,7 @@ use ttrpc::{Client, Code};
 use ttrpc_tests::{
     conformance::*,
     conformance_suite::{ServerArguments, run_server},
-    harness::key,
+    harness::{key, patient_client},
     process::{Process, raise_descriptor_limit},
 };
 
@@ -111,7 +111,9 @@ fn address(name: &str) -> String {
 async fn soak(arguments: &Arguments) -> Result<(), String> {
     let address = Arc::new(address("server"));
     let server = start_server(&address)?;
-    let client = Client::connect(&address).await.map_err(|error| error.to_string())?;
+    let client = Client::connect_with(&address, patient_client())
+        .await
+        .map_err(|error| error.to_string())?;
     let conformance = ConformanceClient::new(client);
     let mut samples = Samples::default();
     let at_rest = samples.take(&server, &conformance).await?;
@@ -229,7 +231,9 @@ async fn kill_servers(until: Instant) -> Result<(), String> {
     let address = address("victim");
     while Instant::now() < until {
         let mut server = start_server(&address)?;
-        let client = Client::connect(&address).await.map_err(|error| error.to_string())?;
+        let client = Client::connect_with(&address, patient_client())
+            .await
+            .map_err(|error| error.to_string())?;
         let conformance = ConformanceClient::new(client.clone());
         let alive = conformance.echo(EchoRequest::default()).timeout(GENEROUS).await;
         alive.map_err(unexpected("a call on a new server"))?;

@@ -10,7 +10,6 @@ use crate::{
     conformance::*,
     conformance_suite::{
         Outcome, Trial, Verdict, fail, passed,
-        trial::{STEP_LIMIT, alive, within},
         verdict::{describe, describe_status},
     },
 };
@@ -41,9 +40,9 @@ fn too_long() -> EchoRequest {
     EchoRequest { payload: vec![0; FRAME_BYTES_MAX], response_size: 0 }
 }
 
-async fn read_header(socket: &mut UnixStream) -> Outcome<(u32, u32)> {
+async fn read_header(trial: &Trial, socket: &mut UnixStream) -> Outcome<(u32, u32)> {
     let mut header = [0; 10];
-    let reading = within(STEP_LIMIT, "the next frame", socket.read_exact(&mut header)).await?;
+    let reading = trial.within("the next frame", socket.read_exact(&mut header)).await?;
     reading.or_else(|error| fail(format!("the next frame: {error}")))?;
     let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
     Ok((word(0), word(4)))
@@ -57,14 +56,14 @@ pub(super) async fn oversize_refused_locally(trial: Trial) -> Outcome {
     trial.step("a request over 4 MiB towards a bare socket");
     let refused = tokio::select! {
         refused = bare.echo(too_long()).into_future() => refused,
-        begun = read_header(&mut there) => {
+        begun = read_header(&trial, &mut there) => {
             return fail(format!("a frame of {} bytes was begun", begun?.0));
         }
     };
     want_code(&refused, Code::ResourceExhausted)?;
     // The next frame on the wire shows that nothing of the refused one went before it.
     let (len, id) = tokio::select! {
-        header = read_header(&mut there) => header?,
+        header = read_header(&trial, &mut there) => header?,
         result = bare.echo(EchoRequest::default()).into_future() => {
             return fail(format!("nobody answers, and yet: {}", describe(&result)));
         }
@@ -75,16 +74,16 @@ pub(super) async fn oversize_refused_locally(trial: Trial) -> Outcome {
     trial.step("the same with the server");
     let conformance = trial.connect().await?;
     want_code(&conformance.echo(too_long()).await, Code::ResourceExhausted)?;
-    alive(&conformance, "after the refusal").await?;
+    trial.alive(&conformance, "after the refusal").await?;
     Ok(describe(&refused))
 }
 
 pub(super) async fn oversize_reply(trial: Trial) -> Outcome {
     let conformance = trial.connect().await?;
     let request = EchoRequest { payload: Vec::new(), response_size: 5 << 20 };
-    let result: Result<_, Status> = within(STEP_LIMIT, "Echo", conformance.echo(request)).await?;
+    let result: Result<_, Status> = trial.within("Echo", conformance.echo(request)).await?;
     let Err(status) = result else { return fail("success") };
     let observed = describe_status(&status);
-    alive(&conformance, "after that").await.map_err(|verdict| verdict.in_part(&observed))?;
+    trial.alive(&conformance, "after that").await.map_err(|verdict| verdict.in_part(&observed))?;
     if status.code() == Code::Unavailable { fail(observed) } else { Ok(observed) }
 }

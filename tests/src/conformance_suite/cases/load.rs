@@ -8,10 +8,7 @@ use ttrpc::Code;
 use super::{echo, pattern, streams, unique_key};
 use crate::{
     conformance::*,
-    conformance_suite::{
-        Outcome, Trial, Verdict, passed,
-        trial::{STEP_LIMIT, within},
-    },
+    conformance_suite::{Outcome, Trial, Verdict, passed},
 };
 
 const OVER_LIMIT_WAITS: usize = 1000;
@@ -36,7 +33,7 @@ async fn waits(trial: Trial, count: usize) -> Outcome {
         calls.spawn(conformance.wait(key.clone()).into_future());
     }
     let released = release_until_all_end(&conformance, &key, calls.join_all());
-    let results = within(STEP_LIMIT, "the end of the waiting calls", released).await??;
+    let results = trial.within("the end of the waiting calls", released).await??;
     let mut refused = 0;
     for result in results {
         match result {

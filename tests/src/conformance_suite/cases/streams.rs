@@ -1,17 +1,15 @@
 //! Streams of all three kinds.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 use ttrpc::{Code, Metadata, Status, client::StreamReceiver};
 
 use super::{
-    FRAME_BYTES_MAX, ORDERED, SHORT_DEADLINE, check_deadline, is_plausible_timeout, pattern,
-    want_code,
+    FRAME_BYTES_MAX, LONG_TIMEOUT, ORDERED, SHORT_DEADLINE, check_deadline, is_plausible_timeout,
+    pattern, want_code,
 };
 use crate::{
     conformance::*,
-    conformance_suite::{Outcome, Trial, Verdict, fail, passed, trial::alive, verdict::describe},
+    conformance_suite::{Outcome, Trial, Verdict, fail, passed, verdict::describe},
 };
 
 /// Reads until the stream ends, checks that the chunks are numbered from `first` on, and gives back
@@ -184,7 +182,7 @@ pub(super) async fn stream_fails_half_way(trial: Trial) -> Outcome {
     if read != 10 {
         return fail(format!("{read} chunks, then FAILED_PRECONDITION {message:?}"));
     }
-    alive(&conformance, "after that").await?;
+    trial.alive(&conformance, "after that").await?;
     passed()
 }
 
@@ -199,7 +197,7 @@ pub(super) async fn metadata_in_stream(trial: Trial) -> Outcome {
 
 pub(super) async fn timeout_in_stream_is_seen(trial: Trial) -> Outcome {
     let conformance = trial.connect().await?;
-    let call = conformance.generate(failing(1)).timeout(Duration::from_secs(5));
+    let call = conformance.generate(failing(1)).timeout(LONG_TIMEOUT);
     let (_, message) = read_failing(call.await?).await?;
     let nanos = message
         .strip_prefix("as asked; timeout_nano=")
@@ -219,9 +217,9 @@ pub(super) async fn deadline_in_stream(trial: Trial) -> Outcome {
     };
     let mut replies = conformance.generate(request).timeout(SHORT_DEADLINE).await?;
     let (read, end) = read_chunks(&mut replies, 0, 10).await?;
-    check_deadline(&end, began.elapsed())
+    check_deadline(&trial, &end, began.elapsed())
         .map_err(|verdict| verdict.in_part(&format!("after {read} chunks")))?;
-    alive(&conformance, "after the deadline").await?;
+    trial.alive(&conformance, "after the deadline").await?;
     Ok(format!("{read} chunks, then {}", describe(&end)))
 }
 
@@ -231,7 +229,7 @@ pub(super) async fn dropped_stream(trial: Trial) -> Outcome {
     let mut replies = conformance.generate(request).await?;
     replies.recv().await?;
     drop(replies);
-    alive(&conformance, "while the dropped stream goes on").await?;
+    trial.alive(&conformance, "while the dropped stream goes on").await?;
     exchange(&conformance, numbered(10, 100, 5)).await?;
     passed()
 }

@@ -1,17 +1,11 @@
 //! Single calls: what they carry and how they fail.
 
-use std::time::Duration;
-
 use ttrpc::{Code, Metadata, Status};
 
-use super::{ORDERED, echo, is_plausible_timeout, pattern, want_code};
+use super::{LONG_TIMEOUT, ORDERED, echo, is_plausible_timeout, pattern, want_code};
 use crate::{
     conformance::*,
-    conformance_suite::{
-        Outcome, Trial, Verdict, fail, passed,
-        trial::{STEP_LIMIT, alive, within},
-        verdict::describe,
-    },
+    conformance_suite::{Outcome, Trial, Verdict, fail, passed, verdict::describe},
 };
 
 /// The type of the detail that [`Conformance::fail`] attaches.
@@ -83,9 +77,9 @@ pub(super) async fn unimplemented_service(trial: Trial) -> Outcome {
 async fn unimplemented(trial: Trial, service: &'static str, method: &'static str) -> Outcome {
     let client = trial.client().await?;
     let call = client.unary(service, method, Empty {});
-    let result: Result<Empty, Status> = within(STEP_LIMIT, "the call", call).await?;
+    let result: Result<Empty, Status> = trial.within("the call", call).await?;
     want_code(&result, Code::Unimplemented)?;
-    alive(&ConformanceClient::new(client), "after that").await?;
+    trial.alive(&ConformanceClient::new(client), "after that").await?;
     Ok(describe(&result))
 }
 
@@ -126,10 +120,9 @@ pub(super) async fn metadata_keys_are_lower(trial: Trial) -> Outcome {
 
 pub(super) async fn timeout_is_seen(trial: Trial) -> Outcome {
     let conformance = trial.connect().await?;
-    let five_seconds = conformance.inspect(Empty {}).timeout(Duration::from_secs(5));
-    let with = five_seconds.await?.timeout_nano;
+    let with = conformance.inspect(Empty {}).timeout(LONG_TIMEOUT).await?.timeout_nano;
     let without = conformance.inspect(Empty {}).await?.timeout_nano;
-    let seen = format!("{with} ns of 5 s, and {without} ns where none was given");
+    let seen = format!("{with} ns of {LONG_TIMEOUT:?}, and {without} ns where none was given");
     if is_plausible_timeout(with) && without == 0 { Ok(seen) } else { fail(seen) }
 }
 
@@ -152,16 +145,16 @@ pub(super) async fn peer_credentials(trial: Trial) -> Outcome {
 
 pub(super) async fn panic_is_internal(trial: Trial) -> Outcome {
     let conformance = trial.connect().await?;
-    let mut observed = match within(STEP_LIMIT, "Panic", conformance.panic(Empty {})).await {
+    let mut observed = match trial.within("Panic", conformance.panic(Empty {})).await {
         Ok(Err(status)) if status.code() == Code::Internal => String::new(),
         Ok(result) => describe(&result),
         Err(_) => "Panic: no answer".to_owned(),
     };
-    if alive(&conformance, "on this connection").await.is_err() {
+    if trial.alive(&conformance, "on this connection").await.is_err() {
         observed += "; the connection did not live on";
     }
     let server_lives = match trial.connect().await {
-        Ok(other) => alive(&other, "on another connection").await.is_ok(),
+        Ok(other) => trial.alive(&other, "on another connection").await.is_ok(),
         Err(_) => false,
     };
     if !server_lives {

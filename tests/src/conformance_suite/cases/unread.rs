@@ -17,11 +17,7 @@ use ttrpc::Status;
 use super::streams::{check_collected, read_chunks};
 use crate::{
     conformance::*,
-    conformance_suite::{
-        Outcome, Trial, fail,
-        trial::{STEP_LIMIT, alive, within},
-        verdict::describe,
-    },
+    conformance_suite::{Outcome, Trial, fail, verdict::describe},
 };
 
 /// The key whose release lets `Hold` read.
@@ -58,7 +54,7 @@ pub(super) async fn unread_stream_on_server(trial: Trial) -> Outcome {
     upload.spawn(uploading);
     trial.step("sending what nobody reads");
     wait_for_standstill(&sent, CHUNKS).await;
-    let alive = alive(&conformance, "while the stream is unread").await;
+    let alive = trial.alive(&conformance, "while the stream is unread").await;
     let full = sent.load(Relaxed);
     trial.step("Release on another connection");
     let other = trial.connect().await?;
@@ -74,7 +70,7 @@ pub(super) async fn unread_stream_on_server(trial: Trial) -> Outcome {
             }
         }
     };
-    let end: Outcome<_> = within(STEP_LIMIT, "the end of the stream", released).await?;
+    let end: Outcome<_> = trial.within("the end of the stream", released).await?;
     let end = end?;
     let observed = format!(
         "{full} of {CHUNKS} chunks were sent before Echo; the stream ended with {}",
@@ -108,10 +104,10 @@ pub(super) async fn unread_stream_on_client(trial: Trial) -> Outcome {
     let request =
         GenerateRequest { count: CHUNKS, size: SIZE as u32, ..GenerateRequest::default() };
     let mut replies = conformance.generate(request).await?;
-    within(STEP_LIMIT, "the first chunk", replies.recv()).await??;
+    trial.within("the first chunk", replies.recv()).await??;
     // Whether the stream's inbox is full by now is the machine's affair: the call that follows must
     // be answered before it is, while it is, and after the stream was given up.
-    let alive = alive(&conformance, "while the stream is unread").await;
+    let alive = trial.alive(&conformance, "while the stream is unread").await;
     trial.step("reading on");
     let (read, end) = read_chunks(&mut replies, 1, SIZE).await?;
     let observed =

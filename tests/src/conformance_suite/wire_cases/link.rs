@@ -17,10 +17,6 @@ use crate::{
     wire::{DATA, Frame},
 };
 
-/// How long the server has for a step. It takes milliseconds where all is well, so this is for
-/// machines on which a process waits long for its turn.
-pub(super) const FRAME_LIMIT: Duration = Duration::from_secs(20);
-
 /// How long a part of a frame waits for the server to read the part before it. The outcome must be
 /// the same whether or not the server does; the pause only makes it likely.
 const CUT_PAUSE: Duration = Duration::from_micros(500);
@@ -36,6 +32,8 @@ pub(super) struct Link {
     reading: JoinHandle<OwnedReadHalf>,
     /// Writes every byte for itself.
     pub(super) byte_by_byte: bool,
+    /// How long the server has for a step.
+    patience: Duration,
 }
 
 impl Drop for Link {
@@ -45,7 +43,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    pub(super) fn new(socket: UnixStream) -> Self {
+    pub(super) fn new(socket: UnixStream, patience: Duration) -> Self {
         let (reader, writer) = socket.into_split();
         let (sender, frames) = mpsc::unbounded_channel();
         let (stop_reading, stop) = oneshot::channel();
@@ -57,6 +55,7 @@ impl Link {
             stop_reading: Some(stop_reading),
             reading,
             byte_by_byte: false,
+            patience,
         }
     }
 
@@ -98,7 +97,7 @@ impl Link {
             }
             fail("the server closed the connection")
         };
-        match within(FRAME_LIMIT, "a frame", next).await {
+        match within(self.patience, "a frame", next).await {
             Ok(outcome) => outcome,
             Err(verdict) => {
                 Err(verdict.in_part(&format!("on stream {id}, {}", self.describe_early())))
@@ -108,6 +107,7 @@ impl Link {
 
     /// Passes over the messages of a stream until something else of it comes, which stays.
     pub(super) async fn skip(&mut self, id: u32) -> Outcome<()> {
+        let patience = self.patience;
         let passing = async {
             loop {
                 let frame = self.next_of(id).await?;
@@ -117,7 +117,7 @@ impl Link {
                 }
             }
         };
-        within(FRAME_LIMIT, "the end of the stream's messages", passing).await?
+        within(patience, "the end of the stream's messages", passing).await?
     }
 
     /// A frame of this stream that has come already.
@@ -158,7 +158,7 @@ impl Link {
                 self.early.push_back(frame);
             }
         };
-        within(FRAME_LIMIT, "the server to close the connection", end).await
+        within(self.patience, "the server to close the connection", end).await
     }
 
     /// Closes the connection while there is unread data in it, which the server gets to know as
@@ -169,7 +169,7 @@ impl Link {
             let _ = stop.send(());
         }
         let reader = (&mut self.reading).await.map_err(|error| error.to_string())?;
-        let readable = within(FRAME_LIMIT, "data that is not read", reader.readable()).await?;
+        let readable = within(self.patience, "data that is not read", reader.readable()).await?;
         readable.or_else(|error| fail(format!("waiting for data: {error}")))
     }
 }

@@ -3,12 +3,12 @@
 use ttrpc::prost::Message;
 
 use super::{
-    link::{FRAME_LIMIT, Link, describe_frame},
+    link::{Link, describe_frame},
     script::{Cutting, Script, Step, Wanted},
 };
 use crate::{
     conformance::*,
-    conformance_suite::{Outcome, Trial, Verdict, fail, trial::until},
+    conformance_suite::{Outcome, Trial, Verdict, fail},
     wire::Frame,
 };
 
@@ -66,7 +66,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     async fn start(trial: &'a Trial, byte_by_byte: bool) -> Outcome<Self> {
-        let mut link = Link::new(trial.socket().await?);
+        let mut link = Link::new(trial.socket().await?, trial.patience);
         link.byte_by_byte = byte_by_byte;
         Ok(Run { trial, link: Some(link), last_id: 0, may_follow: Vec::new() })
     }
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Step::Reconnect => {
-                self.link = Some(Link::new(self.trial.socket().await?));
+                self.link = Some(Link::new(self.trial.socket().await?, self.trial.patience));
                 self.last_id = 0;
                 self.may_follow.clear();
                 Ok(())
@@ -226,37 +226,41 @@ impl<'a> Run<'a> {
     /// Releases a key until the Wait on this stream has ended. Once is not enough where a release
     /// is forgotten: the handler of the Wait may start after that of the Release.
     async fn release(&mut self, key: &str, id: u32) -> Outcome<()> {
+        let trial = self.trial;
         let this = tokio::sync::Mutex::new(self);
-        until(FRAME_LIMIT, "Wait ends after Release", || async {
-            let mut this = this.lock().await;
-            if let Some(frame) = this.link()?.take_early(id) {
-                return match Wanted::OkAny.is(&frame) {
-                    true => Ok(true),
-                    false => fail(format!("Wait brought {}", describe_frame(&frame))),
-                };
-            }
-            let answer = this.call("Release", &KeyRequest { key: key.to_owned() }).await?;
-            match Wanted::OkAny.is(&answer) {
-                true => Ok(false),
-                false => fail(format!("Release brought {}", describe_frame(&answer))),
-            }
-        })
-        .await
+        trial
+            .until("Wait ends after Release", || async {
+                let mut this = this.lock().await;
+                if let Some(frame) = this.link()?.take_early(id) {
+                    return match Wanted::OkAny.is(&frame) {
+                        true => Ok(true),
+                        false => fail(format!("Wait brought {}", describe_frame(&frame))),
+                    };
+                }
+                let answer = this.call("Release", &KeyRequest { key: key.to_owned() }).await?;
+                match Wanted::OkAny.is(&answer) {
+                    true => Ok(false),
+                    false => fail(format!("Release brought {}", describe_frame(&answer))),
+                }
+            })
+            .await
     }
 
     /// Asks for statistics until nothing but this connection and this question is left.
     async fn idle(&mut self) -> Outcome<()> {
+        let trial = self.trial;
         let this = tokio::sync::Mutex::new(self);
-        until(FRAME_LIMIT, "the server is idle", || async {
-            let mut this = this.lock().await;
-            let answer = this.call("Stats", &Empty {}).await?;
-            let stats = answer
-                .try_as_response()
-                .and_then(|stats| StatsResponse::decode(&stats.payload[..]).ok());
-            let Some(stats) = stats else { return fail(describe_frame(&answer)) };
-            Ok(stats.connections <= 1 && stats.calls_in_flight <= 1)
-        })
-        .await
+        trial
+            .until("the server is idle", || async {
+                let mut this = this.lock().await;
+                let answer = this.call("Stats", &Empty {}).await?;
+                let stats = answer
+                    .try_as_response()
+                    .and_then(|stats| StatsResponse::decode(&stats.payload[..]).ok());
+                let Some(stats) = stats else { return fail(describe_frame(&answer)) };
+                Ok(stats.connections <= 1 && stats.calls_in_flight <= 1)
+            })
+            .await
     }
 }
 

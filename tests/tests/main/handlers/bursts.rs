@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     task::Poll,
@@ -26,7 +26,11 @@ use ttrpc::{
     proto::frame::HEADER_LEN,
     server::Routes,
 };
-use ttrpc_tests::{conformance::Empty, harness::Handmade, wire::Frame};
+use ttrpc_tests::{
+    conformance::Empty,
+    harness::{Handmade, PATIENCE},
+    wire::Frame,
+};
 
 const SERVICE: &str = "burst.Test";
 
@@ -46,7 +50,7 @@ async fn replies(socket: &mut UnixStream, count: u32) {
 fn in_a_busy_runtime_calls_begin_within_few_turns() {
     const CALLS: u32 = 200;
     let turns = Arc::<AtomicUsize>::default();
-    let began = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let began = Arc::new(Mutex::new(Vec::new()));
     let all_here = Arc::new(Barrier::new(CALLS as usize));
     let routes = {
         let (turns, began) = (turns.clone(), began.clone());
@@ -81,9 +85,18 @@ fn in_a_busy_runtime_calls_begin_within_few_turns() {
     assert!(turns <= 10, "the last one began {turns} turns after the first");
 }
 
-/// A request that takes long to decode.
+/// A request that takes long to decode. The last one of a burst is decoded only when a handler has begun:
+/// where that needs another thread, there is one, and it has all the time that the machine takes.
 #[derive(Debug, Default)]
 struct Slow;
+
+/// Requests of the burst, and those that have been decoded.
+const SLOW_CALLS: usize = 300;
+static DECODED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a handler has begun.
+static HAS_BEGUN: Mutex<bool> = Mutex::new(false);
+static BEGAN: Condvar = Condvar::new();
 
 impl prost::Message for Slow {
     fn encode_raw(&self, buf: &mut impl BufMut) {
@@ -101,7 +114,11 @@ impl prost::Message for Slow {
         while start.elapsed() < Duration::from_micros(200) {
             std::thread::yield_now();
         }
-        DECODED.fetch_add(1, SeqCst);
+        if DECODED.fetch_add(1, SeqCst) == SLOW_CALLS - 1 {
+            let has_begun = HAS_BEGUN.lock().unwrap();
+            let wait = BEGAN.wait_timeout_while(has_begun, PATIENCE, |has_begun| !*has_begun);
+            assert!(!wait.unwrap().1.timed_out(), "none begins before all are decoded");
+        }
         skip_field(wire_type, tag, buf, context)
     }
 
@@ -112,15 +129,13 @@ impl prost::Message for Slow {
     fn clear(&mut self) {}
 }
 
-static DECODED: AtomicUsize = AtomicUsize::new(0);
-
 /// While a burst is being decoded, other threads run the calls at its head.
 #[test]
 fn calls_begin_while_the_rest_of_their_burst_is_decoded() {
-    const CALLS: u32 = 300;
-    static DECODED_BEFORE: AtomicUsize = AtomicUsize::new(usize::MAX);
+    const CALLS: u32 = SLOW_CALLS as u32;
     let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, _: Slow| {
-        DECODED_BEFORE.fetch_min(DECODED.load(SeqCst), SeqCst);
+        *HAS_BEGUN.lock().unwrap() = true;
+        BEGAN.notify_all();
         Box::pin(async { Ok(Empty {}) })
     });
     Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap().block_on(async {
@@ -129,6 +144,4 @@ fn calls_begin_while_the_rest_of_their_burst_is_decoded() {
         here.write_all(&requests(CALLS, &Slow)).await.unwrap();
         replies(&mut here, CALLS).await;
     });
-    let decoded = DECODED_BEFORE.load(SeqCst);
-    assert!(decoded < CALLS as usize, "none began before all were decoded");
 }

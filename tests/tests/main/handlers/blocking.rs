@@ -2,7 +2,10 @@
 //! the calls that came with theirs as long as the runtime has another thread.
 
 use std::{
-    sync::{Arc, Condvar, Mutex},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -14,18 +17,20 @@ use tokio::{
     time::timeout,
 };
 use ttrpc::{Client, ClientConfig, Server, Status, server::Routes};
-use ttrpc_tests::{conformance::Empty, harness::Handmade};
+use ttrpc_tests::{
+    conformance::Empty,
+    harness::{Handmade, PATIENCE, eventually},
+};
 
 const SERVICE: &str = "blocking.Test";
-
-/// What nothing takes that works, on a machine that does other things, too.
-const GENEROUS: Duration = Duration::from_secs(30);
 
 /// Where handlers wait, with their threads, until it is open.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
     opened: Condvar,
+    /// Handlers that have come here.
+    came: AtomicUsize,
 }
 
 impl Gate {
@@ -35,6 +40,7 @@ impl Gate {
     }
 
     fn wait(&self) {
+        self.came.fetch_add(1, SeqCst);
         let is_open = self.is_open.lock().unwrap();
         drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
     }
@@ -106,7 +112,7 @@ fn call_all(client: &Client, methods: &[&'static str]) -> JoinSet<(usize, Result
 }
 
 async fn next(calls: &mut JoinSet<(usize, Result<Empty, Status>)>) -> usize {
-    let answered = timeout(GENEROUS, calls.join_next()).await.expect("a call is held up");
+    let answered = timeout(PATIENCE, calls.join_next()).await.expect("a call is held up");
     let (number, result) = answered.unwrap().unwrap();
     result.unwrap();
     number
@@ -165,10 +171,12 @@ fn a_handler_that_blocks_the_only_thread_holds_up_every_other_call() {
     let client_side = client_side();
     let (server, client) = start(1, &client_side);
     client_side.block_on(async {
-        let mut calls = call_all(&client, &["Block", "Reply"]);
-        timeout(Duration::from_millis(50), calls.join_next()).await.expect_err("it is held up");
+        let mut blocked = call_all(&client, &["Block"]);
+        eventually("it blocks", || server.gate.came.load(SeqCst) == 1).await;
+        let mut other = call_all(&client, &["Reply"]);
+        timeout(Duration::from_millis(50), other.join_next()).await.expect_err("it is held up");
         server.gate.set(true);
-        next(&mut calls).await;
-        next(&mut calls).await;
+        next(&mut blocked).await;
+        next(&mut other).await;
     });
 }

@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use ttrpc::{Client, ClientConfig, Code, ServerConfig, Status};
+use ttrpc::{ClientConfig, Code, ServerConfig, Status};
 use ttrpc_tests::{
     conformance::*,
     harness::*,
     wire::{Frame, REMOTE_CLOSED},
 };
 
-const SOON: Duration = Duration::from_millis(20);
+use super::nothing_is_left;
 
-async fn nothing_is_left(server: &TestServer, client: &Client) {
-    eventually("the client's table is empty", || client.calls_in_flight() == 0).await;
-    server.is_idle().await;
-}
+const SOON: Duration = Duration::from_millis(20);
 
 fn code<T>(result: Result<T, Status>) -> Code {
     result.map(drop).expect_err("the call fails").code()

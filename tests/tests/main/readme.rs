@@ -123,7 +123,7 @@ async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
     server.serve_until(interrupted, std::time::Duration::from_secs(5)).await
 }
 
-const README: &str = include_str!("../../README.md");
+const README: &str = include_str!("../../../README.md");
 
 /// Blocks of one language in the README.
 fn blocks(language: &str) -> Vec<&'static str> {
@@ -145,7 +145,7 @@ fn every_snippet_of_the_readme_is_compiled() {
     for snippet in snippets {
         assert!(compiled.contains(&lines(snippet)), "not compiled by this test:\n{snippet}");
     }
-    assert_eq!(blocks("proto"), [include_str!("../proto/greeter.proto")]);
+    assert_eq!(blocks("proto"), [include_str!("../../proto/greeter.proto")]);
 }
 
 #[tokio::test]
@@ -166,5 +166,16 @@ async fn call_everything(address: &str) {
     call(address).await.unwrap();
     let greeter = greeter::GreeterClient::new(Client::connect(address).await.unwrap());
     stream(&greeter).await.unwrap();
+}
+
+/// On a clock that stands while there is something to do: how long the machine takes is not the matter.
+#[tokio::test(start_paused = true)]
+async fn the_snippet_with_a_deadline_is_answered_in_time() {
+    let (here, there) = tokio::io::duplex(1000);
+    let server = Server::builder().add_service(GreeterServer::new(MyGreeter)).io(there);
+    let serving = tokio::spawn(server.serve());
+    let client = Client::from_io(here, ttrpc::ClientConfig::default());
+    let greeter = greeter::GreeterClient::new(client);
     assert_eq!(in_time(&greeter).await.unwrap().message, "Good morning, Eve!");
+    serving.abort();
 }

@@ -38,7 +38,7 @@ impl Drop for Folder {
 
 /// Runs a scenario many times and checks that all it took is given back.
 async fn leaves_nothing<F: Future<Output = ()>>(name: &str, scenario: impl Fn(String) -> F) {
-    let folder = Folder(std::env::temp_dir().join(format!("ttrpc-hygiene-{}", std::process::id())));
+    let folder = Folder(std::env::temp_dir().join(format!("ttrpc-leaks-{}", std::process::id())));
     fs::create_dir(&folder.0).expect("no other scenario runs");
     let (tasks, open) = (alive_tasks(), descriptors());
     for _ in 0..TIMES {
@@ -164,9 +164,11 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
         let serving = tokio::spawn(server.serve());
         let client = Client::connect(&address).await.unwrap();
         let conformance = ConformanceClient::new(client.clone());
-        for _ in 0..5 {
-            let sleeping = conformance.sleep(SleepRequest { millis: 20 }).into_future();
-            timeout(Duration::from_millis(2), sleeping).await.expect_err("it takes longer");
+        for number in 0..5 {
+            let key = key(&number.to_string());
+            let waiting = conformance.wait(key.clone()).into_future();
+            timeout(Duration::from_millis(2), waiting).await.expect_err("nobody has released it");
+            conformance.release(key).await.unwrap();
         }
         eventually("the handlers end", || handle.calls_in_flight() == 0).await;
         // The replies have come when this one has.

@@ -6,6 +6,8 @@ use tokio::time::timeout;
 use ttrpc::{Client, ClientConfig, Code, ServerConfig};
 use ttrpc_tests::{conformance::*, harness::*};
 
+use super::nothing_is_left;
+
 const TIMES: usize = 10_000;
 
 /// Calls that are under way at once.
@@ -39,11 +41,6 @@ where
     drop((client, conformance));
     server.ended().await;
     tasks_are_back_at(before).await;
-}
-
-async fn nothing_is_left(server: &TestServer, client: &Client) {
-    eventually("the client's table is empty", || client.calls_in_flight() == 0).await;
-    server.is_idle().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 
 use std::{
     fs,
-    future::IntoFuture,
     io::{BufRead, BufReader},
+    os::unix::net::UnixListener,
     process::{Child, Command, Output, Stdio},
     time::Duration,
 };
@@ -13,10 +13,11 @@ use ttrpc::Client;
 use ttrpc_tests::{
     conformance::*,
     conformance_suite::{Trial, all_cases, client_cases, run_case},
+    harness::{chunk, eventually},
 };
 
 /// How long a case may take. Reached only where something hangs.
-const CASE_LIMIT: Duration = Duration::from_secs(120);
+const CASE_LIMIT: Duration = Duration::from_secs(1200);
 
 /// The server's binary, listening.
 struct Server {
@@ -30,7 +31,7 @@ impl Server {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let address = format!("unix://{}", folder.path().join("conformance.sock").display());
         let mut child = Command::new(env!("CARGO_BIN_EXE_ttrpc-conformance-server"))
-            .args(["--listen", &address])
+            .args(["--listen", &address, "--drain-timeout", "600"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -125,10 +126,12 @@ fn the_client_reports_what_it_saw_and_exits_accordingly() {
 
 #[test]
 fn the_client_exits_with_one_where_a_case_failed_and_says_what_came() {
-    let server = Server::start();
-    // A time in which no case can end makes any of them fail.
-    let arguments = ["--connect", &server.address, "--case", "concurrent_unary"];
-    let output = client(&[&arguments[..], &["--case-timeout", "0.001"]].concat());
+    // A server that accepts nothing, so that no case can end.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("silent.sock");
+    let _silent = UnixListener::bind(&path).unwrap();
+    let arguments = ["--connect", path.to_str().unwrap(), "--case", "concurrent_unary"];
+    let output = client(&[&arguments[..], &["--case-timeout", "0.2"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let table = text(&output.stdout);
     assert!(
@@ -159,14 +162,16 @@ async fn the_server_ends_gracefully_when_it_is_told_to() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut server = Server::start();
         let conformance = ConformanceClient::new(Client::connect(&server.address).await.unwrap());
-        let call = tokio::spawn(conformance.sleep(SleepRequest { millis: 300 }).into_future());
+        let (mut requests, reply) = conformance.collect().await.unwrap();
         while conformance.stats(Empty {}).await.unwrap().calls_in_flight < 2 {}
         let pid = Pid::from_child(&server.child);
         kill_process(pid, signal).expect("the server is there");
-        call.await.unwrap().expect("a call that was accepted is answered");
+        let path = server.address.trim_start_matches("unix://").to_owned();
+        eventually("the shutdown begins", || !fs::exists(&path).unwrap()).await;
+        requests.send(chunk(0)).await.unwrap();
+        requests.finish();
+        assert_eq!(reply.await.expect("a call that was accepted is answered").chunks, 1);
         let status = server.child.wait().expect("the server can be waited for");
         assert_eq!(status.code(), Some(0), "after {signal:?}");
-        let path = server.address.trim_start_matches("unix://");
-        assert!(!fs::exists(path).unwrap(), "the socket is removed");
     }
 }

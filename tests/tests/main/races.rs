@@ -100,12 +100,12 @@ async fn some_call(conformance: &ConformanceClient, random: u64) -> Result<(), S
 async fn calls_of_many_threads_that_end_in_all_ways_do_not_disturb_each_other() {
     // Small queues, so that callers wait, and are given up while they do.
     let client_config =
-        ClientConfig { send_queue_frames: 8, send_queue_bytes: 60_000, ..Default::default() };
+        ClientConfig { send_queue_frames: 8, send_queue_bytes: 60_000, ..patient_client() };
     let server_config = ServerConfig {
         send_queue_frames: 8,
         send_queue_bytes: 60_000,
         max_calls_per_connection: 16,
-        ..ServerConfig::default()
+        ..patient_server()
     };
     let (here, there) = UnixStream::pair().unwrap();
     let server = TestServer::start(server_config, [there]);

@@ -1,0 +1,7 @@
+//! Handlers and consumers that stand still, and peers that do not read: who waits for whom, and for how
+//! long.
+
+mod backpressure;
+mod client;
+mod pauses;
+mod server;

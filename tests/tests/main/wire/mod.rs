@@ -1,0 +1,6 @@
+//! Each side seen from the other side of the wire, frame by frame.
+
+mod client;
+mod client_streams;
+mod server;
+mod server_streams;
