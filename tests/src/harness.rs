@@ -11,7 +11,7 @@ use tokio::{
 };
 use ttrpc::{
     Client, ClientConfig, Error, Server, ServerConfig, prost,
-    server::{Routes, ServerHandle, Service},
+    server::{Routes, ServerBuilder, ServerHandle, Service},
 };
 
 use crate::{
@@ -66,13 +66,21 @@ impl TestServer {
     where
         Io: AsyncRead + AsyncWrite + Send + 'static,
     {
+        TestServer::start_with(config, |builder| {
+            connections.into_iter().fold(builder, ServerBuilder::io)
+        })
+    }
+
+    /// A server whose connections `connect` hands over.
+    pub fn start_with(
+        config: ServerConfig,
+        connect: impl FnOnce(ServerBuilder) -> ServerBuilder,
+    ) -> Self {
         let service = Arc::new(ConformanceService::default());
-        let mut builder = Server::builder()
+        let builder = Server::builder()
             .config(config)
             .add_service(ConformanceServer::from_arc(service.clone()));
-        for connection in connections {
-            builder = builder.io(connection);
-        }
+        let builder = connect(builder);
         let server = builder.build().expect("there is something to serve");
         let handle = server.handle();
         service.observe(handle.clone());

@@ -25,6 +25,9 @@ use crate::{
     },
 };
 
+/// The first byte of an encoded `status`, field 1 of a Response.
+const STATUS_KEY: u8 = 1 << 3 | 2;
+
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &Connection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
@@ -135,8 +138,12 @@ async fn receive<R: ReadHalf>(
     None
 }
 
-/// The data of a Response, to be decoded by the caller.
+/// The data of a Response, to be decoded by the caller. One that begins with a status may be kept for
+/// long, by a stream that nobody reads, and so is copied: that keeps nothing else allocated.
 fn take_response(decoder: &mut Decoder) -> Bytes {
+    if decoder.data().first() == Some(&STATUS_KEY) {
+        return Bytes::copy_from_slice(decoder.data());
+    }
     decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))
 }
 

@@ -149,6 +149,11 @@ impl<'a> RequestDecoder<'a> {
         RequestDecoder { rest: data, request, max_pairs }
     }
 
+    /// The Request as far as it has been decoded.
+    pub fn request(&self) -> &Request<'a> {
+        &self.request
+    }
+
     /// Decodes up to so many fields more; returns the Request once it is whole. Unknown fields are
     /// skipped.
     ///

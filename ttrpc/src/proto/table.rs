@@ -96,6 +96,7 @@ impl<T: Clone> ClientTable<T> {
         };
         let (stream, handle) = entry.get_mut();
         match header.frame_type {
+            FrameType::Data if stream.is_repeated_close(header.flags) => ClientEvent::Ignore,
             FrameType::Data => match stream.receive_data(header.flags) {
                 Ok(event) if stream.is_closed() => ClientEvent::Data(entry.remove().1, event),
                 Ok(event) => ClientEvent::Data(handle.clone(), event),

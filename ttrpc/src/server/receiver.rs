@@ -198,9 +198,7 @@ impl<'a> Opening<'a> {
         if !self.connection.server.lifecycle.is_running() {
             return Err(Status::unavailable("the server is shutting down"));
         }
-        let Some(request) = self.decoder().advance(FIELDS_PER_TURN).map_err(malformed)? else {
-            return Ok(false);
-        };
+        let Some(request) = self.advance(&mut self.decoder())? else { return Ok(false) };
         let routed = self.route(request)?;
         let Some(permit) = self.connection.try_admit_call(self.load(&request)) else {
             return Ok(false);
@@ -212,7 +210,7 @@ impl<'a> Opening<'a> {
     async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let mut decoder = self.decoder();
         let request = loop {
-            match decoder.advance(FIELDS_PER_TURN).map_err(malformed)? {
+            match self.advance(&mut decoder)? {
                 Some(request) => break request,
                 None => yield_now().await,
             }
@@ -233,6 +231,17 @@ impl<'a> Opening<'a> {
     fn decoder(&self) -> RequestDecoder<'a> {
         let max_pairs = self.connection.server.config.max_metadata_pairs;
         RequestDecoder::new(self.data.bytes(), max_pairs)
+    }
+
+    /// Decodes for a turn. If the Request is refused for its metadata although nobody serves its
+    /// method, that is said instead.
+    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Status> {
+        decoder.advance(FIELDS_PER_TURN).map_err(|error| {
+            let Request { service, method, .. } = *decoder.request();
+            let is_named = !service.is_empty() && !method.is_empty();
+            let unknown = self.connection.server.services.find(service, method).err();
+            unknown.filter(|_| is_named).unwrap_or_else(|| malformed(error))
+        })
     }
 
     /// What the call counts for until its handler has ended.

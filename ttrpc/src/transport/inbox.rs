@@ -14,14 +14,18 @@
 use std::{
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::{Buf, Bytes};
-use tokio::{sync::Notify, task::coop::poll_proceed, time::timeout};
+use tokio::{
+    sync::Notify,
+    task::{coop::poll_proceed, yield_now},
+    time::timeout,
+};
 
 use super::{
     lock,
@@ -49,6 +53,8 @@ pub(crate) struct Inbox<P> {
     fill: AtomicU64,
     /// When the consumer last took a message, or the first of these came; see [`Patience`].
     moved_at: AtomicU64,
+    /// The consumer has taken a message.
+    is_read: AtomicBool,
     /// The receiver is woken when no more than this is left: a packed [`Fill`], 0 if it does not
     /// wait.
     wake_at: AtomicU64,
@@ -91,10 +97,12 @@ impl Consumer {
         }
     }
 
-    fn wait(&mut self, cx: &Context<'_>) {
+    /// Notes the waker of a consumer that waits. Returns what it had before, which is to be dropped
+    /// without the lock: dropping a waker runs code of the program's.
+    fn wait(&mut self, cx: &Context<'_>) -> Consumer {
         match self {
-            Consumer::Waiting(waker) => waker.clone_from(cx.waker()),
-            Consumer::Busy | Consumer::Gone => *self = Consumer::Waiting(cx.waker().clone()),
+            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => Consumer::Busy,
+            _ => std::mem::replace(self, Consumer::Waiting(cx.waker().clone())),
         }
     }
 }
@@ -103,16 +111,6 @@ impl<P: Phase> State<P> {
     /// Whether further messages are dropped.
     fn is_closed(&self) -> bool {
         matches!(self.consumer, Consumer::Gone) || !self.phase.is_open()
-    }
-
-    fn poll<R>(&mut self, cx: &mut Context<'_>, read: impl FnOnce(&mut P) -> Option<R>) -> Poll<R> {
-        match read(&mut self.phase) {
-            Some(end) => Poll::Ready(end),
-            None => {
-                self.consumer.wait(cx);
-                Poll::Pending
-            }
-        }
     }
 }
 
@@ -152,13 +150,18 @@ impl<P: Phase + Send> Inbox<P> {
             self.has_room(bytes, limits)
         };
         let moves = || self.fill.load(SeqCst);
-        let wait = patience.begin(stall_timeout);
-        let has_room = !wait.time.is_zero()
-            && tokio::select! {
+        let wait = patience.begin(stall_timeout, self.is_read.load(SeqCst));
+        let has_room = if wait.time.is_zero() {
+            // A consumer that was just woken gets its turn.
+            yield_now().await;
+            has_room()
+        } else {
+            tokio::select! {
                 biased;
                 () = self.room(wait.time / 4, &has_room) => true,
-                _ = stands_still(wait.time, &moves, is_paused) => self.has_room(bytes, limits),
-            };
+                _ = stands_still(wait.time, &moves, is_paused) => has_room(),
+            }
+        };
         self.wake_at.store(0, SeqCst);
         if !has_room {
             patience.note_in_vain(wait, stall_timeout);
@@ -322,7 +325,9 @@ impl<P: Phase + Send> Inbox<P> {
             return Poll::Ready(Ok(Some(message)));
         }
         let mut state = lock(&self.state);
-        let Some(message) = state.messages.pop(batch) else { return state.poll(cx, P::end) };
+        let Some(message) = state.messages.pop(batch) else {
+            return Self::poll_state(state, cx, P::end);
+        };
         drop(state);
         self.count_out(&message, patience);
         Poll::Ready(Ok(Some(message)))
@@ -334,7 +339,21 @@ impl<P: Phase + Send> Inbox<P> {
         cx: &mut Context<'_>,
         read: impl FnOnce(&mut P) -> Option<R>,
     ) -> Poll<R> {
-        lock(&self.state).poll(cx, read)
+        Self::poll_state(lock(&self.state), cx, read)
+    }
+
+    fn poll_state<R>(
+        mut state: MutexGuard<'_, State<P>>,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(&mut P) -> Option<R>,
+    ) -> Poll<R> {
+        if let Some(end) = read(&mut state.phase) {
+            return Poll::Ready(end);
+        }
+        let before = state.consumer.wait(cx);
+        drop(state);
+        drop(before);
+        Poll::Pending
     }
 
     /// The consumer has taken a message.
@@ -342,6 +361,9 @@ impl<P: Phase + Send> Inbox<P> {
         let taken = Fill::one(message.len()).pack();
         let left = self.fill.fetch_sub(taken, SeqCst) - taken;
         self.moved_at.store(patience.date(), SeqCst);
+        if !self.is_read.load(SeqCst) {
+            self.is_read.store(true, SeqCst);
+        }
         let wake_at = self.wake_at.load(SeqCst);
         if wake_at > 0 && Fill::unpack(left).is_within(Fill::unpack(wake_at)) {
             // Once: the receiver asks again if it has to.

@@ -377,8 +377,10 @@ impl<'a> Future for Waiting<'a> {
             self.ticket = Some(ticket);
             // There may have been a release since it was found full.
             if line.waiters.len() == 1 && limiter.add(load, true) {
-                line.waiters.clear();
+                let waiter = line.waiters.pop_front();
                 limiter.used.fetch_and(!WAITING, AcqRel);
+                drop(line);
+                drop(waiter);
                 self.ticket = None;
                 return Poll::Ready(Ok(Permit { limiter, load }));
             }
@@ -386,12 +388,20 @@ impl<'a> Future for Waiting<'a> {
         };
         match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
             Ok(index) if limiter.is_closed() => {
-                line.waiters.remove(index);
+                let waiter = line.waiters.remove(index);
+                drop(line);
+                drop(waiter);
                 self.ticket = None;
                 Poll::Ready(Err(Closed))
             }
             Ok(index) => {
-                line.waiters[index].waker.clone_from(cx.waker());
+                let waker = &mut line.waiters[index].waker;
+                if !waker.will_wake(cx.waker()) {
+                    let before = mem::replace(waker, cx.waker().clone());
+                    drop(line);
+                    // Dropping a waker runs code of the program's: not under the lock.
+                    drop(before);
+                }
                 Poll::Pending
             }
             Err(_) => {
@@ -409,9 +419,10 @@ impl Drop for Waiting<'_> {
         let mut line = lock(&limiter.line);
         match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
             Ok(index) => {
-                line.waiters.remove(index);
+                let waiter = line.waiters.remove(index);
                 // The next one may need less.
                 limiter.grant(line);
+                drop(waiter);
             }
             Err(_) => {
                 drop(line);

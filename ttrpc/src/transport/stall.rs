@@ -50,11 +50,11 @@ pub(crate) async fn stands_still(
 /// How long a connection's receiver waits for the consumers of full streams that do not move.
 ///
 /// Consumers that stand still together are waited for once: a stream whose consumer has not moved
-/// since a wait that was in vain began is not waited for again. A stream that has moved meanwhile,
-/// or whose messages came later, is waited for anew, but for half as long after each wait in vain,
-/// so that all unread streams of a connection together hold it up for less than twice the
-/// `stall_timeout`. For each `stall_timeout` that passes without such a wait the patience doubles
-/// again, up to the whole.
+/// since a wait that was in vain began is not waited for again. A consumer that has moved meanwhile
+/// is given its own time. One that has never taken anything, and whose messages came later, is waited
+/// for half as long after each wait in vain, so that all unread streams of a connection together hold
+/// it up for less than twice the `stall_timeout`. For each `stall_timeout` that passes without such a
+/// wait the patience doubles again, up to the whole.
 ///
 /// Moves are dated by the number of waits that had begun, which is cheaper than a clock.
 #[derive(Debug, Default)]
@@ -99,9 +99,12 @@ impl Patience {
         moved_at < self.in_vain.load(SeqCst)
     }
 
-    /// Begins to wait for a consumer.
-    pub(crate) fn begin(&self, stall_timeout: Duration) -> ConsumerWait {
+    /// Begins to wait for a consumer; `is_read` says that it has taken something before.
+    pub(crate) fn begin(&self, stall_timeout: Duration, is_read: bool) -> ConsumerWait {
         let number = self.waits.fetch_add(1, SeqCst) + 1;
+        if is_read {
+            return ConsumerWait { number, time: stall_timeout };
+        }
         let exhaustion = *lock(&self.exhaustion);
         let halvings = exhaustion.map_or(0, |exhaustion| exhaustion.now(stall_timeout));
         let time = match halvings {
@@ -132,16 +135,17 @@ mod tests {
         let patience = Patience::default();
         let mut held_up = Duration::ZERO;
         for _ in 0..100 {
-            let wait = patience.begin(SECOND);
+            let wait = patience.begin(SECOND, false);
             sleep(wait.time).await;
             held_up += wait.time;
             patience.note_in_vain(wait, SECOND);
         }
         assert!(held_up < 2 * SECOND, "{held_up:?}");
         sleep(SECOND * 8).await;
-        assert_eq!(patience.begin(SECOND).time, SECOND / 4);
+        assert_eq!(patience.begin(SECOND, false).time, SECOND / 4);
+        assert_eq!(patience.begin(SECOND, true).time, SECOND, "it is read");
         sleep(SECOND * 2).await;
-        assert_eq!(patience.begin(SECOND).time, SECOND);
+        assert_eq!(patience.begin(SECOND, false).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]

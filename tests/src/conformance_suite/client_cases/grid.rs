@@ -30,7 +30,7 @@ const ROWS: &[(&str, &str, [&str; 8])] = &[
     ("replies",         "data chunk:5", ["M", "L", "M", "L", ".", "Z", ".", "Z"]),
     ("exchange",        "data chunk:5", ["M", "S", "M", "S", ".", "T", ".", "T"]),
     ("exchange_closed", "data chunk:5", ["M", "L", "M", "L", ".", "Z", ".", "Z"]),
-    ("remote_closed",   "data chunk:5", ["W", "W", "W", "W", "W", "W", "W", "W"]),
+    ("remote_closed",   "data chunk:5", ["W", "W", "W", "W", "W", ".", "W", "."]),
     ("finished",        "data chunk:5", [".", ".", ".", ".", ".", ".", ".", "."]),
     ("dropped",         "data chunk:5", [".", ".", ".", ".", ".", ".", ".", "."]),
     ("unknown",         "data chunk:5", [".", ".", ".", ".", ".", ".", ".", "."]),

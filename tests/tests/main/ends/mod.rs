@@ -1,8 +1,11 @@
 //! Calls end once, and nothing is left of them in any table, on whatever path they end. That a process keeps
 //! no task and no descriptor either is shown by the test binary `leaks`.
 
+mod early_ends;
+mod late_sends;
 mod many;
 mod paths;
+mod signals;
 
 use ttrpc::Client;
 use ttrpc_tests::harness::{TestServer, eventually};

@@ -2,6 +2,9 @@
 
 mod blocking;
 mod bursts;
+mod endless_sends;
 mod fairness;
 mod handed_on;
+mod late_starts;
+mod overload;
 mod panics;

@@ -5,3 +5,5 @@ mod backpressure;
 mod client;
 mod pauses;
 mod server;
+mod shares;
+mod unread_streams;

@@ -2,5 +2,6 @@
 
 mod client;
 mod client_streams;
+mod double_closes;
 mod server;
 mod server_streams;

@@ -1,8 +1,12 @@
-//! What calls allocate, client and server together: counts that no machine and no load can change.
+//! What calls allocate, and what peers can have kept: counts that no machine and no load can change.
 //!
 //! Both sides run on one thread, with a pipe in memory between them and with a clock that stands. So
 //! each run polls the same tasks in the same order. How much calls allocate on several threads and on
 //! the clock of the machine is statistical: `bench/` measures it.
+
+mod metadata;
+mod status;
+mod unread_replies;
 
 use allocation_counter::measure;
 use tokio::runtime::{Builder, Runtime};

@@ -136,7 +136,7 @@ async fn a_client_whose_receiver_is_held_up_notices_within_100_ms_that_the_serve
 async fn a_server_whose_receiver_is_held_up_notices_within_100_ms_that_the_client_has_gone() {
     let config = ServerConfig { stall_timeout: 10 * STALL, ..server_config() };
     let (here, there) = UnixStream::pair().unwrap();
-    let server = TestServer::start(config, [there]);
+    let server = TestServer::start_with(config, |builder| builder.unix_stream(there));
     let mut peer = Peer::new(here);
     peer.send(open_stream(1, "Hold")).await;
     peer.send(call(3, "Wait", &key("a"))).await;
