@@ -168,3 +168,13 @@ fn a_reply_in_time_may_be_taken_late() {
 fn the_end_of_an_exchange_in_time_may_be_seen_late() {
     in_virtual_time(plans(true).prop_map(Plan::without_late_sends), exchange);
 }
+
+#[test]
+fn a_reply_in_time_outlives_sends_after_the_deadline() {
+    in_virtual_time(plans(false), collect);
+}
+
+#[test]
+fn the_end_of_an_exchange_in_time_outlives_sends_after_the_deadline() {
+    in_virtual_time(plans(true), exchange);
+}

@@ -3,6 +3,7 @@
 
 mod late;
 mod strategy;
+mod tokens;
 
 use std::env;
 

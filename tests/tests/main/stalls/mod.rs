@@ -5,3 +5,4 @@ mod backpressure;
 mod client;
 mod pauses;
 mod server;
+mod shared;
