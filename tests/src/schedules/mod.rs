@@ -1,5 +1,5 @@
-//! Random schedules: a connection, its limits and the calls on it, drawn at random and run on an
-//! in-memory pipe under tokio's paused clock.
+//! Random schedules: connections to one server, their limits and the calls on them, drawn at random and run on
+//! in-memory pipes under tokio's paused clock.
 //!
 //! Under that clock a run in which every task is idle jumps straight to the watchdog, so that a
 //! deadlock is reported in microseconds and never mistaken for slowness.

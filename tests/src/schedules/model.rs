@@ -60,9 +60,23 @@ fn may_be_refused(schedule: &Schedule, index: usize) -> bool {
     let others_keeping = keeping - usize::from(kind.may_keep_its_place());
     let all_bytes: usize = calls.iter().map(|call| request_bytes(&call.kind)).sum();
     let at_the_client = keeping > 0 && calls.len() > limits.client_calls;
-    let at_the_server = others_keeping >= limits.handlers;
-    let for_its_bytes = keeping > 0 && all_bytes > limits.request_bytes;
-    at_the_client || at_the_server || for_its_bytes || kind.may_fill_an_inbox()
+    let at_the_server = others_keeping >= limits.handlers.min(limits.all_handlers);
+    let request_bytes_max = limits.request_bytes.min(limits.all_request_bytes);
+    let for_its_bytes = keeping > 0 && all_bytes > request_bytes_max;
+    at_the_client
+        || at_the_server
+        || for_its_bytes
+        || kind.may_fill_an_inbox()
+        || is_short_of_inboxes(schedule, kind)
+}
+
+/// Whether messages that lie at the server may take the room that the call's messages need.
+fn is_short_of_inboxes(schedule: &Schedule, kind: &CallKind) -> bool {
+    let kinds = || schedule.calls.iter().map(|call| &call.kind);
+    let bytes: usize = kinds().filter(|kind| kind.requests().is_some()).map(request_bytes).sum();
+    kind.requests().is_some()
+        && kinds().any(CallKind::may_let_requests_lie)
+        && bytes > schedule.limits.all_inbox_bytes
 }
 
 /// The most bytes that a call's requests may take at the server: those of its messages, and what

@@ -20,7 +20,7 @@ use super::{
     server::{FrameServer, ServerFault},
 };
 use crate::{
-    conformance::{ConformanceServer, Empty, KeyRequest},
+    conformance::{ConformanceClient, ConformanceServer, EchoRequest, Empty, KeyRequest},
     service::ConformanceService,
 };
 
@@ -76,45 +76,49 @@ pub fn run(schedule: &Schedule, design: Design) -> Result<(), Violation> {
     })
 }
 
-/// Both sides of a connection, and of a second one between them.
+/// Both sides of the connections, and of one more between them.
 struct Stage {
-    caller: Arc<Caller>,
-    /// The other connection: a key that is waited for can be released whatever the first one does.
+    callers: Vec<Arc<Caller>>,
+    /// The connection beside: a key that is waited for can be released whatever the others do.
     side: Client,
-    /// The library's server.
-    server: Option<ServerHandle>,
+    /// The library's server, and what it serves.
+    server: Option<(ServerHandle, Arc<ConformanceService>)>,
     serving: JoinSet<()>,
 }
 
 impl Stage {
     fn set(schedule: &Schedule, design: Design) -> Self {
         let limits = schedule.limits;
-        let (near, far) = duplex(schedule.pipe_bytes);
+        let pipes = (0..schedule.connections.max(1)).map(|_| duplex(schedule.pipe_bytes));
+        let (near, far): (Vec<_>, Vec<_>) = pipes.unzip();
         let (side_near, side_far) = duplex(SIDE_PIPE_BYTES);
         let mut serving = JoinSet::new();
-        let mut handle = None;
+        let mut library = None;
         if let Design::Server(fault) = design {
             let server = FrameServer::new(fault, limits);
-            serving.spawn(server.clone().serve(far));
-            serving.spawn(server.serve(side_far));
+            for io in far.into_iter().chain([side_far]) {
+                serving.spawn(server.clone().serve(io));
+            }
         } else {
-            let server = library_server(limits, far, side_far);
-            handle = Some(server.handle());
+            let service = Arc::new(ConformanceService::default());
+            let server = library_server(limits, service.clone(), far.into_iter().chain([side_far]));
+            library = Some((server.handle(), service));
             serving.spawn(async { server.serve().await.expect("there is no listener to fail") });
         }
-        let caller = match design {
+        let caller = |io| match design {
             Design::Client(fault) => {
                 let limits = FrameLimits {
                     queue_frames: limits.queue_frames,
                     inbox_frames: limits.inbox_messages,
                     stall_timeout: limits.stall_timeout,
                 };
-                Caller::Frames(FrameClient::new(near, fault, limits))
+                Caller::Frames(FrameClient::new(io, fault, limits))
             }
-            _ => Caller::Library(Client::from_io(near, client_config(limits))),
+            _ => Caller::Library(Client::from_io(io, client_config(limits))),
         };
+        let callers = near.into_iter().map(|io| Arc::new(caller(io))).collect();
         let side = Client::from_io(side_near, ClientConfig::default());
-        Stage { caller: Arc::new(caller), side, server: handle, serving }
+        Stage { callers, side, server: library, serving }
     }
 
     /// Makes all calls and checks how they end.
@@ -122,7 +126,8 @@ impl Stage {
         let others_ended = CancellationToken::new();
         let mut calls = JoinSet::new();
         for (index, call) in schedule.calls.iter().enumerate() {
-            let (caller, others_ended) = (self.caller.clone(), others_ended.clone());
+            let caller = self.callers[call.connection % self.callers.len()].clone();
+            let others_ended = others_ended.clone();
             let call = call.clone();
             calls.spawn(async move { (index, run_call(caller, call, others_ended).await) });
         }
@@ -144,14 +149,18 @@ impl Stage {
         }
     }
 
-    /// Releases every key over the other connection. On the first one a release may have been
-    /// refused, or there was none.
+    /// Releases every key: on the connections a release may have been refused, or there was none. The
+    /// library's server is told directly, since its limits are those of all connections together.
     async fn release_all(&self, schedule: &Schedule) -> Result<(), Violation> {
         let mut keys = vec![HOLD_KEY.to_owned()];
         for call in &schedule.calls {
             if let CallKind::Wait(key) = call.kind {
                 keys.push(key.to_string());
             }
+        }
+        if let Some((_, service)) = &self.server {
+            keys.iter().for_each(|key| service.release(key));
+            return Ok(());
         }
         let side = Caller::Library(self.side.clone());
         for key in keys {
@@ -169,11 +178,15 @@ impl Stage {
 
     /// Nothing may be left of the calls, and then nothing of the connections.
     async fn end_cleanly(self) -> Result<(), Violation> {
-        let Stage { caller, side, server, mut serving } = self;
-        let (Caller::Library(client), Some(server)) = (&*caller, server) else {
+        let Stage { callers, side, server, mut serving } = self;
+        let Some((server, _)) = server else {
             unreachable!("only the library is asked to end cleanly");
         };
-        let left = || [client.calls_in_flight(), server.calls_in_flight()];
+        let in_flight = |caller: &Arc<Caller>| match &**caller {
+            Caller::Library(client) => client.calls_in_flight(),
+            Caller::Frames(_) => unreachable!("only the library is asked to end cleanly"),
+        };
+        let left = || [callers.iter().map(in_flight).sum(), server.calls_in_flight()];
         let settled = async {
             while left() != [0; 2] {
                 sleep(Duration::from_millis(1)).await;
@@ -185,7 +198,13 @@ impl Stage {
                 left()
             )));
         }
-        drop((caller, side));
+        // The one beside has served nothing, and is served as the others are.
+        let request = EchoRequest { payload: vec![1], response_size: 0 };
+        let alive = timeout(WATCHDOG, ConformanceClient::new(side.clone()).echo(request));
+        if !matches!(alive.await, Ok(Ok(reply)) if reply.payload == [1]) {
+            return Err(Violation::Wrong("the server does not serve on".to_owned()));
+        }
+        drop((callers, side));
         let ended = async { while serving.join_next().await.is_some() {} };
         if timeout(WATCHDOG, ended).await.is_err() {
             return Err(Violation::Wrong("the server outlives its connections".to_owned()));
@@ -216,10 +235,17 @@ async fn run_call(
     (ending, start.elapsed())
 }
 
-fn library_server(limits: Limits, io: DuplexStream, side_io: DuplexStream) -> Server {
+fn library_server(
+    limits: Limits,
+    service: Arc<ConformanceService>,
+    connections: impl IntoIterator<Item = DuplexStream>,
+) -> Server {
     let config = ServerConfig {
         max_calls_per_connection: limits.handlers,
         request_bytes_per_connection: limits.request_bytes,
+        max_calls: limits.all_handlers,
+        request_bytes: limits.all_request_bytes,
+        inbox_bytes: limits.all_inbox_bytes,
         send_queue_frames: limits.queue_frames,
         send_queue_bytes: limits.queue_bytes,
         stream_inbox_messages: limits.inbox_messages,
@@ -227,13 +253,10 @@ fn library_server(limits: Limits, io: DuplexStream, side_io: DuplexStream) -> Se
         stall_timeout: limits.stall_timeout,
         ..ServerConfig::default()
     };
-    Server::builder()
-        .add_service(ConformanceServer::new(ConformanceService::default()))
-        .config(config)
-        .io(io)
-        .io(side_io)
-        .build()
-        .expect("one service and two connections can be served")
+    let builder =
+        Server::builder().add_service(ConformanceServer::from_arc(service)).config(config);
+    let builder = connections.into_iter().fold(builder, |builder, io| builder.io(io));
+    builder.build().expect("one service and some connections can be served")
 }
 
 fn client_config(limits: Limits) -> ClientConfig {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// A connection, its limits, and the calls that are made on it.
+/// Connections to one server, their limits, and the calls that are made on them.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// Bytes that either direction of the connection holds.
+    /// Bytes that either direction of a connection holds.
     pub pipe_bytes: usize,
+    /// How many connections there are.
+    pub connections: usize,
     /// The limits of both sides.
     pub limits: Limits,
     /// The calls.
@@ -18,10 +20,16 @@ pub struct Schedule {
 pub struct Limits {
     /// Calls in flight at the client.
     pub client_calls: usize,
-    /// Calls in flight at the server.
+    /// Calls in flight at the server, of each connection.
     pub handlers: usize,
-    /// Bytes of requests in flight at the server.
+    /// Bytes of requests in flight at the server, of each connection.
     pub request_bytes: usize,
+    /// Calls in flight at the server, of all connections.
+    pub all_handlers: usize,
+    /// Bytes of requests in flight at the server, of all connections.
+    pub all_request_bytes: usize,
+    /// Bytes that all streams keep for their handlers at the server.
+    pub all_inbox_bytes: usize,
     /// Frames in either side's outgoing queue.
     pub queue_frames: usize,
     /// Bytes in either side's outgoing queue.
@@ -34,9 +42,23 @@ pub struct Limits {
     pub stall_timeout: Duration,
 }
 
+impl Limits {
+    /// Limits of all connections that one connection never reaches.
+    pub fn of_one_connection(self) -> Self {
+        Limits {
+            all_handlers: usize::from(u16::MAX),
+            all_request_bytes: 1 << 30,
+            all_inbox_bytes: 1 << 30,
+            ..self
+        }
+    }
+}
+
 /// A call and what becomes of it.
 #[derive(Clone, Debug)]
 pub struct PlannedCall {
+    /// The connection on which the call is made: this number, as far as there are so many.
+    pub connection: usize,
     /// When the call is made.
     pub at: Duration,
     /// What is called.
@@ -118,6 +140,26 @@ impl CallKind {
             | CallKind::Collect(_)
             | CallKind::Exchange(..)
             | CallKind::Hold(_) => true,
+        }
+    }
+
+    /// Whether the call's handler may let messages lie at the server: it waits for something else, or for
+    /// room for its replies.
+    pub fn may_let_requests_lie(&self) -> bool {
+        match self {
+            CallKind::Exchange(_, consumer) => *consumer != Consumer::Eager,
+            CallKind::Hold(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The messages that the call sends to its handler.
+    pub fn requests(&self) -> Option<&Messages> {
+        match self {
+            CallKind::Collect(messages)
+            | CallKind::Exchange(messages, _)
+            | CallKind::Hold(messages) => Some(messages),
+            _ => None,
         }
     }
 

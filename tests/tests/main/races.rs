@@ -2,6 +2,7 @@
 //! and with the end of the connection.
 
 use std::{
+    collections::BTreeSet,
     io::Write,
     net::Shutdown,
     sync::{
@@ -13,7 +14,8 @@ use std::{
 
 use tokio::{net::UnixStream, time::timeout};
 use ttrpc::{
-    Client, ClientConfig, Code, ConnectionError, Server, ServerConfig, Status, server::Routes,
+    Client, ClientConfig, Code, ConnectionError, Server, ServerConfig, Status,
+    server::{Routes, StreamReceiver, StreamSender},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -205,4 +207,48 @@ async fn calls_that_race_with_the_end_of_their_connection_all_end() {
         timeout(PATIENCE, client.closed()).await.expect("the connection ends");
         assert_eq!(client.calls_in_flight(), 0);
     }
+}
+
+/// The server ends each stream with NOT_FOUND while its client sends. No send may say that the connection is gone,
+/// since a caller that believes it ends a connection which is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_stream_that_the_server_fails_says_how_it_failed_and_never_that_the_connection_is_gone() {
+    const CALLERS: u64 = 4;
+    const STREAMS: usize = 2000;
+    let routes = Routes::new("test.Fails").bidi_streaming(
+        "Fail",
+        &Arc::new(()),
+        |(), _, _: StreamReceiver<Chunk>, _: StreamSender<Chunk>| {
+            Box::pin(async { Err(Status::not_found("as asked")) })
+        },
+    );
+    let (here, there) = UnixStream::pair().unwrap();
+    let server = Server::builder().config(patient_server()).add_service(Handmade(routes));
+    let serving = tokio::spawn(server.unix_stream(there).serve());
+    let client = Client::from_unix_stream(here, patient_client());
+    let caller = |number: u64| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let mut codes = BTreeSet::new();
+            for stream in 0..STREAMS {
+                let call = client.bidi_streaming::<Chunk, Chunk>("test.Fails", "Fail");
+                let (mut requests, mut replies) = call.await.expect("the connection is well");
+                // Until a send fails, as one must when the server has ended the stream.
+                let failed = loop {
+                    let payload = vec![0; (number as usize + stream) % 50];
+                    if let Err(status) = requests.send(Chunk { sequence: 0, payload }).await {
+                        break status;
+                    }
+                };
+                codes.insert(failed.code().name());
+                codes.insert(replies.recv().await.expect_err("it has failed").code().name());
+            }
+            codes
+        })
+    };
+    for caller in (0..CALLERS).map(caller).collect::<Vec<_>>() {
+        assert_eq!(caller.await.unwrap(), BTreeSet::from([Code::NotFound.name()]));
+    }
+    client.close();
+    serving.await.unwrap().unwrap();
 }

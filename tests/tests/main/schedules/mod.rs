@@ -1,11 +1,17 @@
 //! Random schedules: every call ends, in the way that the model says; nothing is left behind; order
 //! within a stream is kept. The same schedules catch designs that can deadlock.
 
+mod late;
 mod strategy;
+mod tokens;
 
 use std::env;
 
-use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
+use proptest::{
+    strategy::Strategy,
+    test_runner::{Config, TestCaseError, TestRng, TestRunner},
+};
+use tokio::runtime::Builder;
 use ttrpc_tests::schedules::{Design, ServerFault, Violation, client::ClientFault, run};
 
 /// Schedules that a normal run tries; `TTRPC_SCHEDULE_CASES` says otherwise.
@@ -42,10 +48,7 @@ fn search(
 
 fn must_hold(design: Design, is_violation: impl Fn(&Violation) -> bool) {
     let config = Config { max_shrink_iters: MAX_SHRINKS, ..Config::default() };
-    // Other schedules in each run: a library that is right fails in none.
-    let seed = fastrand::u64(..);
-    let bytes: Vec<u8> = seed.to_le_bytes().into_iter().cycle().take(32).collect();
-    let rng = TestRng::from_seed(config.rng_algorithm, &bytes);
+    let (seed, rng) = fresh_seed(&config);
     if let Some(error) = search(design, rng, config, is_violation) {
         panic!("{design:?}, with the seed {seed}: {error}");
     }
@@ -61,6 +64,29 @@ fn must_deadlock(design: Design) {
 
 fn is_deadlock(violation: &Violation) -> bool {
     matches!(violation, Violation::Deadlock(_))
+}
+
+/// Seeds a run anew: a library that is right fails with none. A failure prints the seed.
+fn fresh_seed(config: &Config) -> (u64, TestRng) {
+    let seed = fastrand::u64(..);
+    let bytes: Vec<u8> = seed.to_le_bytes().into_iter().cycle().take(32).collect();
+    (seed, TestRng::from_seed(config.rng_algorithm, &bytes))
+}
+
+/// Tries a property with many plans, each on a runtime of its own whose clock is paused.
+fn in_virtual_time<S: Strategy, F>(plans: S, property: impl Fn(S::Value) -> F)
+where
+    F: Future<Output = Result<(), TestCaseError>>,
+{
+    let config = Config { cases: cases() / 4, failure_persistence: None, ..Config::default() };
+    let (seed, rng) = fresh_seed(&config);
+    let found = TestRunner::new_with_rng(config, rng).run(&plans, |plan| {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime with nothing but a clock can be built").block_on(property(plan))
+    });
+    if let Err(error) = found {
+        panic!("with the seed {seed}: {error}");
+    }
 }
 
 #[test]

@@ -12,14 +12,20 @@ const MAX_PAYLOAD: usize = (64 << 10) - 64;
 /// byte costs two switches of tasks.
 const PIPEFULS: usize = 64;
 
+/// The most connections.
+const MAX_CONNECTIONS: usize = 4;
+
 /// The stall timeout of every schedule, in virtual time. Pauses and sleeps lie on both sides of it.
 const STALL_TIMEOUT: Duration = Duration::from_millis(1000);
 
 /// Schedules.
 pub fn schedules() -> impl Strategy<Value = Schedule> {
-    (pipe_bytes(), limits()).prop_flat_map(|(pipe_bytes, limits)| {
+    let connections = prop_oneof![3 => Just(1usize), 1 => 2..=MAX_CONNECTIONS];
+    (pipe_bytes(), limits(), connections).prop_flat_map(|(pipe_bytes, limits, connections)| {
+        // On one connection, its own limits are those of all.
+        let limits = if connections == 1 { limits.of_one_connection() } else { limits };
         let calls = vec(planned_call(pipe_bytes), 1..24);
-        calls.prop_map(move |calls| Schedule { pipe_bytes, limits, calls })
+        calls.prop_map(move |calls| Schedule { pipe_bytes, connections, limits, calls })
     })
 }
 
@@ -37,6 +43,7 @@ fn limits() -> impl Strategy<Value = Limits> {
         small(128 << 10),
         small(16),
         small(128 << 10),
+        (small(32), small(256 << 10), small(256 << 10)),
     )
         .prop_map(
             |(
@@ -47,10 +54,14 @@ fn limits() -> impl Strategy<Value = Limits> {
                 queue_bytes,
                 inbox_messages,
                 inbox_bytes,
+                (all_handlers, all_request_bytes, all_inbox_bytes),
             )| Limits {
                 client_calls,
                 handlers,
                 request_bytes,
+                all_handlers,
+                all_request_bytes,
+                all_inbox_bytes,
                 queue_frames,
                 queue_bytes,
                 inbox_messages,
@@ -71,8 +82,15 @@ fn planned_call(pipe_bytes: usize) -> impl Strategy<Value = PlannedCall> {
     let dropped_after = option::weighted(0.15, millis(0..2000));
     // Most calls begin together: that is when they are in each other's way.
     let at = prop_oneof![3 => Just(Duration::ZERO), 1 => millis(0..1500)];
-    (at, call_kind(pipe_bytes), deadline, dropped_after).prop_map(
-        |(at, kind, deadline, dropped_after)| PlannedCall { at, kind, deadline, dropped_after },
+    let connection = 0..MAX_CONNECTIONS;
+    (connection, at, call_kind(pipe_bytes), deadline, dropped_after).prop_map(
+        |(connection, at, kind, deadline, dropped_after)| PlannedCall {
+            connection,
+            at,
+            kind,
+            deadline,
+            dropped_after,
+        },
     )
 }
 

@@ -5,5 +5,6 @@ mod backpressure;
 mod client;
 mod pauses;
 mod server;
+mod shared;
 mod shares;
 mod unread_streams;
