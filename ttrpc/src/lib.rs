@@ -67,8 +67,13 @@ pub use status::{Code, Status};
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.
+///
+/// What has no package is included by `include_proto!("")`, an include file by its name without `.rs`.
 #[macro_export]
 macro_rules! include_proto {
+    ("") => {
+        $crate::include_proto!("_");
+    };
     ($package:literal) => {
         include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
     };
