@@ -36,8 +36,8 @@
 //!
 //! Names become what is usual in Rust: `GetURL` becomes the method `get_url`, `http_request` the type
 //! `HttpRequest`. Keywords become raw (`r#type`); those that cannot (`self`, `Self`, `super`, `crate`), and
-//! methods that are called like the client's own functions `new` and `client`, get an underscore
-//! (`self_`, `new_`). Two names that become the same in Rust are an error, and a name of underscores alone
+//! a client's methods that are called like functions that it has already (`new`, `client`, `into`,
+//! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a name of underscores alone
 //! is.
 //!
 //! # Language

@@ -11,8 +11,9 @@ use crate::comments::sanitize;
 pub(crate) const ALLOWED: &str =
     "#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]";
 
-/// The client's own functions. A method of the same name gets an underscore behind it.
-const CLIENT_FUNCTIONS: [&str; 2] = ["new", "client"];
+/// The client's own functions, and those of traits in the prelude that take the client itself and so
+/// would be called instead. A method of the same name gets an underscore behind it.
+const CLIENT_FUNCTIONS: [&str; 4] = ["new", "client", "into", "try_into"];
 
 /// Options that change the code.
 #[derive(Clone, Debug)]

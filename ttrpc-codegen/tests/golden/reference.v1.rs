@@ -624,7 +624,7 @@ impl NamesClient {
         self.client.unary(Self::NAME, "From", request)
     }
     /// Calls `Into`.
-    pub fn into(
+    pub fn into_(
         &self,
         request: ::ttrpc::prost_types::Timestamp,
     ) -> ::ttrpc::client::UnaryCall<::ttrpc::prost_types::Timestamp, reply::Nested> {
