@@ -64,6 +64,8 @@ pub use prost;
 pub use prost_types::{self, Any};
 pub use server::{Context, Server};
 pub use status::{Code, Status};
+/// What [`Context::cancellation_token`] gives.
+pub use tokio_util::sync::CancellationToken;
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.

@@ -35,7 +35,7 @@ mod receiver;
 mod stream;
 mod unary;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -58,7 +58,7 @@ pub use unary::{UnaryCall, UnaryFuture};
 ///
 /// Clones are cheap. The connection lives as long as a clone or a call does; it has two tasks,
 /// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
 }
@@ -160,5 +160,15 @@ impl Client {
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.
     pub fn calls_in_flight(&self) -> usize {
         self.handle.connection().streams_open()
+    }
+}
+
+/// Without what calls say, which may be long and secret; [`Client::snapshot`] tells more.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("calls_in_flight", &self.calls_in_flight())
+            .field("close_reason", &self.close_reason())
+            .finish_non_exhaustive()
     }
 }
