@@ -29,7 +29,7 @@ fn assert_deadline<T: std::fmt::Debug>(result: Result<T, Status>, start: Instant
 
 /// A queue for one frame.
 fn one_frame() -> ClientConfig {
-    ClientConfig { send_queue_frames: 1, ..ClientConfig::default() }
+    ClientConfig::default().send_queue_frames(1)
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn it_ends_calls_of_every_kind_that_wait_for_room_in_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_a_call_that_waits_for_a_place_among_the_calls() {
-    let config = ClientConfig { max_calls: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().max_calls(1);
     let (client, conformance, mut peer) = played_server(config);
     let first = tokio::spawn(conformance.wait(key("a")).into_future());
     let first_id = peer.receive().await.id;
@@ -312,7 +312,7 @@ async fn a_servers_deadline_holds_while_the_client_does_not_read() {
 /// both have to wait for room until after the deadline.
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_room_at_the_deadline_is_sent_when_the_client_reads_on() {
-    let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+    let config = ServerConfig::default().send_queue_frames(1);
     let (server, mut peer) = played_client_over(config, 256);
     for id in [1, 3] {
         let frame = Frame::request(id, 0, SERVICE, "Wait", &key(&id.to_string()));

@@ -99,14 +99,11 @@ async fn some_call(conformance: &ConformanceClient, random: u64) -> Result<(), S
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn calls_of_many_threads_that_end_in_all_ways_do_not_disturb_each_other() {
     // Small queues, so that callers wait, and are given up while they do.
-    let client_config =
-        ClientConfig { send_queue_frames: 8, send_queue_bytes: 60_000, ..Default::default() };
-    let server_config = ServerConfig {
-        send_queue_frames: 8,
-        send_queue_bytes: 60_000,
-        max_calls_per_connection: 16,
-        ..ServerConfig::default()
-    };
+    let client_config = ClientConfig::default().send_queue_frames(8).send_queue_bytes(60_000);
+    let server_config = ServerConfig::default()
+        .send_queue_frames(8)
+        .send_queue_bytes(60_000)
+        .max_calls_per_connection(16);
     let (here, there) = UnixStream::pair().unwrap();
     let server = TestServer::start(server_config, [there]);
     let client = Client::from_unix_stream(here, client_config);

@@ -217,16 +217,14 @@ async fn run_call(
 }
 
 fn library_server(limits: Limits, io: DuplexStream, side_io: DuplexStream) -> Server {
-    let config = ServerConfig {
-        max_calls_per_connection: limits.handlers,
-        request_bytes_per_connection: limits.request_bytes,
-        send_queue_frames: limits.queue_frames,
-        send_queue_bytes: limits.queue_bytes,
-        stream_inbox_messages: limits.inbox_messages,
-        stream_inbox_bytes: limits.inbox_bytes,
-        stall_timeout: limits.stall_timeout,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default()
+        .max_calls_per_connection(limits.handlers)
+        .request_bytes_per_connection(limits.request_bytes)
+        .send_queue_frames(limits.queue_frames)
+        .send_queue_bytes(limits.queue_bytes)
+        .stream_inbox_messages(limits.inbox_messages)
+        .stream_inbox_bytes(limits.inbox_bytes)
+        .stall_timeout(limits.stall_timeout);
     Server::builder()
         .add_service(ConformanceServer::new(ConformanceService::default()))
         .config(config)
@@ -237,12 +235,11 @@ fn library_server(limits: Limits, io: DuplexStream, side_io: DuplexStream) -> Se
 }
 
 fn client_config(limits: Limits) -> ClientConfig {
-    ClientConfig {
-        max_calls: limits.client_calls,
-        send_queue_frames: limits.queue_frames,
-        send_queue_bytes: limits.queue_bytes,
-        stream_inbox_messages: limits.inbox_messages,
-        stream_inbox_bytes: limits.inbox_bytes,
-        stall_timeout: limits.stall_timeout,
-    }
+    ClientConfig::default()
+        .max_calls(limits.client_calls)
+        .send_queue_frames(limits.queue_frames)
+        .send_queue_bytes(limits.queue_bytes)
+        .stream_inbox_messages(limits.inbox_messages)
+        .stream_inbox_bytes(limits.inbox_bytes)
+        .stall_timeout(limits.stall_timeout)
 }
