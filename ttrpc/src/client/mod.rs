@@ -21,6 +21,12 @@
 //! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stood still, or too many calls are in flight and none ends |
 //! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
 //!
+//! # Runtime
+//!
+//! A client's connection has two tasks, on the tokio runtime in which the client was made; I/O and time
+//! have to be enabled there. When this runtime ends, so does the connection. Calls may be awaited
+//! anywhere, and those with a timeout in any tokio runtime with time: elsewhere these panic.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped is given up. If its Request has not begun to be written it never is.
@@ -68,6 +74,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Address`] and [`Error::Connect`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
         Client::connect_with(address, ClientConfig::default()).await
     }
@@ -76,6 +85,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Address`] and [`Error::Connect`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn connect_with(address: &str, config: ClientConfig) -> Result<Self, Error> {
         Ok(Client::from_unix_stream(address::connect(address).await?, config))
     }
