@@ -109,15 +109,13 @@ fn sample(handles: &[ServerHandle], meter: &Meter) {
 
 /// Small and bounded buffers: the server stops reading as soon as its outgoing queue is full.
 fn config(options: &Options) -> ServerConfig {
-    ServerConfig {
-        max_calls_per_connection: options.handlers,
-        send_queue_frames: options.queue_frames,
-        send_queue_bytes: options.queue_bytes,
-        stream_inbox_messages: options.queue_frames,
-        stream_inbox_bytes: options.queue_bytes,
-        stall_timeout: options.stall_timeout(),
-        ..ServerConfig::default()
-    }
+    ServerConfig::default()
+        .max_calls_per_connection(options.handlers)
+        .send_queue_frames(options.queue_frames)
+        .send_queue_bytes(options.queue_bytes)
+        .stream_inbox_messages(options.queue_frames)
+        .stream_inbox_bytes(options.queue_bytes)
+        .stall_timeout(options.stall_timeout())
 }
 
 /// Waits for the end of the harness, whose end of our standard input closes however it ends.

@@ -9,14 +9,12 @@ use ttrpc_fuzz::{Peer, Script, frames, run};
 
 /// Limits so small that a few frames reach them.
 fn config() -> ClientConfig {
-    ClientConfig {
-        max_calls: 20,
-        send_queue_frames: 3,
-        send_queue_bytes: 100,
-        stream_inbox_messages: 3,
-        stream_inbox_bytes: 60,
-        ..ClientConfig::default()
-    }
+    ClientConfig::default()
+        .max_calls(20)
+        .send_queue_frames(3)
+        .send_queue_bytes(100)
+        .stream_inbox_messages(3)
+        .stream_inbox_bytes(60)
 }
 
 async fn take_all(client: Client) -> Result<(), Status> {

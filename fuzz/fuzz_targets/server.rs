@@ -87,19 +87,17 @@ fn unary_methods(routes: Routes, service: &Arc<Fuzzed>) -> Routes {
 
 /// Limits so small that a few frames reach them.
 fn config() -> ServerConfig {
-    ServerConfig {
-        max_calls_per_connection: 6,
-        max_calls: 6,
-        request_bytes_per_connection: 300,
-        request_bytes: 300,
-        inbox_bytes_per_connection: 100,
-        inbox_bytes: 100,
-        send_queue_frames: 4,
-        send_queue_bytes: 200,
-        stream_inbox_messages: 3,
-        stream_inbox_bytes: 60,
-        ..ServerConfig::default()
-    }
+    ServerConfig::default()
+        .max_calls_per_connection(6)
+        .max_calls(6)
+        .request_bytes_per_connection(300)
+        .request_bytes(300)
+        .inbox_bytes_per_connection(100)
+        .inbox_bytes(100)
+        .send_queue_frames(4)
+        .send_queue_bytes(200)
+        .stream_inbox_messages(3)
+        .stream_inbox_bytes(60)
 }
 
 /// Checks that these are Responses and Data, and no Data behind a stream's end. Gives back which

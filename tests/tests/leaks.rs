@@ -181,7 +181,7 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     .await;
 
     leaves_nothing("ten thousand connections that were made and broken", |address| async move {
-        let config = ServerConfig { max_connections: 16, ..ServerConfig::default() };
+        let config = ServerConfig::default().max_connections(16);
         let server = builder().config(config).bind(&address).unwrap().build().unwrap();
         let handle = server.handle();
         let serving = tokio::spawn(server.serve());

@@ -45,7 +45,7 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
         .finish();
     let _guard = tracing::subscriber::set_default(subscriber);
 
-    let config = ClientConfig { send_queue_frames: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().send_queue_frames(1);
     let (server, client, conformance) = connected(config, ServerConfig::default(), 4096);
     let large = || tokio::spawn(conformance.echo(echo_request(vec![0; 10_000])).into_future());
     for call in [large(), large(), large()] {

@@ -6,8 +6,15 @@ use std::{
 };
 
 use prost_build::Config;
+use prost_types::FileDescriptorSet;
 
-use crate::{Error, ServiceGenerator, check, comments, generator::ALLOWED};
+use crate::{
+    Error, ServiceGenerator, check,
+    check::Input,
+    comments, output,
+    parse::{descriptors, parse},
+    service::ALLOWED,
+};
 
 /// Starts to generate with options; see [`compile_protos`](crate::compile_protos) for the short way.
 ///
@@ -25,8 +32,10 @@ use crate::{Error, ServiceGenerator, check, comments, generator::ALLOWED};
 pub fn configure() -> Builder {
     Builder {
         config: default_config(),
+        is_config_given: false,
         generator: ServiceGenerator::new(),
         out_dir: None,
+        include_file: None,
         descriptors: None,
     }
 }
@@ -35,55 +44,89 @@ pub fn configure() -> Builder {
 /// whose messages can be details of a status (`google.protobuf.Any`).
 pub(crate) fn default_config() -> Config {
     let mut config = Config::new();
+    set_runtime_path(&mut config, "::ttrpc");
     config
-        .prost_path("::ttrpc::prost")
-        .prost_types_path("::ttrpc::prost_types")
         .type_attribute(".", ALLOWED)
         .enable_type_names()
         .type_name_domain(["."], "type.googleapis.com");
     config
 }
 
+/// Has messages named by the path at which the crate `ttrpc` re-exports prost.
+pub(crate) fn set_runtime_path(config: &mut Config, path: &str) {
+    config.prost_path(format!("{path}::prost")).prost_types_path(format!("{path}::prost_types"));
+}
+
 /// Generates with options. Made by [`configure`].
 #[must_use = "nothing is generated before `compile_protos`"]
 pub struct Builder {
     config: Config,
+    /// Whether `config` is the caller's, as a whole.
+    is_config_given: bool,
     generator: ServiceGenerator,
     out_dir: Option<PathBuf>,
+    include_file: Option<String>,
     descriptors: Option<PathBuf>,
 }
 
 impl Builder {
-    /// Whether clients are generated; they are unless this says no.
+    /// Whether clients are generated. Default: yes.
     pub fn client(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.client(is_wanted);
         self
     }
 
-    /// Whether servers and the traits behind them are generated; they are unless this says no.
+    /// Whether servers and the traits behind them are generated. Default: yes.
     pub fn server(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.server(is_wanted);
         self
     }
 
-    /// Changes prost's options.
+    /// Whether the methods of servers' traits have bodies, which answer UNIMPLEMENTED as a server
+    /// does that has no such method. A method that is added to the service later then breaks no
+    /// implementation of the trait. Default: no, so that the compiler names what is missing.
+    pub fn default_bodies(mut self, is_wanted: bool) -> Self {
+        self.generator = self.generator.default_bodies(is_wanted);
+        self
+    }
+
+    /// The path of the crate `ttrpc` in generated code, for programs that have renamed or
+    /// re-exported it: `crate::rpc`, `::my_framework::ttrpc`. Default: `::ttrpc`.
+    ///
+    /// Messages name prost by this path too, unless [`Builder::prost_config`] says something else.
+    pub fn runtime_path(mut self, path: impl Into<String>) -> Self {
+        let path = path.into();
+        if !self.is_config_given {
+            set_runtime_path(&mut self.config, &path);
+        }
+        self.generator = self.generator.runtime_path(path);
+        self
+    }
+
+    /// Changes prost's options. The folder is none of them: it is set by [`Builder::out_dir`].
     pub fn prost(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
     }
 
     /// Uses prost's options as they are, instead of those that let generated code do without a
-    /// dependency on prost.
+    /// dependency on prost. The folder is none of them: it is set by [`Builder::out_dir`].
     pub fn prost_config(mut self, config: Config) -> Self {
         self.config = config;
+        self.is_config_given = true;
         self
     }
 
     /// Writes into this folder instead of `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> Self {
-        let folder = folder.into();
-        self.config.out_dir(&folder);
-        self.out_dir = Some(folder);
+        self.out_dir = Some(folder.into());
+        self
+    }
+
+    /// Writes a file of this name too, which includes all packages, each in a module that lies as its
+    /// package does: see [Packages](crate#packages).
+    pub fn include_file(mut self, name: impl Into<String>) -> Self {
+        self.include_file = Some(name.into());
         self
     }
 
@@ -102,19 +145,37 @@ impl Builder {
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
+        let folder = self.folder()?;
         let compiler = parse(protos, includes)?;
-        let mut files = compiler.file_descriptor_set();
-        check::check_names(&files.file, &self.generator)?;
+        let mut files = descriptors(&compiler);
+        check::check_names(Input {
+            files: &files,
+            generator: &self.generator,
+            config: &mut self.config,
+            is_one_tree: self.include_file.is_some(),
+        })?;
         if let Some(path) = &self.descriptors {
             // The compiler's own encoding has custom options, which prost's types leave out.
             fs::write(path, compiler.encode_file_descriptor_set())
                 .map_err(|error| Error::io(format_args!("writing {}", path.display()), error))?;
         }
-        files.file.iter_mut().for_each(comments::sanitize_file);
+        files.iter_mut().for_each(comments::sanitize_file);
         self.config.service_generator(Box::new(self.generator));
-        self.config.compile_fds(files).map_err(|error| match &self.out_dir {
-            Some(folder) => Error::io(format_args!("writing into {}", folder.display()), error),
-            None => Error::io("generating code", error),
+        let files = FileDescriptorSet { file: files };
+        output::write(&mut self.config, files, self.include_file.as_deref(), &folder)
+    }
+
+    /// Where code is written.
+    fn folder(&self) -> Result<PathBuf, Error> {
+        // prost's options cannot be asked, but printed; what goes unseen is written elsewhere.
+        if format!("{:?}", self.config).contains("out_dir: Some") {
+            return Err(Error::new(
+                "the folder is set by `Builder::out_dir`, not in prost's options",
+            ));
+        }
+        let out_dir = self.out_dir.clone().or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
+        out_dir.ok_or_else(|| {
+            Error::new("OUT_DIR is not set, as it is in build scripts: set `out_dir`")
         })
     }
 }
@@ -123,59 +184,9 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("generator", &self.generator)
+            .field("out_dir", &self.out_dir)
+            .field("include_file", &self.include_file)
             .field("file_descriptor_set_path", &self.descriptors)
             .finish_non_exhaustive()
     }
-}
-
-/// Parses the files and all that they import, and tells cargo which files those are.
-fn parse(
-    protos: &[impl AsRef<Path>],
-    includes: &[impl AsRef<Path>],
-) -> Result<protox::Compiler, Error> {
-    let includes: Vec<&Path> = includes.iter().map(AsRef::as_ref).collect();
-    let describe = |error| describe(error, &includes);
-    let mut compiler = protox::Compiler::new(&includes).map_err(describe)?;
-    compiler.include_imports(true).include_source_info(true);
-    for proto in protos {
-        compiler.open_file(proto).map_err(describe)?;
-    }
-    // Only in a build script is there somebody to be told.
-    if env::var_os("OUT_DIR").is_some() {
-        for path in compiler.files().filter_map(|file| file.path()) {
-            println!("cargo:rerun-if-changed={}", path.display());
-        }
-    }
-    Ok(compiler)
-}
-
-fn describe(error: protox::Error, includes: &[&Path]) -> Error {
-    // Its `Debug` is a sentence with file, line and column; its `Display` leaves them out.
-    let message = format!("{error:?}");
-    if error.is_file_not_found() || error.is_io() {
-        let searched: Vec<_> = includes.iter().map(|path| path.display().to_string()).collect();
-        return Error::new(format!("{message} (looked in: {})", searched.join(", ")));
-    }
-    match error.file() {
-        // The parser knows no place for the end of a file and for a second package.
-        Some(file) if error.is_parse() && message == error.to_string() => {
-            let source = includes.iter().find_map(|path| fs::read_to_string(path.join(file)).ok());
-            let line = source.and_then(|source| line_without_place(&source, &message));
-            let place = line.map_or(String::new(), |line| format!("{line}:"));
-            Error::new(format!("{file}:{place} {message}"))
-        }
-        _ => Error::new(message),
-    }
-}
-
-/// The line that an error is about for which the parser gives none: the last with a package if that
-/// is what the error is about, the last with anything in it otherwise.
-fn line_without_place(source: &str, message: &str) -> Option<usize> {
-    let is_about_package = message.contains("package names");
-    let is_wanted = |line: &str| match is_about_package {
-        true => line.trim_start().starts_with("package"),
-        false => !line.trim().is_empty(),
-    };
-    let lines: Vec<&str> = source.lines().collect();
-    lines.iter().rposition(|line| is_wanted(line)).map(|index| index + 1)
 }

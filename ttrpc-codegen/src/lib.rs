@@ -10,6 +10,41 @@
 //! `ttrpc::include_proto!("greeter.v1")`. It holds the package's messages, as prost makes them, and for
 //! each service a trait to implement (`Greeter`), a server (`GreeterServer`) and a client
 //! (`GreeterClient`). The generated code names `ttrpc` alone: a program needs no dependency on prost.
+//! It is formatted by rustfmt, with the options in the nearest `rustfmt.toml`, where there is one.
+//!
+//! # Packages
+//!
+//! Code names the types of another package by a relative path, such as `super::types::v1::Mount`. So
+//! modules of packages that import each other have to lie as the packages do. [`Builder::include_file`]
+//! writes a file in which they do:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), ttrpc_codegen::Error> {
+//! ttrpc_codegen::configure()
+//!     .include_file("protos.rs")
+//!     .compile_protos(&["proto/greeter.proto", "proto/types.proto"], &["proto"])
+//! # }
+//! ```
+//!
+//! With `mod protos { ttrpc::include_proto!("protos"); }` in the program, `GreeterClient` is
+//! `protos::greeter::v1::GreeterClient`.
+//!
+//! All files of a package belong in one call. A second call in the same build script that would overwrite
+//! what the first has generated is an error.
+//!
+//! # Names
+//!
+//! Names become what is usual in Rust: `GetURL` becomes the method `get_url`, `http_request` the type
+//! `HttpRequest`. Keywords become raw (`r#type`); those that cannot (`self`, `Self`, `super`, `crate`), and
+//! a client's methods that are called like functions that it has already (`new`, `client`, `into`,
+//! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a name of underscores alone
+//! is.
+//!
+//! # Language
+//!
+//! Files are of proto2 or proto3. Editions are not supported.
+//!
+//! # More
 //!
 //! [`configure`] is for those who want more: only one side, a file descriptor set, prost's options.
 //! [`ServiceGenerator`] is for those with a prost-build set-up of their own:
@@ -29,23 +64,31 @@ mod builder;
 mod check;
 mod comments;
 mod error;
+mod format;
 mod generator;
+mod names;
+mod output;
+mod parse;
 pub mod plugin;
+mod service;
 
 use std::path::Path;
 
 pub use builder::{Builder, configure};
 pub use error::Error;
 pub use generator::ServiceGenerator;
+pub use prost_build::Config;
 
 /// Generates clients and servers for these .proto files, and messages for them and all that they
-/// import, into `OUT_DIR`. `includes` are the folders in which imports are looked up.
+/// import, into `OUT_DIR`. Services of imported files are generated if the file is listed here, too.
+/// `includes` are the folders in which imports are looked up.
 ///
 /// For `build.rs`: tells cargo to run it again when one of the files changes.
 ///
 /// # Errors
 /// With a sentence that names the file, and the line where there is one, if a file is missing or
-/// not valid, or if two names become the same in Rust.
+/// not valid, if two names become the same in Rust, or if an earlier call of the same build script
+/// would be overwritten.
 pub fn compile_protos(
     protos: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],

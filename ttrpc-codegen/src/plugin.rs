@@ -1,20 +1,30 @@
 //! The generator as protoc sees it: a `CodeGeneratorRequest` goes in, a `CodeGeneratorResponse`
 //! comes out (`google/protobuf/compiler/plugin.proto`).
 //!
-//! The plugin `protoc-gen-ttrpc-rust` generates messages and services, one file for each package of
-//! the files that protoc was asked for. A package's file is whole: what its files import from the
-//! same package is in it. Parameters: `no_client`, `no_server`.
+//! The plugin `protoc-gen-ttrpc-rust` generates one file for each package of the files that protoc
+//! was asked for: services of these files, and messages of all files of the package that they import.
+//! Parameters, of [`Builder`](crate::Builder)'s names: `no_client`, `no_server`, `default_bodies`,
+//! `runtime_path=PATH`.
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, env, io};
 
 use prost::Message;
-use prost_build::Module;
+use prost_build::{Config, Module};
 use prost_types::{
     FileDescriptorProto,
     compiler::{CodeGeneratorRequest, CodeGeneratorResponse, code_generator_response},
 };
 
-use crate::{Error, ServiceGenerator, builder::default_config, check, comments};
+use crate::{
+    Error, ServiceGenerator,
+    builder::{default_config, set_runtime_path},
+    check,
+    check::Input,
+    comments,
+    format::format,
+    output,
+    parse::NO_EDITIONS,
+};
 
 /// `FEATURE_PROTO3_OPTIONAL`: the plugin knows optional fields.
 const SUPPORTED_FEATURES: u64 = 1;
@@ -37,9 +47,24 @@ pub fn run(request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(response.encode_to_vec())
 }
 
-fn generate(request: CodeGeneratorRequest) -> Result<Vec<code_generator_response::File>, Error> {
-    let generator = generator_from(request.parameter())?;
-    check::check_names(&request.proto_file, &generator)?;
+fn generate(
+    mut request: CodeGeneratorRequest,
+) -> Result<Vec<code_generator_response::File>, Error> {
+    let Parameters { generator, mut config } = Parameters::parse(request.parameter())?;
+    for file in &mut request.proto_file {
+        if file.syntax() == "editions" {
+            return Err(Error::new(format!("{}: {NO_EDITIONS}", file.name())));
+        }
+        if !request.file_to_generate.iter().any(|name| name == file.name()) {
+            file.service.clear();
+        }
+    }
+    check::check_names(Input {
+        files: &request.proto_file,
+        generator: &generator,
+        config: &mut config,
+        is_one_tree: false,
+    })?;
     let module = |file: &FileDescriptorProto| Module::from_protobuf_package_name(file.package());
     let wanted: HashSet<_> = (request.proto_file.iter())
         .filter(|file| request.file_to_generate.iter().any(|name| name == file.name()))
@@ -52,15 +77,15 @@ fn generate(request: CodeGeneratorRequest) -> Result<Vec<code_generator_response
             (module(&file), file)
         })
         .collect();
-    let mut config = default_config();
     config.service_generator(Box::new(generator));
     let modules = config.generate(requests).map_err(|error| Error::io("generating code", error))?;
+    let folder = env::current_dir().unwrap_or_default();
     let mut files: Vec<_> = modules
         .into_iter()
         .filter(|(module, _)| wanted.contains(module))
-        .map(|(module, content)| code_generator_response::File {
-            name: Some(module.to_file_name_or("_")),
-            content: Some(content),
+        .map(|(module, code)| code_generator_response::File {
+            name: Some(output::file_name_of(&module)),
+            content: Some(format(code, &folder)),
             ..code_generator_response::File::default()
         })
         .collect();
@@ -68,13 +93,31 @@ fn generate(request: CodeGeneratorRequest) -> Result<Vec<code_generator_response
     Ok(files)
 }
 
-fn generator_from(parameters: &str) -> Result<ServiceGenerator, Error> {
-    let mut parameters = parameters.split(',').map(str::trim).filter(|word| !word.is_empty());
-    parameters.try_fold(ServiceGenerator::new(), |generator, word| match word {
-        "no_client" => Ok(generator.client(false)),
-        "no_server" => Ok(generator.server(false)),
-        _ => Err(Error::new(format!(
-            "unknown parameter `{word}`; there are `no_client` and `no_server`"
-        ))),
-    })
+struct Parameters {
+    generator: ServiceGenerator,
+    config: Config,
+}
+
+impl Parameters {
+    fn parse(parameters: &str) -> Result<Self, Error> {
+        let (mut generator, mut config) = (ServiceGenerator::new(), default_config());
+        for word in parameters.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            generator = match word.split_once('=').unwrap_or((word, "")) {
+                ("no_client", "") => generator.client(false),
+                ("no_server", "") => generator.server(false),
+                ("default_bodies", "") => generator.default_bodies(true),
+                ("runtime_path", path) if !path.is_empty() => {
+                    set_runtime_path(&mut config, path);
+                    generator.runtime_path(path)
+                }
+                _ => {
+                    return Err(Error::new(format!(
+                        "unknown parameter `{word}`; there are `no_client`, `no_server`, \
+                         `default_bodies` and `runtime_path=PATH`"
+                    )));
+                }
+            };
+        }
+        Ok(Parameters { generator, config })
+    }
 }

@@ -75,8 +75,8 @@ fn methods_that_become_the_same_in_rust_are_named() {
     let service = "service S {\n  rpc GetURL(M) returns (M);\n  rpc GetUrl(M) returns (M);\n}\n";
     assert_eq!(
         error_of(&[("a.proto", &proto(service))]),
-        "a.proto:5:3: methods `GetURL` and `GetUrl` of service `S` both become the Rust method \
-         `get_url`"
+        "a.proto:5:3: method `GetUrl` and method `GetURL` of service `S` both become the Rust \
+         method `get_url`"
     );
 }
 

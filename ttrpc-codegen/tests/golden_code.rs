@@ -187,6 +187,7 @@ fn hard_names_have_the_names_that_one_would_expect() {
         let _ = client.call(Request::default());
         let _ = client.clone(Request::default());
         let _ = client.from(Request::default());
+        let _ = client.into_(ttrpc::prost_types::Timestamp::default());
         let _ = client.r#type(Request::default());
         let _ = client.r#match();
         let _ = client.self_();

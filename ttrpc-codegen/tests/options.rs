@@ -13,7 +13,8 @@ const PROTO: &str = "tests/protos/other/deep.proto";
 const INCLUDES: [&str; 1] = ["tests/protos"];
 
 fn generated(builder: Builder) -> String {
-    let folder = tempfile::tempdir().unwrap();
+    // In this folder, so that this project's rustfmt.toml counts, as it does for the plugin.
+    let folder = tempfile::tempdir_in("tests").unwrap();
     builder.out_dir(folder.path()).compile_protos(&[PROTO], &INCLUDES).unwrap();
     fs::read_to_string(folder.path().join("other.deep.nested.rs")).unwrap()
 }
@@ -50,7 +51,7 @@ fn prosts_options_are_handed_through() {
     let attribute = |config: &mut prost_build::Config| {
         config.type_attribute("Thing", "#[derive(Marked)]");
     };
-    assert!(generated(configure().prost(attribute)).contains("#[derive(Marked)]"));
+    assert!(generated(configure().prost(attribute)).contains("derive(Marked"));
     let own = generated(configure().prost_config(prost_build::Config::new()));
     assert!(own.contains("::prost::Message") && !own.contains("::ttrpc::prost"));
 }
@@ -189,4 +190,47 @@ fn a_folder_that_cannot_be_written_into_is_named() {
 fn outside_of_a_build_script_the_missing_folder_is_named() {
     let error = configure().compile_protos(&[PROTO], &INCLUDES).unwrap_err().to_string();
     assert!(error.contains("OUT_DIR"), "{error}");
+}
+
+#[test]
+fn the_runtime_can_lie_elsewhere() {
+    let code = generated(configure().runtime_path("crate::rpc"));
+    assert!(!code.contains("::ttrpc"), "{code}");
+    for path in [
+        "crate::rpc::prost::Message",
+        "crate::rpc::Client",
+        "#[prost(prost_path = \"crate::rpc::prost\")]",
+    ] {
+        assert!(code.contains(path), "{path}");
+    }
+    let response = plugin_response("runtime_path=crate::rpc");
+    assert_eq!(response.file[0].content(), code);
+    let own = configure().prost_config(prost_build::Config::new()).runtime_path("crate::rpc");
+    let code = generated(own);
+    assert!(code.contains("::prost::Message") && code.contains("crate::rpc::Client"));
+}
+
+#[test]
+fn the_plugin_names_an_edition_in_an_import() {
+    let mut request = CodeGeneratorRequest::decode(&plugin_request("")[..]).unwrap();
+    request.proto_file[0].syntax = Some("editions".to_owned());
+    let response = plugin::run(&request.encode_to_vec()).unwrap();
+    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    let error = response.error();
+    assert!(error.starts_with("other/deep.proto: editions are not supported"), "{error}");
+}
+
+#[test]
+fn the_plugin_program_says_its_version() {
+    let run = |option: &str| {
+        let program = env!("CARGO_BIN_EXE_protoc-gen-ttrpc-rust");
+        std::process::Command::new(program).arg(option).output().unwrap()
+    };
+    let version = run("--version");
+    let expected = concat!("protoc-gen-ttrpc-rust ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!((version.status.code(), &version.stdout[..]), (Some(0), expected.as_bytes()));
+    assert!(run("--help").stdout.starts_with(b"A plugin of protoc"));
+    let unknown = run("--nonsense");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(unknown.stdout.is_empty() && unknown.stderr.starts_with(b"A plugin of protoc"));
 }

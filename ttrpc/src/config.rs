@@ -7,7 +7,8 @@ use std::time::Duration;
 /// ```
 /// use ttrpc::ClientConfig;
 ///
-/// let config = ClientConfig { max_calls: 100, ..ClientConfig::default() };
+/// let config = ClientConfig::default().max_calls(100).send_queue_bytes(1 << 20);
+/// assert_eq!(config.max_calls, 100);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -16,7 +17,7 @@ pub struct ClientConfig {
     /// RESOURCE_EXHAUSTED, and so do later ones until one ends. Default 65,536; bounds the table of
     /// calls at some 20 MiB.
     ///
-    /// [`stall_timeout`]: ClientConfig::stall_timeout
+    /// [`stall_timeout`]: field@ClientConfig::stall_timeout
     pub max_calls: usize,
     /// Frames that are encoded and not yet written to the socket. A caller waits, within its
     /// deadline, for room. Default 1,024.
@@ -29,13 +30,16 @@ pub struct ClientConfig {
     /// one the stream fails with RESOURCE_EXHAUSTED. Default 1,024, so that ordinary bursts delay
     /// nobody.
     ///
-    /// [`stall_timeout`]: ClientConfig::stall_timeout
+    /// [`stall_timeout`]: field@ClientConfig::stall_timeout
     pub stream_inbox_messages: usize,
     /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
     pub stream_inbox_bytes: usize,
     /// How long a stream's consumer may hold up the connection without taking a message, and calls
     /// may hold up another one without ending. Default 1 s, as in containerd's implementation.
     pub stall_timeout: Duration,
+    /// More limits may come: a literal has to end in `..Default::default()`.
+    #[doc(hidden)]
+    pub more_may_come: (),
 }
 
 impl Default for ClientConfig {
@@ -47,6 +51,7 @@ impl Default for ClientConfig {
             stream_inbox_messages: 1024,
             stream_inbox_bytes: 4 << 20,
             stall_timeout: Duration::from_secs(1),
+            more_may_come: (),
         }
     }
 }
@@ -56,7 +61,8 @@ impl Default for ClientConfig {
 /// ```
 /// use ttrpc::ServerConfig;
 ///
-/// let config = ServerConfig { max_connections: 8, ..ServerConfig::default() };
+/// let config = ServerConfig::default().max_connections(8);
+/// assert_eq!(config.max_connections, 8);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -67,7 +73,7 @@ pub struct ServerConfig {
     /// handlers finish; after [`stall_timeout`] without any finishing, new calls get
     /// RESOURCE_EXHAUSTED until one does. Default 1,024.
     ///
-    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_calls_per_connection: usize,
     /// Calls in flight on all connections together; the same happens. The only call of a connection is
     /// let in all the same if its Request has no more than 4 KiB, so that clients who hold every place
@@ -78,7 +84,7 @@ pub struct ServerConfig {
     /// [`stall_timeout`] without any ending, new calls get RESOURCE_EXHAUSTED until one does. Default
     /// 16 MiB.
     ///
-    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub request_bytes_per_connection: usize,
     /// The same on all connections together. Default 256 MiB.
     pub request_bytes: usize,
@@ -92,7 +98,7 @@ pub struct ServerConfig {
     /// [`stall_timeout`] without any taken, the stream whose message has no room fails with
     /// RESOURCE_EXHAUSTED. Default 16 MiB.
     ///
-    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub inbox_bytes_per_connection: usize,
     /// The same on all connections together. Default 256 MiB.
     pub inbox_bytes: usize,
@@ -106,7 +112,7 @@ pub struct ServerConfig {
     /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]
     /// without one the stream fails with RESOURCE_EXHAUSTED. Default 1,024.
     ///
-    /// [`stall_timeout`]: ServerConfig::stall_timeout
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub stream_inbox_messages: usize,
     /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
     pub stream_inbox_bytes: usize,
@@ -117,6 +123,9 @@ pub struct ServerConfig {
     /// fired because its deadline passed or its client went away. A handler that never asked is
     /// dropped at once. Default 1 s.
     pub cancellation_grace: Duration,
+    /// More limits may come: a literal has to end in `..Default::default()`.
+    #[doc(hidden)]
+    pub more_may_come: (),
 }
 
 impl Default for ServerConfig {
@@ -136,6 +145,53 @@ impl Default for ServerConfig {
             stream_inbox_bytes: 1 << 20,
             stall_timeout: Duration::from_secs(1),
             cancellation_grace: Duration::from_secs(1),
+            more_may_come: (),
         }
+    }
+}
+
+/// A method of each field's name that sets it.
+macro_rules! setters {
+    ($config:ident { $($field:ident: $unit:ty,)* }) => {
+        impl $config {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(mut self, limit: $unit) -> Self {
+                    self.$field = limit;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    ClientConfig {
+        max_calls: usize,
+        send_queue_frames: usize,
+        send_queue_bytes: usize,
+        stream_inbox_messages: usize,
+        stream_inbox_bytes: usize,
+        stall_timeout: Duration,
+    }
+}
+
+setters! {
+    ServerConfig {
+        max_connections: usize,
+        max_calls_per_connection: usize,
+        max_calls: usize,
+        request_bytes_per_connection: usize,
+        request_bytes: usize,
+        max_metadata_pairs: usize,
+        inbox_bytes_per_connection: usize,
+        inbox_bytes: usize,
+        send_queue_frames: usize,
+        send_queue_bytes: usize,
+        stream_inbox_messages: usize,
+        stream_inbox_bytes: usize,
+        stall_timeout: Duration,
+        cancellation_grace: Duration,
     }
 }

@@ -64,11 +64,18 @@ pub use prost;
 pub use prost_types::{self, Any};
 pub use server::{Context, Server};
 pub use status::{Code, Status};
+/// What [`Context::cancellation_token`] gives.
+pub use tokio_util::sync::CancellationToken;
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.
+///
+/// What has no package is included by `include_proto!("")`, an include file by its name without `.rs`.
 #[macro_export]
 macro_rules! include_proto {
+    ("") => {
+        $crate::include_proto!("_");
+    };
     ($package:literal) => {
         include!(concat!(env!("OUT_DIR"), "/", $package, ".rs"));
     };

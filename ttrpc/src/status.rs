@@ -1,6 +1,6 @@
 //! How a call ends when it does not end well: a code, a message, details.
 
-use std::{error, fmt, sync::Arc};
+use std::{error, fmt, io, sync::Arc};
 
 use prost::{Message, Name};
 use prost_types::Any;
@@ -173,7 +173,16 @@ impl Status {
         self
     }
 
-    /// Adds a message as a detail, packed with its type's URL.
+    /// Adds a message as a detail, packed with its type's URL. Generated messages can be details, and
+    /// those of [`prost_types`](crate::prost_types).
+    ///
+    /// ```
+    /// use ttrpc::{Status, prost_types::Duration};
+    ///
+    /// let retry_in = Duration { seconds: 5, nanos: 0 };
+    /// let status = Status::unavailable("starting").with_message_detail(&retry_in);
+    /// assert_eq!(status.find_detail::<Duration>(), Some(retry_in));
+    /// ```
     #[must_use]
     pub fn with_message_detail<M: Message + Name>(self, message: &M) -> Self {
         self.with_detail(Any { type_url: M::type_url(), value: message.encode_to_vec() })
@@ -184,10 +193,16 @@ impl Status {
         self.parts.details.iter().find_map(|detail| detail.to_msg().ok())
     }
 
-    /// Keeps the cause. It is not sent to the peer.
+    /// Keeps the cause: any error, or a text. It is not sent to the peer.
+    ///
+    /// ```
+    /// # use ttrpc::Status;
+    /// let number = "x".parse::<u32>();
+    /// let status = number.map_err(|e| Status::invalid_argument("no number").with_source(e));
+    /// ```
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Arc<dyn error::Error + Send + Sync>>) -> Self {
-        Arc::make_mut(&mut self.parts).source = Some(source.into());
+    pub fn with_source(mut self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
+        Arc::make_mut(&mut self.parts).source = Some(Arc::from(source.into()));
         self
     }
 
@@ -241,6 +256,38 @@ constructors! {
     data_loss => DataLoss;
     /// The caller did not say who it is: [`Code::Unauthenticated`].
     unauthenticated => Unauthenticated;
+}
+
+/// For handlers that use `?` on files and processes. The message is the error's own, and so may tell
+/// the peer a path; the error is kept as the source.
+///
+/// | kind | code |
+/// |---|---|
+/// | `NotFound` | NOT_FOUND |
+/// | `AlreadyExists` | ALREADY_EXISTS |
+/// | `PermissionDenied` | PERMISSION_DENIED |
+/// | `InvalidInput`, `InvalidFilename` | INVALID_ARGUMENT |
+/// | `StorageFull`, `QuotaExceeded`, `FileTooLarge`, `OutOfMemory` | RESOURCE_EXHAUSTED |
+/// | `DirectoryNotEmpty`, `IsADirectory`, `NotADirectory`, `ReadOnlyFilesystem`, `ResourceBusy`, `ExecutableFileBusy` | FAILED_PRECONDITION |
+/// | all others | UNKNOWN |
+///
+/// Never UNAVAILABLE, DEADLINE_EXCEEDED or UNIMPLEMENTED: to a caller these are about its own connection
+/// and call.
+impl From<io::Error> for Status {
+    fn from(error: io::Error) -> Self {
+        use io::ErrorKind::*;
+        let code = match error.kind() {
+            NotFound => Code::NotFound,
+            AlreadyExists => Code::AlreadyExists,
+            PermissionDenied => Code::PermissionDenied,
+            InvalidInput | InvalidFilename => Code::InvalidArgument,
+            StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory => Code::ResourceExhausted,
+            DirectoryNotEmpty | IsADirectory | NotADirectory | ReadOnlyFilesystem
+            | ResourceBusy | ExecutableFileBusy => Code::FailedPrecondition,
+            _ => Code::Unknown,
+        };
+        Status::new(code, error.to_string()).with_source(error)
+    }
 }
 
 impl fmt::Display for Status {
@@ -318,5 +365,46 @@ mod tests {
             .with_message_detail(&prost_types::Duration { seconds: 2, nanos: 0 });
         assert_eq!(status.find_detail::<prost_types::Duration>().unwrap().seconds, 2);
         assert_eq!(status.find_detail::<prost_types::Any>(), None);
+    }
+    #[test]
+    fn any_error_can_be_a_source() {
+        use error::Error as _;
+        let status = || Status::internal("");
+        let parse = "x".parse::<u32>().unwrap_err();
+        let source = status().with_source(parse.clone());
+        assert_eq!(source.source().unwrap().downcast_ref(), Some(&parse));
+        assert_eq!(status().with_source("text").source().unwrap().to_string(), "text");
+        let boxed: Box<dyn error::Error + Send + Sync> = Box::new(parse.clone());
+        assert_eq!(status().with_source(boxed).source().unwrap().downcast_ref(), Some(&parse));
+        let shared: Arc<dyn error::Error + Send + Sync> = Arc::new(parse.clone());
+        assert_eq!(status().with_source(shared).source().unwrap().to_string(), parse.to_string());
+        let nested = status().with_source(Status::not_found("inner"));
+        assert_eq!(nested.source().unwrap().to_string(), "NOT_FOUND: inner");
+    }
+
+    #[test]
+    fn an_io_error_becomes_a_status_with_the_code_of_its_kind() {
+        use error::Error as _;
+        fn read() -> Result<Vec<u8>, Status> {
+            Ok(std::fs::read("/no/such/file")?)
+        }
+        let status = read().unwrap_err();
+        assert_eq!(status.code(), Code::NotFound);
+        assert_eq!(status.message(), "No such file or directory (os error 2)");
+        let source = status.source().unwrap().downcast_ref::<io::Error>().unwrap();
+        assert_eq!(source.kind(), io::ErrorKind::NotFound);
+        for (kind, code) in [
+            (io::ErrorKind::PermissionDenied, Code::PermissionDenied),
+            (io::ErrorKind::AlreadyExists, Code::AlreadyExists),
+            (io::ErrorKind::InvalidInput, Code::InvalidArgument),
+            (io::ErrorKind::StorageFull, Code::ResourceExhausted),
+            (io::ErrorKind::DirectoryNotEmpty, Code::FailedPrecondition),
+            // Nothing that a caller could take for its own connection or call.
+            (io::ErrorKind::ConnectionReset, Code::Unknown),
+            (io::ErrorKind::TimedOut, Code::Unknown),
+            (io::ErrorKind::Unsupported, Code::Unknown),
+        ] {
+            assert_eq!(Status::from(io::Error::from(kind)).code(), code, "{kind:?}");
+        }
     }
 }

@@ -32,11 +32,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Waiting calls are no burden: there is one for every process that runs.
 fn limits() -> ServerConfig {
-    ServerConfig {
-        max_connections: 64,
-        max_calls_per_connection: 16_384,
-        ..ServerConfig::default()
-    }
+    ServerConfig::default().max_connections(64).max_calls_per_connection(16_384)
 }
 
 /// Serves until the end.

@@ -163,14 +163,13 @@ impl Stage {
 
     /// A client that is connected to the server.
     fn connect(&self) -> io::Result<Client> {
-        let config = ClientConfig {
-            max_calls: self.options.in_flight,
-            send_queue_frames: self.options.queue_frames,
-            send_queue_bytes: self.options.queue_bytes,
-            stream_inbox_messages: self.options.queue_frames,
-            stream_inbox_bytes: self.options.queue_bytes,
-            stall_timeout: self.options.stall_timeout(),
-        };
+        let config = ClientConfig::default()
+            .max_calls(self.options.in_flight)
+            .send_queue_frames(self.options.queue_frames)
+            .send_queue_bytes(self.options.queue_bytes)
+            .stream_inbox_messages(self.options.queue_frames)
+            .stream_inbox_bytes(self.options.queue_bytes)
+            .stall_timeout(self.options.stall_timeout());
         let client = Client::from_io(self.connect_socket()?, config);
         self.scene.clients.lock().expect("no holder panics").push(client.clone());
         Ok(client)

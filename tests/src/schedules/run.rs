@@ -260,12 +260,11 @@ fn library_server(
 }
 
 fn client_config(limits: Limits) -> ClientConfig {
-    ClientConfig {
-        max_calls: limits.client_calls,
-        send_queue_frames: limits.queue_frames,
-        send_queue_bytes: limits.queue_bytes,
-        stream_inbox_messages: limits.inbox_messages,
-        stream_inbox_bytes: limits.inbox_bytes,
-        stall_timeout: limits.stall_timeout,
-    }
+    ClientConfig::default()
+        .max_calls(limits.client_calls)
+        .send_queue_frames(limits.queue_frames)
+        .send_queue_bytes(limits.queue_bytes)
+        .stream_inbox_messages(limits.inbox_messages)
+        .stream_inbox_bytes(limits.inbox_bytes)
+        .stall_timeout(limits.stall_timeout)
 }

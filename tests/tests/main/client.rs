@@ -116,7 +116,7 @@ async fn a_failed_write_ends_the_connection_after_what_has_arrived_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_over_the_limit_wait_for_others_to_end() {
-    let config = ClientConfig { max_calls: 2, ..ClientConfig::default() };
+    let config = ClientConfig::default().max_calls(2);
     let (client, conformance, mut peer) = played_server(config);
     let calls: Vec<_> =
         (0..6).map(|_| tokio::spawn(conformance.echo(echo_request([])).into_future())).collect();
@@ -135,7 +135,7 @@ async fn calls_over_the_limit_wait_for_others_to_end() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_over_the_limit_are_refused_when_none_of_the_others_ends() {
-    let config = ClientConfig { max_calls: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().max_calls(1);
     let (client, conformance, mut peer) = played_server(config);
     let wait = tokio::spawn(conformance.wait(key("a")).into_future());
     let id = peer.receive().await.id;

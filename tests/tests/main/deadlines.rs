@@ -29,7 +29,7 @@ fn assert_deadline<T: std::fmt::Debug>(result: Result<T, Status>, start: Instant
 
 /// A queue for one frame.
 fn one_frame() -> ClientConfig {
-    ClientConfig { send_queue_frames: 1, ..ClientConfig::default() }
+    ClientConfig::default().send_queue_frames(1)
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn it_ends_calls_of_every_kind_that_wait_for_room_in_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_a_call_that_waits_for_a_place_among_the_calls() {
-    let config = ClientConfig { max_calls: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().max_calls(1);
     let (client, conformance, mut peer) = played_server(config);
     let first = tokio::spawn(conformance.wait(key("a")).into_future());
     let first_id = peer.receive().await.id;

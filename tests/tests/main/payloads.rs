@@ -152,7 +152,7 @@ async fn the_cause_of_a_status_stays_on_its_side() {
     let routes = Routes::new("test.Cause").unary("Fail", &Arc::new(()), |_, _ctx, (): ()| {
         Box::pin(async {
             let cause = std::io::Error::other("the secret path");
-            Err::<(), _>(Status::internal("sorry").with_source(Arc::new(cause) as Arc<_>))
+            Err::<(), _>(Status::internal("sorry").with_source(cause))
         })
     });
     let (here, there) = tokio::io::duplex(PIPE_LEN);

@@ -77,7 +77,7 @@ async fn what_is_no_unix_socket_has_no_peer_and_passes_no_policy_of_users() {
 #[tokio::test]
 async fn connections_over_the_limit_wait_until_one_ends() {
     let address = abstract_address("limit");
-    let config = ServerConfig { max_connections: 2, ..ServerConfig::default() };
+    let config = ServerConfig::default().max_connections(2);
     let server = builder().config(config).bind(&address).unwrap().build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());

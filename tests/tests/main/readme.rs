@@ -123,6 +123,10 @@ async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
     server.serve_until(interrupted, std::time::Duration::from_secs(5)).await
 }
 
+async fn with_limits(address: &str) -> Result<Client, ttrpc::Error> {
+    Client::connect_with(address, ttrpc::ClientConfig::default().max_calls(100)).await
+}
+
 const README: &str = include_str!("../../../README.md");
 
 /// Blocks of one language in the README.
@@ -164,7 +168,7 @@ async fn the_snippets_do_what_the_readme_says() {
 
 async fn call_everything(address: &str) {
     call(address).await.unwrap();
-    let greeter = greeter::GreeterClient::new(Client::connect(address).await.unwrap());
+    let greeter = greeter::GreeterClient::new(with_limits(address).await.unwrap());
     stream(&greeter).await.unwrap();
 }
 

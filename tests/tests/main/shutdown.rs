@@ -56,8 +56,8 @@ async fn a_graceful_shutdown_lets_accepted_calls_be_answered_and_refuses_new_one
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_to_be_let_in_when_a_shutdown_begins_is_served() {
-    let of_connection = ServerConfig { max_calls_per_connection: 1, ..ServerConfig::default() };
-    let of_all = ServerConfig { max_calls: 1, ..ServerConfig::default() };
+    let of_connection = ServerConfig::default().max_calls_per_connection(1);
+    let of_all = ServerConfig::default().max_calls(1);
     for config in [of_connection, of_all] {
         let (server, mut peer) = played_client(config);
         peer.send(call(1, "Wait", &key("a"))).await;

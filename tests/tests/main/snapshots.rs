@@ -21,7 +21,7 @@ fn methods_and_waits(calls: &[CallSnapshot]) -> Vec<(&'static str, CallWait)> {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_client_does_not_read_says_so() {
-    let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+    let config = ServerConfig::default().send_queue_frames(1);
     let (server, mut peer) = played_client_over(config, 4096);
     peer.send(call(1, "Wait", &key("a"))).await;
     peer.send(open_stream(3, "Collect")).await;
@@ -75,12 +75,10 @@ async fn a_server_whose_client_does_not_read_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_tells_of_streams_and_limits_that_hold_its_receiver_up() {
-    let config = ServerConfig {
-        max_calls_per_connection: 1,
-        stream_inbox_messages: 1,
-        stall_timeout: 60 * SECOND,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default()
+        .max_calls_per_connection(1)
+        .stream_inbox_messages(1)
+        .stall_timeout(60 * SECOND);
     let (server, mut peer) = played_client(config);
     peer.send(open_stream(1, "Hold")).await;
     for sequence in 1..3 {
@@ -92,11 +90,9 @@ async fn a_server_tells_of_streams_and_limits_that_hold_its_receiver_up() {
     let call_1 = server.handle.snapshot().connections[0].calls[0].clone();
     assert_eq!((call_1.inbox_messages, call_1.inbox_bytes > 0), (1, true));
 
-    let (server, mut peer) = played_client(ServerConfig {
-        max_calls_per_connection: 1,
-        stall_timeout: 60 * SECOND,
-        ..ServerConfig::default()
-    });
+    let (server, mut peer) = played_client(
+        ServerConfig::default().max_calls_per_connection(1).stall_timeout(60 * SECOND),
+    );
     peer.send(call(1, "Wait", &key("a"))).await;
     peer.send(call(3, "Wait", &key("a"))).await;
     settle().await;
@@ -108,7 +104,7 @@ async fn a_server_tells_of_streams_and_limits_that_hold_its_receiver_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_tells_of_each_call_where_it_is() {
-    let config = ClientConfig { max_calls: 5, send_queue_frames: 2, ..ClientConfig::default() };
+    let config = ClientConfig::default().max_calls(5).send_queue_frames(2);
     let (client, conformance, mut peer) = played_server_over(config, 4096);
     let mut stream = conformance.generate(GenerateRequest::default()).await.unwrap();
     let id = peer.receive().await.id;

@@ -10,20 +10,32 @@ pub struct Thing {
 pub mod thing {
     #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
-#[prost(prost_path = "::ttrpc::prost")]
+    #[prost(prost_path = "::ttrpc::prost")]
     pub struct Part {
         #[prost(uint32, tag = "1")]
         pub size: u32,
     }
-impl ::ttrpc::prost::Name for Part {
-const NAME: &'static str = "Part";
-const PACKAGE: &'static str = "other.deep.nested";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "other.deep.nested.Thing.Part".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/other.deep.nested.Thing.Part".into() }}
+    impl ::ttrpc::prost::Name for Part {
+        const NAME: &'static str = "Part";
+        const PACKAGE: &'static str = "other.deep.nested";
+        fn full_name() -> ::ttrpc::prost::alloc::string::String {
+            "other.deep.nested.Thing.Part".into()
+        }
+        fn type_url() -> ::ttrpc::prost::alloc::string::String {
+            "type.googleapis.com/other.deep.nested.Thing.Part".into()
+        }
+    }
 }
 impl ::ttrpc::prost::Name for Thing {
-const NAME: &'static str = "Thing";
-const PACKAGE: &'static str = "other.deep.nested";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "other.deep.nested.Thing".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/other.deep.nested.Thing".into() }}
+    const NAME: &'static str = "Thing";
+    const PACKAGE: &'static str = "other.deep.nested";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "other.deep.nested.Thing".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/other.deep.nested.Thing".into()
+    }
+}
 /// The macro `async_trait` would take this one for the `Box` that it means.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
@@ -33,14 +45,35 @@ pub struct Box {
     pub inner: ::core::option::Option<::ttrpc::prost::alloc::boxed::Box<Box>>,
 }
 impl ::ttrpc::prost::Name for Box {
-const NAME: &'static str = "Box";
-const PACKAGE: &'static str = "other.deep.nested";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "other.deep.nested.Box".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/other.deep.nested.Box".into() }}
+    const NAME: &'static str = "Box";
+    const PACKAGE: &'static str = "other.deep.nested";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "other.deep.nested.Box".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/other.deep.nested.Box".into()
+    }
+}
 /// Has the same name as a service of another package.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Unary`.
-    fn unary<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, request: Thing) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<thing::Part, ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn unary<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        request: Thing,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<
+                    Output = ::core::result::Result<thing::Part, ::ttrpc::Status>,
+                > + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
 }
 /// Serves a [`Reference`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -74,8 +107,11 @@ impl<T> ::core::fmt::Debug for ReferenceServer<T> {
 impl<T: Reference> ::ttrpc::server::Service for ReferenceServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
-        ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Unary", &service, |service, ctx, request| <T as Reference>::unary(service, ctx, request))
+        ::ttrpc::server::Routes::new(Self::NAME).unary(
+            "Unary",
+            &service,
+            |service, ctx, request| <T as Reference>::unary(service, ctx, request),
+        )
     }
 }
 /// Has the same name as a service of another package.
@@ -97,6 +133,10 @@ impl ReferenceClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
     /// Calls `Unary`.
     pub fn unary(&self, request: Thing) -> ::ttrpc::client::UnaryCall<Thing, thing::Part> {
         self.client.unary(Self::NAME, "Unary", request)
@@ -106,13 +146,71 @@ impl ReferenceClient {
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub trait T: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Unary`.
-    fn unary<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, request: Box) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<Thing, ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn unary<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        request: Box,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<Output = ::core::result::Result<Thing, ::ttrpc::Status>>
+                + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
     /// Serves `ServerStreaming`.
-    fn server_streaming<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, request: Thing, replies: ::ttrpc::server::StreamSender<Box>) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<(), ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn server_streaming<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        request: Thing,
+        replies: ::ttrpc::server::StreamSender<Box>,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<Output = ::core::result::Result<(), ::ttrpc::Status>>
+                + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
     /// Serves `ClientStreaming`.
-    fn client_streaming<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Box>) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<Thing, ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn client_streaming<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Box>,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<Output = ::core::result::Result<Thing, ::ttrpc::Status>>
+                + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
     /// Serves `Bidi`.
-    fn bidi<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Box>, replies: ::ttrpc::server::StreamSender<Box>) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<(), ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn bidi<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Box>,
+        replies: ::ttrpc::server::StreamSender<Box>,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<Output = ::core::result::Result<(), ::ttrpc::Status>>
+                + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
 }
 /// Serves a [`T`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -147,10 +245,18 @@ impl<S: T> ::ttrpc::server::Service for TServer<S> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Unary", &service, |service, ctx, request| <S as T>::unary(service, ctx, request))
-            .server_streaming("ServerStreaming", &service, |service, ctx, request, replies| <S as T>::server_streaming(service, ctx, request, replies))
-            .client_streaming("ClientStreaming", &service, |service, ctx, requests| <S as T>::client_streaming(service, ctx, requests))
-            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| <S as T>::bidi(service, ctx, requests, replies))
+            .unary("Unary", &service, |service, ctx, request| {
+                <S as T>::unary(service, ctx, request)
+            })
+            .server_streaming("ServerStreaming", &service, |service, ctx, request, replies| {
+                <S as T>::server_streaming(service, ctx, request, replies)
+            })
+            .client_streaming("ClientStreaming", &service, |service, ctx, requests| {
+                <S as T>::client_streaming(service, ctx, requests)
+            })
+            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| {
+                <S as T>::bidi(service, ctx, requests, replies)
+            })
     }
 }
 /// Is called like a type parameter.
@@ -172,12 +278,19 @@ impl TClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
     /// Calls `Unary`.
     pub fn unary(&self, request: Box) -> ::ttrpc::client::UnaryCall<Box, Thing> {
         self.client.unary(Self::NAME, "Unary", request)
     }
     /// Calls `ServerStreaming`.
-    pub fn server_streaming(&self, request: Thing) -> ::ttrpc::client::ServerStreamingCall<Thing, Box> {
+    pub fn server_streaming(
+        &self,
+        request: Thing,
+    ) -> ::ttrpc::client::ServerStreamingCall<Thing, Box> {
         self.client.server_streaming(Self::NAME, "ServerStreaming", request)
     }
     /// Calls `ClientStreaming`.
@@ -193,7 +306,21 @@ impl TClient {
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub trait Self_: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Self`.
-    fn self_<'life0, 'life1, 'async_trait>(&'life0 self, ctx: &'life1 ::ttrpc::Context, request: Box) -> ::core::pin::Pin<::std::boxed::Box<dyn ::core::future::Future<Output = ::core::result::Result<Box, ::ttrpc::Status>> + ::core::marker::Send + 'async_trait>> where 'life0: 'async_trait, 'life1: 'async_trait, Self: 'async_trait;
+    fn self_<'life0, 'life1, 'async_trait>(
+        &'life0 self,
+        ctx: &'life1 ::ttrpc::Context,
+        request: Box,
+    ) -> ::core::pin::Pin<
+        ::std::boxed::Box<
+            dyn ::core::future::Future<Output = ::core::result::Result<Box, ::ttrpc::Status>>
+                + ::core::marker::Send
+                + 'async_trait,
+        >,
+    >
+    where
+        'life0: 'async_trait,
+        'life1: 'async_trait,
+        Self: 'async_trait;
 }
 /// Serves a [`Self_`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -227,8 +354,9 @@ impl<T> ::core::fmt::Debug for SelfServer<T> {
 impl<T: Self_> ::ttrpc::server::Service for SelfServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
-        ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Self", &service, |service, ctx, request| <T as Self_>::self_(service, ctx, request))
+        ::ttrpc::server::Routes::new(Self::NAME).unary("Self", &service, |service, ctx, request| {
+            <T as Self_>::self_(service, ctx, request)
+        })
     }
 }
 /// Is called like a keyword.
@@ -249,6 +377,10 @@ impl SelfClient {
     /// Calls over this connection.
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
+    }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
     }
     /// Calls `Self`.
     pub fn self_(&self, request: Box) -> ::ttrpc::client::UnaryCall<Box, Box> {

@@ -24,7 +24,7 @@ pub struct Request {
 pub mod request {
     #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Oneof)]
-#[prost(prost_path = "::ttrpc::prost")]
+    #[prost(prost_path = "::ttrpc::prost")]
     pub enum Choice {
         #[prost(string, tag = "5")]
         Left(::ttrpc::prost::alloc::string::String),
@@ -33,9 +33,15 @@ pub mod request {
     }
 }
 impl ::ttrpc::prost::Name for Request {
-const NAME: &'static str = "Request";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Request".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Request".into() }}
+    const NAME: &'static str = "Request";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Request".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Request".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -54,20 +60,32 @@ pub mod reply {
     /// A message inside of a message.
     #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
-#[prost(prost_path = "::ttrpc::prost")]
+    #[prost(prost_path = "::ttrpc::prost")]
     pub struct Nested {
         #[prost(string, tag = "1")]
         pub self_: ::ttrpc::prost::alloc::string::String,
     }
-impl ::ttrpc::prost::Name for Nested {
-const NAME: &'static str = "Nested";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Reply.Nested".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Reply.Nested".into() }}
+    impl ::ttrpc::prost::Name for Nested {
+        const NAME: &'static str = "Nested";
+        const PACKAGE: &'static str = "reference.v1";
+        fn full_name() -> ::ttrpc::prost::alloc::string::String {
+            "reference.v1.Reply.Nested".into()
+        }
+        fn type_url() -> ::ttrpc::prost::alloc::string::String {
+            "type.googleapis.com/reference.v1.Reply.Nested".into()
+        }
+    }
 }
 impl ::ttrpc::prost::Name for Reply {
-const NAME: &'static str = "Reply";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Reply".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Reply".into() }}
+    const NAME: &'static str = "Reply";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Reply".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Reply".into()
+    }
+}
 /// Messages that shadow the prelude.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
@@ -77,9 +95,15 @@ pub struct Result {
     pub ok: ::ttrpc::prost::alloc::string::String,
 }
 impl ::ttrpc::prost::Name for Result {
-const NAME: &'static str = "Result";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Result".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Result".into() }}
+    const NAME: &'static str = "Result";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Result".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Result".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -88,9 +112,15 @@ pub struct Option {
     pub some: ::core::option::Option<Result>,
 }
 impl ::ttrpc::prost::Name for Option {
-const NAME: &'static str = "Option";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Option".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Option".into() }}
+    const NAME: &'static str = "Option";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Option".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Option".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -99,9 +129,15 @@ pub struct Status {
     pub option: ::core::option::Option<Option>,
 }
 impl ::ttrpc::prost::Name for Status {
-const NAME: &'static str = "Status";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Status".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Status".into() }}
+    const NAME: &'static str = "Status";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Status".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Status".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -110,9 +146,15 @@ pub struct Context {
     pub vec: ::ttrpc::prost::alloc::vec::Vec<Status>,
 }
 impl ::ttrpc::prost::Name for Context {
-const NAME: &'static str = "Context";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Context".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Context".into() }}
+    const NAME: &'static str = "Context";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Context".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Context".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -121,9 +163,15 @@ pub struct Client {
     pub string: ::ttrpc::prost::alloc::string::String,
 }
 impl ::ttrpc::prost::Name for Client {
-const NAME: &'static str = "Client";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Client".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Client".into() }}
+    const NAME: &'static str = "Client";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Client".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Client".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -132,9 +180,15 @@ pub struct String {
     pub value: ::ttrpc::prost::alloc::vec::Vec<u8>,
 }
 impl ::ttrpc::prost::Name for String {
-const NAME: &'static str = "String";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.String".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.String".into() }}
+    const NAME: &'static str = "String";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.String".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.String".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -143,36 +197,57 @@ pub struct Vec {
     pub items: ::ttrpc::prost::alloc::vec::Vec<String>,
 }
 impl ::ttrpc::prost::Name for Vec {
-const NAME: &'static str = "Vec";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Vec".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Vec".into() }}
+    const NAME: &'static str = "Vec";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Vec".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Vec".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
-pub struct Send {
-}
+pub struct Send {}
 impl ::ttrpc::prost::Name for Send {
-const NAME: &'static str = "Send";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Send".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Send".into() }}
+    const NAME: &'static str = "Send";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Send".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Send".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
-pub struct Arc {
-}
+pub struct Arc {}
 impl ::ttrpc::prost::Name for Arc {
-const NAME: &'static str = "Arc";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.Arc".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.Arc".into() }}
+    const NAME: &'static str = "Arc";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.Arc".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.Arc".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
-pub struct T {
-}
+pub struct T {}
 impl ::ttrpc::prost::Name for T {
-const NAME: &'static str = "T";
-const PACKAGE: &'static str = "reference.v1";
-fn full_name() -> ::ttrpc::prost::alloc::string::String { "reference.v1.T".into() }fn type_url() -> ::ttrpc::prost::alloc::string::String { "type.googleapis.com/reference.v1.T".into() }}
+    const NAME: &'static str = "T";
+    const PACKAGE: &'static str = "reference.v1";
+    fn full_name() -> ::ttrpc::prost::alloc::string::String {
+        "reference.v1.T".into()
+    }
+    fn type_url() -> ::ttrpc::prost::alloc::string::String {
+        "type.googleapis.com/reference.v1.T".into()
+    }
+}
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::ttrpc::prost::Enumeration)]
 #[prost(prost_path = "::ttrpc::prost")]
@@ -220,13 +295,31 @@ pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// ~~~
     ///
     /// Behind the method.
-    async fn unary(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn unary(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// One request, many replies.
-    async fn server_streaming(&self, ctx: &::ttrpc::Context, request: Request, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn server_streaming(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
     /// Serves `ClientStreaming`.
-    async fn client_streaming(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn client_streaming(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Request>,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `Bidi`.
-    async fn bidi(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn bidi(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Request>,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Reference`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -261,10 +354,18 @@ impl<T: Reference> ::ttrpc::server::Service for ReferenceServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Unary", &service, |service, ctx, request| <T as Reference>::unary(service, ctx, request))
-            .server_streaming("ServerStreaming", &service, |service, ctx, request, replies| <T as Reference>::server_streaming(service, ctx, request, replies))
-            .client_streaming("ClientStreaming", &service, |service, ctx, requests| <T as Reference>::client_streaming(service, ctx, requests))
-            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| <T as Reference>::bidi(service, ctx, requests, replies))
+            .unary("Unary", &service, |service, ctx, request| {
+                <T as Reference>::unary(service, ctx, request)
+            })
+            .server_streaming("ServerStreaming", &service, |service, ctx, request, replies| {
+                <T as Reference>::server_streaming(service, ctx, request, replies)
+            })
+            .client_streaming("ClientStreaming", &service, |service, ctx, requests| {
+                <T as Reference>::client_streaming(service, ctx, requests)
+            })
+            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| {
+                <T as Reference>::bidi(service, ctx, requests, replies)
+            })
     }
 }
 /// A service with every kind of method.
@@ -290,6 +391,10 @@ impl ReferenceClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
     /// One request, one reply. [Not][linked].
     ///
     /// ```text
@@ -305,7 +410,10 @@ impl ReferenceClient {
         self.client.unary(Self::NAME, "Unary", request)
     }
     /// One request, many replies.
-    pub fn server_streaming(&self, request: Request) -> ::ttrpc::client::ServerStreamingCall<Request, Reply> {
+    pub fn server_streaming(
+        &self,
+        request: Request,
+    ) -> ::ttrpc::client::ServerStreamingCall<Request, Reply> {
         self.client.server_streaming(Self::NAME, "ServerStreaming", request)
     }
     /// Calls `ClientStreaming`.
@@ -322,29 +430,79 @@ impl ReferenceClient {
 #[::ttrpc::async_trait]
 pub trait Names: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `New`.
-    async fn new(&self, ctx: &::ttrpc::Context, request: ()) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn new(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: (),
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
     /// Serves `Call`.
-    async fn call(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<::ttrpc::prost::alloc::string::String, ::ttrpc::Status>;
+    async fn call(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<::ttrpc::prost::alloc::string::String, ::ttrpc::Status>;
     /// Serves `Clone`.
-    async fn clone(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<::ttrpc::prost_types::Duration, ::ttrpc::Status>;
+    async fn clone(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<::ttrpc::prost_types::Duration, ::ttrpc::Status>;
     /// Serves `From`.
-    async fn from(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<::ttrpc::prost_types::Any, ::ttrpc::Status>;
+    async fn from(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<::ttrpc::prost_types::Any, ::ttrpc::Status>;
     /// Serves `Into`.
-    async fn into(&self, ctx: &::ttrpc::Context, request: ::ttrpc::prost_types::Timestamp) -> ::core::result::Result<reply::Nested, ::ttrpc::Status>;
+    async fn into(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: ::ttrpc::prost_types::Timestamp,
+    ) -> ::core::result::Result<reply::Nested, ::ttrpc::Status>;
     /// Serves `Default`.
-    async fn default(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn default(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `Type`.
-    async fn r#type(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn r#type(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `Match`.
-    async fn r#match(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn r#match(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Request>,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `Async`.
-    async fn r#async(&self, ctx: &::ttrpc::Context, request: Request, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn r#async(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
     /// Serves `Self`.
-    async fn self_(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn self_(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Request>,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
     /// Serves `Super`.
-    async fn super_(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn super_(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `HTTPGetURL`.
-    async fn http_get_url(&self, ctx: &::ttrpc::Context, request: super::super::other::deep::nested::Thing) -> ::core::result::Result<super::super::other::deep::nested::thing::Part, ::ttrpc::Status>;
+    async fn http_get_url(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: super::super::other::deep::nested::Thing,
+    ) -> ::core::result::Result<super::super::other::deep::nested::thing::Part, ::ttrpc::Status>;
 }
 /// Serves a [`Names`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -379,18 +537,42 @@ impl<T: Names> ::ttrpc::server::Service for NamesServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("New", &service, |service, ctx, request| <T as Names>::new(service, ctx, request))
-            .unary("Call", &service, |service, ctx, request| <T as Names>::call(service, ctx, request))
-            .unary("Clone", &service, |service, ctx, request| <T as Names>::clone(service, ctx, request))
-            .unary("From", &service, |service, ctx, request| <T as Names>::from(service, ctx, request))
-            .unary("Into", &service, |service, ctx, request| <T as Names>::into(service, ctx, request))
-            .unary("Default", &service, |service, ctx, request| <T as Names>::default(service, ctx, request))
-            .unary("Type", &service, |service, ctx, request| <T as Names>::r#type(service, ctx, request))
-            .client_streaming("Match", &service, |service, ctx, requests| <T as Names>::r#match(service, ctx, requests))
-            .server_streaming("Async", &service, |service, ctx, request, replies| <T as Names>::r#async(service, ctx, request, replies))
-            .bidi_streaming("Self", &service, |service, ctx, requests, replies| <T as Names>::self_(service, ctx, requests, replies))
-            .unary("Super", &service, |service, ctx, request| <T as Names>::super_(service, ctx, request))
-            .unary("HTTPGetURL", &service, |service, ctx, request| <T as Names>::http_get_url(service, ctx, request))
+            .unary("New", &service, |service, ctx, request| {
+                <T as Names>::new(service, ctx, request)
+            })
+            .unary("Call", &service, |service, ctx, request| {
+                <T as Names>::call(service, ctx, request)
+            })
+            .unary("Clone", &service, |service, ctx, request| {
+                <T as Names>::clone(service, ctx, request)
+            })
+            .unary("From", &service, |service, ctx, request| {
+                <T as Names>::from(service, ctx, request)
+            })
+            .unary("Into", &service, |service, ctx, request| {
+                <T as Names>::into(service, ctx, request)
+            })
+            .unary("Default", &service, |service, ctx, request| {
+                <T as Names>::default(service, ctx, request)
+            })
+            .unary("Type", &service, |service, ctx, request| {
+                <T as Names>::r#type(service, ctx, request)
+            })
+            .client_streaming("Match", &service, |service, ctx, requests| {
+                <T as Names>::r#match(service, ctx, requests)
+            })
+            .server_streaming("Async", &service, |service, ctx, request, replies| {
+                <T as Names>::r#async(service, ctx, request, replies)
+            })
+            .bidi_streaming("Self", &service, |service, ctx, requests, replies| {
+                <T as Names>::self_(service, ctx, requests, replies)
+            })
+            .unary("Super", &service, |service, ctx, request| {
+                <T as Names>::super_(service, ctx, request)
+            })
+            .unary("HTTPGetURL", &service, |service, ctx, request| {
+                <T as Names>::http_get_url(service, ctx, request)
+            })
     }
 }
 /// Names that are hard to generate.
@@ -412,24 +594,40 @@ impl NamesClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
     /// Calls `New`.
     pub fn new_(&self, request: ()) -> ::ttrpc::client::UnaryCall<(), ()> {
         self.client.unary(Self::NAME, "New", request)
     }
     /// Calls `Call`.
-    pub fn call(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost::alloc::string::String> {
+    pub fn call(
+        &self,
+        request: Request,
+    ) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost::alloc::string::String> {
         self.client.unary(Self::NAME, "Call", request)
     }
     /// Calls `Clone`.
-    pub fn clone(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Duration> {
+    pub fn clone(
+        &self,
+        request: Request,
+    ) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Duration> {
         self.client.unary(Self::NAME, "Clone", request)
     }
     /// Calls `From`.
-    pub fn from(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Any> {
+    pub fn from(
+        &self,
+        request: Request,
+    ) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Any> {
         self.client.unary(Self::NAME, "From", request)
     }
     /// Calls `Into`.
-    pub fn into(&self, request: ::ttrpc::prost_types::Timestamp) -> ::ttrpc::client::UnaryCall<::ttrpc::prost_types::Timestamp, reply::Nested> {
+    pub fn into_(
+        &self,
+        request: ::ttrpc::prost_types::Timestamp,
+    ) -> ::ttrpc::client::UnaryCall<::ttrpc::prost_types::Timestamp, reply::Nested> {
         self.client.unary(Self::NAME, "Into", request)
     }
     /// Calls `Default`.
@@ -445,7 +643,10 @@ impl NamesClient {
         self.client.client_streaming(Self::NAME, "Match")
     }
     /// Calls `Async`.
-    pub fn r#async(&self, request: Request) -> ::ttrpc::client::ServerStreamingCall<Request, Reply> {
+    pub fn r#async(
+        &self,
+        request: Request,
+    ) -> ::ttrpc::client::ServerStreamingCall<Request, Reply> {
         self.client.server_streaming(Self::NAME, "Async", request)
     }
     /// Calls `Self`.
@@ -457,7 +658,13 @@ impl NamesClient {
         self.client.unary(Self::NAME, "Super", request)
     }
     /// Calls `HTTPGetURL`.
-    pub fn http_get_url(&self, request: super::super::other::deep::nested::Thing) -> ::ttrpc::client::UnaryCall<super::super::other::deep::nested::Thing, super::super::other::deep::nested::thing::Part> {
+    pub fn http_get_url(
+        &self,
+        request: super::super::other::deep::nested::Thing,
+    ) -> ::ttrpc::client::UnaryCall<
+        super::super::other::deep::nested::Thing,
+        super::super::other::deep::nested::thing::Part,
+    > {
         self.client.unary(Self::NAME, "HTTPGetURL", request)
     }
 }
@@ -466,9 +673,18 @@ impl NamesClient {
 #[::ttrpc::async_trait]
 pub trait Twin: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Unary`.
-    async fn unary(&self, ctx: &::ttrpc::Context, request: Request) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    async fn unary(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
     /// Serves `Bidi`.
-    async fn bidi(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Request>, replies: ::ttrpc::server::StreamSender<Reply>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn bidi(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Request>,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Twin`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -503,8 +719,12 @@ impl<T: Twin> ::ttrpc::server::Service for TwinServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Unary", &service, |service, ctx, request| <T as Twin>::unary(service, ctx, request))
-            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| <T as Twin>::bidi(service, ctx, requests, replies))
+            .unary("Unary", &service, |service, ctx, request| {
+                <T as Twin>::unary(service, ctx, request)
+            })
+            .bidi_streaming("Bidi", &service, |service, ctx, requests, replies| {
+                <T as Twin>::bidi(service, ctx, requests, replies)
+            })
     }
 }
 /// Has methods of the same names as `Reference`.
@@ -526,6 +746,10 @@ impl TwinClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
     /// Calls `Unary`.
     pub fn unary(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
         self.client.unary(Self::NAME, "Unary", request)
@@ -538,8 +762,7 @@ impl TwinClient {
 /// Has no methods.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
-pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {
-}
+pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {}
 /// Serves a [`Nothing`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct NothingServer<T> {
@@ -594,19 +817,41 @@ impl NothingClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
 }
 /// What a server of `reference.v1.Shadows` does.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Shadows: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Shadow`.
-    async fn shadow(&self, ctx: &::ttrpc::Context, request: Result) -> ::core::result::Result<Option, ::ttrpc::Status>;
+    async fn shadow(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Result,
+    ) -> ::core::result::Result<Option, ::ttrpc::Status>;
     /// Serves `Stream`.
-    async fn stream(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<Vec>, replies: ::ttrpc::server::StreamSender<Context>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn stream(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<Vec>,
+        replies: ::ttrpc::server::StreamSender<Context>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
     /// Serves `Upload`.
-    async fn upload(&self, ctx: &::ttrpc::Context, requests: ::ttrpc::server::StreamReceiver<T>) -> ::core::result::Result<Status, ::ttrpc::Status>;
+    async fn upload(
+        &self,
+        ctx: &::ttrpc::Context,
+        requests: ::ttrpc::server::StreamReceiver<T>,
+    ) -> ::core::result::Result<Status, ::ttrpc::Status>;
     /// Serves `Watch`.
-    async fn watch(&self, ctx: &::ttrpc::Context, request: Send, replies: ::ttrpc::server::StreamSender<Arc>) -> ::core::result::Result<(), ::ttrpc::Status>;
+    async fn watch(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Send,
+        replies: ::ttrpc::server::StreamSender<Arc>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Shadows`]; for `ServerBuilder::add_service`.
 #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -641,10 +886,18 @@ impl<T: Shadows> ::ttrpc::server::Service for ShadowsServer<T> {
     fn into_routes(self) -> ::ttrpc::server::Routes {
         let service = self.service;
         ::ttrpc::server::Routes::new(Self::NAME)
-            .unary("Shadow", &service, |service, ctx, request| <T as Shadows>::shadow(service, ctx, request))
-            .bidi_streaming("Stream", &service, |service, ctx, requests, replies| <T as Shadows>::stream(service, ctx, requests, replies))
-            .client_streaming("Upload", &service, |service, ctx, requests| <T as Shadows>::upload(service, ctx, requests))
-            .server_streaming("Watch", &service, |service, ctx, request, replies| <T as Shadows>::watch(service, ctx, request, replies))
+            .unary("Shadow", &service, |service, ctx, request| {
+                <T as Shadows>::shadow(service, ctx, request)
+            })
+            .bidi_streaming("Stream", &service, |service, ctx, requests, replies| {
+                <T as Shadows>::stream(service, ctx, requests, replies)
+            })
+            .client_streaming("Upload", &service, |service, ctx, requests| {
+                <T as Shadows>::upload(service, ctx, requests)
+            })
+            .server_streaming("Watch", &service, |service, ctx, request, replies| {
+                <T as Shadows>::watch(service, ctx, request, replies)
+            })
     }
 }
 /// Calls the methods of `reference.v1.Shadows`. Clones share the connection.
@@ -665,6 +918,10 @@ impl ShadowsClient {
     /// Calls over this connection.
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
+    }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
     }
     /// Calls `Shadow`.
     pub fn shadow(&self, request: Result) -> ::ttrpc::client::UnaryCall<Result, Option> {

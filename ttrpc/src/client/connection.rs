@@ -127,7 +127,7 @@ impl Connection {
 }
 
 fn unavailable(reason: ConnectionError) -> Status {
-    Status::unavailable(reason.to_string()).with_source(Arc::new(reason) as Arc<_>)
+    Status::unavailable(reason.to_string()).with_source(reason)
 }
 
 /// Owns a connection's two tasks: they end when the last client and the last call are gone.

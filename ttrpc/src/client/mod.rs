@@ -29,6 +29,12 @@
 //! requests wait for room in the queue and for their tasks to run. So a call that must arrive behind
 //! another one is made when the other has been answered, or has had an effect that can be seen.
 //!
+//! # Runtime
+//!
+//! A client's connection has two tasks, on the tokio runtime in which the client was made; I/O and time
+//! have to be enabled there. When this runtime ends, so does the connection. Calls may be awaited
+//! anywhere, and those with a timeout in any tokio runtime with time: elsewhere these panic.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped is given up. If its Request has not begun to be written it never is.
@@ -44,7 +50,7 @@ mod state;
 mod stream;
 mod unary;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -67,7 +73,7 @@ pub use unary::{UnaryCall, UnaryFuture};
 ///
 /// Clones are cheap. The connection lives as long as a clone or a call does; it has two tasks,
 /// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     connection: Arc<ConnectionOwner>,
 }
@@ -77,6 +83,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Address`] and [`Error::Connect`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
         Client::connect_with(address, ClientConfig::default()).await
     }
@@ -85,6 +94,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Address`] and [`Error::Connect`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn connect_with(address: &str, config: ClientConfig) -> Result<Self, Error> {
         Ok(Client::from_unix_stream(address::connect(address).await?, config))
     }
@@ -169,5 +181,15 @@ impl Client {
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.
     pub fn calls_in_flight(&self) -> usize {
         self.connection.connection().streams_open()
+    }
+}
+
+/// Without what calls say, which may be long and secret; [`Client::snapshot`] tells more.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("calls_in_flight", &self.calls_in_flight())
+            .field("close_reason", &self.close_reason())
+            .finish_non_exhaustive()
     }
 }

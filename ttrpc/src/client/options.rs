@@ -42,6 +42,9 @@ macro_rules! option_methods {
         /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase
         /// it is: waiting for room, being written, waiting for the answer. The time runs from the
         /// moment when the call is first awaited. The server is told, and ends its side too.
+        ///
+        /// # Panics
+        /// When the call is awaited, outside of a tokio runtime.
         pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
             self.options.timeout = Some(timeout);
             self

@@ -120,6 +120,9 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// Those of [`ServerBuilder::build`] and [`Server::serve`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
         self.build()?.serve().await
     }

@@ -87,12 +87,13 @@ impl Context {
     }
 }
 
+/// Without the metadata's keys and values, which may be secrets.
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
             .field("service", &self.service())
             .field("method", &self.method())
-            .field("metadata", self.metadata())
+            .field("metadata_pairs", &self.metadata().len())
             .field("timeout", &self.timeout())
             .field("peer", &self.peer())
             .finish()

@@ -194,6 +194,9 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Listener`] if a listener cannot be used with this runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
         let Server { shared, listeners, connections: handed_over, policy } = self;
         let EndsWithThis(server) = &shared;
@@ -219,6 +222,9 @@ impl Server {
     ///
     /// # Errors
     /// Those of [`Server::serve`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn serve_until(
         self,
         signal: impl Future<Output = ()>,

@@ -95,7 +95,7 @@ fn routes(go_on: &Arc<Notify>) -> Routes {
 fn serve(there: DuplexStream) -> (ServerHandle, JoinHandle<Result<(), Error>>, Arc<Notify>) {
     let go_on = Arc::new(Notify::new());
     let server = Server::builder()
-        .config(ServerConfig { send_queue_frames: 1, ..ServerConfig::default() })
+        .config(ServerConfig::default().send_queue_frames(1))
         .add_service(Handmade(routes(&go_on)))
         .io(there)
         .build()

@@ -34,13 +34,11 @@ async fn a_client_whose_write_is_blocked_still_takes_replies() {
 #[tokio::test(start_paused = true)]
 async fn both_sides_send_more_than_the_pipe_holds_at_the_same_time() {
     for pipe_len in [1, 7, 64, 4096] {
-        let client_config = ClientConfig { send_queue_bytes: 100, ..ClientConfig::default() };
-        let server_config = ServerConfig {
-            send_queue_bytes: 100,
-            send_queue_frames: 2,
-            max_calls_per_connection: 3,
-            ..ServerConfig::default()
-        };
+        let client_config = ClientConfig::default().send_queue_bytes(100);
+        let server_config = ServerConfig::default()
+            .send_queue_bytes(100)
+            .send_queue_frames(2)
+            .max_calls_per_connection(3);
         let (server, _client, conformance) = connected(client_config, server_config, pipe_len);
         let echo = |_| tokio::spawn(conformance.echo(echo_request(vec![1; 2000])).into_future());
         for call in (0..20).map(echo).collect::<Vec<_>>() {
@@ -56,11 +54,7 @@ async fn a_client_that_never_reads_is_read_no_more_and_costs_a_bounded_amount() 
     const CALLS: u32 = 4000;
     const PAYLOAD: usize = 1000;
     const QUEUE_BYTES: usize = 20 << 10;
-    let config = ServerConfig {
-        send_queue_bytes: QUEUE_BYTES,
-        max_calls_per_connection: 8,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default().send_queue_bytes(QUEUE_BYTES).max_calls_per_connection(8);
     let (server, peer) = played_client_over(config, 4096);
     let calls: Vec<u8> = (0..CALLS)
         .flat_map(|index| call(2 * index + 1, "Echo", &echo_request(vec![7; PAYLOAD])).to_bytes())
@@ -92,7 +86,7 @@ async fn a_client_that_never_reads_is_read_no_more_and_costs_a_bounded_amount() 
 
 #[tokio::test(start_paused = true)]
 async fn no_handler_is_started_while_replies_wait_for_a_client_that_does_not_read() {
-    let config = ServerConfig { send_queue_frames: 4, ..ServerConfig::default() };
+    let config = ServerConfig::default().send_queue_frames(4);
     let (server, peer) = played_client_over(config, 4096);
     let payload = vec![7; 10_000];
     let calls: Vec<u8> = (0..500)
@@ -107,7 +101,7 @@ async fn no_handler_is_started_while_replies_wait_for_a_client_that_does_not_rea
 
 #[tokio::test(start_paused = true)]
 async fn refusals_wait_for_a_client_that_does_not_read() {
-    let config = ServerConfig { send_queue_frames: 4, ..ServerConfig::default() };
+    let config = ServerConfig::default().send_queue_frames(4);
     let (_server, peer) = played_client_over(config, 1024);
     let refused: Vec<u8> =
         (0..5000).flat_map(|_| call(2, "Echo", &echo_request([])).to_bytes()).collect();
@@ -188,7 +182,7 @@ async fn a_half_written_frame_is_finished_though_its_caller_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_send_that_is_dropped_while_it_waits_for_room_sends_nothing() {
-    let config = ClientConfig { send_queue_frames: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().send_queue_frames(1);
     let (_client, conformance, mut peer) = played_server_over(config, 100);
     let (mut requests, _reply) = conformance.collect().await.unwrap();
     let id = peer.receive().await.id;
@@ -201,7 +195,7 @@ async fn a_send_that_is_dropped_while_it_waits_for_room_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_that_wait_for_room_are_told_when_the_connection_ends() {
-    let config = ClientConfig { send_queue_frames: 1, max_calls: 3, ..ClientConfig::default() };
+    let config = ClientConfig::default().send_queue_frames(1).max_calls(3);
     let (client, conformance, peer) = played_server_over(config, 100);
     let (mut requests, _reply) = conformance.collect().await.unwrap();
     let mut peer: Peer<_> = peer;

@@ -25,7 +25,7 @@ async fn feed(peer: &mut Played, id: u32, sequences: std::ops::Range<u64>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_clients_stream_that_is_not_read_fails_and_calls_beside_it_go_on() {
-    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(4);
     let (client, conformance, mut peer) = played_server(config);
     let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
     let stream_id = peer.receive().await.id;
@@ -49,7 +49,7 @@ async fn a_clients_stream_that_is_not_read_fails_and_calls_beside_it_go_on() {
 /// Else its handler would wait for the rest of the requests for ever.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_failed_since_it_was_not_read_still_closes_its_side() {
-    let config = ClientConfig { stream_inbox_messages: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(1);
     let (client, conformance, mut peer) = played_server(config);
     let (requests, mut replies) = conformance.exchange().await.unwrap();
     let stream_id = peer.receive().await.id;
@@ -64,7 +64,7 @@ async fn a_stream_that_failed_since_it_was_not_read_still_closes_its_side() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_messages_came_after_anothers_stall_is_given_its_own_time() {
-    let config = ClientConfig { stream_inbox_messages: 1, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(1);
     let (_client, conformance, mut peer) = played_server(config);
     let mut unread = conformance.generate(GenerateRequest::default()).await.unwrap();
     let unread_id = peer.receive().await.id;
@@ -82,7 +82,7 @@ async fn a_stream_whose_messages_came_after_anothers_stall_is_given_its_own_time
 
 #[tokio::test(start_paused = true)]
 async fn a_clients_streams_that_stand_still_hold_up_the_connection_once_not_once_each() {
-    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(4);
     let (_client, conformance, mut peer) = played_server(config);
     let mut streams = Vec::new();
     for _ in 0..4 {
@@ -106,7 +106,7 @@ async fn a_clients_streams_that_stand_still_hold_up_the_connection_once_not_once
 
 #[tokio::test(start_paused = true)]
 async fn a_consumer_that_reads_slowly_loses_nothing() {
-    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(4);
     let (_server, _client, conformance) = connected(config, ServerConfig::default(), 100);
     let request = GenerateRequest { count: 40, ..GenerateRequest::default() };
     let mut replies = conformance.generate(request).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_consumer_that_reads_slowly_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_messages_nobody_wants_any_more_holds_up_nobody() {
-    let config = ClientConfig { stream_inbox_messages: 4, ..ClientConfig::default() };
+    let config = ClientConfig::default().stream_inbox_messages(4);
     let (_server, client, conformance) = connected(config, ServerConfig::default(), PIPE_LEN);
     let request = GenerateRequest { count: 1000, ..GenerateRequest::default() };
     let replies = conformance.generate(request).await.unwrap();

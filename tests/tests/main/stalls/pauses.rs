@@ -23,12 +23,10 @@ const LARGE: usize = 100 << 10;
 #[tokio::test(start_paused = true)]
 async fn no_call_is_refused_for_a_pause_in_which_the_client_did_not_read() {
     // Handlers fill the limit and wait for room; that they stand still is the client's doing.
-    let config = ServerConfig {
-        max_calls_per_connection: 4,
-        send_queue_frames: 1,
-        stream_inbox_messages: 2,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default()
+        .max_calls_per_connection(4)
+        .send_queue_frames(1)
+        .stream_inbox_messages(2);
     let (server, mut peer) = played_client_over(config, 64 << 10);
     let large = EchoRequest { payload: Vec::new(), response_size: LARGE as u32 };
     for index in 0..40 {
@@ -46,8 +44,7 @@ async fn no_call_is_refused_for_a_pause_in_which_the_client_did_not_read() {
 #[tokio::test(start_paused = true)]
 async fn no_stream_is_failed_for_a_pause_in_which_the_client_did_not_read() {
     const MESSAGES: u64 = 40;
-    let config =
-        ServerConfig { send_queue_frames: 1, stream_inbox_messages: 2, ..ServerConfig::default() };
+    let config = ServerConfig::default().send_queue_frames(1).stream_inbox_messages(2);
     let (server, peer) = played_client_over(config, 1000);
     let messages = (0..MESSAGES).map(|sequence| {
         let payload = vec![0; LARGE];
@@ -76,11 +73,7 @@ async fn no_stream_is_failed_for_a_pause_in_which_the_client_did_not_read() {
 
 #[tokio::test(start_paused = true)]
 async fn no_call_is_refused_while_the_handlers_before_it_wait_for_the_client_to_read() {
-    let config = ServerConfig {
-        max_calls_per_connection: 1,
-        send_queue_frames: 1,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default().max_calls_per_connection(1).send_queue_frames(1);
     let (server, mut peer) = played_client(config);
     let request = GenerateRequest { count: 5, size: LARGE as u32, ..GenerateRequest::default() };
     let generate = Frame::request(1, REMOTE_CLOSED, SERVICE, "Generate", &request).to_bytes();
@@ -118,8 +111,7 @@ async fn no_stream_is_failed_while_its_handler_waits_for_the_client_to_read() {
             })
         },
     );
-    let config =
-        ServerConfig { stream_inbox_messages: 2, send_queue_frames: 1, ..ServerConfig::default() };
+    let config = ServerConfig::default().stream_inbox_messages(2).send_queue_frames(1);
     let (here, there) = duplex(PIPE_LEN);
     let server = Server::builder().config(config).add_service(Handmade(routes)).io(there);
     let serving = tokio::spawn(server.serve());

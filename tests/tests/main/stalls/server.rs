@@ -28,11 +28,11 @@ const STALL: Duration = Duration::from_secs(1);
 const BIT: Duration = Duration::from_millis(20);
 
 fn few_calls(max_calls_per_connection: usize) -> ServerConfig {
-    ServerConfig { max_calls_per_connection, ..ServerConfig::default() }
+    ServerConfig::default().max_calls_per_connection(max_calls_per_connection)
 }
 
 fn small_inbox() -> ServerConfig {
-    ServerConfig { stream_inbox_messages: 4, ..ServerConfig::default() }
+    ServerConfig::default().stream_inbox_messages(4)
 }
 
 /// Starts as many Waits as the limit of four allows, with ids from 1.
@@ -105,7 +105,7 @@ async fn a_burst_of_ten_times_the_limit_is_served_while_handlers_end_now_and_the
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_of_all_connections_together_is_kept() {
-    let config = ServerConfig { max_calls: 2, ..ServerConfig::default() };
+    let config = ServerConfig::default().max_calls(2);
     let pipes: Vec<_> = (0..3).map(|_| tokio::io::duplex(PIPE_LEN)).collect();
     let (mine, theirs): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
     let server = TestServer::start(config, theirs);
@@ -131,7 +131,7 @@ async fn the_limit_of_all_connections_together_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_are_refused_are_no_progress() {
-    let config = ServerConfig { max_calls: 1, ..ServerConfig::default() };
+    let config = ServerConfig::default().max_calls(1);
     let pipes: Vec<_> = (0..3).map(|_| duplex(PIPE_LEN)).collect();
     let (mine, theirs): (Vec<_>, Vec<_>) = pipes.into_iter().unzip();
     let server = TestServer::start(config, theirs);
@@ -252,13 +252,11 @@ async fn a_handler_that_reads_slowly_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_longer_than_all_limits_on_bytes_is_let_in_alone() {
-    let config = ServerConfig {
-        request_bytes_per_connection: 1000,
-        request_bytes: 1000,
-        stream_inbox_bytes: 1000,
-        send_queue_bytes: 1000,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default()
+        .request_bytes_per_connection(1000)
+        .request_bytes(1000)
+        .stream_inbox_bytes(1000)
+        .send_queue_bytes(1000);
     let (server, _client, conformance) = connected(ClientConfig::default(), config, PIPE_LEN);
     let reply = conformance.echo(echo_request(vec![7; 5000])).await.unwrap();
     assert_eq!(reply.payload, [7; 5000]);
@@ -274,7 +272,7 @@ async fn a_message_longer_than_all_limits_on_bytes_is_let_in_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_over_the_limit_on_bytes_wait_for_handlers_and_fail_when_those_stand_still() {
-    let config = ServerConfig { request_bytes_per_connection: 10_000, ..ServerConfig::default() };
+    let config = ServerConfig::default().request_bytes_per_connection(10_000);
     let (server, mut peer) = played_client(config);
     let large_key = "k".repeat(6000);
     // The second one is let in while there is room, and goes over.
@@ -295,7 +293,7 @@ async fn requests_over_the_limit_on_bytes_wait_for_handlers_and_fail_when_those_
 
 #[tokio::test(start_paused = true)]
 async fn messages_over_the_limit_on_bytes_of_all_streams_fail_their_stream_and_no_call() {
-    let config = ServerConfig { inbox_bytes_per_connection: 10_000, ..ServerConfig::default() };
+    let config = ServerConfig::default().inbox_bytes_per_connection(10_000);
     let (server, mut peer) = played_client(config);
     let large = Chunk { sequence: 0, payload: vec![0; 6000] };
     for id in [1, 3] {
@@ -320,7 +318,7 @@ async fn messages_over_the_limit_on_bytes_of_all_streams_fail_their_stream_and_n
 /// `ttrpc-memory` found a server with ten times the memory that its limits allow.
 #[tokio::test(start_paused = true)]
 async fn messages_without_a_byte_count_for_what_it_costs_to_keep_them() {
-    let config = ServerConfig { inbox_bytes_per_connection: 100 * 64, ..ServerConfig::default() };
+    let config = ServerConfig::default().inbox_bytes_per_connection(100 * 64);
     let (server, mut peer) = played_client(config);
     peer.send(open_stream(1, "Hold")).await;
     for _ in 0..100 {
@@ -347,7 +345,7 @@ async fn messages_to_a_handler_that_takes_no_more_do_not_wait_for_others() {
                 Ok(Empty {})
             })
         });
-    let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
+    let config = ServerConfig::default().inbox_bytes_per_connection(100);
     let (here, there) = duplex(PIPE_LEN);
     let server = Server::builder().config(config).add_service(Handmade(routes)).io(there);
     let serving = tokio::spawn(server.serve());
@@ -369,13 +367,11 @@ async fn messages_to_a_handler_that_takes_no_more_do_not_wait_for_others() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_of_a_byte_let_one_request_in_after_the_other() {
-    let config = ServerConfig {
-        request_bytes_per_connection: 1,
-        request_bytes: 1,
-        inbox_bytes_per_connection: 1,
-        inbox_bytes: 1,
-        ..ServerConfig::default()
-    };
+    let config = ServerConfig::default()
+        .request_bytes_per_connection(1)
+        .request_bytes(1)
+        .inbox_bytes_per_connection(1)
+        .inbox_bytes(1);
     let (server, mut peer) = played_client(config);
     for id in (1..100).step_by(2) {
         expect_echo(&mut peer, id).await;
@@ -433,7 +429,7 @@ async fn messages_that_nobody_takes_any_more_are_not_counted() {
 async fn clients_that_hold_every_place_leave_the_others_one_short_call_at_a_time() {
     let (here, there) = duplex(PIPE_LEN);
     let (other_here, other_there) = duplex(PIPE_LEN);
-    let config = ServerConfig { max_calls: 4, ..ServerConfig::default() };
+    let config = ServerConfig::default().max_calls(4);
     let server = TestServer::start(config, [there, other_there]);
     let mut greedy = Peer::new(here);
     for index in 0..4 {

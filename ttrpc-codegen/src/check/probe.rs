@@ -1,0 +1,66 @@
+//! What prost's options make of names. They cannot be asked, so they are tried.
+
+use prost_build::{Config, Module};
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FileDescriptorProto,
+};
+
+pub(super) struct Probe<'a> {
+    config: &'a mut Config,
+    strips_enum_prefix: Option<bool>,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(config: &'a mut Config) -> Self {
+        Probe { config, strips_enum_prefix: None }
+    }
+
+    /// Whether an enum's name is left out in front of its values' names.
+    pub(super) fn strips_enum_prefix(&mut self) -> bool {
+        if let Some(is_stripped) = self.strips_enum_prefix {
+            return is_stripped;
+        }
+        let value = EnumValueDescriptorProto {
+            name: Some("A_B".to_owned()),
+            number: Some(0),
+            ..EnumValueDescriptorProto::default()
+        };
+        let file = FileDescriptorProto {
+            enum_type: vec![EnumDescriptorProto {
+                name: Some("A".to_owned()),
+                value: vec![value],
+                ..EnumDescriptorProto::default()
+            }],
+            ..FileDescriptorProto::default()
+        };
+        let is_stripped = !self.generate(file).contains("AB = 0");
+        *self.strips_enum_prefix.insert(is_stripped)
+    }
+
+    /// Whether a type is generated, which it is not if an `extern_path` says where it is. A message
+    /// of the same name stands for it. Nothing, which has no names, is generated.
+    pub(super) fn is_generated(&mut self, package: &str, names: &[&str]) -> bool {
+        let mut messages = Vec::new();
+        for name in names.iter().rev() {
+            messages = vec![DescriptorProto {
+                name: Some((*name).to_owned()),
+                nested_type: messages,
+                ..DescriptorProto::default()
+            }];
+        }
+        let file = FileDescriptorProto {
+            package: Some(package.to_owned()),
+            message_type: messages,
+            ..FileDescriptorProto::default()
+        };
+        self.generate(file).matches("pub struct ").count() == names.len()
+    }
+
+    fn generate(&mut self, mut file: FileDescriptorProto) -> String {
+        file.name = Some("probe.proto".to_owned());
+        let module = Module::from_protobuf_package_name(file.package());
+        // What is wrong with the options is said when the files are generated.
+        let modules = self.config.generate(vec![(module, file)]).unwrap_or_default();
+        modules.into_values().collect()
+    }
+}
