@@ -45,6 +45,11 @@
 //!   connections and calls at level DEBUG, what an operator should look at WARN.
 //! - [`proto`]: the protocol itself, for tools that speak frames.
 
+#[cfg(not(unix))]
+compile_error!(
+    "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
+);
+
 pub mod client;
 mod config;
 mod error;

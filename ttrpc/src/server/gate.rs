@@ -31,6 +31,10 @@ pub(super) struct Load {
 /// million calls are more than any limit that makes sense.
 const BYTES_BITS: u32 = 40;
 
+/// Half of the bytes that can be counted, or of those that there can be on a system of 32 bits.
+const MAX_BYTES: usize =
+    if usize::BITS < BYTES_BITS { usize::MAX / 2 } else { (1u64 << (BYTES_BITS - 1)) as usize };
+
 impl Load {
     /// Both counts in one word, so that they change in one step.
     fn pack(self) -> u64 {
@@ -83,7 +87,7 @@ impl Gate {
         // Half of each range is kept free for what goes over.
         let limit = Load {
             calls: limit.calls.clamp(1, 1 << (u64::BITS - BYTES_BITS - 1)),
-            bytes: limit.bytes.clamp(1, 1 << (BYTES_BITS - 1)),
+            bytes: limit.bytes.clamp(1, MAX_BYTES),
         };
         Gate {
             limit,

@@ -18,10 +18,7 @@ use std::{
 #[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt;
 
-use rustix::{
-    io::Errno,
-    net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
-};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::Error;
 
@@ -209,12 +206,15 @@ fn replace_stale(text: &str, path: &Path) -> Result<UnixListener, Error> {
 /// Whether somebody listens on a socket file. Does not block: a server whose backlog is full would
 /// let a blocking connect wait for as long as it pleases.
 fn is_alive(path: &Path) -> io::Result<bool> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
-        Ok(()) | Err(Errno::AGAIN) => Ok(true),
-        Err(Errno::CONNREFUSED) => Ok(false),
-        Err(error) => Err(error.into()),
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(true),
+            io::ErrorKind::ConnectionRefused => Ok(false),
+            _ => Err(error),
+        },
     }
 }
 

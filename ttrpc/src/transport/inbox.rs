@@ -109,7 +109,7 @@ impl InboxLimits {
     pub(crate) fn new(messages: usize, bytes: usize) -> Self {
         InboxLimits {
             messages: messages.clamp(1, 1 << (u64::BITS - Fill::BYTES_BITS - 1)),
-            bytes: bytes.clamp(1, 1 << (Fill::BYTES_BITS - 1)),
+            bytes: bytes.clamp(1, Fill::MAX_BYTES),
         }
     }
 }
@@ -124,6 +124,13 @@ pub(crate) struct Fill {
 impl Fill {
     /// Bits of a packed fill that count bytes; the others count messages.
     const BYTES_BITS: u32 = 40;
+
+    /// Half of the bytes that can be counted, or of those that there can be on a system of 32 bits.
+    const MAX_BYTES: usize = if usize::BITS < Self::BYTES_BITS {
+        usize::MAX / 2
+    } else {
+        (1u64 << (Self::BYTES_BITS - 1)) as usize
+    };
 
     fn one(bytes: usize) -> Self {
         Fill { messages: 1, bytes }
