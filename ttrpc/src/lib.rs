@@ -69,6 +69,7 @@ pub use prost;
 pub use prost_types::{self, Any};
 pub use server::{Context, Server};
 pub use status::{Code, Status};
+pub use transport::io::Connection;
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.

@@ -17,7 +17,7 @@ use crate::{
     proto::{frame::Header, table::ClientTable},
     snapshot::{ClientSnapshot, merge_calls},
     transport::{
-        io, lock,
+        lock,
         queue::{Chunk, Queue},
         sender, spawn,
         stall::Stalls,
@@ -130,7 +130,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    pub(super) fn spawn(io: io::Connection, config: ClientConfig) -> Arc<Self> {
+    pub(super) fn spawn(io: crate::Connection, config: ClientConfig) -> Arc<Self> {
         let connection = Arc::new(Connection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes),
             table: Mutex::new(Some(ClientTable::default())),
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
         let (here, _there) = tokio::io::duplex(1);
-        let handle = Handle::spawn(io::Connection::from_io(here), ClientConfig::default());
+        let handle = Handle::spawn(crate::Connection::new(here), ClientConfig::default());
         let mut call = UnaryCall::<(), ()>::new(handle.clone(), "S", "M", ()).into_future();
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
         assert!(poll().await.is_pending());

@@ -30,7 +30,7 @@ use crate::{
     snapshot::{CallWait, ConnectionSnapshot, Fill, ReceiverWait, merge_calls},
     transport::{
         encode::Frame,
-        io, lock,
+        lock,
         queue::{Closed, FrameBytes, Queue, Room},
         sender, spawn,
         stall::Stalls,
@@ -45,7 +45,7 @@ const SHORT_REQUEST: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) server: Arc<Shared>,
-    pub(super) peer: Option<Peer>,
+    pub(super) peer: Peer,
     /// Nothing is attached to frames: their stream ids are known.
     pub(super) queue: Queue<()>,
     pub(super) table: Mutex<ServerTable<Arc<Call>>>,
@@ -181,7 +181,7 @@ impl Connection {
         let limit = self.server.config.max_calls_per_connection;
         ConnectionSnapshot {
             id: self.id,
-            peer: self.peer,
+            peer: self.peer.clone(),
             age: self.accepted.elapsed(),
             calls_in_flight: Fill { used: self.calls.load().calls, limit },
             queue: self.queue.snapshot(self.waits.total()),
@@ -234,9 +234,11 @@ fn encode_failure(status: &Status) -> Vec<u8> {
     }
 }
 
-/// Serves one connection until the client goes away, or the server has drained or closes.
-pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
-    let io::Connection { mut reader, mut writer, peer } = io;
+/// Serves one connection until the client goes away, or the server has drained or closes. It takes over
+/// a permit of the server's, and gives it back.
+pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
+    let crate::Connection { mut reader, mut writer, peer } = connection;
+    let span = tracing::debug_span!("connection", id, %peer);
     let config = &server.config;
     let connection = Arc::new(Connection {
         peer,
@@ -253,7 +255,6 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         accepted: Instant::now(),
         server,
     });
-    let span = tracing::debug_span!("connection", id, ?peer);
     let sending = connection.clone();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
@@ -261,13 +262,16 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
-    let ending = Ending { listed: Listed::new(connection), sender: sender.abort_handle() };
+    let owner = ConnectionOwner {
+        registration: Registration::new(connection),
+        sender: sender.abort_handle(),
+    };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
-        let connection = &ending.listed.connection;
+        let connection = &owner.registration.connection;
         tracing::debug!("connection accepted");
         let backlog = Arc::<Backlog>::default();
         let receiver = pin!(receiver::run(connection, &backlog, reader));
@@ -283,15 +287,15 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
 
 /// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, whoever
 /// waits for room is told, and it is taken off its server's list.
-struct Ending {
+struct ConnectionOwner {
     sender: AbortHandle,
     /// Dropped last, and even if what is told panics.
-    listed: Listed,
+    registration: Registration,
 }
 
-impl Drop for Ending {
+impl Drop for ConnectionOwner {
     fn drop(&mut self) {
-        let connection = &self.listed.connection;
+        let connection = &self.registration.connection;
         connection.queue.close();
         self.sender.abort();
         tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
@@ -303,23 +307,24 @@ impl Drop for Ending {
     }
 }
 
-/// A connection that is on its server's list.
-struct Listed {
+/// A connection that is on its server's list, with its permit to be open.
+struct Registration {
     connection: Arc<Connection>,
     key: usize,
 }
 
-impl Listed {
+impl Registration {
     fn new(connection: Arc<Connection>) -> Self {
         let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-        Listed { connection, key }
+        Registration { connection, key }
     }
 }
 
-impl Drop for Listed {
+impl Drop for Registration {
     fn drop(&mut self) {
         let server = &self.connection.server;
         lock(&server.connections).remove(self.key);
+        server.connection_permits.add_permits(1);
         server.connection_ended.notify_waiters();
     }
 }

@@ -24,7 +24,9 @@
 //! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
 
 pub(crate) mod address;
+pub(crate) mod connect;
 pub(crate) mod encode;
+pub(crate) mod hvsock;
 pub(crate) mod inbox;
 pub(crate) mod io;
 pub(crate) mod queue;
@@ -32,6 +34,9 @@ pub(crate) mod reader;
 pub(crate) mod sender;
 pub(crate) mod slab;
 pub(crate) mod stall;
+pub(crate) mod unix;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) mod vsock;
 pub(crate) mod waits;
 
 use std::{
