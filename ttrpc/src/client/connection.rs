@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::SetOnce, task::AbortHandle, time::sleep};
+use tokio::{
+    sync::{SetOnce, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
 
 use super::{
     call::{Call, Step, Tag},
@@ -19,9 +23,10 @@ use crate::{
     transport::{
         lock,
         queue::{Chunk, Queue},
-        sender, spawn,
+        spawn,
         stall::Stalls,
         waits::Waits,
+        writer,
     },
 };
 
@@ -122,11 +127,11 @@ fn unavailable(reason: ConnectionError) -> Status {
 }
 
 /// Owns a connection's two tasks: they end when the last handle goes, which is when neither a
-/// client nor a call is left.
+/// client nor a call is left. The sender's ends with the receiver's.
 #[derive(Debug)]
 pub(super) struct Handle {
     connection: Arc<Connection>,
-    tasks: [AbortHandle; 2],
+    receiver: AbortHandle,
 }
 
 impl Handle {
@@ -141,11 +146,11 @@ impl Handle {
             write_error: SetOnce::new(),
             config,
         });
-        let sender = spawn(run_sender(connection.clone(), io.writer));
-        let sender = sender.abort_handle();
-        let ending = Ending { connection: connection.clone(), sender: sender.clone() };
-        let receiver = spawn(run_receiver(ending, io.reader)).abort_handle();
-        Arc::new(Handle { connection, tasks: [sender, receiver] })
+        let (signal, ended) = oneshot::channel();
+        spawn(run_sender(connection.clone(), io.writer, ended));
+        let owner = ConnectionOwner { connection: connection.clone(), _signal: signal };
+        let receiver = spawn(run_receiver(owner, io.reader)).abort_handle();
+        Arc::new(Handle { connection, receiver })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -154,7 +159,7 @@ impl Handle {
 
     pub(super) fn close(&self, reason: ConnectionError) {
         self.connection.end(reason);
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.receiver.abort();
     }
 }
 
@@ -167,34 +172,40 @@ impl Drop for Handle {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(connection: Arc<Connection>, writer: impl tokio::io::AsyncWrite + Unpin) {
+async fn run_sender(
+    connection: Arc<Connection>,
+    writer: impl tokio::io::AsyncWrite + Unpin,
+    mut ended: writer::Ended,
+) {
     let stamp = |chunk: &mut Chunk<Tag>, from: usize| connection.stamp(chunk, from);
-    if let Err(error) = sender::run(writer, &connection.queue, stamp).await {
+    if let Err(error) = writer::run(writer, &connection.queue, stamp, &mut ended).await {
         // What the server has sent before it went away may still be in the socket, and so is its
         // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
         // comes, the server having closed one direction alone, the failed write ends the connection.
-        sleep(LAST_WORDS).await;
+        if timeout(LAST_WORDS, ended).await.is_ok() {
+            return;
+        }
         let error = ConnectionError::Write(Arc::new(error));
         connection.write_error.set(error).expect("there is one sender, and it fails once");
     }
 }
 
-async fn run_receiver(ending: Ending, reader: impl tokio::io::AsyncRead + Unpin) {
-    let reason = receiver::run(&ending.connection, reader).await;
-    ending.connection.end(reason);
+async fn run_receiver(owner: ConnectionOwner, reader: impl tokio::io::AsyncRead + Unpin) {
+    let reason = receiver::run(&owner.connection, reader).await;
+    owner.connection.end(reason);
 }
 
 /// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down
 /// included.
-struct Ending {
+struct ConnectionOwner {
     connection: Arc<Connection>,
-    sender: AbortHandle,
+    /// Dropped behind the connection's end, to tell the sender, which shuts the writer down.
+    _signal: oneshot::Sender<()>,
 }
 
-impl Drop for Ending {
+impl Drop for ConnectionOwner {
     fn drop(&mut self) {
         self.connection.end(ConnectionError::ClosedLocally);
-        self.sender.abort();
     }
 }
 

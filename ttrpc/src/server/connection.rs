@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
 use tracing::Instrument;
 
 use super::{
@@ -32,9 +32,10 @@ use crate::{
         encode::Frame,
         lock,
         queue::{Closed, FrameBytes, Queue, Room},
-        sender, spawn,
+        spawn,
         stall::Stalls,
         waits::Waits,
+        writer,
     },
 };
 
@@ -256,54 +257,74 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
         server,
     });
     let sending = connection.clone();
+    let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
-        if let Err(error) = sender::run(&mut writer, &sending.queue, |_, _| {}).await {
+        let written = writer::run(&mut writer, &sending.queue, |_, _| {}, &mut ended).await;
+        if let Err(error) = written {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
-    let owner = ConnectionOwner {
-        registration: Registration::new(connection),
+    let mut owner = ConnectionOwner {
+        signal: Some(signal),
         sender: sender.abort_handle(),
+        registration: Registration::new(connection),
     };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
-        let connection = &owner.registration.connection;
+        let connection = owner.registration.connection.clone();
         tracing::debug!("connection accepted");
         let backlog = Arc::<Backlog>::default();
-        let receiver = pin!(receiver::run(connection, &backlog, reader));
+        let receiver = pin!(receiver::run(&connection, &backlog, reader));
         tokio::select! {
             biased;
             () = connection.closed() => {}
             _ = &mut sender => {}
             () = backlog.around(receiver) => {}
         }
+        owner.end();
+        // Its end is seen only when the writer is shut down: the program may exit then.
+        if !sender.is_finished() {
+            let _ = sender.await;
+        }
     };
     spawn(receiving.instrument(span));
 }
 
-/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, whoever
-/// waits for room is told, and it is taken off its server's list.
+/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender shuts the writer
+/// down, whoever waits for room is told, and it is taken off its server's list.
 struct ConnectionOwner {
+    /// Dropped to tell the sender that the connection has ended.
+    signal: Option<oneshot::Sender<()>>,
     sender: AbortHandle,
     /// Dropped last, and even if what is told panics.
     registration: Registration,
 }
 
-impl Drop for ConnectionOwner {
-    fn drop(&mut self) {
+impl ConnectionOwner {
+    /// Ends everything but the sender, which shuts the writer down in a bounded time.
+    fn end(&mut self) {
+        if self.signal.take().is_none() {
+            return;
+        }
         let connection = &self.registration.connection;
         connection.queue.close();
-        self.sender.abort();
         tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
         let table = mem::take(&mut *lock(&connection.table));
         for call in table.into_handles() {
             call.note_end(Code::Cancelled);
             call.cancel();
         }
+    }
+}
+
+impl Drop for ConnectionOwner {
+    fn drop(&mut self) {
+        self.end();
+        self.sender.abort();
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) mod unix;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) mod vsock;
 pub(crate) mod waits;
+pub(crate) mod writer;
 
 use std::{
     pin::{Pin, pin},

@@ -45,8 +45,16 @@ pub(crate) fn bind_path(
     path: &Path,
     mode: Option<u32>,
 ) -> Result<(Socket, SocketFile), Error> {
-    let failed = |source| Error::Bind { address: text.to_owned(), source };
     let _lock = lock_directory(path);
+    let (socket, file) = bind_file(text, path, mode)?;
+    let listening = socket.listen(BACKLOG);
+    listening.map_err(|source| Error::Bind { address: text.to_owned(), source })?;
+    Ok((socket, file))
+}
+
+/// Binds a path and sets its file's mode. The socket does not listen yet, so it refuses connections.
+fn bind_file(text: &str, path: &Path, mode: Option<u32>) -> Result<(Socket, SocketFile), Error> {
+    let failed = |source| Error::Bind { address: text.to_owned(), source };
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(failed)?;
     let address = SockAddr::unix(path).map_err(failed)?;
     match socket.bind(&address) {
@@ -62,8 +70,6 @@ pub(crate) fn bind_path(
     if let Some(mode) = mode {
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
     }
-    // A socket that does not listen refuses connections.
-    socket.listen(BACKLOG).map_err(failed)?;
     Ok((socket, file))
 }
 
@@ -141,5 +147,23 @@ fn is_alive(path: &Path) -> io::Result<bool> {
             io::ErrorKind::ConnectionRefused => Ok(false),
             _ => Err(error),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_file_has_its_mode_while_nobody_can_connect() {
+        let path = std::env::temp_dir().join(format!("ttrpc-mode-{}.sock", std::process::id()));
+        let (_socket, file) = bind_file("", &path, Some(0o620)).expect("the path is free");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o620);
+        let error = UnixStream::connect(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        drop(file);
+        assert!(!path.exists());
     }
 }
