@@ -1,7 +1,7 @@
 //! A virtual machine: QEMU, the device that gives it vsock, and QEMU's monitor.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -43,7 +43,7 @@ impl Machine {
         let vm =
             format!("guest-cid=3,uds-path={},socket={}", hybrid.display(), device_socket.display());
         let device = Process::start(Command::new(parts.device).args(["--vm", &vm]))?;
-        wait_for(&device_socket);
+        wait_for(&device_socket)?;
         let arguments = "-M q35 -accel tcg -cpu qemu64 -m 256 -nodefaults -nographic -no-reboot \
              -object memory-backend-memfd,id=m,size=256M,share=on -numa node,memdev=m \
              -device vhost-user-vsock-pci,chardev=c -serial stdio";
@@ -61,7 +61,7 @@ impl Machine {
                 .stdout(parts.console.try_clone()?)
                 .stderr(parts.console),
         )?;
-        wait_for(&monitor);
+        wait_for(&monitor)?;
         let monitor = Monitor::connect(&monitor)?;
         Ok(Machine { qemu, _device: device, monitor, folder })
     }
@@ -71,14 +71,18 @@ impl Machine {
         self.folder.path().join("vm.sock")
     }
 
-    /// Halts the machine's processors.
+    /// Halts the machine's processors by QEMU's monitor, for good.
     pub(crate) fn stop(&mut self) -> std::io::Result<()> {
         self.monitor.execute("stop")
     }
 
-    /// Lets the processors go on.
-    pub(crate) fn resume(&mut self) -> std::io::Result<()> {
-        self.monitor.execute("cont")
+    /// Halts QEMU with the machine, until [`Machine::unfreeze`].
+    pub(crate) fn freeze(&self) {
+        self.qemu.stop();
+    }
+
+    pub(crate) fn unfreeze(&self) {
+        self.qemu.resume();
     }
 
     pub(crate) fn kill(&mut self) {
@@ -123,11 +127,24 @@ impl Monitor {
     }
 }
 
-/// Waits until a program has made its socket.
-fn wait_for(path: &Path) {
+/// Waits until a program listens on its socket. It is not tried: the device takes one connection alone.
+fn wait_for(path: &Path) -> std::io::Result<()> {
     let start = Instant::now();
-    while !path.exists() {
-        assert!(start.elapsed() < PATIENCE, "{} does not appear", path.display());
+    while !is_listening(path)? {
+        if start.elapsed() > PATIENCE {
+            return Err(std::io::Error::other(format!("nobody listens on {}", path.display())));
+        }
         thread::sleep(Duration::from_millis(10));
     }
+    Ok(())
+}
+
+/// Whether a socket is among those of the system with the flag for listening, `__SO_ACCEPTCON`.
+fn is_listening(path: &Path) -> std::io::Result<bool> {
+    let sockets = fs::read_to_string("/proc/net/unix")?;
+    let is_it = |line: &str| {
+        line.split(' ').nth(3) == Some("00010000")
+            && Path::new(line.rsplit(' ').next().unwrap_or("")) == path
+    };
+    Ok(sockets.lines().any(is_it))
 }
