@@ -136,7 +136,8 @@ fn remove_stale(text: &str, path: &Path) -> Result<(), Error> {
 }
 
 /// Whether somebody listens on a socket file. Does not block: a server whose backlog is full would
-/// let a blocking connect wait for as long as it pleases.
+/// let a blocking connect wait for as long as it pleases. Linux tells such a server from a dead one; the
+/// BSDs and macOS refuse both alike, so there a server with a full backlog is taken for dead.
 fn is_alive(path: &Path) -> io::Result<bool> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
