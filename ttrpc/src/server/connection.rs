@@ -235,8 +235,8 @@ fn encode_failure(status: &Status) -> Vec<u8> {
     }
 }
 
-/// Serves one connection until the client goes away, or the server has drained or closes. It takes over
-/// a permit of the server's, and gives it back.
+/// Serves one connection until the client goes away, or the server has drained or closes. It returns the
+/// permit that was taken for it.
 pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
     let crate::Connection { mut reader, mut writer, peer } = connection;
     let span = tracing::debug_span!("connection", id, %peer);

@@ -158,7 +158,7 @@ impl Shared {
             };
             if let Some(connection) = next {
                 let permit = self.connection_permit().await;
-                // Whoever is refused sees the connection closed.
+                // A peer that is refused sees the connection closed.
                 let _ = self.admit(connection, permit);
             }
         }

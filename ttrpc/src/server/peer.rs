@@ -171,7 +171,7 @@ impl fmt::Display for Origin {
 
 /// Decides who may connect, before the first frame is read. A connection that is refused is closed.
 ///
-/// A policy of users or groups refuses whoever has no [`Peer::credentials`].
+/// A policy of users or groups refuses a peer without [`Peer::credentials`].
 ///
 /// ```
 /// use ttrpc::server::PeerPolicy;
