@@ -127,11 +127,11 @@ async fn connect(address: &str) -> Tried<Client> {
     Ok(Client::connect(address).await?)
 }
 
-/// The client waits for the guest from before it has a kernel.
+/// The client waits for the guest from before it has a kernel. It is patient with each attempt: the device
+/// panics if it has to answer a client that has given up.
 async fn starts(address: &str) -> Tried {
     let start = Instant::now();
-    let options =
-        ConnectOptions::new().retry_for(START_LIMIT).handshake_timeout(Duration::from_secs(1));
+    let options = ConnectOptions::new().retry_for(START_LIMIT).handshake_timeout(START_LIMIT / 4);
     let client = options.connect(address).await?;
     println!("start: connected after {:.1?}", start.elapsed());
     let peer: String = client.unary("ttrpc.vm.Guest", "Peer", ()).await?;
