@@ -127,7 +127,7 @@ impl Conformance for ConformanceService {
             value: value.to_owned(),
         };
         let timeout_nano = ctx.timeout().map_or(0, |timeout| timeout.as_nanos() as i64);
-        let peer = ctx.peer();
+        let peer = ctx.peer().credentials();
         running.end(Ok(InspectResponse {
             metadata: ctx.metadata().iter().map(entry).collect(),
             timeout_nano,

@@ -2,7 +2,7 @@
 //!
 //! A call fails with a [`Status`](crate::Status).
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 /// A client could not connect, or a server could not bind or serve.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,42 @@ pub enum Error {
         address: String,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// The hypervisor of a `hvsock://` address closed the connection instead of answering: nobody
+    /// listens on that port in the virtual machine.
+    #[error("cannot connect to `{address}`: nobody listens on this port in the virtual machine")]
+    HandshakeRefused {
+        /// The address as it was given.
+        address: String,
+    },
+    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does.
+    #[error(
+        "cannot connect to `{address}`: the hypervisor answered `{answer}` in place of `OK <number>`"
+    )]
+    HandshakeAnswer {
+        /// The address as it was given.
+        address: String,
+        /// The first 32 bytes of the answer at most, escaped.
+        answer: String,
+    },
+    /// The hypervisor of a `hvsock://` address did not answer in time.
+    #[error("cannot connect to `{address}`: the hypervisor gave no answer within {limit:?}")]
+    HandshakeTimeout {
+        /// The address as it was given.
+        address: String,
+        /// The time that the handshake was given.
+        limit: Duration,
+    },
+    /// No attempt to connect succeeded in the time that was given.
+    #[error("no connection within {limit:?}, after {attempts} attempts; the last one: {last}")]
+    ConnectTimeout {
+        /// The time that was given.
+        limit: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// What the last attempt met.
+        #[source]
+        last: Box<Error>,
     },
     /// Binding a socket failed.
     #[error("cannot listen on `{address}`: {source}")]
@@ -53,6 +89,15 @@ pub enum Error {
     /// The server has neither a listener nor a connection.
     #[error("the server has nothing to serve: bind an address or hand over a connection")]
     NothingToServe,
+    /// The server's policy refuses the peer of a connection that was handed over.
+    #[error("the server's policy refuses {peer}")]
+    PeerRefused {
+        /// What is known of the peer.
+        peer: String,
+    },
+    /// The server is shutting down or has ended.
+    #[error("the server has ended, or is about to")]
+    ServerEnded,
 }
 
 /// Why a client's connection ended.

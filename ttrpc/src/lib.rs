@@ -1,7 +1,7 @@
 //! ttrpc clients and servers that cannot deadlock.
 //!
-//! ttrpc is containerd's RPC protocol: frames of ten bytes and protobuf messages over a Unix socket,
-//! used where gRPC is too heavy: between containerd and its shims, in sandboxes, in NRI plugins. This
+//! ttrpc is containerd's RPC protocol: frames of ten bytes and protobuf messages over a Unix socket or
+//! vsock, used where gRPC is too heavy: between containerd and its shims, in sandboxes, in NRI plugins. This
 //! crate speaks it from both sides, with all four kinds of calls, metadata, deadlines, cancellation,
 //! and a limit on every buffer.
 //!
@@ -40,10 +40,17 @@
 //!
 //! - [`client`]: making calls, how they end, what happens when one is dropped.
 //! - [`server`]: serving, handlers, shutdown, what a peer can cost.
+//! - [`Client::connect`] and [`server::Listener`]: addresses of Unix, vsock, hybrid vsock and TCP sockets;
+//!   [`client::ConnectOptions`] waits for a server; [`Connection`] is one that the program has already.
 //! - [`ClientConfig`] and [`ServerConfig`]: every limit.
 //! - [`snapshot`]: what a running client or server is waiting for; and `tracing` tells what happens:
 //!   connections and calls at level DEBUG, what an operator should look at WARN.
 //! - [`proto`]: the protocol itself, for tools that speak frames.
+
+#[cfg(not(unix))]
+compile_error!(
+    "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
+);
 
 pub mod client;
 mod config;
@@ -66,6 +73,7 @@ pub use server::{Context, Server};
 pub use status::{Code, Status};
 /// What [`Context::cancellation_token`] gives.
 pub use tokio_util::sync::CancellationToken;
+pub use transport::io::Connection;
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.

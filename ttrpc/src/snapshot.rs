@@ -131,8 +131,8 @@ pub struct ServerSnapshot {
 pub struct ConnectionSnapshot {
     /// Counts the server's connections, from 1; the same in traces.
     pub id: u64,
-    /// The peer's credentials.
-    pub peer: Option<Peer>,
+    /// What is known of the other side.
+    pub peer: Peer,
     /// Time since the connection was accepted.
     pub age: Duration,
     /// Calls in flight. A call is counted until its handler has ended.
@@ -285,13 +285,7 @@ impl fmt::Display for ServerSnapshot {
 
 impl fmt::Display for ConnectionSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "connection {}", self.id)?;
-        if let Some(peer) = self.peer {
-            write!(f, " of uid {}", peer.uid)?;
-            if let Some(pid) = peer.pid {
-                write!(f, ", pid {pid}")?;
-            }
-        }
+        write!(f, "connection {} of {}", self.id, self.peer)?;
         write!(f, ": open for {:.1?}, {} calls", self.age, self.calls_in_flight)?;
         write!(f, "\n    {}", self.queue)?;
         fmt_rest(f, "    ", self.receiver, &self.calls)

@@ -27,7 +27,7 @@ const UNUSABLE: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc-conformance-server")]
 pub struct ServerArguments {
-    /// Where to listen: unix:///path, unix://@abstract, or a path.
+    /// Where to listen: unix:///path, unix://@abstract, a path, vsock://CID:PORT, tcp://HOST:PORT.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list_answers")]
     pub listen: Option<String>,
     /// How long calls may take to finish once the server was told to end.
@@ -51,7 +51,8 @@ pub struct ServerArguments {
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc-conformance-client")]
 pub struct ClientArguments {
-    /// The server's address: unix:///path, unix://@abstract, or a path.
+    /// The server's address: unix:///path, unix://@abstract, a path, or hvsock:///path:PORT. Cases of
+    /// the API alone also run over vsock:// and tcp://.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list")]
     pub connect: Option<String>,
     /// The cases to run; a star stands for any text, and a bar between patterns means any of them.

@@ -2,11 +2,13 @@
 
 use std::{
     future::{Future, IntoFuture},
+    io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     time::{Instant, timeout},
 };
@@ -66,7 +68,7 @@ impl Trial {
 
     /// A connection without this library.
     pub(super) async fn socket(&self) -> Outcome<UnixStream> {
-        let connecting = UnixStream::connect(socket_name(&self.address));
+        let connecting = connect(&self.address);
         let connected = self.within("connecting", connecting).await?;
         connected.or_else(|error| fail(format!("connecting: {error}")))
     }
@@ -107,6 +109,18 @@ impl Trial {
             Err(status) => fail(format!("{part}: {}", describe_status(&status))),
         }
     }
+}
+
+/// Connects to a Unix socket, or to a port of a virtual machine behind its hypervisor's.
+async fn connect(address: &str) -> io::Result<UnixStream> {
+    let hybrid = address.strip_prefix("hvsock://").and_then(|name| name.rsplit_once(':'));
+    let Some((path, port)) = hybrid else {
+        return UnixStream::connect(socket_name(address)).await;
+    };
+    let mut socket = UnixStream::connect(path).await?;
+    socket.write_all(format!("CONNECT {port}\n").as_bytes()).await?;
+    while socket.read_u8().await? != b'\n' {}
+    Ok(socket)
 }
 
 /// The address as the operating system names it: an abstract one begins with a zero byte there.

@@ -176,8 +176,8 @@ async fn the_longest_path_can_be_served_and_called() {
 #[test]
 fn a_builder_that_fails_half_way_leaves_no_socket_file() {
     let folder = Folder::new();
-    let error = builder().bind(&folder.file("a.sock")).unwrap().bind("tcp://1.2.3.4").unwrap_err();
-    assert!(error.to_string().contains("tcp://1.2.3.4"));
+    let error = builder().bind(&folder.file("a.sock")).unwrap().bind("http://1.2.3.4").unwrap_err();
+    assert!(error.to_string().contains("http://1.2.3.4"));
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
 }
 

@@ -37,7 +37,8 @@ async fn a_policy_decides_before_the_first_frame() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
     let policy = PeerPolicy::custom(move |peer| {
-        assert_eq!(peer.expect("it is a Unix socket").pid, Some(std::process::id() as i32));
+        let credentials = peer.credentials().expect("it is a Unix socket");
+        assert_eq!(credentials.pid, Some(std::process::id() as i32));
         counted.fetch_add(1, SeqCst) > 0
     });
     let address = abstract_address("policy");

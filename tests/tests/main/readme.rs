@@ -71,6 +71,24 @@ async fn serve(address: &str) -> Result<(), ttrpc::Error> {
     Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.serve().await
 }
 
+async fn hand_over(
+    server: &ttrpc::server::ServerHandle,
+    stream: tokio::net::UnixStream,
+) -> Result<(), ttrpc::Error> {
+    let connection = ttrpc::Connection::from(stream);
+    // Handlers see it with `ctx.peer()`, and snapshots show it.
+    let peer = connection.peer().clone().with_name("plugin 7");
+    server.serve_connection(connection.with_peer(peer)).await
+}
+
+async fn wait_for_agent(address: &str) -> Result<Client, ttrpc::Error> {
+    ttrpc::client::ConnectOptions::new()
+        .retry_for(std::time::Duration::from_secs(30))
+        .handshake_timeout(std::time::Duration::from_secs(1))
+        .connect(address)
+        .await
+}
+
 async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     let greeter = greeter::GreeterClient::new(Client::connect(address).await?);
     let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await?;
@@ -182,4 +200,24 @@ async fn the_snippet_with_a_deadline_is_answered_in_time() {
     let greeter = greeter::GreeterClient::new(client);
     assert_eq!(in_time(&greeter).await.unwrap().message, "Good morning, Eve!");
     serving.abort();
+}
+
+#[tokio::test]
+async fn a_connection_is_handed_over_as_the_readme_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("greeter.sock").to_str().unwrap().to_owned();
+    let builder = Server::builder().add_service(GreeterServer::new(MyGreeter)).keep_open();
+    let server = builder.build().unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let listener = tokio::net::UnixListener::bind(&address).unwrap();
+    let accepting = async { hand_over(&handle, listener.accept().await.unwrap().0).await };
+    let (client, handed_over) = tokio::join!(wait_for_agent(&address), accepting);
+    handed_over.unwrap();
+    let greeter = greeter::GreeterClient::new(client.unwrap());
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await.unwrap();
+    assert_eq!(reply.message, "Hello, Ann!");
+    assert!(handle.snapshot().to_string().contains(" of plugin 7 (uid "));
+    handle.close().await;
+    serving.await.unwrap().unwrap();
 }

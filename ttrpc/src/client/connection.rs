@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{io::AsyncWrite, sync::SetOnce, task::AbortHandle, time::sleep};
+use tokio::{
+    io::AsyncWrite,
+    sync::{SetOnce, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
 
 use super::{call::Call, receiver};
 use crate::{
@@ -17,12 +22,13 @@ use crate::{
     proto::table::ClientTable,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     transport::{
-        io::{self, ReadHalf},
+        io::ReadHalf,
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,
         registry::Registry,
-        sender, spawn,
+        spawn,
         stall::Patience,
+        writer,
     },
 };
 
@@ -130,28 +136,30 @@ fn unavailable(reason: ConnectionError) -> Status {
     Status::unavailable(reason.to_string()).with_source(reason)
 }
 
-/// Owns a connection's two tasks: they end when the last client and the last call are gone.
+/// Owns a connection's two tasks: they end when the last client and the last call are gone. The
+/// sender's ends with the receiver's.
 #[derive(Debug)]
 pub(super) struct ConnectionOwner {
     connection: Arc<Connection>,
-    tasks: [AbortHandle; 2],
+    receiver: AbortHandle,
 }
 
 impl ConnectionOwner {
-    pub(super) fn spawn(io: io::Connection, config: ClientConfig) -> Arc<Self> {
+    pub(super) fn spawn(io: crate::Connection, config: ClientConfig) -> Arc<Self> {
         ConnectionOwner::with_table(io, config, ClientTable::default())
     }
 
     fn with_table(
-        io: io::Connection,
+        io: crate::Connection,
         config: ClientConfig,
         table: ClientTable<Arc<Call>>,
     ) -> Arc<Self> {
         let connection = Arc::new(Connection::new(config, table));
-        let sender = spawn(run_sender(connection.clone(), io.writer)).abort_handle();
-        let guard = EndGuard { connection: connection.clone(), sender: sender.clone() };
+        let (signal, ended) = oneshot::channel();
+        spawn(run_sender(connection.clone(), io.writer, ended));
+        let guard = EndGuard { connection: connection.clone(), _signal: signal };
         let receiver = spawn(run_receiver(guard, io.reader)).abort_handle();
-        Arc::new(ConnectionOwner { connection, tasks: [sender, receiver] })
+        Arc::new(ConnectionOwner { connection, receiver })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -160,7 +168,7 @@ impl ConnectionOwner {
 
     pub(super) fn close(&self, reason: ConnectionError) {
         self.connection.end(reason);
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.receiver.abort();
     }
 }
 
@@ -173,12 +181,18 @@ impl Drop for ConnectionOwner {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(connection: Arc<Connection>, writer: impl AsyncWrite + Unpin) {
-    if let Err(error) = sender::run(writer, &connection.queue).await {
+async fn run_sender(
+    connection: Arc<Connection>,
+    writer: impl AsyncWrite + Unpin,
+    mut ended: writer::Ended,
+) {
+    if let Err(error) = writer::run(writer, &connection.queue, &mut ended).await {
         // What the server has sent before it went away may still be in the socket, and so is its
         // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
         // comes, the server having closed one direction alone, the failed write ends the connection.
-        sleep(LAST_WORDS).await;
+        if timeout(LAST_WORDS, ended).await.is_ok() {
+            return;
+        }
         let error = ConnectionError::Write(Arc::new(error));
         connection.write_error.set(error).expect("there is one sender, and it fails once");
     }
@@ -193,13 +207,13 @@ async fn run_receiver(guard: EndGuard, reader: impl ReadHalf) {
 /// included.
 struct EndGuard {
     connection: Arc<Connection>,
-    sender: AbortHandle,
+    /// Dropped behind the connection's end, to tell the sender, which shuts the writer down.
+    _signal: oneshot::Sender<()>,
 }
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.connection.end(ConnectionError::ClosedLocally);
-        self.sender.abort();
     }
 }
 
@@ -225,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
         let (here, _there) = tokio::io::duplex(1);
-        let owner = ConnectionOwner::spawn(io::Connection::from_io(here), ClientConfig::default());
+        let owner = ConnectionOwner::spawn(crate::Connection::new(here), ClientConfig::default());
         let mut call = call(&owner).into_future();
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
         assert!(poll().await.is_pending());
@@ -241,7 +255,7 @@ mod tests {
         let (here, mut there) = tokio::io::duplex(1000);
         let table = ClientTable::starting_at(u32::MAX);
         let owner = ConnectionOwner::with_table(
-            io::Connection::from_io(here),
+            crate::Connection::new(here),
             ClientConfig::default(),
             table,
         );

@@ -42,6 +42,7 @@
 //! dropped here.
 
 mod call;
+mod connect;
 mod connection;
 mod options;
 mod receiver;
@@ -57,11 +58,8 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{
-    ClientConfig, ConnectionError, Error,
-    snapshot::ClientSnapshot,
-    transport::{address, io},
-};
+use crate::{ClientConfig, Connection, ConnectionError, Error, snapshot::ClientSnapshot};
+pub use connect::ConnectOptions;
 use connection::ConnectionOwner;
 pub use stream::{
     BidiStreamingCall, ClientStreamingCall, Reply, ServerStreamingCall, StreamReceiver,
@@ -79,26 +77,42 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `unix:///path`, `unix://@abstract`, or a path.
+    /// Connects to a server, once. [`ConnectOptions`] waits for one that is not there yet.
+    ///
+    /// - `unix:///path`, or a path; `unix://@name`, an abstract name, on Linux.
+    /// - `vsock://CID:PORT`: a virtual machine by its context id, `host` (from inside of one) or
+    ///   `local` (this machine). Linux alone.
+    /// - `hvsock:///path:PORT`: a port of a virtual machine behind the Unix socket of its hypervisor
+    ///   (Firecracker, Cloud Hypervisor, Dragonball).
+    /// - `tcp://HOST:PORT`, with TCP_NODELAY.
     ///
     /// # Errors
-    /// [`Error::Address`] and [`Error::Connect`].
+    /// [`Error::Address`] and [`Error::Connect`]; for `hvsock://` also [`Error::HandshakeRefused`],
+    /// [`Error::HandshakeAnswer`] and, after 10 s, [`Error::HandshakeTimeout`].
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
-        Client::connect_with(address, ClientConfig::default()).await
+        ConnectOptions::new().connect(address).await
     }
 
     /// Connects with limits of your own.
     ///
     /// # Errors
-    /// [`Error::Address`] and [`Error::Connect`].
+    /// Those of [`Client::connect`].
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn connect_with(address: &str, config: ClientConfig) -> Result<Self, Error> {
-        Ok(Client::from_unix_stream(address::connect(address).await?, config))
+        ConnectOptions::new().config(config).connect(address).await
+    }
+
+    /// Uses a connection that the program already has.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_connection(connection: impl Into<Connection>, config: ClientConfig) -> Self {
+        Client { connection: ConnectionOwner::spawn(connection.into(), config) }
     }
 
     /// Uses a stream that the program already has.
@@ -106,7 +120,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_unix_stream(stream: UnixStream, config: ClientConfig) -> Self {
-        Client { connection: ConnectionOwner::spawn(io::Connection::from_unix(stream), config) }
+        Client::from_connection(stream, config)
     }
 
     /// Speaks ttrpc over anything that carries bytes both ways.
@@ -114,7 +128,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_io(io: impl AsyncRead + AsyncWrite + Send + 'static, config: ClientConfig) -> Self {
-        Client { connection: ConnectionOwner::spawn(io::Connection::from_io(io), config) }
+        Client::from_connection(Connection::new(io), config)
     }
 
     /// Calls a unary method. Generated clients call this.

@@ -2,24 +2,20 @@
 
 use std::{
     fmt,
-    os::unix::net::UnixListener,
     sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixStream,
-    sync::Notify,
+    sync::{Notify, Semaphore},
 };
 
 use super::{
-    EndsWithThis, Lifecycle, Limiter, Listeners, Load, Overshoot, PeerPolicy, Server, Service,
-    Services, Shared,
+    AcceptControl, Lifecycle, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerOwner,
+    Service, Services, Shared,
 };
-use crate::{
-    Error, ServerConfig,
-    transport::{address::BoundListener, io},
-};
+use crate::{Connection, Error, ServerConfig};
 
 /// Puts a server together: services, where to listen, who may connect, limits.
 ///
@@ -28,8 +24,9 @@ use crate::{
 #[must_use = "a server serves when `serve` is awaited"]
 pub struct ServerBuilder {
     services: Services,
-    listeners: Vec<BoundListener>,
-    connections: Vec<io::Connection>,
+    listeners: Vec<Listener>,
+    handed_over: Vec<Connection>,
+    keep_open: bool,
     policy: Option<PeerPolicy>,
     config: ServerConfig,
 }
@@ -41,34 +38,45 @@ impl ServerBuilder {
         self
     }
 
-    /// Listens on `unix:///path`, `unix://@abstract`, or a path. May be called several times.
-    ///
-    /// The socket file of a dead server is replaced, that of a living one is not. The file is
-    /// removed when the server stops to listen, or the builder is dropped.
+    /// Listens on an address: `unix:///path`, `unix://@abstract`, a path, `vsock://CID:PORT`,
+    /// `hvsock:///path:PORT` or `tcp://HOST:PORT`, as [`Listener::bind`] describes them. May be called
+    /// several times.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::AddressInUse`], [`Error::NotASocket`], [`Error::Bind`].
-    pub fn bind(mut self, address: &str) -> Result<Self, Error> {
-        self.listeners.push(BoundListener::bind(address)?);
-        Ok(self)
+    pub fn bind(self, address: &str) -> Result<Self, Error> {
+        Ok(self.listener(Listener::bind(address)?))
     }
 
-    /// Listens on a listener that the program already has, such as one that its parent handed over
-    /// as a file descriptor (`UnixListener::from(owned_fd)`). Its socket file is left alone.
-    pub fn listener(mut self, listener: UnixListener) -> Self {
-        self.listeners.push(BoundListener::from_listener(listener));
+    /// Listens on a listener that the program already has: a [`Listener`], one of the standard library
+    /// or of tokio, or the descriptor of one, such as its parent handed over. A socket file that was
+    /// not bound by [`Listener::bind`] is left alone. May be called several times.
+    pub fn listener(mut self, listener: impl Into<Listener>) -> Self {
+        self.listeners.push(listener.into());
+        self
+    }
+
+    /// Serves a connection that the program already has, with what it knows of the peer. May be called
+    /// several times.
+    pub fn connection(mut self, connection: impl Into<Connection>) -> Self {
+        self.handed_over.push(connection.into());
         self
     }
 
     /// Serves a stream that the program already has.
-    pub fn unix_stream(mut self, stream: UnixStream) -> Self {
-        self.connections.push(io::Connection::from_unix(stream));
-        self
+    pub fn unix_stream(self, stream: UnixStream) -> Self {
+        self.connection(stream)
     }
 
     /// Serves anything that carries bytes both ways.
-    pub fn io(mut self, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        self.connections.push(io::Connection::from_io(io));
+    pub fn io(self, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        self.connection(Connection::new(io))
+    }
+
+    /// Serves until the server is shut down, even while it has neither a listener nor a connection:
+    /// for a server that gets them from its [`ServerHandle`](super::ServerHandle).
+    pub fn keep_open(mut self) -> Self {
+        self.keep_open = true;
         self
     }
 
@@ -87,10 +95,11 @@ impl ServerBuilder {
     /// The server, ready to serve.
     ///
     /// # Errors
-    /// [`Error::DuplicateService`], and [`Error::NothingToServe`] without listener and connection.
+    /// [`Error::DuplicateService`]; [`Error::NothingToServe`] without listener and connection, unless
+    /// the server is [kept open](ServerBuilder::keep_open).
     pub fn build(self) -> Result<Server, Error> {
         self.services.check()?;
-        if self.listeners.is_empty() && self.connections.is_empty() {
+        if self.listeners.is_empty() && self.handed_over.is_empty() && !self.keep_open {
             return Err(Error::NothingToServe);
         }
         let config = self.config;
@@ -101,17 +110,22 @@ impl ServerBuilder {
             ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             services: self.services,
+            policy: self.policy,
+            connection_permits: Semaphore::new(
+                config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
+            ),
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
+            accept_control: AcceptControl::default(),
             lifecycle: Lifecycle::default(),
             config,
         };
         Ok(Server {
-            shared: EndsWithThis(Arc::new(shared)),
-            listeners: Listeners(self.listeners),
-            connections: self.connections,
-            policy: self.policy,
+            shared: ServerOwner(Arc::new(shared)),
+            listeners: self.listeners,
+            handed_over: self.handed_over,
+            keep_open: self.keep_open,
         })
     }
 
@@ -133,7 +147,7 @@ impl fmt::Debug for ServerBuilder {
         f.debug_struct("ServerBuilder")
             .field("services", &self.services)
             .field("listeners", &self.listeners)
-            .field("connections", &self.connections.len())
+            .field("handed_over", &self.handed_over)
             .field("config", &self.config)
             .finish()
     }

@@ -8,7 +8,7 @@ use std::{
     task::Poll,
 };
 
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
 use tracing::Instrument;
 
 use super::{
@@ -29,13 +29,13 @@ use crate::{
     transport::{
         chunk::FrameBytes,
         encode::Frame,
-        io,
         limiter::{Closed, Limiter, Load, Overshoot},
         lock,
         queue::Queue,
         registry::Registry,
-        sender, spawn,
+        spawn,
         stall::Patience,
+        writer,
     },
 };
 
@@ -43,7 +43,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) server: Arc<Shared>,
-    pub(super) peer: Option<Peer>,
+    pub(super) peer: Peer,
     /// The outgoing queue and the calls that may still be answered.
     pub(super) queue: Queue<ServerTable<Arc<Call>>>,
     /// Counts calls, with what their Requests cost.
@@ -89,7 +89,7 @@ impl Connection {
         let limit = self.server.config.max_calls_per_connection;
         ConnectionSnapshot {
             id: self.id,
-            peer: self.peer,
+            peer: self.peer.clone(),
             age: self.accepted.elapsed(),
             calls_in_flight: Fill { used: self.calls.load().count, limit },
             queue: QueueSnapshot::new(&self.queue, self.registry.total()),
@@ -142,9 +142,11 @@ pub(super) fn encode_failure(status: &Status) -> Vec<u8> {
     ))
 }
 
-/// Serves one connection until the client goes away, or the server has drained or closes.
-pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
-    let io::Connection { mut reader, mut writer, peer } = io;
+/// Serves one connection until the client goes away, or the server has drained or closes. It returns the
+/// permit that was taken for it.
+pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
+    let crate::Connection { mut reader, mut writer, peer } = connection;
+    let span = tracing::debug_span!("connection", id, %peer);
     let config = &server.config;
     let connection = Arc::new(Connection {
         peer,
@@ -170,47 +172,61 @@ pub(super) fn serve(server: Arc<Shared>, io: io::Connection, id: u64) {
         accepted: Instant::now(),
         server,
     });
-    let span = tracing::debug_span!("connection", id, ?peer);
     let sending = connection.clone();
+    let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
-        if let Err(error) = sender::run(&mut writer, &sending.queue).await {
+        if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
             tracing::debug!(connection = id, "writing to the client failed: {error}");
         }
     });
-    let ending = Ending { listed: Listed::new(connection), sender: sender.abort_handle() };
+    let mut owner = ConnectionOwner {
+        signal: Some(signal),
+        sender: sender.abort_handle(),
+        registration: Registration::new(connection),
+    };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
-        let connection = &ending.listed.connection;
+        let connection = owner.registration.connection.clone();
         tracing::debug!("connection accepted");
         let ready_queue = ReadyQueue::new(connection.clone());
-        let receiver = pin!(receiver::run(connection, &ready_queue, reader));
+        let receiver = pin!(receiver::run(&connection, &ready_queue, reader));
         tokio::select! {
             biased;
             () = connection.closed() => {}
             _ = &mut sender => {}
             () = ready_queue.drive(receiver) => {}
         }
+        owner.end();
+        // Its end is seen only when the writer is shut down: the program may exit then.
+        if !sender.is_finished() {
+            let _ = sender.await;
+        }
     };
     spawn(receiving.instrument(span));
 }
 
-/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender ends, whoever
-/// waits for room is told, and it is taken off its server's list.
-struct Ending {
+/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender shuts the writer
+/// down, whoever waits for room is told, and it is taken off its server's list.
+struct ConnectionOwner {
+    /// Dropped to tell the sender that the connection has ended.
+    signal: Option<oneshot::Sender<()>>,
     sender: AbortHandle,
     /// Dropped last, and even if what is told panics.
-    listed: Listed,
+    registration: Registration,
 }
 
-impl Drop for Ending {
-    fn drop(&mut self) {
-        let connection = &self.listed.connection;
+impl ConnectionOwner {
+    /// Ends everything but the sender, which shuts the writer down in a bounded time.
+    fn end(&mut self) {
+        if self.signal.take().is_none() {
+            return;
+        }
+        let connection = &self.registration.connection;
         connection.queue.close();
-        self.sender.abort();
         tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
         for call in connection.queue.streams(mem::take).into_handles() {
             call.taken_out(Code::Cancelled);
@@ -218,23 +234,31 @@ impl Drop for Ending {
     }
 }
 
-/// A connection that is on its server's list.
-struct Listed {
+impl Drop for ConnectionOwner {
+    fn drop(&mut self) {
+        self.end();
+        self.sender.abort();
+    }
+}
+
+/// A connection that is on its server's list, with its permit to be open.
+struct Registration {
     connection: Arc<Connection>,
     key: usize,
 }
 
-impl Listed {
+impl Registration {
     fn new(connection: Arc<Connection>) -> Self {
         let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-        Listed { connection, key }
+        Registration { connection, key }
     }
 }
 
-impl Drop for Listed {
+impl Drop for Registration {
     fn drop(&mut self) {
         let server = &self.connection.server;
         lock(&server.connections).remove(self.key);
+        server.connection_permits.add_permits(1);
         server.connection_ended.notify_waiters();
     }
 }

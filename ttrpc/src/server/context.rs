@@ -40,10 +40,10 @@ impl Context {
         &self.call.head.metadata
     }
 
-    /// Who calls: the credentials of the Unix socket's other side, taken when it connected. `None`
-    /// for connections that are no Unix sockets.
-    pub fn peer(&self) -> Option<Peer> {
-        self.call.connection.peer
+    /// What is known of who calls: the credentials of a Unix socket's other side, taken when it
+    /// connected; the address of a vsock or TCP socket; and what the program has added.
+    pub fn peer(&self) -> &Peer {
+        &self.call.connection.peer
     }
 
     /// The time that the client gave the call, as it arrived.

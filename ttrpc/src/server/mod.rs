@@ -40,6 +40,7 @@ mod call;
 mod connection;
 mod context;
 mod driver;
+mod listener;
 mod peer;
 mod ready_queue;
 mod receiver;
@@ -57,24 +58,26 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::{Notify, Semaphore, SemaphorePermit},
+    time::timeout,
+};
 
 use crate::{
-    Error, ServerConfig,
+    Connection, Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
     transport::{
-        io,
         limiter::{Limiter, Load, Overshoot},
         lock,
         slab::Slab,
         wait_until,
     },
 };
-use accept::{Accepting, Listeners};
+use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
-use connection::Connection;
 pub use context::Context;
-pub use peer::{Peer, PeerPolicy};
+pub use listener::Listener;
+pub use peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use routes::Services;
 pub use routes::{
     BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
@@ -85,52 +88,85 @@ pub use shutdown::ServerHandle;
 pub use stream::{StreamReceiver, StreamSender};
 
 /// How long a server that ends waits for its handlers' tasks to be dropped.
-const LAST_POLL: Duration = Duration::from_secs(1);
+const HANDLER_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What all connections of a server share.
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
     services: Services,
+    policy: Option<PeerPolicy>,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Limiter,
+    /// A permit for each connection that may be open. They are taken in the order in which they were
+    /// asked for.
+    connection_permits: Semaphore,
     /// Those that are open.
-    connections: Mutex<Slab<Weak<Connection>>>,
+    connections: Mutex<Slab<Weak<connection::Connection>>>,
     /// Notified whenever one has ended.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
+    accept_control: AcceptControl,
     lifecycle: Lifecycle,
 }
 
 impl Shared {
-    /// Starts to serve a connection, if its peer may connect.
-    fn admit(self: &Arc<Self>, connection: io::Connection, policy: Option<&PeerPolicy>) {
-        let peer = connection.peer;
-        if !policy.is_none_or(|policy| policy.allows(peer)) {
-            tracing::warn!(?peer, "the policy refuses a connection");
-            return;
+    /// Starts to serve a connection, if its peer may connect. The permit goes with it.
+    ///
+    /// # Errors
+    /// [`Error::PeerRefused`].
+    fn admit(
+        self: &Arc<Self>,
+        connection: Connection,
+        permit: SemaphorePermit<'_>,
+    ) -> Result<(), Error> {
+        let peer = connection.peer();
+        if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
+            let peer = peer.to_string();
+            tracing::warn!(peer, "the policy refuses a connection");
+            return Err(Error::PeerRefused { peer });
         }
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        permit.forget();
         connection::serve(self.clone(), connection, id);
+        Ok(())
     }
 
-    /// Waits until fewer connections than this are open.
-    async fn fewer_connections(&self, than: usize) {
-        wait_until(&self.connection_ended, &|| lock(&self.connections).len() < than).await;
+    /// Waits for a permit to open a connection.
+    async fn connection_permit(&self) -> SemaphorePermit<'_> {
+        let permit = self.connection_permits.acquire().await;
+        permit.expect("the semaphore is never closed")
     }
 
-    /// Accepts connections for as long as there is a listener, or, without one, waits for the end of
-    /// those that were handed over.
-    async fn accept(self: &Arc<Self>, accepting: &mut Accepting, policy: Option<&PeerPolicy>) {
-        if accepting.is_empty() {
-            return self.fewer_connections(1).await;
-        }
+    /// Waits until no connection is open.
+    async fn no_connections(&self) {
+        wait_until(&self.connection_ended, &|| lock(&self.connections).len() == 0).await;
+    }
+
+    /// Serves connections for as long as more can come, or, when none can, until those that are there
+    /// have ended.
+    async fn accept(self: &Arc<Self>, accepting: &mut Accepting, keep_open: bool) {
         loop {
-            self.fewer_connections(self.config.max_connections.max(1)).await;
-            let stream = accepting.next().await;
-            self.admit(io::Connection::from_unix(stream), policy);
+            let is_paused = accepting.update(&self.accept_control);
+            let is_done = accepting.is_done();
+            // The permit is given back at once: a listener on which nobody connects holds none.
+            let next = async {
+                drop(self.connection_permit().await);
+                accepting.next().await
+            };
+            let next = tokio::select! {
+                biased;
+                () = self.accept_control.asks_for_more(is_paused) => continue,
+                () = self.no_connections(), if is_done && !keep_open => return,
+                next = next, if !is_done => next,
+            };
+            if let Some(connection) = next {
+                let permit = self.connection_permit().await;
+                // A peer that is refused sees the connection closed.
+                let _ = self.admit(connection, permit);
+            }
         }
     }
 
@@ -156,13 +192,13 @@ impl Shared {
     async fn drain(&self) {
         tokio::select! {
             biased;
-            () = self.fewer_connections(1) => {}
+            () = self.no_connections() => {}
             () = self.lifecycle.limit_passed() => self.lifecycle.close(),
         }
-        self.fewer_connections(1).await;
+        self.no_connections().await;
         // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
         // not waited for.
-        let _ = timeout(LAST_POLL, self.calls.at_most(Load::cost(usize::MAX))).await;
+        let _ = timeout(HANDLER_DROP_TIMEOUT, self.calls.at_most(Load::cost(usize::MAX))).await;
     }
 }
 
@@ -170,10 +206,10 @@ impl Shared {
 /// ends when that future is dropped.
 #[derive(Debug)]
 pub struct Server {
-    shared: EndsWithThis,
-    listeners: Listeners,
-    connections: Vec<io::Connection>,
-    policy: Option<PeerPolicy>,
+    shared: ServerOwner,
+    listeners: Vec<Listener>,
+    handed_over: Vec<Connection>,
+    keep_open: bool,
 }
 
 impl Server {
@@ -198,21 +234,19 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
-        let Server { shared, listeners, connections: handed_over, policy } = self;
-        let EndsWithThis(server) = &shared;
+        let Server { shared, listeners, handed_over, keep_open } = self;
+        let ServerOwner(server) = &shared;
         if !server.lifecycle.start() {
             return Ok(());
         }
-        let mut accepting = listeners.start()?;
-        for connection in handed_over {
-            server.admit(connection, policy.as_ref());
-        }
+        let mut accepting = Accepting::start(listeners, handed_over)?;
         tokio::select! {
             biased;
             () = server.lifecycle.draining() => {}
-            () = server.accept(&mut accepting, policy.as_ref()) => {}
+            () = server.accept(&mut accepting, keep_open) => {}
         }
         // New clients are turned away, and socket files removed, before the old ones are done.
+        server.accept_control.close();
         drop(accepting);
         server.drain().await;
         Ok(())
@@ -240,12 +274,13 @@ impl Server {
     }
 }
 
-/// Marks the server as ended when it is dropped.
+/// Owns a server: when it is dropped the server has ended.
 #[derive(Debug)]
-struct EndsWithThis(Arc<Shared>);
+struct ServerOwner(Arc<Shared>);
 
-impl Drop for EndsWithThis {
+impl Drop for ServerOwner {
     fn drop(&mut self) {
+        self.0.accept_control.close();
         self.0.lifecycle.finish();
     }
 }

@@ -1,11 +1,40 @@
-//! Who is on the other side of a Unix socket, and who may be.
+//! Who is on the other side of a connection, and who may be.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
+
+use tokio::net::UnixStream;
+
+/// What is known of the other side of a connection: what the operating system says, and what the
+/// program adds for connections that it hands over.
+///
+/// Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    origin: Origin,
+    /// Kept apart, since most peers have none.
+    added: Option<Arc<Added>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Origin {
+    #[default]
+    Unknown,
+    Unix(Credentials),
+    Vsock(VsockAddr),
+    Tcp(SocketAddr),
+}
+
+/// What the program knows of a peer.
+#[derive(Clone, Debug, Default)]
+struct Added {
+    name: Option<String>,
+    values: Vec<Arc<dyn Any + Send + Sync>>,
+}
 
 /// The credentials of a peer, as the operating system took them down when the connection was made
 /// (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct Credentials {
     /// The peer's effective user id.
     pub uid: u32,
     /// The peer's effective group id.
@@ -14,19 +43,144 @@ pub struct Peer {
     pub pid: Option<i32>,
 }
 
+/// The address of a peer in a virtual machine or on its host (vsock(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VsockAddr {
+    /// The context id: which machine.
+    pub cid: u32,
+    /// The port.
+    pub port: u32,
+}
+
+impl Peer {
+    /// A peer of which nothing is known.
+    pub fn unknown() -> Self {
+        Peer::default()
+    }
+
+    /// A process on this system.
+    pub fn unix(credentials: Credentials) -> Self {
+        Peer { origin: Origin::Unix(credentials), added: None }
+    }
+
+    /// A virtual machine, or its host.
+    pub fn vsock(cid: u32, port: u32) -> Self {
+        Peer { origin: Origin::Vsock(VsockAddr { cid, port }), added: None }
+    }
+
+    /// The other side of a TCP connection.
+    pub fn tcp(address: SocketAddr) -> Self {
+        Peer { origin: Origin::Tcp(address), added: None }
+    }
+
+    /// Asks the system.
+    pub(crate) fn of_unix(stream: &UnixStream) -> Self {
+        stream.peer_cred().map_or_else(
+            |_| Peer::unknown(),
+            |credentials| {
+                let (uid, gid, pid) = (credentials.uid(), credentials.gid(), credentials.pid());
+                Peer::unix(Credentials { uid, gid, pid })
+            },
+        )
+    }
+
+    /// Names the peer, in place of an earlier name. The name stands in snapshots and traces.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.added_mut().name = Some(name.into());
+        self
+    }
+
+    /// Adds a value for handlers to find by its type with [`Peer::get`]: a certificate, a session.
+    #[must_use]
+    pub fn with<T: Any + Send + Sync>(mut self, value: T) -> Self {
+        self.added_mut().values.push(Arc::new(value));
+        self
+    }
+
+    fn added_mut(&mut self) -> &mut Added {
+        Arc::make_mut(self.added.get_or_insert_default())
+    }
+
+    /// User, group and process. `None` for what is no Unix socket.
+    pub fn credentials(&self) -> Option<Credentials> {
+        match self.origin {
+            Origin::Unix(credentials) => Some(credentials),
+            _ => None,
+        }
+    }
+
+    /// Context id and port. `None` for what is no vsock socket.
+    ///
+    /// A guest behind hybrid vsock has [`Peer::credentials`] instead: those of its hypervisor.
+    pub fn vsock_addr(&self) -> Option<VsockAddr> {
+        match self.origin {
+            Origin::Vsock(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// The remote address. `None` for what is no TCP socket.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match self.origin {
+            Origin::Tcp(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// The name that the program gave the peer.
+    pub fn name(&self) -> Option<&str> {
+        self.added.as_ref()?.name.as_deref()
+    }
+
+    /// The value of this type that was added last.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.added.as_ref()?.values.iter().rev().find_map(|value| (**value).downcast_ref())
+    }
+}
+
+/// `uid 0, pid 4711`; `cid 3, port 1025`; `127.0.0.1:4000`; behind the name, if there is one.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        if let Some(name) = name {
+            f.write_str(name)?;
+        }
+        match (self.origin, name) {
+            (Origin::Unknown, Some(_)) => Ok(()),
+            (Origin::Unknown, None) => f.write_str("an unknown peer"),
+            (origin, Some(_)) => write!(f, " ({origin})"),
+            (origin, None) => origin.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Unknown => Ok(()),
+            Origin::Unix(Credentials { uid, pid: Some(pid), .. }) => {
+                write!(f, "uid {uid}, pid {pid}")
+            }
+            Origin::Unix(Credentials { uid, .. }) => write!(f, "uid {uid}"),
+            Origin::Vsock(VsockAddr { cid, port }) => write!(f, "cid {cid}, port {port}"),
+            Origin::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
 /// Decides who may connect, before the first frame is read. A connection that is refused is closed.
 ///
-/// Connections that are no Unix sockets have no credentials and are refused by every policy but one
-/// of your own.
+/// A policy of users or groups refuses a peer without [`Peer::credentials`].
 ///
 /// ```
 /// use ttrpc::server::PeerPolicy;
 ///
-/// let policy = PeerPolicy::same_user().or(PeerPolicy::root());
+/// let policy = PeerPolicy::same_user().or(PeerPolicy::root()).or(PeerPolicy::machine(3));
 /// ```
 #[derive(Clone)]
 pub struct PeerPolicy {
-    allows: Arc<dyn Fn(Option<Peer>) -> bool + Send + Sync>,
+    allows: Arc<dyn Fn(&Peer) -> bool + Send + Sync>,
 }
 
 impl PeerPolicy {
@@ -42,17 +196,21 @@ impl PeerPolicy {
 
     /// One user, by id.
     pub fn user(uid: u32) -> Self {
-        PeerPolicy::custom(move |peer| peer.is_some_and(|peer| peer.uid == uid))
+        PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.uid == uid))
     }
 
     /// Everybody whose effective group is this one.
     pub fn group(gid: u32) -> Self {
-        PeerPolicy::custom(move |peer| peer.is_some_and(|peer| peer.gid == gid))
+        PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.gid == gid))
     }
 
-    /// A function of your own. It gets `None` for a connection that is no Unix socket. It runs on
-    /// the task that accepts connections and should not block.
-    pub fn custom(allows: impl Fn(Option<Peer>) -> bool + Send + Sync + 'static) -> Self {
+    /// One machine, by its vsock context id: 2 is the host.
+    pub fn machine(cid: u32) -> Self {
+        PeerPolicy::custom(move |peer| peer.vsock_addr().is_some_and(|peer| peer.cid == cid))
+    }
+
+    /// A function of your own. It runs on the task that accepts connections and should not block.
+    pub fn custom(allows: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
         PeerPolicy { allows: Arc::new(allows) }
     }
 
@@ -62,7 +220,7 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| self.allows(peer) || other.allows(peer))
     }
 
-    pub(super) fn allows(&self, peer: Option<Peer>) -> bool {
+    pub(super) fn allows(&self, peer: &Peer) -> bool {
         (self.allows)(peer)
     }
 }
@@ -79,15 +237,44 @@ mod tests {
 
     #[test]
     fn policies_look_at_what_their_names_say() {
-        let peer = |uid, gid| Some(Peer { uid, gid, pid: None });
+        let peer = |uid, gid| Peer::unix(Credentials { uid, gid, pid: None });
         let me = rustix::process::geteuid().as_raw();
-        assert!(PeerPolicy::same_user().allows(peer(me, 1)));
-        assert!(!PeerPolicy::same_user().allows(peer(me + 1, 1)));
-        assert!(PeerPolicy::root().allows(peer(0, 5)));
-        assert!(PeerPolicy::group(7).allows(peer(1, 7)));
-        assert!(!PeerPolicy::group(7).allows(peer(7, 1)));
+        assert!(PeerPolicy::same_user().allows(&peer(me, 1)));
+        assert!(!PeerPolicy::same_user().allows(&peer(me + 1, 1)));
+        assert!(PeerPolicy::root().allows(&peer(0, 5)));
+        assert!(PeerPolicy::group(7).allows(&peer(1, 7)));
+        assert!(!PeerPolicy::group(7).allows(&peer(7, 1)));
+        assert!(PeerPolicy::machine(3).allows(&Peer::vsock(3, 3)));
+        assert!(!PeerPolicy::machine(3).allows(&Peer::vsock(4, 3)));
+        assert!(!PeerPolicy::machine(3).allows(&peer(3, 3)));
         let either = PeerPolicy::user(3).or(PeerPolicy::group(4));
-        assert!(either.allows(peer(3, 0)) && either.allows(peer(0, 4)));
-        assert!(!either.allows(peer(4, 3)) && !either.allows(None));
+        assert!(either.allows(&peer(3, 0)) && either.allows(&peer(0, 4)));
+        assert!(!either.allows(&peer(4, 3)) && !either.allows(&Peer::unknown()));
+        assert!(!either.allows(&Peer::vsock(3, 4)));
+    }
+
+    #[test]
+    fn peers_print_what_is_known_of_them() {
+        let credentials = Credentials { uid: 5, gid: 6, pid: Some(7) };
+        let tcp = Peer::tcp("127.0.0.1:80".parse().expect("it is an address"));
+        for (peer, text) in [
+            (Peer::unknown(), "an unknown peer"),
+            (Peer::unix(credentials), "uid 5, pid 7"),
+            (Peer::unix(Credentials { pid: None, ..credentials }), "uid 5"),
+            (Peer::vsock(3, 4), "cid 3, port 4"),
+            (tcp.clone(), "127.0.0.1:80"),
+            (Peer::unknown().with_name("a"), "a"),
+            (tcp.with_name("b").with(1).with_name("a"), "a (127.0.0.1:80)"),
+        ] {
+            assert_eq!(peer.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn values_are_found_by_their_types() {
+        let peer = Peer::unknown().with(1u8).with("one").with(2u8);
+        let clone = peer.clone().with(3u8);
+        assert_eq!((peer.get(), peer.get()), (Some(&2u8), Some(&"one")));
+        assert_eq!((clone.get(), peer.get::<u16>()), (Some(&3u8), None));
     }
 }

@@ -15,15 +15,16 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::Shared;
+use super::{Listener, Shared};
 use crate::{
+    Connection, Error,
     snapshot::{ServerSnapshot, ServerState, time_until},
     transport::{lock, wait_until},
 };
 
 /// Where a server is in its life. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) enum Phase {
+pub(super) enum State {
     /// Not served yet.
     Idle,
     /// Accepts connections and calls.
@@ -36,10 +37,10 @@ pub(super) enum Phase {
     Done,
 }
 
-/// A server's phase, shared by all who act on it.
+/// A server's state, shared by all who act on it.
 pub(super) struct Lifecycle {
-    phase: Mutex<Phase>,
-    /// Whether the phase is [`Phase::Running`], for those who ask often.
+    state: Mutex<State>,
+    /// Whether the state is [`State::Running`], for those who ask often.
     is_running: AtomicBool,
     /// Notified of every change.
     changed: Notify,
@@ -48,7 +49,7 @@ pub(super) struct Lifecycle {
 impl Default for Lifecycle {
     fn default() -> Self {
         Lifecycle {
-            phase: Mutex::new(Phase::Idle),
+            state: Mutex::new(State::Idle),
             is_running: AtomicBool::new(false),
             changed: Notify::new(),
         }
@@ -61,83 +62,93 @@ impl Lifecycle {
         self.is_running.load(SeqCst)
     }
 
+    /// Whether a shutdown has begun.
+    fn is_draining(&self) -> bool {
+        self.state() > State::Running
+    }
+
     pub(super) fn snapshot(&self) -> ServerState {
-        match self.phase() {
-            Phase::Idle => ServerState::Idle,
-            Phase::Running => ServerState::Serving,
-            Phase::Draining(limit) => ServerState::Draining(time_until(limit)),
-            Phase::Closing => ServerState::Draining(Duration::ZERO),
-            Phase::Done => ServerState::Ended,
+        match self.state() {
+            State::Idle => ServerState::Idle,
+            State::Running => ServerState::Serving,
+            State::Draining(limit) => ServerState::Draining(time_until(limit)),
+            State::Closing => ServerState::Draining(Duration::ZERO),
+            State::Done => ServerState::Ended,
         }
     }
 
-    fn phase(&self) -> Phase {
-        *lock(&self.phase)
+    fn state(&self) -> State {
+        *lock(&self.state)
     }
 
-    /// Moves on to the phase that follows the present one; gives back which that is.
-    fn advance(&self, next: impl FnOnce(Phase) -> Phase) -> Phase {
-        let mut guard = lock(&self.phase);
+    /// Moves on to the state that follows the present one, and returns it.
+    fn advance(&self, next: impl FnOnce(State) -> State) -> State {
+        let mut guard = lock(&self.state);
         let before = *guard;
-        let phase = next(before);
-        *guard = phase;
-        self.is_running.store(phase == Phase::Running, SeqCst);
+        let state = next(before);
+        *guard = state;
+        self.is_running.store(state == State::Running, SeqCst);
         drop(guard);
-        if phase != before {
+        if state != before {
             self.changed.notify_waiters();
         }
-        phase
+        state
     }
 
     /// Begins to run. `false` if the server was shut down before.
     pub(super) fn start(&self) -> bool {
-        let start = |phase| if phase == Phase::Idle { Phase::Running } else { phase };
-        self.advance(start) == Phase::Running
+        let start = |state| if state == State::Idle { State::Running } else { state };
+        self.advance(start) == State::Running
     }
 
     /// Begins to drain. Of two limits the earlier counts.
     fn drain(&self, limit: Instant) {
-        self.advance(|phase| match phase {
-            Phase::Idle => Phase::Done,
-            Phase::Running => Phase::Draining(limit),
-            Phase::Draining(earlier) => Phase::Draining(limit.min(earlier)),
-            Phase::Closing | Phase::Done => phase,
+        self.advance(|state| match state {
+            State::Idle => State::Done,
+            State::Running => State::Draining(limit),
+            State::Draining(earlier) => State::Draining(limit.min(earlier)),
+            State::Closing | State::Done => state,
         });
     }
 
     /// Begins to end the connections that are left.
     pub(super) fn close(&self) {
-        self.advance(|_| Phase::Closing);
+        self.advance(|_| State::Closing);
     }
 
     pub(super) fn finish(&self) {
-        self.advance(|_| Phase::Done);
+        self.advance(|_| State::Done);
+    }
+
+    /// Waits until the server runs, or has run.
+    async fn started(&self) {
+        wait_until(&self.changed, &|| self.state() > State::Idle).await;
     }
 
     /// Waits until the server accepts nothing any more.
     pub(super) async fn draining(&self) {
-        wait_until(&self.changed, &|| self.phase() > Phase::Running).await;
+        wait_until(&self.changed, &|| self.is_draining()).await;
     }
 
     /// Waits until the connections that are left end.
     pub(super) async fn closing(&self) {
-        wait_until(&self.changed, &|| self.phase() >= Phase::Closing).await;
+        wait_until(&self.changed, &|| self.state() >= State::Closing).await;
     }
 
     async fn done(&self) {
-        wait_until(&self.changed, &|| self.phase() == Phase::Done).await;
+        wait_until(&self.changed, &|| self.state() == State::Done).await;
     }
 
     /// Waits until the drain's limit has passed, which may come nearer meanwhile, or the server closes.
     pub(super) async fn limit_passed(&self) {
         loop {
-            let phase = self.phase();
-            let is_another = || self.phase() != phase;
+            let state = self.state();
+            let is_another = || self.state() != state;
             let change = wait_until(&self.changed, &is_another);
-            match phase {
-                Phase::Idle | Phase::Running => change.await,
-                Phase::Draining(limit) if timeout_at(limit, change).await.is_ok() => {}
-                Phase::Draining(_) | Phase::Closing | Phase::Done => return,
+            match state {
+                State::Idle | State::Running => change.await,
+                State::Draining(limit) if timeout_at(limit, change).await.is_ok() => {}
+                State::Draining(_) | State::Closing | State::Done => return,
             }
         }
     }
@@ -145,11 +156,11 @@ impl Lifecycle {
 
 impl fmt::Debug for Lifecycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.phase().fmt(f)
+        self.state().fmt(f)
     }
 }
 
-/// Shuts a server down, from wherever. Cheap to clone.
+/// Acts on a server from wherever: shuts it down, gives it connections, looks at it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
     shared: Arc<Shared>,
@@ -196,6 +207,81 @@ impl ServerHandle {
     /// Cancel safe.
     pub async fn ended(&self) {
         self.shared.lifecycle.done().await;
+    }
+
+    /// Listens on one more address while the server runs, as
+    /// [`ServerBuilder::bind`](super::ServerBuilder::bind) does.
+    ///
+    /// # Errors
+    /// Those of [`Listener::bind`] and [`ServerHandle::listen`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind(&self, address: &str) -> Result<(), Error> {
+        self.listen(Listener::bind(address)?)
+    }
+
+    /// Accepts connections from one more listener while the server runs. A server that is not served
+    /// yet begins with it when it is.
+    ///
+    /// # Errors
+    /// [`Error::Listener`], and [`Error::ServerEnded`] from the moment when a shutdown begins.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn listen(&self, listener: impl Into<Listener>) -> Result<(), Error> {
+        if self.shared.lifecycle.is_draining() {
+            return Err(Error::ServerEnded);
+        }
+        self.shared.accept_control.add(listener.into())
+    }
+
+    /// Serves a connection that the program has made or accepted itself, as if a listener had accepted
+    /// it: the server's limits, policy, snapshot and shutdown hold for it. Returns when the connection
+    /// is being served, not when it ends.
+    ///
+    /// Waits while the server is not served yet, and while
+    /// [`max_connections`](crate::ServerConfig::max_connections) are open. A server that does not accept
+    /// ([`ServerHandle::pause_accepting`]) serves it all the same.
+    ///
+    /// Cancel safe: dropped before it is done, it closes the connection.
+    ///
+    /// # Errors
+    /// [`Error::PeerRefused`] by the server's policy; [`Error::ServerEnded`] from the moment when a
+    /// shutdown begins. The connection is closed then.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn serve_connection(&self, connection: impl Into<Connection>) -> Result<(), Error> {
+        let connection = connection.into();
+        let permit = async {
+            self.shared.lifecycle.started().await;
+            self.shared.connection_permit().await
+        };
+        tokio::select! {
+            biased;
+            () = self.shared.lifecycle.draining() => Err(Error::ServerEnded),
+            permit = permit => self.shared.admit(connection, permit),
+        }
+    }
+
+    /// Stops to accept connections from all listeners, without touching those that are open; clients
+    /// wait in the listeners' backlogs. A supervisor that hands its socket to another process does this
+    /// before that one begins to accept.
+    ///
+    /// It takes effect whether or not the future is awaited. When the future completes, no connection
+    /// is accepted any more, until [`ServerHandle::resume_accepting`].
+    ///
+    /// Cancel safe.
+    pub fn pause_accepting(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.shared.accept_control.set_paused(true);
+        let shared = self.shared.clone();
+        async move { shared.accept_control.paused().await }
+    }
+
+    /// Accepts connections again after [`ServerHandle::pause_accepting`].
+    pub fn resume_accepting(&self) {
+        self.shared.accept_control.set_paused(false);
     }
 
     /// What the server, its connections and its calls are waiting for at this moment. It takes a few

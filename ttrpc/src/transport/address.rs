@@ -1,221 +1,134 @@
-//! Addresses of Unix sockets, and binding them.
+//! Addresses as text.
 //!
-//! `unix:///path`, `unix://@abstract`, and without a scheme a path.
+//! | text | what it names |
+//! |---|---|
+//! | `unix:///run/a.sock`, `/run/a.sock`, `./a.sock` | a Unix socket's file |
+//! | `unix://@name` | an abstract Unix socket, on Linux |
+//! | `vsock://CID:PORT` | a socket of a virtual machine or of its host, on Linux |
+//! | `hvsock:///run/vm.sock:PORT` | a virtual machine's port behind its hypervisor's Unix socket |
+//! | `tcp://HOST:PORT` | a TCP socket |
+//!
+//! The two slashes may be left out behind a scheme, as other programs do. What else has a colon in
+//! front of its first slash is refused: taken for a path, a mistyped scheme would become a file.
 
-use std::{
-    fs::{self, File, TryLockError},
-    io,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt},
-        net::{SocketAddr, UnixListener},
-    },
-    path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
-};
-
-#[cfg(target_os = "linux")]
-use std::os::linux::net::SocketAddrExt;
-
-use rustix::{
-    io::Errno,
-    net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
-};
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Bytes of a path that fit into `sockaddr_un` beside its terminating zero (unix(7)).
-const MAX_PATH_LEN: usize = 107;
+/// Bytes of a path that fit into `sockaddr_un` beside its terminating zero (unix(7); unix(4) of the
+/// BSDs).
+const MAX_PATH_LEN: usize =
+    if cfg!(any(target_os = "linux", target_os = "android")) { 107 } else { 103 };
+
+const PATH_TOO_LONG: &str = if MAX_PATH_LEN == 107 {
+    "a Unix socket's name holds at most 107 bytes"
+} else {
+    "a Unix socket's name holds at most 103 bytes"
+};
+
+/// The context ids that have a name (vsock(7)).
+const CONTEXT_IDS: [(&str, u32); 5] =
+    [("any", ANY_CID), ("-1", ANY_CID), ("hypervisor", 0), ("local", 1), ("host", 2)];
+
+/// The context id that stands for every one that a machine has: for servers alone.
+pub(crate) const ANY_CID: u32 = u32::MAX;
 
 /// A parsed address.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Address {
     Path(PathBuf),
     Abstract(String),
+    /// The hypervisor's Unix socket, and a port in the virtual machine or, for servers, of the host.
+    Hybrid {
+        path: PathBuf,
+        port: u32,
+    },
+    Vsock {
+        cid: u32,
+        port: u32,
+    },
+    /// Host and port, not resolved.
+    Tcp(String),
 }
 
 impl Address {
     /// # Errors
-    /// [`Error::Address`] for another scheme, an empty or too long name.
+    /// [`Error::Address`] for what names nothing.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
-        let fail = |reason| Error::Address { address: text.to_owned(), reason };
-        // What has a colon elsewhere is a path.
-        let scheme = text.split_once(':').filter(|(_, rest)| rest.starts_with("//"));
-        let name = match scheme {
-            Some(("unix", rest)) => &rest["//".len()..],
-            Some(_) => return Err(fail("only `unix://` addresses and paths are supported")),
-            None => text,
+        let (scheme, rest) = match text.split_once(':') {
+            Some((scheme, rest)) if !scheme.starts_with('@') && !scheme.contains('/') => {
+                (scheme, rest.strip_prefix("//").unwrap_or(rest))
+            }
+            _ => ("unix", text),
         };
-        let (address, len) = match name.strip_prefix('@') {
-            Some(name) => (Address::Abstract(name.to_owned()), name.len()),
-            None => (Address::Path(name.into()), name.len()),
+        let parsed = match scheme {
+            "unix" => parse_unix(rest),
+            "vsock" => parse_vsock(rest),
+            "hvsock" => parse_hybrid(rest),
+            "tcp" => parse_tcp(rest),
+            _ => {
+                Err("its scheme is none of unix://, vsock://, hvsock:// and tcp:// (a path with a \
+                      colon in its first part begins with `./`)")
+            }
         };
-        if len == 0 {
-            return Err(fail("the name is empty"));
-        }
-        if len > MAX_PATH_LEN {
-            return Err(fail("a Unix socket's name holds at most 107 bytes"));
-        }
-        if name.as_bytes().contains(&0) {
-            return Err(fail("the name contains a zero byte"));
-        }
-        Ok(address)
-    }
-
-    fn to_socket_addr(&self) -> io::Result<SocketAddr> {
-        match self {
-            Address::Path(path) => SocketAddr::from_pathname(path),
-            #[cfg(target_os = "linux")]
-            Address::Abstract(name) => SocketAddr::from_abstract_name(name),
-            #[cfg(not(target_os = "linux"))]
-            Address::Abstract(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
+        parsed.map_err(|reason| Error::Address { address: text.to_owned(), reason })
     }
 }
 
-/// Connects to a server.
-///
-/// # Errors
-/// [`Error::Address`] and [`Error::Connect`].
-pub(crate) async fn connect(text: &str) -> Result<tokio::net::UnixStream, Error> {
-    let connected = match Address::parse(text)? {
-        Address::Path(path) => tokio::net::UnixStream::connect(path).await,
-        // A leading zero byte is how tokio spells an abstract name.
-        Address::Abstract(name) => {
-            let name = [b"\0", name.as_bytes()].concat();
-            tokio::net::UnixStream::connect(Path::new(std::ffi::OsStr::from_bytes(&name))).await
-        }
+/// Checks that a path can name a Unix socket.
+pub(crate) fn check_path(path: &Path) -> Result<(), &'static str> {
+    check_name(path.as_os_str().as_encoded_bytes())
+}
+
+fn check_name(name: &[u8]) -> Result<(), &'static str> {
+    match name {
+        [] => Err("the name is empty"),
+        _ if name.len() > MAX_PATH_LEN => Err(PATH_TOO_LONG),
+        _ if name.contains(&0) => Err("the name contains a zero byte"),
+        _ => Ok(()),
+    }
+}
+
+fn parse_unix(name: &str) -> Result<Address, &'static str> {
+    let Some(name) = name.strip_prefix('@') else {
+        check_name(name.as_bytes())?;
+        return Ok(Address::Path(name.into()));
     };
-    connected.map_err(|source| Error::Connect { address: text.to_owned(), source })
+    check_name(name.as_bytes())?;
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        return Err("Linux alone has abstract Unix sockets");
+    }
+    Ok(Address::Abstract(name.to_owned()))
 }
 
-/// A listening socket whose file, if it has one and is still the one that was bound, is removed
-/// when this is dropped.
-#[derive(Debug)]
-pub(crate) struct BoundListener {
-    /// Dropped before the listener: while that listens, no other server takes the file for stale and
-    /// puts its own in its place.
-    file: Option<SocketFile>,
-    pub(crate) listener: UnixListener,
+fn parse_vsock(text: &str) -> Result<Address, &'static str> {
+    const FORM: &str =
+        "a vsock address is vsock://CID:PORT, where CID is a number, any, host or local";
+    let (cid, port) = text.split_once(':').ok_or(FORM)?;
+    let named = CONTEXT_IDS.iter().find(|(name, _)| *name == cid).map(|(_, cid)| *cid);
+    let cid = named.or_else(|| cid.parse().ok()).ok_or(FORM)?;
+    let port = port.parse().map_err(|_| FORM)?;
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        return Err("Linux alone has vsock");
+    }
+    Ok(Address::Vsock { cid, port })
 }
 
-/// Removes the socket file when it is dropped, if it is still the one that was bound.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
+fn parse_hybrid(text: &str) -> Result<Address, &'static str> {
+    const FORM: &str = "a hybrid vsock address is hvsock:///path/to.sock:PORT";
+    let (path, port) = text.rsplit_once(':').ok_or(FORM)?;
+    check_name(path.as_bytes())?;
+    Ok(Address::Hybrid { path: path.into(), port: port.parse().map_err(|_| FORM)? })
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Another server may have replaced the file; its socket is not ours to remove.
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Nobody is left to be told if this fails; the next server replaces a stale file.
-            let _ = fs::remove_file(&self.path);
-        }
+fn parse_tcp(text: &str) -> Result<Address, &'static str> {
+    const FORM: &str = "a TCP address is tcp://HOST:PORT";
+    let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
+    port.parse::<u16>().map_err(|_| FORM)?;
+    if host.is_empty() || host.contains('/') {
+        return Err(FORM);
     }
-}
-
-impl BoundListener {
-    /// A listener that the program had already. Its file, if any, is left alone.
-    pub(crate) fn from_listener(listener: UnixListener) -> Self {
-        BoundListener { listener, file: None }
-    }
-
-    /// Binds an address. The socket file of a server that is dead is replaced.
-    ///
-    /// # Errors
-    /// [`Error::Address`], [`Error::AddressInUse`] if a server is alive there,
-    /// [`Error::NotASocket`] if something else is, and [`Error::Bind`] otherwise.
-    pub(crate) fn bind(text: &str) -> Result<Self, Error> {
-        let failed = |source| Error::Bind { address: text.to_owned(), source };
-        let address = Address::parse(text)?;
-        let _lock = match &address {
-            Address::Path(path) => lock_folder(path),
-            Address::Abstract(_) => None,
-        };
-        let socket_addr = address.to_socket_addr().map_err(failed)?;
-        let bound = UnixListener::bind_addr(&socket_addr);
-        let listener = match (bound, &address) {
-            (Ok(listener), _) => listener,
-            (Err(error), Address::Path(path)) if error.kind() == io::ErrorKind::AddrInUse => {
-                replace_stale(text, path)?
-            }
-            (Err(error), Address::Abstract(_)) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(Error::AddressInUse { address: text.to_owned() });
-            }
-            (Err(error), _) => return Err(failed(error)),
-        };
-        let file = match address {
-            Address::Path(path) => {
-                let identity = identity(&path).map_err(failed)?;
-                Some(SocketFile { path, identity })
-            }
-            Address::Abstract(_) => None,
-        };
-        Ok(BoundListener { listener, file })
-    }
-
-    /// Splits into the socket and the guard that removes its file.
-    pub(crate) fn into_parts(self) -> (UnixListener, Option<SocketFile>) {
-        (self.listener, self.file)
-    }
-}
-
-/// Which file this is, whatever its name.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
-}
-
-/// How long binding waits for another server that binds in the same folder.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Locks the folder of a socket while it is bound. Two servers that start at once would else take
-/// each other's socket, bound and not listening yet, for a stale one and remove it. A folder that
-/// cannot be locked, or that somebody else keeps locked, is no reason not to start.
-fn lock_folder(path: &Path) -> Option<File> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = File::open(parent.unwrap_or(Path::new("."))).ok()?;
-    let start = Instant::now();
-    while let Err(TryLockError::WouldBlock) = folder.try_lock() {
-        if start.elapsed() > LOCK_PATIENCE {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Some(folder)
-}
-
-/// Binds a path that is taken, if it is taken by the socket of a server that is dead.
-fn replace_stale(text: &str, path: &Path) -> Result<UnixListener, Error> {
-    let failed = |source| Error::Bind { address: text.to_owned(), source };
-    let in_use = || Error::AddressInUse { address: text.to_owned() };
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.file_type().is_socket() {
-        return Err(Error::NotASocket { address: text.to_owned() });
-    }
-    if is_alive(path).map_err(failed)? {
-        return Err(in_use());
-    }
-    fs::remove_file(path).map_err(failed)?;
-    UnixListener::bind(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => in_use(),
-        _ => failed(error),
-    })
-}
-
-/// Whether somebody listens on a socket file. Does not block: a server whose backlog is full would
-/// let a blocking connect wait for as long as it pleases.
-fn is_alive(path: &Path) -> io::Result<bool> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
-        Ok(()) | Err(Errno::AGAIN) => Ok(true),
-        Err(Errno::CONNREFUSED) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    Ok(Address::Tcp(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -225,26 +138,77 @@ mod tests {
     #[test]
     fn addresses_are_parsed() {
         let path = |text: &str| Address::Path(text.into());
-        assert_eq!(Address::parse("unix:///run/a.sock").unwrap(), path("/run/a.sock"));
-        assert_eq!(Address::parse("/run/a.sock").unwrap(), path("/run/a.sock"));
-        assert_eq!(Address::parse("a.sock").unwrap(), path("a.sock"));
-        assert_eq!(Address::parse("/run/a:1.sock").unwrap(), path("/run/a:1.sock"));
-        assert_eq!(Address::parse("unix://@name").unwrap(), Address::Abstract("name".into()));
+        let tcp = |text: &str| Address::Tcp(text.to_owned());
+        for (text, address) in [
+            ("unix:///run/a.sock", path("/run/a.sock")),
+            ("unix:/run/a.sock", path("/run/a.sock")),
+            ("unix:a.sock", path("a.sock")),
+            ("/run/a.sock", path("/run/a.sock")),
+            ("a.sock", path("a.sock")),
+            ("/run/a:1.sock", path("/run/a:1.sock")),
+            ("./localhost:1", path("./localhost:1")),
+            (
+                "hvsock:///run/vm.sock:1024",
+                Address::Hybrid { path: "/run/vm.sock".into(), port: 1024 },
+            ),
+            ("hvsock:///run/a:b:7", Address::Hybrid { path: "/run/a:b".into(), port: 7 }),
+            ("tcp://127.0.0.1:80", tcp("127.0.0.1:80")),
+            ("tcp://[::1]:80", tcp("[::1]:80")),
+            ("tcp:localhost:80", tcp("localhost:80")),
+        ] {
+            assert_eq!(Address::parse(text).unwrap(), address, "{text}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn addresses_of_linux_alone_are_parsed() {
+        let vsock = |cid, port| Address::Vsock { cid, port };
+        for (text, address) in [
+            ("unix://@name", Address::Abstract("name".into())),
+            ("@a:b", Address::Abstract("a:b".into())),
+            ("vsock://3:1024", vsock(3, 1024)),
+            ("vsock:3:1024", vsock(3, 1024)),
+            ("vsock://any:1", vsock(u32::MAX, 1)),
+            ("vsock://-1:1", vsock(u32::MAX, 1)),
+            ("vsock://4294967295:1", vsock(u32::MAX, 1)),
+            ("vsock://hypervisor:1", vsock(0, 1)),
+            ("vsock://local:1", vsock(1, 1)),
+            ("vsock://host:1", vsock(2, 1)),
+        ] {
+            assert_eq!(Address::parse(text).unwrap(), address, "{text}");
+        }
     }
 
     #[test]
     fn what_is_no_address_is_refused_with_the_reason() {
         let long = format!("/{}", "x".repeat(MAX_PATH_LEN));
+        let long_hybrid = format!("hvsock://{long}:1");
         for (text, reason) in [
             ("", "empty"),
             ("unix://", "empty"),
+            ("unix:", "empty"),
             ("unix://@", "empty"),
-            ("tcp://127.0.0.1:1", "only `unix://`"),
-            ("vsock://2:1", "only `unix://`"),
-            (long.as_str(), "107 bytes"),
+            ("hvsock://:1", "empty"),
+            ("localhost:1234", "scheme"),
+            ("http://127.0.0.1:1", "scheme"),
+            ("Unix:///run/a.sock", "scheme"),
+            ("vsock://3", "vsock://CID:PORT"),
+            ("vsock://-2:1", "vsock://CID:PORT"),
+            ("vsock://guest:1", "vsock://CID:PORT"),
+            ("vsock://3:-1", "vsock://CID:PORT"),
+            ("vsock://3:1024/", "vsock://CID:PORT"),
+            ("hvsock:///run/vm.sock", "hvsock:///path/to.sock:PORT"),
+            ("hvsock:///run/vm.sock:x", "hvsock:///path/to.sock:PORT"),
+            ("tcp://1.2.3.4", "tcp://HOST:PORT"),
+            ("tcp://:80", "tcp://HOST:PORT"),
+            ("tcp://localhost:65536", "tcp://HOST:PORT"),
+            ("tcp://localhost/a:1", "tcp://HOST:PORT"),
+            (long.as_str(), "a Unix socket's name holds at most"),
+            (long_hybrid.as_str(), "a Unix socket's name holds at most"),
             ("/a\0b", "zero byte"),
         ] {
-            let error = Address::parse(text).unwrap_err().to_string();
+            let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text:?}: {error}");
             assert!(error.contains(text), "{error} names the address");
         }

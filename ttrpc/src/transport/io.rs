@@ -1,13 +1,16 @@
 //! The two halves of a connection, whatever it is made of.
 
 use std::{
+    io,
+    os::{fd::OwnedFd, unix},
     pin::pin,
     task::{Context, Poll, Waker},
 };
 
+use socket2::{Domain, Socket};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest},
-    net::{UnixStream, unix},
+    io::{AsyncRead, AsyncWrite, Interest, Ready},
+    net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
 };
 
 use crate::server::Peer;
@@ -21,41 +24,117 @@ pub(crate) trait ReadHalf: AsyncRead + Unpin {
     }
 }
 
-impl ReadHalf for unix::OwnedReadHalf {
+/// Whether a socket's readiness says that the peer has closed its side.
+fn is_read_closed(ready: impl Future<Output = io::Result<Ready>>) -> bool {
+    match pin!(ready).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(ready) => ready.is_ok_and(|ready| ready.is_read_closed()),
+        Poll::Pending => false,
+    }
+}
+
+impl ReadHalf for OwnedReadHalf {
     fn is_hung_up(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        match pin!(self.ready(Interest::READABLE)).poll(&mut cx) {
-            Poll::Ready(ready) => ready.is_ok_and(|ready| ready.is_read_closed()),
-            Poll::Pending => false,
-        }
+        is_read_closed(self.ready(Interest::READABLE))
+    }
+}
+
+impl ReadHalf for tcp::OwnedReadHalf {
+    fn is_hung_up(&mut self) -> bool {
+        is_read_closed(self.ready(Interest::READABLE))
     }
 }
 
 impl<T: AsyncRead + AsyncWrite> ReadHalf for tokio::io::ReadHalf<T> {}
 
-/// A connection that the drivers can use. The halves are boxed, so that the drivers are compiled
-/// once; an indirect call is nothing beside a system call.
-pub(crate) struct Connection {
+/// A connection that a program has made or accepted by itself, and what is known of its other side.
+///
+/// A server serves it ([`ServerBuilder::connection`](crate::server::ServerBuilder::connection),
+/// [`ServerHandle::serve_connection`](crate::server::ServerHandle::serve_connection)), a client calls
+/// over it ([`Client::from_connection`](crate::Client::from_connection)).
+///
+/// ```
+/// use ttrpc::{Connection, server::Peer};
+///
+/// let (here, _there) = tokio::io::duplex(1024);
+/// let peer = Peer::unknown().with_name("plugin 7").with(7u64);
+/// let connection = Connection::new(here).with_peer(peer);
+/// assert_eq!(connection.peer().get::<u64>(), Some(&7));
+/// ```
+pub struct Connection {
+    // The halves are boxed, so that the drivers are compiled once; an indirect call is nothing beside a
+    // system call.
     pub(crate) reader: Box<dyn ReadHalf + Send>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Who is on the other side, where the operating system says so.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) peer: Peer,
 }
 
 impl Connection {
-    pub(crate) fn from_unix(stream: UnixStream) -> Self {
-        let peer = stream.peer_cred().ok().map(|credentials| Peer {
-            uid: credentials.uid(),
-            gid: credentials.gid(),
-            pid: credentials.pid(),
-        });
-        let (reader, writer) = stream.into_split();
-        Connection { reader: Box::new(reader), writer: Box::new(writer), peer }
+    /// Anything that carries bytes both ways. Nothing is known of its peer.
+    ///
+    /// The writer is flushed after each batch of frames and shut down at the connection's end, as
+    /// streams that wrap others (TLS) need it.
+    pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Connection::with_halves(tokio::io::split(io), Peer::unknown())
     }
 
-    pub(crate) fn from_io(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        let (reader, writer) = tokio::io::split(io);
-        Connection { reader: Box::new(reader), writer: Box::new(writer), peer: None }
+    /// A connected socket of which the program has the descriptor, such as one that its parent has
+    /// accepted: a Unix, TCP or vsock socket. The peer is asked of the system.
+    ///
+    /// # Errors
+    /// If the descriptor is no such socket, or is not connected.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(descriptor);
+        let peer = socket.peer_addr()?;
+        socket.set_nonblocking(true)?;
+        match peer.domain() {
+            Domain::UNIX => {
+                let stream = unix::net::UnixStream::from(OwnedFd::from(socket));
+                Ok(UnixStream::from_std(stream)?.into())
+            }
+            Domain::IPV4 | Domain::IPV6 => Ok(TcpStream::from_std(socket.into())?.into()),
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Domain::VSOCK => super::vsock::connection(socket, &peer),
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "the socket's family is unknown")),
+        }
+    }
+
+    /// Says who is on the other side, in place of what is known already.
+    pub fn with_peer(mut self, peer: Peer) -> Self {
+        self.peer = peer;
+        self
+    }
+
+    /// What is known of the other side.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(crate) fn with_halves<R, W>((reader, writer): (R, W), peer: Peer) -> Self
+    where
+        R: ReadHalf + Send + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        Connection { reader: Box::new(reader), writer: Box::new(writer), peer }
+    }
+}
+
+impl From<UnixStream> for Connection {
+    fn from(stream: UnixStream) -> Self {
+        let peer = Peer::of_unix(&stream);
+        Connection::with_halves(stream.into_split(), peer)
+    }
+}
+
+impl From<TcpStream> for Connection {
+    /// Sends what is written at once (TCP_NODELAY): frames are batched already.
+    fn from(stream: TcpStream) -> Self {
+        // A socket that cannot be told so is as good as lost, which reading finds out.
+        let _ = stream.set_nodelay(true);
+        let peer = stream.peer_addr().map_or_else(|_| Peer::unknown(), Peer::tcp);
+        Connection::with_halves(stream.into_split(), peer)
     }
 }
 

@@ -25,7 +25,9 @@
 
 pub(crate) mod address;
 pub(crate) mod chunk;
+pub(crate) mod connect;
 pub(crate) mod encode;
+pub(crate) mod hvsock;
 pub(crate) mod inbox;
 pub(crate) mod io;
 pub(crate) mod limiter;
@@ -37,6 +39,10 @@ pub(crate) mod registry;
 pub(crate) mod sender;
 pub(crate) mod slab;
 pub(crate) mod stall;
+pub(crate) mod unix;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) mod vsock;
+pub(crate) mod writer;
 
 use std::{
     pin::{Pin, pin},

@@ -115,7 +115,7 @@ async fn stream(greeter: &GreeterClient) -> Result<u32, Status> {
     }
 }
 
-const PAGE: &str = include_str!("../../docs/migration.md");
+const PAGE: &str = include_str!("../../../docs/migration.md");
 
 /// Lines without their indentation, so that a snippet may stand in a module.
 fn lines(text: &str) -> String {

@@ -1,0 +1,370 @@
+//! The host of a virtual machine: starts one, and tries ttrpc over its vsock. Exits with 0 if all is as
+//! it has to be.
+
+mod machine;
+
+use std::{
+    error::Error,
+    fs::File,
+    io,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use machine::{Machine, Parts};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use ttrpc::{
+    Client, ClientConfig, Code, Server, Status,
+    client::ConnectOptions,
+    server::{Listener, PeerPolicy},
+};
+use ttrpc_tests::{
+    conformance::*,
+    conformance_suite::{Report, Trial, all_cases, matches, run_case},
+    harness::{echo_request, key},
+    service::ConformanceService,
+};
+
+type Tried<T = ()> = Result<T, Box<dyn Error>>;
+
+/// How long the machine may take to start on a busy computer. It takes 4 s on an idle one.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// How late a deadline may be noticed on a busy computer.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Cases that fail by the device at times. The first sends 4 GiB, which takes a minute. The second fills both
+/// directions at once, in which the device stands still (see [`streams_push_back`]). The third resets a
+/// connection: the device ignores an error of its read, so its guest does not always hear of it.
+const LEFT_OUT: [&str; 3] =
+    ["wire/length_4_gib_less_1", "large_stream_messages", "wire/eof_reset_with_calls"];
+
+/// How long something may take that has no deadline and must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tries ttrpc with a virtual machine.
+#[derive(Debug, Parser)]
+#[command(name = "ttrpc-vm-host")]
+struct Arguments {
+    /// The machine's kernel.
+    #[arg(long, value_name = "FILE")]
+    kernel: PathBuf,
+    /// The machine's files, with `ttrpc-vm-guest` as `/init`.
+    #[arg(long, value_name = "FILE")]
+    initrd: PathBuf,
+    /// The program `vhost-device-vsock`.
+    #[arg(long, value_name = "FILE")]
+    device: PathBuf,
+    /// Where the machine's console goes.
+    #[arg(long, value_name = "FILE")]
+    console: PathBuf,
+    /// The conformance cases to run; a star stands for any text, and a bar means "or".
+    #[arg(long, value_name = "GLOB", default_value = "*")]
+    case: String,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Runtime::new().expect("the runtime starts");
+    match runtime.block_on(run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("FAILED: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Tried {
+    let mut machine = Machine::start(Parts {
+        kernel: &arguments.kernel,
+        initrd: &arguments.initrd,
+        device: &arguments.device,
+        console: File::create(&arguments.console)?,
+    })?;
+    let address = format!("hvsock://{}:1024", machine.socket().display());
+    starts(&address).await?;
+    is_refused_elsewhere(&machine).await?;
+    conforms(&address, &arguments.case).await?;
+    in_time(&address, streams_push_back(&address)).await?;
+    in_time(&address, calls_back(&machine, &address)).await?;
+    in_time(&address, goes_on_after_a_pause(&machine, &address)).await?;
+    in_time(&address, ends_while_stopped(&mut machine, &address)).await
+}
+
+/// Bounds a step, and says what the guest waits for if it does not end.
+async fn in_time(address: &str, step: impl Future<Output = Tried>) -> Tried {
+    let error = match timeout(PATIENCE, step).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(_) => format!("no end within {PATIENCE:?}").into(),
+    };
+    let guest = async {
+        let client = connect(address).await?;
+        snapshot(&client).await
+    };
+    match timeout(SLACK * 10, guest).await {
+        Ok(Ok(snapshot)) => println!("the guest's {snapshot}"),
+        Ok(Err(error)) => println!("the guest says nothing: {error}"),
+        Err(_) => println!("the guest says nothing"),
+    }
+    Err(error)
+}
+
+/// What the guest's server waits for.
+async fn snapshot(client: &Client) -> Tried<String> {
+    Ok(client.unary("ttrpc.vm.Guest", "Snapshot", ()).await?)
+}
+
+async fn connect(address: &str) -> Tried<Client> {
+    Ok(Client::connect(address).await?)
+}
+
+/// The client waits for the guest from before it has a kernel. It is patient with each attempt: the device
+/// panics if it has to answer a client that has given up.
+async fn starts(address: &str) -> Tried {
+    let start = Instant::now();
+    let options = ConnectOptions::new().retry_for(START_LIMIT).handshake_timeout(START_LIMIT / 4);
+    let client = options.connect(address).await?;
+    println!("start: connected after {:.1?}", start.elapsed());
+    let peer: String = client.unary("ttrpc.vm.Guest", "Peer", ()).await?;
+    check(peer.starts_with("cid 2, port "), || format!("the guest's peer is {peer}"))?;
+    println!("peer: the guest sees {peer}");
+    let echo = ConformanceClient::new(client);
+    let start = Instant::now();
+    for _ in 0..100 {
+        echo.echo(echo_request([0; 64])).await?;
+    }
+    println!("echo: {:.0?} each, one after the other", start.elapsed() / 100);
+    Ok(())
+}
+
+async fn is_refused_elsewhere(machine: &Machine) -> Tried {
+    let error = connect(&format!("hvsock://{}:1025", machine.socket().display())).await;
+    let error = error.err().ok_or("nobody listens on this port")?;
+    let is_refused = matches!(
+        error.downcast_ref(),
+        Some(ttrpc::Error::HandshakeRefused { .. } | ttrpc::Error::HandshakeTimeout { .. })
+    );
+    check(is_refused, || format!("{error:?}"))?;
+    println!("another port: {error}");
+    Ok(())
+}
+
+async fn conforms(address: &str, chosen: &str) -> Tried {
+    let cases = all_cases();
+    let mut report = Report::new(None::<File>);
+    println!("left out, for what the device cannot do in time: {}", LEFT_OUT.join(", "));
+    let is_chosen = |name: &str| !LEFT_OUT.contains(&name) && matches(chosen, name);
+    for case in cases.iter().filter(|case| is_chosen(&case.name)) {
+        let row = run_case(case, &Trial::new(address, true), PATIENCE).await;
+        report.add(&row, &mut io::stdout())?;
+    }
+    check(report.finish(&mut io::stdout())?, || "conformance cases failed".to_owned())
+}
+
+/// 64 MiB each way through rings of 256 KiB, one way after the other: this device brings nothing to the
+/// host while the host has more for the guest than that takes.
+async fn streams_push_back(address: &str) -> Tried {
+    const CHUNKS: u64 = 2000;
+    const PAYLOAD: usize = 32 << 10;
+    let config = ClientConfig { stall_timeout: PATIENCE, ..ClientConfig::default() };
+    let client = Client::connect_with(address, config).await?;
+    let conformance = ConformanceClient::new(client.clone());
+    let start = Instant::now();
+    let (mut sender, reply) = conformance.collect().await?;
+    for sequence in 0..CHUNKS {
+        sender.send(Chunk { sequence, payload: vec![sequence as u8; PAYLOAD] }).await?;
+    }
+    sender.finish();
+    let reply = timeout(PATIENCE / 2, reply).await;
+    let reply = reply.map_err(|_| format!("no reply: {}", summary(&client)))??;
+    let is_whole = reply.chunks == CHUNKS && reply.in_order;
+    check(is_whole, || format!("{} chunks arrived", reply.chunks))?;
+    let full = client.snapshot().queue.blocked_total;
+    check(!full.is_zero(), || "the socket was never full".to_owned())?;
+    println!("to the guest: 64 MiB in {:.1?}, socket full for {full:.1?}", start.elapsed());
+
+    let request =
+        GenerateRequest { count: CHUNKS, size: PAYLOAD as u32, ..GenerateRequest::default() };
+    let mut chunks = conformance.generate(request).await?;
+    // Nobody takes a chunk until the guest's socket is full, as the guest itself says.
+    let other = connect(address).await?;
+    let is_full = "socket full for";
+    while !snapshot(&other).await?.contains(is_full) {
+        sleep(Duration::from_millis(50)).await;
+    }
+    let start = Instant::now();
+    for sequence in 0..CHUNKS {
+        let chunk = chunks.recv().await?.ok_or("the stream ends early")?;
+        let is_whole = chunk.sequence == sequence && chunk.payload.len() == PAYLOAD;
+        check(is_whole, || format!("chunk {sequence} is {}", chunk.sequence))?;
+    }
+    check(chunks.recv().await?.is_none(), || "the stream goes on".to_owned())?;
+    println!(
+        "to the host: 64 MiB in {:.1?}, from the moment when the ring was full",
+        start.elapsed()
+    );
+    Ok(())
+}
+
+/// The guest calls the host, which listens where the hypervisor looks.
+async fn calls_back(machine: &Machine, address: &str) -> Tried {
+    const CALLS: u64 = 100;
+    let service = Arc::new(ConformanceService::default());
+    let listen = format!("hvsock://{}:5000", machine.socket().display());
+    let server = Server::builder()
+        .add_service(ConformanceServer::from_arc(service.clone()))
+        .listener(Listener::bind_with_mode(&listen, 0o600)?)
+        // The hypervisor connects for its guest.
+        .allow_peers(PeerPolicy::same_user())
+        .build()?;
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let client = connect(address).await?;
+    let itself: u64 = client.unary("ttrpc.vm.Guest", "CallItself", CALLS).await?;
+    check(itself == CALLS, || format!("{itself} echoes of the guest's own"))?;
+    let echoes: u64 = client.unary("ttrpc.vm.Guest", "CallBack", CALLS).await?;
+    let seen = service.calls_total();
+    check((echoes, seen) == (CALLS, CALLS), || format!("{echoes} echoes, {seen} calls"))?;
+    handle.close().await;
+    serving.await??;
+    println!("the other way: {CALLS} calls of the guest to the host, and to itself");
+    Ok(())
+}
+
+/// A guest that stands still answers nothing and takes nothing. Every call ends at its deadline all the
+/// same, and the connection goes on with the guest.
+///
+/// The processors are halted by a signal to QEMU here: after QEMU's `stop` and `cont` this device has
+/// lost its queues ("ring restore failed").
+async fn goes_on_after_a_pause(machine: &Machine, address: &str) -> Tried {
+    let client = connect(address).await?;
+    let load = Load::start(&client).await?;
+    machine.freeze();
+    let frozen = load.end().await;
+    machine.unfreeze();
+    let start = Instant::now();
+    println!("paused: {}", frozen?);
+    let again = ConformanceClient::new(client.clone()).echo(echo_request(*b"again"));
+    let again = again.timeout(PATIENCE / 2).await;
+    again.map_err(|status| format!("after the pause: {status}; {}", summary(&client)))?;
+    println!("resumed: the same connection answers after {:.1?}", start.elapsed());
+    check(client.close_reason().is_none(), || "the connection has ended".to_owned())
+}
+
+/// The monitor stops the guest under load, and deadlines hold; then it is killed, and every pending call
+/// ends and says that the connection is gone.
+async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
+    const CALLS: usize = 50;
+    let client = connect(address).await?;
+    let conformance = ConformanceClient::new(client.clone());
+    let waits: Vec<_> =
+        (0..CALLS).map(|_| tokio::spawn(conformance.wait(key("never")).into_future())).collect();
+    // Calls are served in order, so the waits have begun.
+    conformance.echo(echo_request([])).await?;
+    let load = Load::start(&connect(address).await?).await?;
+    machine.stop()?;
+    println!("stopped: {}", load.end().await?);
+    let start = Instant::now();
+    machine.kill();
+    for wait in waits {
+        let status = wait.await?.err().ok_or("the key was never released")?;
+        check(status.code() == Code::Unavailable, || status.to_string())?;
+    }
+    let reason = client.closed().await;
+    println!("killed: {CALLS} pending calls ended after {:.0?}: {reason}", start.elapsed());
+    Ok(())
+}
+
+/// Callers that call again and again, each call with a deadline.
+struct Load {
+    client: Client,
+    tell: watch::Sender<bool>,
+    callers: Vec<JoinHandle<Result<Tally, Status>>>,
+}
+
+#[derive(Default)]
+struct Tally {
+    answered: usize,
+    expired: usize,
+    latest: Duration,
+}
+
+impl Load {
+    const CALLERS: usize = 64;
+    const DEADLINE: Duration = Duration::from_millis(500);
+
+    /// Returns when the guest has answered for a while.
+    async fn start(client: &Client) -> Tried<Self> {
+        let (tell, told) = watch::channel(false);
+        let conformance = ConformanceClient::new(client.clone());
+        let caller = |_| tokio::spawn(call_on(conformance.clone(), told.clone()));
+        let callers = (0..Load::CALLERS).map(caller).collect();
+        for _ in 0..20 {
+            conformance.echo(echo_request([])).await?;
+        }
+        Ok(Load { client: client.clone(), tell, callers })
+    }
+
+    /// Goes on for long enough that each caller meets its deadline several times, and the socket fills.
+    /// Checks what came of it, and says so.
+    async fn end(self) -> Tried<String> {
+        sleep(Load::DEADLINE * 6).await;
+        let full = self.client.snapshot().queue.blocked;
+        self.tell.send(true)?;
+        let mut all = Tally::default();
+        for caller in self.callers {
+            let one = caller.await??;
+            all.answered += one.answered;
+            all.expired += one.expired;
+            all.latest = all.latest.max(one.latest);
+        }
+        let full = full.ok_or("the socket is not full")?;
+        let Tally { answered, expired, latest } = all;
+        let is_well =
+            answered > 0 && expired >= 3 * Load::CALLERS && latest < Load::DEADLINE + SLACK;
+        let text = format!(
+            "{answered} calls answered before, {expired} ended at their deadline of {:?}, the last \
+             {latest:.0?} after its begin; socket full for {full:.1?}",
+            Load::DEADLINE
+        );
+        check(is_well, || text.clone())?;
+        Ok(text)
+    }
+}
+
+/// Calls again and again until it is told to end.
+async fn call_on(
+    conformance: ConformanceClient,
+    told: watch::Receiver<bool>,
+) -> Result<Tally, Status> {
+    let mut tally = Tally::default();
+    while !*told.borrow() {
+        let start = Instant::now();
+        let call = conformance.echo(echo_request(vec![0; 16 << 10])).timeout(Load::DEADLINE);
+        match call.await {
+            Ok(_) => tally.answered += 1,
+            Err(status) if status.code() == Code::DeadlineExceeded => tally.expired += 1,
+            Err(status) => return Err(status),
+        }
+        tally.latest = tally.latest.max(start.elapsed());
+    }
+    Ok(tally)
+}
+
+/// What a client's connection waits for, without its calls.
+fn summary(client: &Client) -> String {
+    client.snapshot().to_string().lines().take(3).collect::<Vec<_>>().join("\n")
+}
+
+fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Tried {
+    if holds { Ok(()) } else { Err(otherwise().into()) }
+}

@@ -1,0 +1,150 @@
+//! A virtual machine: QEMU, the device that gives it vsock, and QEMU's monitor.
+
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+use ttrpc_tests::process::Process;
+
+/// How long the programs may take to open their sockets.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A virtual machine that runs until this is dropped.
+pub(crate) struct Machine {
+    qemu: Process,
+    /// Stays behind QEMU: it has the Unix socket.
+    _device: Process,
+    monitor: Monitor,
+    folder: TempDir,
+}
+
+/// What a machine is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initrd: &'a Path,
+    pub(crate) device: &'a Path,
+    /// Where the machine's console goes.
+    pub(crate) console: File,
+}
+
+impl Machine {
+    pub(crate) fn start(parts: Parts<'_>) -> std::io::Result<Self> {
+        let folder = tempdir()?;
+        let path = |name: &str| folder.path().join(name);
+        let (hybrid, device_socket, monitor) = (path("vm.sock"), path("vhost"), path("qmp"));
+        let vm =
+            format!("guest-cid=3,uds-path={},socket={}", hybrid.display(), device_socket.display());
+        let device = Process::start(Command::new(parts.device).args(["--vm", &vm]))?;
+        wait_for(&device_socket)?;
+        let arguments = "-M q35 -accel tcg -cpu qemu64 -m 256 -nodefaults -nographic -no-reboot \
+             -object memory-backend-memfd,id=m,size=256M,share=on -numa node,memdev=m \
+             -device vhost-user-vsock-pci,chardev=c -serial stdio";
+        let qemu = Process::start(
+            Command::new("qemu-system-x86_64")
+                .args(arguments.split_whitespace())
+                .args(["-chardev", &format!("socket,id=c,path={}", device_socket.display())])
+                .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
+                .arg("-kernel")
+                .arg(parts.kernel)
+                .arg("-initrd")
+                .arg(parts.initrd)
+                .args(["-append", "console=ttyS0 edd=off panic=-1 rdinit=/init quiet"])
+                .stdin(Stdio::null())
+                .stdout(parts.console.try_clone()?)
+                .stderr(parts.console),
+        )?;
+        wait_for(&monitor)?;
+        let monitor = Monitor::connect(&monitor)?;
+        Ok(Machine { qemu, _device: device, monitor, folder })
+    }
+
+    /// The Unix socket by which the host reaches the machine.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("vm.sock")
+    }
+
+    /// Halts the machine's processors by QEMU's monitor, for good.
+    pub(crate) fn stop(&mut self) -> std::io::Result<()> {
+        self.monitor.execute("stop")
+    }
+
+    /// Halts QEMU with the machine, until [`Machine::unfreeze`].
+    pub(crate) fn freeze(&self) {
+        self.qemu.stop();
+    }
+
+    pub(crate) fn unfreeze(&self) {
+        self.qemu.resume();
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.qemu.kill();
+    }
+}
+
+/// QEMU's monitor: a line of JSON for each command, and lines of JSON in return.
+struct Monitor {
+    lines: BufReader<UnixStream>,
+}
+
+impl Monitor {
+    fn connect(path: &Path) -> std::io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut monitor = Monitor { lines: BufReader::new(stream) };
+        monitor.read()?;
+        monitor.execute("qmp_capabilities")?;
+        Ok(monitor)
+    }
+
+    /// Returns when the command is done.
+    fn execute(&mut self, command: &str) -> std::io::Result<()> {
+        writeln!(self.lines.get_mut(), "{}", json!({ "execute": command }))?;
+        loop {
+            // Events come in between.
+            let answer = self.read()?;
+            if let Some(error) = answer.get("error") {
+                return Err(std::io::Error::other(error.to_string()));
+            }
+            if answer.get("return").is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(&mut self) -> std::io::Result<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+/// Waits until a program listens on its socket. It is not tried: the device takes one connection alone.
+fn wait_for(path: &Path) -> std::io::Result<()> {
+    let start = Instant::now();
+    while !is_listening(path)? {
+        if start.elapsed() > PATIENCE {
+            return Err(std::io::Error::other(format!("nobody listens on {}", path.display())));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Whether a socket is among those of the system with the flag for listening, `__SO_ACCEPTCON`.
+fn is_listening(path: &Path) -> std::io::Result<bool> {
+    let sockets = fs::read_to_string("/proc/net/unix")?;
+    let is_it = |line: &str| {
+        line.split(' ').nth(3) == Some("00010000")
+            && Path::new(line.rsplit(' ').next().unwrap_or("")) == path
+    };
+    Ok(sockets.lines().any(is_it))
+}

@@ -1,0 +1,96 @@
+//! The handshake of hybrid vsock: a virtual machine's ports behind its hypervisor's Unix socket.
+//!
+//! Firecracker, Cloud Hypervisor and Dragonball offer a guest's vsock to the host as a Unix socket. A
+//! client sends `CONNECT <port>` and a line feed in one write, and the hypervisor answers `OK <number>`
+//! and a line feed once the guest has accepted; if nobody listens there it closes the connection. What
+//! follows the line belongs to the guest, so it is not read here.
+//! The other way, from the guest to port N of the host, the hypervisor connects to the Unix socket
+//! `<path>_N`.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    time::timeout,
+};
+
+use crate::Error;
+
+/// Bytes of the hypervisor's answer, its line feed included. `OK 4294967295` has 14.
+const MAX_ANSWER_LEN: usize = 32;
+
+/// Where a server on the host listens for what a guest sends to a port of the host.
+pub(crate) fn listening_path(path: &Path, port: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("_{port}"));
+    name.into()
+}
+
+/// Connects to a port of a guest.
+///
+/// # Errors
+/// [`Error::Connect`], [`Error::HandshakeRefused`], [`Error::HandshakeAnswer`] and
+/// [`Error::HandshakeTimeout`].
+pub(crate) async fn connect(
+    address: &str,
+    path: &Path,
+    port: u32,
+    limit: Duration,
+) -> Result<UnixStream, Error> {
+    let failed = |source| Error::Connect { address: address.to_owned(), source };
+    let mut stream = UnixStream::connect(path).await.map_err(failed)?;
+    match timeout(limit, shake_hands(&mut stream, port)).await {
+        Ok(Ok(Answer::Accepted)) => Ok(stream),
+        Ok(Ok(Answer::Nothing)) => Err(Error::HandshakeRefused { address: address.to_owned() }),
+        Ok(Ok(Answer::Other(answer))) => {
+            let answer = answer.escape_ascii().to_string();
+            Err(Error::HandshakeAnswer { address: address.to_owned(), answer })
+        }
+        Ok(Err(source)) => Err(failed(source)),
+        Err(_) => Err(Error::HandshakeTimeout { address: address.to_owned(), limit }),
+    }
+}
+
+enum Answer {
+    Accepted,
+    /// The connection was closed instead of answered.
+    Nothing,
+    /// A line that means nothing, one that is too long, or a part of one.
+    Other(Vec<u8>),
+}
+
+async fn shake_hands(stream: &mut UnixStream, port: u32) -> io::Result<Answer> {
+    // A new socket takes so few bytes at once, so this is one write.
+    if let Err(error) = stream.write_all(format!("CONNECT {port}\n").as_bytes()).await {
+        return if is_closed(&error) { Ok(Answer::Nothing) } else { Err(error) };
+    }
+    let mut line = Vec::new();
+    while line.len() < MAX_ANSWER_LEN {
+        // A byte at a time: the next one might be the guest's.
+        match stream.read_u8().await {
+            Ok(b'\n') if is_ok(&line) => return Ok(Answer::Accepted),
+            Ok(b'\n') => break,
+            Ok(byte) => line.push(byte),
+            Err(error) if is_closed(&error) && line.is_empty() => return Ok(Answer::Nothing),
+            Err(error) if is_closed(&error) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Answer::Other(line))
+}
+
+fn is_ok(line: &[u8]) -> bool {
+    let number = line.strip_prefix(b"OK ").unwrap_or_default();
+    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether an error says that the other side has closed the connection.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}

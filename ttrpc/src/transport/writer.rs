@@ -1,0 +1,39 @@
+//! The life of a connection's writer: what the sender writes, and its shutdown at the connection's end.
+
+use std::{io, time::Duration};
+
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    sync::oneshot,
+    time::timeout,
+};
+
+use super::{queue::Queue, sender};
+
+/// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
+/// another one (TLS) has something to write, for which a peer that does not read leaves no room.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The sender's end of the signal that a connection has ended. The other end is dropped to give it.
+pub(crate) type Ended = oneshot::Receiver<()>;
+
+/// Writes what the queue holds, as [`sender::run`] does, until the queue is closed or the connection has
+/// ended. Then it shuts the writer down.
+///
+/// # Errors
+/// If a write fails. `ended` has not completed then.
+pub(crate) async fn run<T>(
+    mut io: impl AsyncWrite + Unpin,
+    queue: &Queue<T>,
+    ended: &mut Ended,
+) -> io::Result<()> {
+    tokio::select! {
+        biased;
+        _ = ended => {}
+        written = sender::run(&mut io, queue) => written?,
+    }
+    // Boxed: an idle connection has no room for what happens at its end. Whether it works makes no
+    // difference any more.
+    let _ = Box::pin(timeout(SHUTDOWN_TIMEOUT, io.shutdown())).await;
+    Ok(())
+}
