@@ -1,5 +1,12 @@
 //! Generates the conformance service, and the README's.
 
+use std::{env, path::PathBuf};
+
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(&["proto/conformance.proto", "proto/greeter.proto"], &["proto"])
+    ttrpc_codegen::compile_protos(&["proto/greeter.proto"], &["proto"])?;
+    // The conformance server answers reflection from this.
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    ttrpc_codegen::configure()
+        .file_descriptor_set_path(out_dir.join("conformance.bin"))
+        .compile_protos(&["proto/conformance.proto"], &["proto"])
 }
