@@ -1,3 +1,7 @@
 //! The command line `ttrpc`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ttrpc_cli::main()
+}
