@@ -222,7 +222,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     parsed.map_err(|error| format!("{error}; give a time such as 300ms, 5s or 2m"))
 }
 
-fn parse_metadata(text: &str) -> Result<(String, String), String> {
+/// `key:value`.
+///
+/// # Errors
+/// With a sentence, for anything else.
+pub fn parse_metadata(text: &str) -> Result<(String, String), String> {
     match text.split_once(':') {
         Some((key, value)) if !key.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.trim_start().to_owned()))

@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::net::UnixListener,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use common::*;
@@ -47,18 +47,16 @@ fn shims(state: &Path, more: &[&str]) -> (i32, Vec<Value>) {
     (ran.code, serde_json::from_str(&ran.stdout).unwrap())
 }
 
-/// A process that serves the conformance service, which is not that of a shim, but answers.
-fn start_server(socket: &Path) -> Process {
-    let program = Path::new(env!("CARGO_BIN_EXE_ttrpc")).with_file_name("ttrpc-conformance-server");
-    let mut child = Command::new(program)
-        .arg("--listen")
-        .arg(socket)
-        .stdout(Stdio::piped())
+/// A process that answers as the server behind it does.
+fn start_proxy(socket: &Path, upstream: &str) -> Process {
+    let mut child = ttrpc(&["trace", "--listen", socket.to_str().unwrap(), "--upstream", upstream])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
-        .expect("the conformance server is built beside this program");
+        .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("listening"), "{line}");
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("are shown"), "{line}");
     Process(child)
 }
 
@@ -130,7 +128,8 @@ fn a_snapshot_is_asked_for_by_the_start_of_an_id() {
 fn a_stopped_process_is_described_from_outside() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("a.sock");
-    let server = start_server(&socket);
+    let upstream = conformance();
+    let server = start_proxy(&socket, &upstream.address);
     add_bundle(folder.path(), "stopped", &socket);
     server.signal(Signal::STOP);
     // The signal is delivered by the time the state says so.

@@ -64,7 +64,7 @@ pub fn write_set(path: &Path, files: &[FileDescriptor]) -> Result<(), Failure> {
 }
 
 /// An encoded descriptor set, imports first, as compilers read it.
-fn encode_set(files: &[FileDescriptor]) -> Vec<u8> {
+pub fn encode_set(files: &[FileDescriptor]) -> Vec<u8> {
     let mut ordered: Vec<FileDescriptor> = Vec::new();
     fn add(file: &FileDescriptor, ordered: &mut Vec<FileDescriptor>) {
         if ordered.contains(file) {

@@ -1,0 +1,208 @@
+//! `ttrpc trace`: a proxy that tells what passes.
+//!
+//! Bytes are passed on as they come, and read again only when they are written, so that backpressure
+//! reaches the peer that causes it. What is told is put together beside that, from copies: whoever
+//! reads it slowly misses lines, which are counted, and holds nobody up.
+
+pub mod messages;
+pub mod observe;
+mod proxy;
+pub mod record;
+pub mod tell;
+
+use std::{
+    fs, io,
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use clap::{ArgGroup, Args, ValueHint};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    args::{DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
+    failure::Failure,
+    output, schema, session,
+    tap::unix_path,
+};
+use messages::Messages;
+use proxy::Proxy;
+use tell::{Format, Teller};
+
+/// Show the calls that pass between clients and a server
+///
+/// Clients connect to --listen instead of the server, which stays at --upstream. With --wrap the socket
+/// of a running server, such as a shim's, is moved aside and put back at the end; connections that are
+/// open already are not seen. Everything passes unchanged. Ctrl-C ends it with a table of all methods.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("where").required(true).args(["listen", "wrap"]))]
+#[command(after_help = "Examples:
+  ttrpc trace --listen /tmp/t.sock --upstream /run/greeter.sock
+  ttrpc trace --wrap unix:///run/containerd/s/4f2a --record shim.trace --redact spec
+  ttrpc show shim.trace")]
+pub struct Arguments {
+    /// Where clients connect to
+    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
+    listen: Option<String>,
+    /// Where the server listens
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    upstream: Option<String>,
+    /// Stand before the server that listens here
+    #[arg(long, value_name = "ADDRESS")]
+    wrap: Option<String>,
+    /// Keep all frames in this file, for `ttrpc show` and `ttrpc replay`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    record: Option<PathBuf>,
+    /// Leave the values of this field out, at any depth, and of metadata with this key; may be repeated
+    #[arg(long, value_name = "FIELD")]
+    redact: Vec<String>,
+    /// Tell of a call that is pending for longer than this
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pending: Duration,
+    #[command(flatten)]
+    schema: SchemaOptions,
+}
+
+/// Proxies until Ctrl-C.
+///
+/// # Errors
+/// If an address cannot be used, or the recording cannot be written.
+pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
+    let cannot = |error: io::Error| Failure::Other(format!("signals cannot be handled: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let server = arguments.wrap.as_deref().or(arguments.upstream.as_deref()).unwrap_or_default();
+    let messages =
+        Arc::new(Messages::new(find_schema(server, &arguments.schema).await?, &arguments.redact));
+    let recorder = match &arguments.record {
+        Some(path) => Some(record::Recorder::create(path, messages.clone())?),
+        None => None,
+    };
+    // From here on the address may be another's; it is put back when this is dropped.
+    let place = Place::take(&arguments)?;
+    let format = if json { Format::Json } else { Format::Text };
+    let teller = Teller::start(messages, format);
+    let proxy = Arc::new(Proxy::new(place.upstream.clone(), teller, recorder.map(Mutex::new)));
+    output::note(format_args!("clients of {} are shown; Ctrl-C ends it", place.listened.display()));
+    let accepting = proxy.clone().accept(place.listener.try_clone().map_err(cannot_listen)?);
+    let result = tokio::select! {
+        result = accepting => result.map_err(cannot_listen),
+        () = proxy.watch_pending(arguments.pending) => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    drop(place);
+    proxy.finish(json)?;
+    result
+}
+
+fn cannot_listen(error: io::Error) -> Failure {
+    Failure::Connect(format!("cannot accept clients: {error}"))
+}
+
+/// The schema of what is proxied. A server that tells none, or that does not answer, is shown with
+/// what is built in.
+async fn find_schema(server: &str, options: &SchemaOptions) -> Result<schema::Schema, Failure> {
+    if let Some(schema) = session::named_schema(options)? {
+        return Ok(schema);
+    }
+    let asked = async {
+        let client = session::connect(server).await?;
+        session::find_schema(&client, options, Some(DEFAULT_TIMEOUT)).await
+    };
+    match asked.await {
+        Ok(schema) => Ok(schema),
+        Err(Failure::Usage(error)) => Err(Failure::Usage(error)),
+        Err(error) => {
+            output::note(format_args!("the built-in schemas are used: {error}"));
+            Ok(schema::builtin().clone())
+        }
+    }
+}
+
+/// The address that clients connect to, and where they are passed on to.
+#[derive(Debug)]
+struct Place {
+    listener: UnixListener,
+    listened: PathBuf,
+    upstream: PathBuf,
+    is_wrapped: bool,
+}
+
+impl Place {
+    fn take(arguments: &Arguments) -> Result<Self, Failure> {
+        let path_of = |address: &str| {
+            unix_path(address).ok_or_else(|| {
+                Failure::Usage(format!("`{address}`: only Unix sockets can be traced"))
+            })
+        };
+        let fail = |path: &Path, error: &dyn std::fmt::Display| {
+            Failure::Connect(format!("cannot listen on `{}`: {error}", path.display()))
+        };
+        if let (Some(listen), Some(upstream)) = (&arguments.listen, &arguments.upstream) {
+            let (listened, upstream) = (path_of(listen)?, path_of(upstream)?);
+            let listener = bind(&listened).map_err(|error| fail(&listened, &error))?;
+            return Ok(Place { listener, listened, upstream, is_wrapped: false });
+        }
+        let listened = path_of(arguments.wrap.as_deref().unwrap_or_default())?;
+        if listened.as_os_str().as_encoded_bytes().starts_with(b"\0") {
+            return Err(Failure::usage("an abstract socket cannot be wrapped: it has no file"));
+        }
+        let mut upstream = listened.clone().into_os_string();
+        upstream.push(".traced");
+        let upstream = PathBuf::from(upstream);
+        let permissions = fs::metadata(&listened).map_err(|error| fail(&listened, &error))?;
+        fs::rename(&listened, &upstream).map_err(|error| fail(&listened, &error))?;
+        let bound = UnixListener::bind(&listened).and_then(|listener| {
+            fs::set_permissions(&listened, permissions.permissions())?;
+            Ok(listener)
+        });
+        match bound {
+            Ok(listener) => Ok(Place { listener, listened, upstream, is_wrapped: true }),
+            Err(error) => {
+                // Nothing else can be done if this fails as well.
+                let _ = fs::rename(&upstream, &listened);
+                Err(fail(&listened, &error))
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let done = match self.is_wrapped {
+            true => fs::rename(&self.upstream, &self.listened),
+            false => fs::remove_file(&self.listened),
+        };
+        if let Err(error) = done
+            && self.is_wrapped
+        {
+            output::note(format_args!(
+                "the socket could not be put back ({error}): mv {} {}",
+                self.upstream.display(),
+                self.listened.display()
+            ));
+        }
+    }
+}
+
+/// Listens on a path. The socket of a server that is gone is replaced.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(error);
+            }
+            fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    }
+}
+
+/// Locks, also where a task has panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
