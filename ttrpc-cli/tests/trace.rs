@@ -247,3 +247,26 @@ fn a_proxy_does_not_read_what_it_cannot_pass_on() {
     drop(client);
     trace.finish();
 }
+
+#[test]
+fn connections_through_a_wrapped_socket_outlive_the_trace() {
+    let server = conformance();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut trace = Trace::start(&["--wrap", &server.address]);
+    let client = runtime.block_on(Client::connect(&server.address)).unwrap();
+    let client = ConformanceClient::new(client);
+    let echo = || client.echo(EchoRequest::default()).into_future();
+    runtime.block_on(echo()).unwrap();
+    kill_process(Pid::from_child(&trace.0), Signal::INT).unwrap();
+    let mut stdout = BufReader::new(trace.0.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("linesDropped") {
+        line.clear();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the table is written");
+    }
+    // containerd would take the server for dead if this failed.
+    runtime.block_on(echo()).unwrap();
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the socket is put back");
+    drop(client);
+    assert!(trace.0.wait().unwrap().success(), "it ends with the last connection");
+}

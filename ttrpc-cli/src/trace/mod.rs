@@ -36,6 +36,9 @@ use tell::{Format, Teller};
 /// Clients connect to --listen instead of the server, which stays at --upstream. With --wrap the socket
 /// of a running server, such as a shim's, is moved aside and put back at the end; connections that are
 /// open already are not seen. Everything passes unchanged. Ctrl-C ends it with a table of all methods.
+///
+/// containerd takes a shim whose connection is cut for dead, and kills its containers. So with --wrap
+/// connections are passed on after Ctrl-C until their peers end them; a second Ctrl-C cuts them.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true).args(["listen", "wrap"]))]
 #[command(after_help = "Examples:
@@ -93,9 +96,23 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
+    let is_wrapped = place.is_wrapped;
     drop(place);
     proxy.finish(json)?;
-    result
+    result?;
+    let open = proxy.open_connections();
+    if is_wrapped && open > 0 {
+        output::note(format_args!(
+            "the socket is put back; {open} connections are passed on until their peers end them, \
+             and cut by another Ctrl-C"
+        ));
+        tokio::select! {
+            () = proxy.connections_ended() => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    Ok(())
 }
 
 fn cannot_listen(error: io::Error) -> Failure {

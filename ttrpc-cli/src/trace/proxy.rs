@@ -18,6 +18,7 @@ use tokio::{
         UnixListener, UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
     time::{interval, sleep},
 };
 
@@ -47,6 +48,8 @@ pub struct Proxy {
     recorder: Option<Mutex<Recorder>>,
     connections: Mutex<Vec<Weak<Mutex<Connection>>>>,
     connections_so_far: AtomicU32,
+    /// How many are open.
+    open: watch::Sender<usize>,
 }
 
 impl Proxy {
@@ -58,6 +61,7 @@ impl Proxy {
             recorder,
             connections: Mutex::default(),
             connections_so_far: AtomicU32::new(0),
+            open: watch::Sender::new(0),
         }
     }
 
@@ -90,6 +94,7 @@ impl Proxy {
         };
         let connection = Arc::new(Mutex::new(Connection::new(id)));
         self.enlist(&connection);
+        self.open.send_modify(|open| *open += 1);
         let (client_read, client_write) = client.into_split();
         let (server_read, server_write) = server.into_split();
         let requests = self.pump(Side::Client, client_read, server_write, &connection);
@@ -98,6 +103,17 @@ impl Proxy {
         let ended = lock(&connection).close(self.start.elapsed());
         ended.iter().for_each(|ended| self.teller.ended(ended));
         self.record(|recorder, now| recorder.closed(id, now));
+        self.open.send_modify(|open| *open -= 1);
+    }
+
+    pub fn open_connections(&self) -> usize {
+        *self.open.borrow()
+    }
+
+    /// Waits until none is open.
+    pub async fn connections_ended(&self) {
+        // The sender is here.
+        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
     /// Has the connection's calls looked at.

@@ -93,6 +93,7 @@ pub struct Recorder {
     /// What streams carry, where something is left out.
     methods: HashMap<(u32, u32), (String, String)>,
     error: Option<std::io::Error>,
+    is_finished: bool,
 }
 
 impl Recorder {
@@ -102,7 +103,8 @@ impl Recorder {
         let cannot = |error| Failure::Other(format!("cannot write {}: {error}", path.display()));
         let mut file = BufWriter::new(File::create(path).map_err(cannot)?);
         file.write_all(MAGIC.as_bytes()).map_err(cannot)?;
-        let mut recorder = Recorder { file, messages, methods: HashMap::new(), error: None };
+        let methods = HashMap::new();
+        let mut recorder = Recorder { file, messages, methods, error: None, is_finished: false };
         let schema = recorder.messages.schema();
         if schema.source() != Source::BuiltIn {
             let files: Vec<_> = schema.files().collect();
@@ -139,17 +141,21 @@ impl Recorder {
     }
 
     fn write(&mut self, entry: &Entry) {
+        if self.is_finished {
+            return;
+        }
         let bytes = entry.encode_length_delimited_to_vec();
         if self.error.is_none() && bytes.len() <= MAX_ENTRY_LEN {
             self.error = self.file.write_all(&bytes).err();
         }
     }
 
-    /// Writes what is left.
+    /// Writes what is left. Later frames are not kept.
     ///
     /// # Errors
     /// The first that there was.
     pub fn finish(&mut self) -> Result<(), Failure> {
+        self.is_finished = true;
         let flushed = self.file.flush();
         let result = self.error.take().map_or(flushed, Err);
         result.map_err(|error| Failure::Other(format!("the recording is not whole: {error}")))
