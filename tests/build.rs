@@ -3,10 +3,12 @@
 use std::{env, path::PathBuf};
 
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(&["proto/greeter.proto"], &["proto"])?;
-    // The conformance server answers reflection from this.
+    // Their servers answer reflection from the descriptor sets.
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    ttrpc_codegen::configure()
-        .file_descriptor_set_path(out_dir.join("conformance.bin"))
-        .compile_protos(&["proto/conformance.proto"], &["proto"])
+    for name in ["greeter", "conformance"] {
+        ttrpc_codegen::configure()
+            .file_descriptor_set_path(out_dir.join(format!("{name}.bin")))
+            .compile_protos(&[format!("proto/{name}.proto")], &["proto"])?;
+    }
+    Ok(())
 }

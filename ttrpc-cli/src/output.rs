@@ -58,7 +58,8 @@ pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
             let is_last = index + 1 == row.len();
             let text: String = cell.text.chars().take(left).collect();
             let len = text.chars().count();
-            let width = if is_last { len } else { widths[index].min(left) };
+            let is_short = is_last && !cell.is_number;
+            let width = if is_short { len } else { widths[index].min(left) };
             let padding = " ".repeat(width - len);
             match cell.is_number {
                 true => line.push_str(&format!("{padding}{}", paint(cell.style, text))),
@@ -69,7 +70,7 @@ pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
             line.push_str(&" ".repeat(gap));
             left -= gap;
         }
-        line
+        line.trim_end().to_owned()
     });
     lines.collect()
 }
@@ -95,6 +96,14 @@ impl Cell {
     pub fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
+    }
+}
+
+/// `1 call`, `2 calls`.
+pub fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
     }
 }
 

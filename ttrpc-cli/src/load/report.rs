@@ -24,7 +24,11 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
     };
     let mut lines = vec![
         paint(BOLD, &plan.name),
-        format!("{pace}, {} connections, {:.1?}", plan.connections, measured.elapsed),
+        format!(
+            "{pace}, {}, {}",
+            output::count(plan.connections as u64, "connection"),
+            output::duration(measured.elapsed)
+        ),
         String::new(),
     ];
     let seconds = measured.elapsed.as_secs_f64().max(1e-9);

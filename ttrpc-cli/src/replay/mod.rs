@@ -246,7 +246,9 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
         methods.entry(&again.name).or_default().push(again);
     }
     let median = |calls: &[&Again], time: fn(&Again) -> Duration| {
-        let mut times = Histogram::<u64>::new(3).expect("the number of digits is valid");
+        // Three digits, up to a day, in nanoseconds.
+        let times = Histogram::<u64>::new_with_bounds(1, 86_400_000_000_000, 3);
+        let mut times = times.expect("the bounds are valid");
         for call in calls {
             times.saturating_record(u64::try_from(time(call).as_nanos()).unwrap_or(u64::MAX));
         }

@@ -5,6 +5,9 @@ use prost_reflect::{EnumDescriptor, MessageDescriptor, MethodDescriptor, Service
 use super::Schema;
 use crate::failure::Failure;
 
+/// Methods that an error may list.
+const MAX_LISTED: usize = 20;
+
 /// What a name stands for.
 #[derive(Clone, Debug)]
 pub enum Symbol {
@@ -77,8 +80,21 @@ impl Schema {
                     names.join(", ")
                 )
             }
-            _ => format!("no service has a method `{method}` in {}", self.source()),
+            _ => format!(
+                "no service has a method `{method}` in {}{}",
+                self.source(),
+                self.all_methods().map_or(String::new(), |all| format!("; there are: {all}"))
+            ),
         }))
+    }
+
+    /// The names of all methods; `None` if they are too many to be read.
+    fn all_methods(&self) -> Option<String> {
+        let services = self.pool().services();
+        let names: Vec<_> =
+            services.flat_map(|service| service.methods().collect::<Vec<_>>()).collect();
+        let names: Vec<_> = names.iter().map(method_name).collect();
+        (names.len() <= MAX_LISTED).then(|| names.join(", "))
     }
 
     /// The services that a name may mean: the one with this full name, or those whose name ends so.

@@ -50,7 +50,9 @@ pub fn symbol(symbol: &Symbol) -> String {
         Symbol::Service(service) => printer.service(service),
         Symbol::Method(method) => {
             printer.method(method);
-            for message in [method.input(), method.output()] {
+            // What everybody knows is left out, such as Empty.
+            let messages = [method.input(), method.output()].into_iter();
+            for message in messages.filter(|known| known.package_name() != "google.protobuf") {
                 let mut of_message = Printer::new(&message.parent_file());
                 of_message.message(&message);
                 printer.text.push_str(&format!("\n{}", of_message.text));

@@ -142,8 +142,8 @@ fn detail(report: &Report) -> Option<String> {
     }
     if let Some(sockets) = &report.sockets {
         parts.push(format!(
-            "{} connections and {} more that are not accepted, {} unread",
-            sockets.connections,
+            "{} and {} more that are not accepted, {} unread",
+            output::count(sockets.connections, "connection"),
             sockets.pending,
             output::bytes(sockets.unread)
         ));

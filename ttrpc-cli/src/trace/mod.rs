@@ -103,8 +103,13 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let open = proxy.open_connections();
     if is_wrapped && open > 0 {
         output::note(format_args!(
-            "the socket is put back; {open} connections are passed on until their peers end them, \
-             and cut by another Ctrl-C"
+            "the socket is put back; {} passed on until their peers end them, and cut by another \
+             Ctrl-C",
+            if open == 1 {
+                "1 connection is".to_owned()
+            } else {
+                format!("{open} connections are")
+            }
         ));
         tokio::select! {
             () = proxy.connections_ended() => {}
