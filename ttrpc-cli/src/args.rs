@@ -144,7 +144,7 @@ pub struct Call {
     /// Service/Method; the service's name may be short where that is unambiguous
     pub method: String,
     /// JSON, @FILE, - for the standard input, or fields as name=value
-    #[arg(value_name = "JSON | @FILE | - | NAME=VALUE")]
+    #[arg(value_name = "DATA")]
     pub data: Vec<String>,
     /// Metadata; may be repeated
     #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]

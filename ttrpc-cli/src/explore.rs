@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prost_reflect::ServiceDescriptor;
 use serde_json::{Value, json};
 use ttrpc::Client;
 
@@ -21,7 +22,9 @@ pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
     let (client, schema) =
         open(&arguments.address, &arguments.schema, arguments.timeout.limit()).await?;
     if let Some(name) = &arguments.service {
-        return list_methods(&schema, name, json);
+        let limit = arguments.timeout.limit();
+        let services = session::find_services(client.as_ref(), &schema, name, limit).await?;
+        return list_methods(&services, json);
     }
     let mut services: Vec<_> =
         schema.pool().services().map(|service| service.full_name().to_owned()).collect();
@@ -60,8 +63,8 @@ async fn served(
     Ok(served)
 }
 
-fn list_methods(schema: &Schema, name: &str, json: bool) -> Result<(), Failure> {
-    for service in schema.find_services(name)? {
+fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failure> {
+    for service in services {
         for method in service.methods() {
             if json {
                 output::line(json!({
@@ -87,10 +90,9 @@ fn list_methods(schema: &Schema, name: &str, json: bool) -> Result<(), Failure> 
 pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
     let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
-    let symbol = match (schema.find_symbol(&arguments.name), client) {
-        // The server may tell which of several it has.
-        (Err(_), Some(client)) if arguments.name.contains('/') => {
-            Symbol::Method(session::find_method(&client, &schema, &arguments.name, limit).await?)
+    let symbol = match (schema.find_symbol(&arguments.name), &client) {
+        (Err(failure), Some(client)) => {
+            find_served(client, &schema, &arguments.name, limit).await.ok_or(failure)?
         }
         (symbol, _) => symbol?,
     };
@@ -119,6 +121,21 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     };
     output::line(paint(DIM, format_args!("// {name} is {kind}, from {}.", schema.source())))?;
     Ok(output::line(print::symbol(&symbol).trim_end())?)
+}
+
+/// The one method or service of an ambiguous name that the server has.
+async fn find_served(
+    client: &Client,
+    schema: &Schema,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Option<Symbol> {
+    if name.contains('/') {
+        let method = session::find_method(client, schema, name, timeout).await;
+        return method.ok().map(Symbol::Method);
+    }
+    let services = session::find_services(Some(client), schema, name, timeout).await.ok()?;
+    <[_; 1]>::try_from(services).ok().map(|[service]| Symbol::Service(service))
 }
 
 fn to_json(symbol: &Symbol) -> Value {

@@ -33,7 +33,7 @@ pub struct Json<'a> {
 
 /// An `Any` that is out of its message.
 #[derive(Debug)]
-struct Held {
+struct AnyContent {
     type_url: String,
     value: Bytes,
 }
@@ -76,35 +76,38 @@ impl<'a> Json<'a> {
     /// # Errors
     /// If a well-known type holds what its JSON cannot say, such as a year beyond 9999.
     pub fn write(&self, mut message: DynamicMessage) -> Result<Value, String> {
-        let mut held = Vec::new();
+        let mut contents = Vec::new();
         let own_type = message.descriptor();
         for_each_any(&mut message, &mut |any| {
-            let new = set_any(any, placeholder_url(), index_bytes(held.len()));
-            held.push(new);
+            let new = set_any(any, placeholder_url(), index_bytes(contents.len()));
+            contents.push(new);
         });
         let options = SerializeOptions::new().skip_default_fields(!self.emit_defaults);
         let value = message
             .serialize_with_options(serde_json::value::Serializer, &options)
             .map_err(|error| format!("{} has no JSON: {error}", own_type.full_name()))?;
-        Ok(self.fill_in(value, &held))
+        Ok(self.fill_in(value, &contents))
     }
 
     /// Puts the content of each `Any` where its placeholder stands.
-    fn fill_in(&self, value: Value, held: &[Held]) -> Value {
+    fn fill_in(&self, value: Value, contents: &[AnyContent]) -> Value {
         match value {
             Value::Object(object)
                 if object.get("@type").and_then(Value::as_str) == Some(&placeholder_url()) =>
             {
                 let index = object.get("index").and_then(Value::as_u64).unwrap_or(0);
-                let any = usize::try_from(index).ok().and_then(|index| held.get(index));
+                let any = usize::try_from(index).ok().and_then(|index| contents.get(index));
                 any.map_or(Value::Object(object), |any| self.write_any(any))
             }
             Value::Object(object) => Value::Object(
-                object.into_iter().map(|(key, value)| (key, self.fill_in(value, held))).collect(),
+                object
+                    .into_iter()
+                    .map(|(key, value)| (key, self.fill_in(value, contents)))
+                    .collect(),
             ),
-            Value::Array(values) => {
-                Value::Array(values.into_iter().map(|value| self.fill_in(value, held)).collect())
-            }
+            Value::Array(values) => Value::Array(
+                values.into_iter().map(|value| self.fill_in(value, contents)).collect(),
+            ),
             scalar => scalar,
         }
     }
@@ -112,10 +115,10 @@ impl<'a> Json<'a> {
     /// The content of an `Any`: its message's fields, or else what can be told of the bytes.
     pub fn any(&self, type_url: &str, value: &[u8]) -> Value {
         let (type_url, value) = (type_url.to_owned(), Bytes::copy_from_slice(value));
-        self.write_any(&Held { type_url, value })
+        self.write_any(&AnyContent { type_url, value })
     }
 
-    fn write_any(&self, any: &Held) -> Value {
+    fn write_any(&self, any: &AnyContent) -> Value {
         if any.type_url.is_empty() && any.value.is_empty() {
             return Value::Object(Map::new());
         }
@@ -143,17 +146,17 @@ impl<'a> Json<'a> {
     /// # Errors
     /// If the JSON does not fit the type.
     pub fn read(&self, kind: &MessageDescriptor, value: Value) -> Result<DynamicMessage, String> {
-        let mut held = Vec::new();
-        let value = self.take_out(kind, value, &mut held)?;
+        let mut contents = Vec::new();
+        let value = self.take_out(kind, value, &mut contents)?;
         let options = DeserializeOptions::new().deny_unknown_fields(!self.allow_unknown);
         let mut message = DynamicMessage::deserialize_with_options(kind.clone(), value, &options)
             .map_err(|error| describe(kind, &error.to_string()))?;
-        let mut held = held.into_iter().map(Some).collect::<Vec<_>>();
+        let mut contents = contents.into_iter().map(Some).collect::<Vec<_>>();
         for_each_any(&mut message, &mut |any| {
             let index = DynamicMessage::get_field_by_number(any, 2)
                 .and_then(|value| value.as_bytes().map(|bytes| index_of(bytes)));
-            if let Some(Held { type_url, value }) =
-                index.and_then(|index| held.get_mut(index)).and_then(Option::take)
+            if let Some(AnyContent { type_url, value }) =
+                index.and_then(|index| contents.get_mut(index)).and_then(Option::take)
             {
                 set_any(any, type_url, value);
             }
@@ -166,11 +169,11 @@ impl<'a> Json<'a> {
         &self,
         kind: &MessageDescriptor,
         value: Value,
-        held: &mut Vec<Held>,
+        contents: &mut Vec<AnyContent>,
     ) -> Result<Value, String> {
         let Value::Object(object) = value else { return Ok(value) };
         if kind.full_name() == ANY {
-            return self.take_any(object, held);
+            return self.take_any(object, contents);
         }
         if is_well_known(kind) {
             return Ok(Value::Object(object));
@@ -194,17 +197,17 @@ impl<'a> Json<'a> {
                     };
                     let mut map = Map::new();
                     for (key, value) in entries {
-                        map.insert(key, self.take_out(&inner, value, held)?);
+                        map.insert(key, self.take_out(&inner, value, contents)?);
                     }
                     Value::Object(map)
                 }
                 Value::Array(values) => Value::Array(
                     values
                         .into_iter()
-                        .map(|value| self.take_out(&inner, value, held))
+                        .map(|value| self.take_out(&inner, value, contents))
                         .collect::<Result<_, _>>()?,
                 ),
-                value => self.take_out(&inner, value, held)?,
+                value => self.take_out(&inner, value, contents)?,
             };
             result.insert(key, value);
         }
@@ -214,10 +217,13 @@ impl<'a> Json<'a> {
     fn take_any(
         &self,
         mut object: Map<String, Value>,
-        held: &mut Vec<Held>,
+        contents: &mut Vec<AnyContent>,
     ) -> Result<Value, String> {
         if object.is_empty() {
-            return Ok(hold(Held { type_url: String::new(), value: Bytes::new() }, held));
+            return Ok(replace_by_placeholder(
+                AnyContent { type_url: String::new(), value: Bytes::new() },
+                contents,
+            ));
         }
         let Some(Value::String(type_url)) = object.shift_remove("@type") else {
             return Err("an Any needs \"@type\", the name of its message's type".to_owned());
@@ -241,14 +247,14 @@ impl<'a> Json<'a> {
                 }
             },
         };
-        Ok(hold(Held { type_url, value }, held))
+        Ok(replace_by_placeholder(AnyContent { type_url, value }, contents))
     }
 }
 
 /// Keeps the content of an `Any`; returns its placeholder.
-fn hold(any: Held, held: &mut Vec<Held>) -> Value {
-    held.push(any);
-    serde_json::json!({ "@type": placeholder_url(), "index": held.len() - 1 })
+fn replace_by_placeholder(any: AnyContent, contents: &mut Vec<AnyContent>) -> Value {
+    contents.push(any);
+    serde_json::json!({ "@type": placeholder_url(), "index": contents.len() - 1 })
 }
 
 /// Calls `change` for each `Any` in a message, and for the message itself if it is one.
@@ -275,14 +281,14 @@ fn for_each_any(message: &mut DynamicMessage, change: &mut impl FnMut(&mut Dynam
 }
 
 /// Sets both fields of an `Any` and returns what they were.
-fn set_any(any: &mut DynamicMessage, type_url: String, value: Bytes) -> Held {
+fn set_any(any: &mut DynamicMessage, type_url: String, value: Bytes) -> AnyContent {
     let old_url = any.take_field_by_number(1);
     let old_value = any.take_field_by_number(2);
     any.set_field_by_number(1, ProtoValue::String(type_url));
     any.set_field_by_number(2, ProtoValue::Bytes(value));
     let type_url = old_url.and_then(|url| url.as_str().map(str::to_owned)).unwrap_or_default();
     let value = old_value.and_then(|value| value.as_bytes().cloned()).unwrap_or_default();
-    Held { type_url, value }
+    AnyContent { type_url, value }
 }
 
 /// The encoded placeholder with this index.

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use prost_reflect::MethodDescriptor;
+use prost_reflect::{MethodDescriptor, ServiceDescriptor};
 use ttrpc::{Client, ClientConfig, Code, Error, Status};
 
 use crate::{
@@ -83,7 +83,7 @@ pub fn named_schema(options: &SchemaOptions) -> Result<Option<Schema>, Failure> 
 /// The schema to use with a server.
 ///
 /// # Errors
-/// Those of [`named_schema`] and of [`schema::ask`].
+/// Those of [`named_schema`] and of [`schema::fetch_schema`].
 pub async fn find_schema(
     client: &Client,
     options: &SchemaOptions,
@@ -92,7 +92,7 @@ pub async fn find_schema(
     if let Some(schema) = named_schema(options)? {
         return Ok(schema);
     }
-    match schema::ask(client, timeout).await? {
+    match schema::fetch_schema(client, timeout).await? {
         Some(schema) => Ok(schema),
         None if options.schema == Some(SchemaSource::Reflection) => {
             Err(Failure::Other("the server has no reflection".to_owned()))
@@ -126,6 +126,31 @@ pub async fn find_method(
         true => found.only(),
         false => Candidates { methods: served, ..found }.only(),
     }
+}
+
+/// The services that a name means. Where several built-in ones fit, the server is asked which of them
+/// it has.
+///
+/// # Errors
+/// [`Failure::Usage`] if there is none.
+pub async fn find_services(
+    client: Option<&Client>,
+    schema: &Schema,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<Vec<ServiceDescriptor>, Failure> {
+    let found = schema.find_services(name)?;
+    let Some(client) = client.filter(|_| found.len() > 1 && schema.source() == Source::BuiltIn)
+    else {
+        return Ok(found);
+    };
+    let mut served = Vec::new();
+    for service in &found {
+        if has_service(client, service.full_name(), timeout).await? {
+            served.push(service.clone());
+        }
+    }
+    Ok(if served.is_empty() { found } else { served })
 }
 
 /// Whether a server without reflection has a service: it says of which part of a name it knows

@@ -32,7 +32,7 @@ fn greeter_proto() -> PathBuf {
 /// Where the commands run: with a greeter, and with the state directory of a containerd.
 struct Stage {
     greeter: Served,
-    _shim: Served,
+    shim: Served,
     stopped: Child,
 }
 
@@ -70,7 +70,13 @@ impl Stage {
             let bootstrap = serde_json::json!({ "version": 3, "address": format!("unix://{socket}"), "protocol": "ttrpc" });
             fs::write(bundle.join("bootstrap.json"), bootstrap.to_string()).unwrap();
         }
-        Stage { greeter, _shim: shim, stopped }
+        Stage { greeter, shim, stopped }
+    }
+
+    /// Waits until no client of the block before is seen any more.
+    fn settle(&self) {
+        self.greeter.settle();
+        self.shim.settle();
     }
 
     /// Runs the commands of a block, and returns what each wrote.
@@ -79,7 +85,7 @@ impl Stage {
         for command in commands {
             script.push_str(&match command.strip_suffix('&') {
                 Some(command) => format!(
-                    "{command} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue"
+                    ": >background; {command} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue"
                 ),
                 None if command.starts_with("kill -INT") => {
                     "kill -INT $!; wait $!; cat background".to_owned()
@@ -162,6 +168,7 @@ fn every_transcript_is_what_the_program_prints() {
         blocks += 1;
         let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
         let commands: Vec<_> = block.iter().filter_map(|line| line.strip_prefix("$ ")).collect();
+        stage.settle();
         let outputs = stage.run(&commands);
         assert_eq!(outputs.len(), commands.len(), "{commands:?}");
         let mut told = String::new();

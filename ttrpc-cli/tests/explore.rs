@@ -1,6 +1,8 @@
 //! `ttrpc list`, `ttrpc describe`, `ttrpc schema`, from the shell.
 
 mod common;
+#[path = "common/greeter.rs"]
+mod greeter;
 
 use common::*;
 
@@ -60,6 +62,18 @@ fn describe_needs_no_server_for_what_is_built_in() {
     let ambiguous = run(&["describe", "-", "Task"]);
     assert_eq!(ambiguous.code, 2);
     assert!(ambiguous.stderr.contains("containerd.task.v2.Task"), "{}", ambiguous.stderr);
+}
+
+#[test]
+fn a_server_tells_which_of_two_built_in_services_is_meant() {
+    let server = common::only(greeter::Shim);
+    let listed = run(&["list", &server.address, "Task"]).ok();
+    assert!(listed.lines().all(|line| line.starts_with("containerd.task.v3.Task/")), "{listed}");
+    assert_eq!(listed.lines().count(), 17);
+    let described = run(&["describe", &server.address, "Task", "--json"]).json();
+    assert_eq!(described["name"], "containerd.task.v3.Task");
+    let reply = run(&["call", &server.address, "Task/State", "id=c"]).json();
+    assert_eq!(reply["status"], "RUNNING");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
         std::os::unix::fs::symlink(&answering.address, &link).unwrap();
         add_bundle(folder.path(), &format!("c{index}"), &link);
     }
-    let (code, all) = shims(folder.path(), &[]);
+    let (code, all) = shims(folder.path(), &["--timeout", "60s"]);
     assert_eq!((code, all.len()), (0, 50));
     assert!(all.iter().all(|shim| shim["answer"] == "answered"), "{all:?}");
     assert_eq!(all[0]["containers"][0]["status"], "UNIMPLEMENTED", "the server is no shim");
@@ -78,7 +78,7 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
     let socket = folder.path().join("hanging.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
     add_bundle(folder.path(), "hanging", &socket);
-    let (code, all) = shims(folder.path(), &["--timeout", "3s"]);
+    let (code, all) = shims(folder.path(), &["--timeout", "10s"]);
     assert_eq!(code, 1, "one hangs");
     assert_eq!(all[0]["containers"][0]["id"], "hanging");
     assert_eq!(all[0]["answer"], "timed out");

@@ -1,6 +1,9 @@
 //! `ttrpc load`: how fast a server answers, and what happens to latencies under load.
 
+mod call;
+mod measured;
 mod plot;
+mod progress;
 mod report;
 mod run;
 

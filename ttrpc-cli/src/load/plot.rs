@@ -5,7 +5,10 @@ use std::path::Path;
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
-use super::run::{Measured, Pace, nanos};
+use super::{
+    measured::{Measured, nanos},
+    run::Pace,
+};
 use crate::failure::Failure;
 
 const SIZE: (u32, u32) = (800, 480);

@@ -3,7 +3,10 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::run::{Measured, Pace, nanos};
+use super::{
+    measured::{Measured, nanos},
+    run::Pace,
+};
 use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
 
 /// What is told of latencies.

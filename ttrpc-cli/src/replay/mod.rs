@@ -28,7 +28,7 @@ use crate::{
         messages::Messages,
         observe::Connection,
         record::Recording,
-        tell::{Format, Teller},
+        report::{Format, Reporter},
     },
 };
 use calls::{Kind, Recorded};
@@ -84,7 +84,7 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
         None => recording.schema.take().unwrap_or_else(|| schema::builtin().clone()),
     };
     let messages = Arc::new(Messages::new(schema, &arguments.redact));
-    let teller = Teller::start(messages, if json { Format::Json } else { Format::Text });
+    let reporter = Reporter::start(messages, if json { Format::Json } else { Format::Text });
     let mut connections: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut now = Duration::ZERO;
     while let Some(entry) = recording.read()? {
@@ -92,16 +92,16 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
         let id = entry.connection;
         let connection = connections.entry(id).or_insert_with(|| Connection::new(id));
         if let Some(frame) = entry.frame() {
-            connection.observe(&frame, now).iter().for_each(|ended| teller.ended(ended));
+            connection.observe(&frame, now).iter().for_each(|ended| reporter.ended(ended));
         } else if entry.is_closed {
-            connection.close(now).iter().for_each(|ended| teller.ended(ended));
+            connection.close(now).iter().for_each(|ended| reporter.ended(ended));
         }
     }
     let pending: Vec<_> =
         connections.values().flat_map(|connection| connection.pending()).cloned().collect();
-    let lines = teller.finish(&pending, now, output::columns());
+    let lines = reporter.finish(&pending, now, output::columns());
     if json {
-        return Ok(output::line(teller.summary(&pending, now))?);
+        return Ok(output::line(reporter.summary(&pending, now))?);
     }
     for line in lines {
         output::line(line)?;

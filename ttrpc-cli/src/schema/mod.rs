@@ -20,7 +20,7 @@ use prost_reflect::{
 use crate::failure::Failure;
 pub use builtin::builtin;
 pub use lookup::{Candidates, Symbol, method_name};
-pub use reflection::ask;
+pub use reflection::fetch_schema;
 
 /// Where a schema comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

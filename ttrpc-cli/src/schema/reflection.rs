@@ -17,7 +17,10 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure::Call`] if the server does not answer in time or is gone, [`Failure::Other`] if what it
 /// tells makes no schema.
-pub async fn ask(client: &Client, timeout: Option<Duration>) -> Result<Option<Schema>, Failure> {
+pub async fn fetch_schema(
+    client: &Client,
+    timeout: Option<Duration>,
+) -> Result<Option<Schema>, Failure> {
     match fetch(client, timeout).await {
         Ok(files) => build(files).map(Some),
         Err(status) if is_about_the_connection(&status) => Err(Failure::Call {

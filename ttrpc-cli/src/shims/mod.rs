@@ -1,7 +1,7 @@
 //! `ttrpc shims`: which shim on this machine does not answer.
 
-mod ask;
 mod process;
+mod query;
 mod report;
 mod scan;
 mod sockets;
@@ -14,7 +14,7 @@ use ttrpc::Code;
 use ttrpc_reflection::proto::debug::{DebugClient, SnapshotRequest};
 
 use crate::{args::parse_duration, failure::Failure, json::Json, output, schema, session};
-use ask::Answer;
+use query::Answer;
 use scan::Shim;
 
 /// Ask every shim of this machine whether it is alive
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[command(subcommand)]
     command: Option<ShimsCommand>,
     #[command(flatten)]
-    place: Place,
+    location: Location,
     /// How long a shim may take to answer
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     timeout: Duration,
@@ -48,7 +48,7 @@ pub struct Arguments {
 
 /// Where to look for shims.
 #[derive(Debug, Args)]
-struct Place {
+struct Location {
     /// containerd's state directory; may be repeated
     #[arg(long, value_name = "DIR", default_value = "/run/containerd", value_hint = ValueHint::DirPath)]
     state: Vec<PathBuf>,
@@ -64,7 +64,7 @@ enum ShimsCommand {
         /// A container or sandbox, by its id or the start of it
         id: String,
         #[command(flatten)]
-        place: Place,
+        location: Location,
         /// How long the shim may take to answer
         #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
         timeout: Duration,
@@ -76,17 +76,17 @@ enum ShimsCommand {
 /// # Errors
 /// [`Failure::Found`] if a shim did not answer in time.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
-    if let Some(ShimsCommand::Debug { id, place, timeout }) = arguments.command {
-        return debug(&id, &place, timeout, json).await;
+    if let Some(ShimsCommand::Debug { id, location, timeout }) = arguments.command {
+        return debug(&id, &location, timeout, json).await;
     }
     let Some(interval) = arguments.watch else {
-        return once(&arguments.place, arguments.timeout, json, false).await;
+        return once(&arguments.location, arguments.timeout, json, false).await;
     };
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
     loop {
         let round = async {
-            let found = once(&arguments.place, arguments.timeout, json, true).await;
+            let found = once(&arguments.location, arguments.timeout, json, true).await;
             match found {
                 Ok(()) | Err(Failure::Found) => tokio::time::sleep(interval).await,
                 Err(_) => {}
@@ -104,11 +104,16 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
 }
 
 /// Asks all shims once and prints what they are.
-async fn once(place: &Place, timeout: Duration, json: bool, is_again: bool) -> Result<(), Failure> {
-    let shims = find(place)?;
+async fn once(
+    location: &Location,
+    timeout: Duration,
+    json: bool,
+    is_again: bool,
+) -> Result<(), Failure> {
+    let shims = find(location)?;
     // Before anybody is asked: what waits then is not ours.
     let sockets = sockets::list();
-    let mut reports = ask::all(shims, timeout, &sockets).await;
+    let mut reports = query::all(shims, timeout, &sockets).await;
     reports.sort_by_key(report::rank);
     let columns = output::columns();
     if json {
@@ -129,10 +134,10 @@ async fn once(place: &Place, timeout: Duration, json: bool, is_again: bool) -> R
     }
 }
 
-fn find(place: &Place) -> Result<Vec<Shim>, Failure> {
+fn find(location: &Location) -> Result<Vec<Shim>, Failure> {
     let mut shims = Vec::new();
-    for state in &place.state {
-        scan::add(state, place.namespace.as_deref(), &mut shims).map_err(|error| {
+    for state in &location.state {
+        scan::add(state, location.namespace.as_deref(), &mut shims).map_err(|error| {
             let hint = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => "; only root may look there",
                 std::io::ErrorKind::NotFound => {
@@ -147,8 +152,13 @@ fn find(place: &Place) -> Result<Vec<Shim>, Failure> {
 }
 
 /// Prints the snapshot of one shim.
-async fn debug(id: &str, place: &Place, timeout: Duration, json: bool) -> Result<(), Failure> {
-    let shims = find(place)?;
+async fn debug(
+    id: &str,
+    location: &Location,
+    timeout: Duration,
+    json: bool,
+) -> Result<(), Failure> {
+    let shims = find(location)?;
     let has_id = |shim: &&Shim, is_wanted: &dyn Fn(&str) -> bool| {
         shim.containers.iter().any(|container| is_wanted(&container.id))
     };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::ask::{Answer, ContainerReport, Report};
+use super::query::{Answer, ContainerReport, Report};
 use crate::output::{self, BAD, BOLD, Cell, DIM, GOOD, WARN, paint};
 
 /// Which stand first: those that hang, then those that nobody serves, then the slow ones.

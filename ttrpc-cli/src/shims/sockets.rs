@@ -37,7 +37,7 @@ pub type Sockets = HashMap<Vec<u8>, Server>;
 pub fn list() -> Sockets {
     let mut sockets = Sockets::new();
     // Without it a column is empty, no more.
-    let _ = ask(&mut |socket| add(socket, &mut sockets));
+    let _ = dump(&mut |socket| add(socket, &mut sockets));
     sockets
 }
 
@@ -63,7 +63,7 @@ fn add(socket: &UnixResponse, sockets: &mut Sockets) {
     }
 }
 
-fn ask(tell: &mut impl FnMut(&UnixResponse)) -> std::io::Result<()> {
+fn dump(visit: &mut impl FnMut(&UnixResponse)) -> std::io::Result<()> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -88,7 +88,9 @@ fn ask(tell: &mut impl FnMut(&UnixResponse)) -> std::io::Result<()> {
             let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest)
                 .map_err(std::io::Error::other)?;
             match &message.payload {
-                NetlinkPayload::InnerMessage(SockDiagMessage::UnixResponse(socket)) => tell(socket),
+                NetlinkPayload::InnerMessage(SockDiagMessage::UnixResponse(socket)) => {
+                    visit(socket)
+                }
                 NetlinkPayload::Done(_) => return Ok(()),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 _ => {}

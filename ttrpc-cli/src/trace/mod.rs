@@ -8,7 +8,7 @@ pub mod messages;
 pub mod observe;
 mod proxy;
 pub mod record;
-pub mod tell;
+pub mod report;
 
 use std::{
     fs, io,
@@ -29,7 +29,7 @@ use crate::{
 };
 use messages::Messages;
 use proxy::Proxy;
-use tell::{Format, Teller};
+use report::{Format, Reporter};
 
 /// Show the calls that pass between clients and a server
 ///
@@ -84,20 +84,23 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         None => None,
     };
     // From here on the address may be another's; it is put back when this is dropped.
-    let place = Place::take(&arguments)?;
+    let endpoint = Endpoint::open(&arguments)?;
     let format = if json { Format::Json } else { Format::Text };
-    let teller = Teller::start(messages, format);
-    let proxy = Arc::new(Proxy::new(place.upstream.clone(), teller, recorder.map(Mutex::new)));
-    output::note(format_args!("clients of {} are shown; Ctrl-C ends it", place.listened.display()));
-    let accepting = proxy.clone().accept(place.listener.try_clone().map_err(cannot_listen)?);
+    let reporter = Reporter::start(messages, format);
+    let proxy = Arc::new(Proxy::new(endpoint.upstream.clone(), reporter, recorder.map(Mutex::new)));
+    output::note(format_args!(
+        "clients of {} are shown; Ctrl-C ends it",
+        endpoint.listened.display()
+    ));
+    let accepting = proxy.clone().accept(endpoint.listener.try_clone().map_err(cannot_listen)?);
     let result = tokio::select! {
         result = accepting => result.map_err(cannot_listen),
         () = proxy.watch_pending(arguments.pending) => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
-    let is_wrapped = place.is_wrapped;
-    drop(place);
+    let is_wrapped = endpoint.is_wrapped;
+    drop(endpoint);
     proxy.finish(json)?;
     result?;
     let open = proxy.open_connections();
@@ -146,15 +149,15 @@ async fn find_schema(server: &str, options: &SchemaOptions) -> Result<schema::Sc
 
 /// The address that clients connect to, and where they are passed on to.
 #[derive(Debug)]
-struct Place {
+struct Endpoint {
     listener: UnixListener,
     listened: PathBuf,
     upstream: PathBuf,
     is_wrapped: bool,
 }
 
-impl Place {
-    fn take(arguments: &Arguments) -> Result<Self, Failure> {
+impl Endpoint {
+    fn open(arguments: &Arguments) -> Result<Self, Failure> {
         let path_of = |address: &str| {
             unix_path(address).ok_or_else(|| {
                 Failure::Usage(format!("`{address}`: only Unix sockets can be traced"))
@@ -166,7 +169,7 @@ impl Place {
         if let (Some(listen), Some(upstream)) = (&arguments.listen, &arguments.upstream) {
             let (listened, upstream) = (path_of(listen)?, path_of(upstream)?);
             let listener = bind(&listened).map_err(|error| fail(&listened, &error))?;
-            return Ok(Place { listener, listened, upstream, is_wrapped: false });
+            return Ok(Endpoint { listener, listened, upstream, is_wrapped: false });
         }
         let listened = path_of(arguments.wrap.as_deref().unwrap_or_default())?;
         if listened.as_os_str().as_encoded_bytes().starts_with(b"\0") {
@@ -182,7 +185,7 @@ impl Place {
             Ok(listener)
         });
         match bound {
-            Ok(listener) => Ok(Place { listener, listened, upstream, is_wrapped: true }),
+            Ok(listener) => Ok(Endpoint { listener, listened, upstream, is_wrapped: true }),
             Err(error) => {
                 // Nothing else can be done if this fails as well.
                 let _ = fs::rename(&upstream, &listened);
@@ -192,7 +195,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         let done = match self.is_wrapped {
             true => fs::rename(&self.upstream, &self.listened),

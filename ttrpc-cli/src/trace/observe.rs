@@ -24,7 +24,7 @@ pub enum Side {
 
 /// What one side said in a call.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Said {
+pub struct Traffic {
     pub messages: u64,
     /// Of messages, without frames around them.
     pub bytes: u64,
@@ -42,8 +42,8 @@ pub struct Call {
     pub metadata: Vec<(String, String)>,
     pub timeout: Option<Duration>,
     pub begun: Duration,
-    pub client: Said,
-    pub server: Said,
+    pub client: Traffic,
+    pub server: Traffic,
 }
 
 impl Call {
@@ -180,8 +180,8 @@ impl Connection {
             metadata: Vec::new(),
             timeout: None,
             begun: now,
-            client: Said::default(),
-            server: Said::default(),
+            client: Traffic::default(),
+            server: Traffic::default(),
         };
         // What is no Request is passed on all the same; the server refuses it.
         let Ok(request) = message::Request::decode(data) else { return call };
@@ -217,7 +217,7 @@ impl Connection {
     }
 }
 
-impl Said {
+impl Traffic {
     fn add(&mut self, message: &Bytes) {
         if self.messages == 0 && message.len() <= KEPT_LEN {
             // A copy, so that it does not keep the frame.

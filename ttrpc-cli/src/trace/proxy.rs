@@ -26,7 +26,7 @@ use super::{
     lock,
     observe::{Call, Connection, Side},
     record::Recorder,
-    tell::Teller,
+    report::Reporter,
 };
 use crate::{failure::Failure, output};
 
@@ -44,7 +44,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Proxy {
     upstream: PathBuf,
     start: Instant,
-    teller: Teller,
+    reporter: Reporter,
     recorder: Option<Mutex<Recorder>>,
     connections: Mutex<Vec<Weak<Mutex<Connection>>>>,
     connections_so_far: AtomicU32,
@@ -53,11 +53,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    pub fn new(upstream: PathBuf, teller: Teller, recorder: Option<Mutex<Recorder>>) -> Self {
+    pub fn new(upstream: PathBuf, reporter: Reporter, recorder: Option<Mutex<Recorder>>) -> Self {
         Proxy {
             upstream,
             start: Instant::now(),
-            teller,
+            reporter,
             recorder,
             connections: Mutex::default(),
             connections_so_far: AtomicU32::new(0),
@@ -101,7 +101,7 @@ impl Proxy {
         let answers = self.pump(Side::Server, server_read, client_write, &connection);
         let ((), ()) = tokio::join!(requests, answers);
         let ended = lock(&connection).close(self.start.elapsed());
-        ended.iter().for_each(|ended| self.teller.ended(ended));
+        ended.iter().for_each(|ended| self.reporter.ended(ended));
         self.record(|recorder, now| recorder.closed(id, now));
         self.open.send_modify(|open| *open -= 1);
     }
@@ -160,7 +160,7 @@ impl Proxy {
         for frame in &frames {
             self.record(|recorder, _| recorder.frame(id, frame, now));
         }
-        ended.iter().for_each(|ended| self.teller.ended(ended));
+        ended.iter().for_each(|ended| self.reporter.ended(ended));
     }
 
     fn record(&self, write: impl FnOnce(&mut Recorder, Duration)) {
@@ -181,7 +181,7 @@ impl Proxy {
             told.retain(|known| pending.iter().any(|call| name(call) == *known));
             for call in &pending {
                 if now.saturating_sub(call.begun) > limit && told.insert(name(call)) {
-                    output::note(Teller::pending(call, now));
+                    output::note(Reporter::pending(call, now));
                 }
             }
         }
@@ -202,9 +202,9 @@ impl Proxy {
     /// If either cannot be written.
     pub fn finish(&self, json: bool) -> Result<(), Failure> {
         let (pending, now) = (self.pending(), self.start.elapsed());
-        let lines = self.teller.finish(&pending, now, output::columns());
+        let lines = self.reporter.finish(&pending, now, output::columns());
         match json {
-            true => output::line(self.teller.summary(&pending, now))?,
+            true => output::line(self.reporter.summary(&pending, now))?,
             false => {
                 for line in lines {
                     output::line(line)?;

@@ -1,5 +1,7 @@
 //! The greeter of the examples, and a shim, by hand.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::sync::Arc;
 
 use prost::Message;

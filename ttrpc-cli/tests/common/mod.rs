@@ -37,6 +37,15 @@ impl Drop for Served {
     }
 }
 
+impl Served {
+    /// Waits until the server has seen its last client go.
+    pub fn settle(&self) {
+        while !self.handle.snapshot().connections.is_empty() {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A server of these services.
 pub fn serve(add: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Served {
     let folder = tempfile::tempdir().unwrap();

@@ -85,7 +85,7 @@ pub async fn all(shims: Vec<Shim>, limit: Duration, sockets: &Sockets) -> Vec<Re
         let (sockets, places) = (sockets.cloned(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire().await;
-            let mut report = ask(shim, limit).await;
+            let mut report = query(shim, limit).await;
             report.sockets = sockets;
             report
         });
@@ -112,7 +112,7 @@ fn look_from_outside(reports: &mut [Report]) {
     }
 }
 
-async fn ask(shim: Shim, limit: Duration) -> Report {
+async fn query(shim: Shim, limit: Duration) -> Report {
     let containers = shim
         .containers
         .iter()
@@ -139,13 +139,13 @@ async fn ask(shim: Shim, limit: Duration) -> Report {
     report.answer = match timeout_at(deadline.into(), Client::connect(&address)).await {
         Err(_) => Answer::TimedOut("connecting"),
         Ok(Err(error)) => Answer::Refused(cause(&error)),
-        Ok(Ok(client)) => ask_all(&client, &mut report, start, deadline).await,
+        Ok(Ok(client)) => query_task(&client, &mut report, start, deadline).await,
     };
     report
 }
 
 /// Asks who answers, and then for the state of each container.
-async fn ask_all(
+async fn query_task(
     client: &Client,
     report: &mut Report,
     start: Instant,

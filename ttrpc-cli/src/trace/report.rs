@@ -32,7 +32,7 @@ pub enum Format {
 
 /// Sums of one method.
 #[derive(Debug)]
-struct Tally {
+struct MethodStats {
     latency: Histogram<u64>,
     failed: u64,
     closed: u64,
@@ -42,16 +42,16 @@ struct Tally {
 
 /// Tells of calls, without making anybody wait.
 #[derive(Debug)]
-pub struct Teller {
+pub struct Reporter {
     messages: Arc<Messages>,
     format: Format,
-    methods: Mutex<BTreeMap<String, Tally>>,
+    methods: Mutex<BTreeMap<String, MethodStats>>,
     lines: Mutex<Option<SyncSender<String>>>,
     dropped: AtomicU64,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Teller {
+impl Reporter {
     /// Starts the thread that writes.
     pub fn start(messages: Arc<Messages>, format: Format) -> Self {
         let (sender, lines) = mpsc::sync_channel::<String>(MAX_LINES);
@@ -61,7 +61,7 @@ impl Teller {
                 let _ = output::line(line);
             }
         });
-        Teller {
+        Reporter {
             messages,
             format,
             methods: Mutex::default(),
@@ -74,16 +74,16 @@ impl Teller {
     /// Counts and tells a call that has ended.
     pub fn ended(&self, ended: &Ended) {
         let mut methods = lock(&self.methods);
-        let tally = methods.entry(ended.call.name()).or_insert_with(Tally::new);
+        let stats = methods.entry(ended.call.name()).or_insert_with(MethodStats::new);
         let nanos = u64::try_from(ended.duration().as_nanos()).unwrap_or(u64::MAX);
-        tally.latency.saturating_record(nanos.max(1));
+        stats.latency.saturating_record(nanos.max(1));
         match &ended.end {
             End::Answered(None) => {}
-            End::Answered(Some(_)) => tally.failed += 1,
-            End::Closed => tally.closed += 1,
+            End::Answered(Some(_)) => stats.failed += 1,
+            End::Closed => stats.closed += 1,
         }
-        tally.sent += ended.call.client.bytes;
-        tally.received += ended.call.server.bytes;
+        stats.sent += ended.call.client.bytes;
+        stats.received += ended.call.server.bytes;
         drop(methods);
         let line = match self.format {
             Format::Text => self.text(ended),
@@ -184,25 +184,25 @@ impl Teller {
             let _ = writer.join();
         }
         let mut lines: Vec<String> =
-            pending.iter().map(|call| paint(BAD, Teller::pending(call, now))).collect();
+            pending.iter().map(|call| paint(BAD, Reporter::pending(call, now))).collect();
         let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
         let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
         rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
-        for (name, tally) in lock(&self.methods).iter() {
+        for (name, stats) in lock(&self.methods).iter() {
             let at = |percentile| {
-                let nanos = tally.latency.value_at_percentile(percentile);
+                let nanos = stats.latency.value_at_percentile(percentile);
                 Cell::number(output::duration(Duration::from_nanos(nanos)))
             };
             rows.push(vec![
                 Cell::text(name),
-                Cell::number(tally.latency.len()),
-                Cell::number(tally.failed + tally.closed),
+                Cell::number(stats.latency.len()),
+                Cell::number(stats.failed + stats.closed),
                 at(50.0),
                 at(90.0),
                 at(99.0),
                 at(100.0),
-                Cell::number(output::bytes(tally.sent)),
-                Cell::number(output::bytes(tally.received)),
+                Cell::number(output::bytes(stats.sent)),
+                Cell::number(output::bytes(stats.received)),
             ]);
         }
         lines.extend(output::table(&rows, columns));
@@ -219,16 +219,16 @@ impl Teller {
     pub fn summary(&self, pending: &[Call], now: Duration) -> Value {
         let methods: Vec<_> = lock(&self.methods)
             .iter()
-            .map(|(name, tally)| {
-                let at = |percentile| tally.latency.value_at_percentile(percentile) as f64 / 1e9;
+            .map(|(name, stats)| {
+                let at = |percentile| stats.latency.value_at_percentile(percentile) as f64 / 1e9;
                 json!({
                     "method": name,
-                    "calls": tally.latency.len(),
-                    "failed": tally.failed,
-                    "closed": tally.closed,
+                    "calls": stats.latency.len(),
+                    "failed": stats.failed,
+                    "closed": stats.closed,
                     "p50": at(50.0), "p90": at(90.0), "p99": at(99.0), "max": at(100.0),
-                    "bytesSent": tally.sent,
-                    "bytesReceived": tally.received,
+                    "bytesSent": stats.sent,
+                    "bytesReceived": stats.received,
                 })
             })
             .collect();
@@ -251,11 +251,11 @@ impl Teller {
     }
 }
 
-impl Tally {
+impl MethodStats {
     fn new() -> Self {
         // Three digits, up to a day, in nanoseconds.
         let latency = Histogram::new_with_bounds(1, 86_400_000_000_000, 3);
-        Tally {
+        MethodStats {
             latency: latency.expect("the bounds are valid"),
             failed: 0,
             closed: 0,
