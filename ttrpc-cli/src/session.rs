@@ -9,7 +9,7 @@ use crate::{
     args::{SchemaOptions, SchemaSource},
     failure::Failure,
     raw::{self, Target},
-    schema::{self, Candidates, Schema, Source},
+    schema::{self, Schema, Source},
     tap::Tap,
 };
 
@@ -101,8 +101,8 @@ pub async fn find_schema(
     }
 }
 
-/// The one method that a name means. Where several built-in services fit, the server is asked which
-/// of them it has.
+/// The one method that a name means. Of a service that the server has in several versions it is the
+/// newest.
 ///
 /// # Errors
 /// [`Failure::Usage`] if there is none or more than one.
@@ -112,24 +112,16 @@ pub async fn find_method(
     name: &str,
     timeout: Option<Duration>,
 ) -> Result<MethodDescriptor, Failure> {
-    let found = schema.find_methods(name)?;
-    if found.methods.len() == 1 || schema.source() != Source::BuiltIn {
-        return found.only();
+    let mut found = schema.find_methods(name)?;
+    if found.methods.len() > 1 {
+        let services = found.methods.iter().map(|method| method.parent_service().clone()).collect();
+        let services = served(client, schema, services, timeout).await?;
+        found.methods.retain(|method| services.contains(method.parent_service()));
     }
-    let mut served = Vec::new();
-    for method in &found.methods {
-        if has_service(client, method.parent_service().full_name(), timeout).await? {
-            served.push(method.clone());
-        }
-    }
-    match served.is_empty() {
-        true => found.only(),
-        false => Candidates { methods: served, ..found }.only(),
-    }
+    found.only()
 }
 
-/// The services that a name means. Where several built-in ones fit, the server is asked which of them
-/// it has.
+/// The services that a name means. Of one that the server has in several versions it is the newest.
 ///
 /// # Errors
 /// [`Failure::Usage`] if there is none.
@@ -140,17 +132,33 @@ pub async fn find_services(
     timeout: Option<Duration>,
 ) -> Result<Vec<ServiceDescriptor>, Failure> {
     let found = schema.find_services(name)?;
-    let Some(client) = client.filter(|_| found.len() > 1 && schema.source() == Source::BuiltIn)
-    else {
-        return Ok(found);
-    };
+    match client {
+        Some(client) if found.len() > 1 => served(client, schema, found, timeout).await,
+        _ => Ok(found),
+    }
+}
+
+/// Those of the services that the server has, if it has any of them; the newest of them, if they are
+/// versions of one. Of those in its own schema it has all.
+async fn served(
+    client: &Client,
+    schema: &Schema,
+    services: Vec<ServiceDescriptor>,
+    timeout: Option<Duration>,
+) -> Result<Vec<ServiceDescriptor>, Failure> {
     let mut served = Vec::new();
-    for service in &found {
-        if has_service(client, service.full_name(), timeout).await? {
+    for service in &services {
+        if schema.source() != Source::BuiltIn
+            || has_service(client, service.full_name(), timeout).await?
+        {
             served.push(service.clone());
         }
     }
-    Ok(if served.is_empty() { found } else { served })
+    match schema::newest(served.iter().map(ServiceDescriptor::full_name)) {
+        Some(newest) => Ok(vec![served.swap_remove(newest)]),
+        None if served.is_empty() => Ok(services),
+        None => Ok(served),
+    }
 }
 
 /// Whether a server without reflection has a service: it says of which part of a name it knows

@@ -77,6 +77,17 @@ fn a_server_tells_which_of_two_built_in_services_is_meant() {
 }
 
 #[test]
+fn the_newest_of_two_versions_that_a_server_has_is_meant() {
+    let server =
+        common::serve(|builder| builder.add_service(greeter::Shim).add_service(greeter::OldShim));
+    let described = run(&["describe", &server.address, "Task", "--json"]).json();
+    assert_eq!(described["name"], "containerd.task.v3.Task");
+    let reply = run(&["call", &server.address, "Task/State", "id=c"]).json();
+    assert_eq!(reply["status"], "RUNNING");
+    assert_eq!(run(&["call", &server.address, "v2.Task/State"]).code, 64 + 12);
+}
+
+#[test]
 fn schema_writes_protos_that_can_be_used_again() {
     let server = conformance();
     let folder = server.folder.path().join("protos");

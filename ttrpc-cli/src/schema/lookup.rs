@@ -20,7 +20,7 @@ pub enum Symbol {
 /// All that a short name may stand for.
 #[derive(Clone, Debug)]
 pub struct Candidates {
-    pub name: String,
+    name: String,
     pub methods: Vec<MethodDescriptor>,
 }
 
@@ -42,6 +42,24 @@ impl Candidates {
             }
         }
     }
+}
+
+/// Which of several names is that of the newest version; `None` if they differ in more than a part such
+/// as `v2`.
+pub fn newest<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<usize> {
+    let version = |part: &str| part.strip_prefix('v').and_then(|digits| digits.parse::<u32>().ok());
+    let mut rest: Option<Vec<&str>> = None;
+    let mut best: Option<(u32, usize)> = None;
+    for (index, name) in names.into_iter().enumerate() {
+        let (versions, others): (Vec<_>, Vec<_>) =
+            name.split('.').partition(|part| version(part).is_some());
+        let [only] = versions[..] else { return None };
+        if *rest.get_or_insert_with(|| others.clone()) != others {
+            return None;
+        }
+        best = best.max(version(only).map(|version| (version, index)));
+    }
+    best.map(|(_, index)| index)
 }
 
 /// `greeter.v1.Greeter/SayHello`.
@@ -187,6 +205,13 @@ mod tests {
         }
         assert_eq!(methods("Task/State").unwrap().len(), 2);
         assert_eq!(methods("PingSandbox").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_newest_of_versions_is_known_and_of_other_names_is_not() {
+        assert_eq!(super::newest(["a.v2.B", "a.v10.B", "a.v3.B"]), Some(1));
+        assert_eq!(super::newest(["a.v2.B", "c.v3.B"]), None);
+        assert_eq!(super::newest(["a.v2.B", "a.B"]), None);
     }
 
     #[test]

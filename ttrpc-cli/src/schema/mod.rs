@@ -19,7 +19,7 @@ use prost_reflect::{
 
 use crate::failure::Failure;
 pub use builtin::builtin;
-pub use lookup::{Candidates, Symbol, method_name};
+pub use lookup::{Symbol, method_name, newest};
 pub use reflection::fetch_schema;
 
 /// Where a schema comes from.

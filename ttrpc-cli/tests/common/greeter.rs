@@ -128,3 +128,12 @@ impl Service for Shim {
             })
     }
 }
+
+/// The service in an older version, without methods.
+pub struct OldShim;
+
+impl Service for OldShim {
+    fn into_routes(self) -> Routes {
+        Routes::new("containerd.task.v2.Task")
+    }
+}
