@@ -3,7 +3,7 @@
 //! - `reflection`: [`Reflection`] serves `grpc.reflection.v1.ServerReflection`. Clients learn which
 //!   services a server has and what their messages look like.
 //! - `health`: [`Health`] serves `grpc.health.v1.Health`. Clients learn whether services can do their work.
-//! - `debug`: [`Debug`] serves `ttrpc.debug.v1.Debug`. Operators learn what a server waits for.
+//! - `debug`: [`struct@Debug`] serves `ttrpc.debug.v1.Debug`. Operators learn what a server waits for.
 //!
 //! The protocols of the first two are gRPC's; ttrpc has none of its own for this. The command
 //! line `ttrpc` uses all three.
