@@ -4,6 +4,8 @@ use std::{fmt, io, process::ExitCode};
 
 use ttrpc::Status;
 
+use crate::output;
+
 /// Added to the code of a call that failed.
 const STATUS_EXIT_BASE: i32 = 64;
 
@@ -79,7 +81,7 @@ impl fmt::Display for Failure {
                 f.write_str(text)
             }
             Failure::Call { status, hint, details } => {
-                write!(f, "{status}")?;
+                f.write_str(&output::plain(status))?;
                 for detail in details {
                     write!(f, "\n  detail: {detail}")?;
                 }

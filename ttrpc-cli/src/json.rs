@@ -18,6 +18,9 @@ use crate::schema::{PLACEHOLDER, Schema};
 
 const ANY: &str = "google.protobuf.Any";
 
+/// How deep an `Any` in an `Any` is read. What is deeper stays encoded.
+const MAX_DEPTH: u32 = 32;
+
 /// The URL that a placeholder has.
 fn placeholder_url() -> String {
     format!("/{PLACEHOLDER}")
@@ -29,6 +32,8 @@ pub struct Json<'a> {
     schema: &'a Schema,
     emit_defaults: bool,
     allow_unknown: bool,
+    /// In how many `Any`s this is.
+    depth: u32,
 }
 
 /// An `Any` that is out of its message.
@@ -40,7 +45,7 @@ struct AnyContent {
 
 impl<'a> Json<'a> {
     pub fn new(schema: &'a Schema) -> Self {
-        Json { schema, emit_defaults: false, allow_unknown: false }
+        Json { schema, emit_defaults: false, allow_unknown: false, depth: 0 }
     }
 
     /// Whether fields that are not set are written with their defaults.
@@ -122,9 +127,10 @@ impl<'a> Json<'a> {
         if any.type_url.is_empty() && any.value.is_empty() {
             return Value::Object(Map::new());
         }
-        let known = self.schema.any_type(&any.type_url);
+        let known = self.schema.any_type(&any.type_url).filter(|_| self.depth < MAX_DEPTH);
+        let inner = Json { depth: self.depth + 1, ..*self };
         let decoded = known.and_then(|kind| {
-            let value = self.decode(&kind, any.value.clone()).ok()?;
+            let value = inner.decode(&kind, any.value.clone()).ok()?;
             Some((kind, value))
         });
         let mut object = Map::new();
@@ -404,6 +410,20 @@ mod tests {
         let any = ttrpc::Any::decode(bytes).unwrap();
         assert_eq!(any.type_url, "containerd.events.TaskOOM");
         assert_eq!(any.value, [0x0a, 1, b'a']);
+    }
+
+    #[test]
+    fn an_any_in_an_any_without_end_is_told_to_some_depth() {
+        let mut any = ttrpc::Any::default();
+        for _ in 0..20_000 {
+            any = ttrpc::Any {
+                type_url: "a/google.protobuf.Any".to_owned(),
+                value: any.encode_to_vec(),
+            };
+        }
+        let value = Json::new(builtin()).any(&any.type_url, &any.value);
+        let depth = std::iter::successors(Some(&value), |any| any.get("value")).count();
+        assert!((10..100).contains(&depth), "{depth}");
     }
 
     #[test]

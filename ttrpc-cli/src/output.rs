@@ -99,6 +99,19 @@ impl Cell {
     }
 }
 
+/// A text of a server for the terminal: what could move the cursor or set colours is spelled out.
+pub fn plain(text: impl std::fmt::Display) -> String {
+    let mut plain = String::new();
+    for character in text.to_string().chars() {
+        match character {
+            '\n' | '\t' => plain.push(character),
+            control if control.is_control() => plain.extend(control.escape_default()),
+            character => plain.push(character),
+        }
+    }
+    plain
+}
+
 /// `1 call`, `2 calls`.
 pub fn count(number: impl Into<u64>, noun: &str) -> String {
     match number.into() {

@@ -113,7 +113,7 @@ fn describe(header: &Header, data: &[u8]) -> String {
         },
         FrameType::Response => match message::decode_response(data) {
             Ok(Ok(_)) => String::new(),
-            Ok(Err(status)) => format!(": {status}"),
+            Ok(Err(status)) => format!(": {}", output::plain(status)),
             Err(error) => format!(": malformed, {error}"),
         },
         _ => String::new(),

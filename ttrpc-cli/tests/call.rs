@@ -132,6 +132,44 @@ fn a_server_that_stalls_does_not_hold_the_program() {
     assert!(ran.stderr.contains("--schema builtin"), "{}", ran.stderr);
 }
 
+/// A server that answers the first bytes of each client with these.
+fn answering(folder: &tempfile::TempDir, answer: &'static [u8]) -> String {
+    let path = folder.path().join("a.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let _ = std::io::Read::read(&mut client, &mut [0; 100]);
+            let _ = client.write_all(answer);
+        }
+    });
+    path.display().to_string()
+}
+
+#[test]
+fn garbage_from_a_server_is_an_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rubbish without frames; a reply that is no message; a status with colours in it.
+    let cases: [(&'static [u8], i32, &str); 3] = [
+        (&[0xff; 64], 64 + 14, "closed the connection"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x01\x02\x00\x12\x02\xff\xff", 1, "does not fit"),
+        (
+            b"\x00\x00\x00\x0b\x00\x00\x00\x01\x02\x00\x0a\x09\x08\x05\x12\x05\x1b[31m",
+            64 + 5,
+            "NOT_FOUND: \\u{1b}[31m",
+        ),
+    ];
+    for (index, (answer, code, text)) in cases.into_iter().enumerate() {
+        let folder_of_one = tempfile::tempdir_in(folder.path()).unwrap();
+        let address = answering(&folder_of_one, answer);
+        let proto = conformance_proto();
+        let ran = run(&["call", &address, "Echo", "--proto", proto.to_str().unwrap()]);
+        assert_eq!(ran.code, code, "{index}: {ran:?}");
+        assert!(ran.stderr.contains(text), "{index}: {ran:?}");
+        assert!(!ran.stderr.contains('\u{1b}'), "{index}: {ran:?}");
+    }
+}
+
 #[test]
 fn streams_of_replies_are_lines() {
     let server = conformance();

@@ -78,7 +78,7 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
     }
     lines.extend(output::table(&rows, columns));
     if let Some(status) = &measured.last_failure {
-        lines.push(paint(DIM, format_args!("the last failure: {status}")));
+        lines.push(paint(DIM, format_args!("the last failure: {}", output::plain(status))));
     }
     if measured.succeeded() == 0 {
         return lines;

@@ -285,7 +285,7 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
         }))?);
     }
     for again in different.iter().take(MAX_DIFFERENCES) {
-        let now = again.code.as_ref().err().map_or("OK".to_owned(), Status::to_string);
+        let now = again.code.as_ref().err().map_or("OK".to_owned(), output::plain);
         let text = format!("{}: {} then, {now} now", again.name, again.recorded_code);
         output::line(paint(BAD, text))?;
     }

@@ -107,7 +107,7 @@ impl Reporter {
         let call = &ended.call;
         let end = match &ended.end {
             End::Answered(None) => "OK".to_owned(),
-            End::Answered(Some(status)) => paint(BAD, status),
+            End::Answered(Some(status)) => paint(BAD, output::plain(status)),
             End::Closed => paint(BAD, "connection closed"),
         };
         let [request, reply] = self.bodies(call);
@@ -120,7 +120,7 @@ impl Reporter {
             call.begun.as_secs_f64(),
             call.connection,
             call.stream,
-            paint(BOLD, call.name()),
+            paint(BOLD, output::plain(call.name())),
             output::duration(ended.duration()),
             output::bytes(call.client.bytes),
             count(call.client.messages),
@@ -128,7 +128,8 @@ impl Reporter {
             count(call.server.messages),
         );
         for (key, value) in &call.metadata {
-            line.push_str(&format!(", {key}: {}", self.messages.metadata(key, value)));
+            let value = self.messages.metadata(key, value);
+            line.push_str(&output::plain(format_args!(", {key}: {value}")));
         }
         if request.is_some() || reply.is_some() {
             let text =
