@@ -270,3 +270,16 @@ fn connections_through_a_wrapped_socket_outlive_the_trace() {
     drop(client);
     assert!(trace.0.wait().unwrap().success(), "it ends with the last connection");
 }
+
+#[test]
+fn a_socket_is_wrapped_once() {
+    let server = conformance();
+    let trace = Trace::start(&["--wrap", &server.address]);
+    let second = run(&["trace", "--wrap", &server.address]);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("another trace runs"), "{}", second.stderr);
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0);
+    trace.finish();
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the server's own socket is back");
+    assert_eq!(run(&["trace", "--wrap", "/no/such.sock"]).code, 3);
+}

@@ -7,6 +7,8 @@ mod build_script {
     }
 }
 
+use ttrpc_reflection::{Health, Reflection};
+
 mod greeter {
     ttrpc::include_proto!("greeter.v1");
 }
@@ -16,7 +18,6 @@ use ttrpc::{
     Client, Context, Server, Status, async_trait,
     server::{StreamReceiver, StreamSender},
 };
-use ttrpc_reflection::{Health, Reflection};
 
 struct MyGreeter;
 

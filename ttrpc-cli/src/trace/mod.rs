@@ -12,7 +12,7 @@ pub mod report;
 
 use std::{
     fs, io,
-    os::unix::net::UnixListener,
+    os::unix::{fs::MetadataExt, net::UnixListener},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -175,24 +175,50 @@ impl Endpoint {
         if listened.as_os_str().as_encoded_bytes().starts_with(b"\0") {
             return Err(Failure::usage("an abstract socket cannot be wrapped: it has no file"));
         }
-        let mut upstream = listened.clone().into_os_string();
-        upstream.push(".traced");
-        let upstream = PathBuf::from(upstream);
-        let permissions = fs::metadata(&listened).map_err(|error| fail(&listened, &error))?;
-        fs::rename(&listened, &upstream).map_err(|error| fail(&listened, &error))?;
-        let bound = UnixListener::bind(&listened).and_then(|listener| {
-            fs::set_permissions(&listened, permissions.permissions())?;
-            Ok(listener)
-        });
-        match bound {
-            Ok(listener) => Ok(Endpoint { listener, listened, upstream, is_wrapped: true }),
-            Err(error) => {
-                // Nothing else can be done if this fails as well.
-                let _ = fs::rename(&upstream, &listened);
-                Err(fail(&listened, &error))
-            }
+        let upstream = with_suffix(&listened, ".traced");
+        if upstream.symlink_metadata().is_ok() {
+            return Err(Failure::Usage(format!(
+                "`{0}` is there: another trace runs, or one was killed and `mv {0} {1}` puts the \
+                 socket back",
+                upstream.display(),
+                listened.display()
+            )));
+        }
+        let listener = replace(&listened, &upstream).map_err(|error| fail(&listened, &error))?;
+        Ok(Endpoint { listener, listened, upstream, is_wrapped: true })
+    }
+}
+
+/// Moves a socket aside and listens in its place, for those who may connect to it and nobody else.
+fn replace(listened: &Path, aside: &Path) -> io::Result<UnixListener> {
+    let metadata = fs::metadata(listened)?;
+    let new = with_suffix(listened, ".tracing");
+    // Left by a trace that was killed while it began.
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new)?;
+    let moved = || {
+        fs::set_permissions(&new, metadata.permissions())?;
+        std::os::unix::fs::chown(&new, Some(metadata.uid()), Some(metadata.gid()))?;
+        fs::rename(listened, aside)?;
+        fs::rename(&new, listened).inspect_err(|_| {
+            // Nothing else can be done if this fails as well.
+            let _ = fs::rename(aside, listened);
+        })
+    };
+    match moved() {
+        Ok(()) => Ok(listener),
+        Err(error) => {
+            // It is of no use to anybody.
+            let _ = fs::remove_file(&new);
+            Err(error)
         }
     }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
 }
 
 impl Drop for Endpoint {
