@@ -104,7 +104,7 @@ fn describe(header: &Header, data: &[u8]) -> String {
                     let timeout = std::time::Duration::from_nanos(timeout);
                     text.push_str(&format!(", timeout {}", output::duration(timeout)));
                 }
-                for (key, value) in request.metadata.iter() {
+                for (key, value) in request.metadata.decode().unwrap_or_default().iter() {
                     text.push_str(&format!(", {key}: {value}"));
                 }
                 text

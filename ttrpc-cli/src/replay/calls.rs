@@ -90,6 +90,7 @@ pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Fail
 
 fn begin(frame: &Frame, now: Duration) -> Option<Recorded> {
     let request = message::Request::decode(&frame.data).ok()?;
+    let metadata = request.metadata.decode().ok()?;
     let flags = frame.header.flags;
     let kind = if flags.contains(Flags::REMOTE_OPEN) {
         // Until the server sends messages, it looks as if one reply came.
@@ -108,7 +109,7 @@ fn begin(frame: &Frame, now: Duration) -> Option<Recorded> {
         kind,
         service: request.service.to_owned(),
         method: request.method.to_owned(),
-        metadata: request.metadata.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        metadata: metadata.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
         timeout: (timeout > 0).then(|| Duration::from_nanos(timeout.unsigned_abs())),
         begun: now,
         messages,

@@ -189,11 +189,10 @@ impl Connection {
         call.method = request.method.to_owned();
         call.timeout = (request.timeout_nano != 0)
             .then(|| Duration::from_nanos(request.timeout_nano.max(0).unsigned_abs()));
-        call.metadata = request
-            .metadata
-            .iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
+        // Pairs that are no text are the server's to refuse, too.
+        let metadata = request.metadata.decode().unwrap_or_default();
+        call.metadata =
+            metadata.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         let opens_stream = header.flags.contains(Flags::REMOTE_OPEN);
         if !opens_stream || !request.payload.is_empty() {
             call.client.add(&data.slice_ref(request.payload));

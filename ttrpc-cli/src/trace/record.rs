@@ -172,8 +172,8 @@ impl Recorder {
                 let (service, method) = (request.service, request.method);
                 let payload = frame.data.slice_ref(request.payload);
                 let payload = self.messages.redact(service, method, Side::Client, &payload);
-                let metadata: Metadata = request
-                    .metadata
+                let Ok(metadata) = request.metadata.decode() else { return Bytes::new() };
+                let metadata: Metadata = metadata
                     .iter()
                     .map(|(key, value)| (key, self.messages.metadata(key, value)))
                     .collect();
