@@ -21,7 +21,7 @@
 //!
 //! In the server, each service is one line:
 //!
-//! ```ignore
+//! ```text
 //! let health = Health::new();
 //! let server = Server::builder()
 //!     .add_service(GreeterServer::new(MyGreeter))
