@@ -1,7 +1,15 @@
 //! Generates the conformance service, the README's, and those with odd names.
 
+use std::{env, path::PathBuf};
+
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(&["proto/conformance.proto", "proto/greeter.proto"], &["proto"])?;
+    // The servers of these answer reflection from the descriptor sets.
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for name in ["greeter", "conformance"] {
+        ttrpc_codegen::configure()
+            .file_descriptor_set_path(out_dir.join(format!("{name}.bin")))
+            .compile_protos(&[format!("proto/{name}.proto")], &["proto"])?;
+    }
     ttrpc_codegen::configure()
         .default_bodies(true)
         .runtime_path("crate::runtime")

@@ -7,6 +7,7 @@ use ttrpc::{
     Context, Server, Status, async_trait,
     server::{StreamReceiver, StreamSender},
 };
+use ttrpc_reflection::{Debug, Health, Reflection};
 
 mod greeter {
     ttrpc::include_proto!("greeter.v1");
@@ -66,8 +67,16 @@ impl Greeter for MyGreeter {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
-    let server =
-        Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(&address)?.build()?;
+    let (health, debug) = (Health::new(), Debug::new());
+    health.set_serving("greeter.v1.Greeter", true);
+    let server = Server::builder()
+        .add_service(GreeterServer::new(MyGreeter))
+        .add_service(Reflection::new(ttrpc_reflection::include_descriptor_set!("greeter"))?)
+        .add_service(health.service())
+        .add_service(debug.service())
+        .bind(&address)?
+        .build()?;
+    debug.show(server.handle());
     println!("listening on {address}");
     // On SIGUSR1, say what is going on: who waits for what, and since when.
     let handle = server.handle();
@@ -78,7 +87,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     // On Ctrl-C, calls under way have five seconds to finish.
-    let interrupted = async { tokio::signal::ctrl_c().await.expect("signals can be handled") };
+    let interrupted = async {
+        tokio::signal::ctrl_c().await.expect("signals can be handled");
+        health.shut_down();
+    };
     server.serve_until(interrupted, Duration::from_secs(5)).await?;
     Ok(())
 }

@@ -9,7 +9,11 @@ use tokio::{
     time::interval,
 };
 use ttrpc::{Server, ServerConfig, server::ServerHandle};
-use ttrpc_tests::{conformance::ConformanceServer, service::ConformanceService};
+use ttrpc_reflection::{Debug, Health, Reflection};
+use ttrpc_tests::{
+    conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
+    service::ConformanceService,
+};
 
 use crate::{
     meter::{Meter, Metered},
@@ -32,12 +36,17 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 /// Serves at this address, as a user would, until interrupted.
 pub async fn serve(options: &Options, address: &str) -> Result<(), Error> {
     let service = Arc::new(ConformanceService::default());
+    let (health, debug) = (Health::new(), Debug::new());
     let server = Server::builder()
         .add_service(ConformanceServer::from_arc(service.clone()))
+        .add_service(Reflection::new(FILE_DESCRIPTOR_SET)?)
+        .add_service(health.service())
+        .add_service(debug.service())
         .config(config(options))
         .bind(address)?
         .build()?;
     service.observe(server.handle());
+    debug.show(server.handle());
     let handle = server.handle();
     let mut asked_to_tell = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
@@ -53,6 +62,7 @@ pub async fn serve(options: &Options, address: &str) -> Result<(), Error> {
             _ = terminated.recv() => {}
             () = harness_gone(options.supervised) => {}
         }
+        health.shut_down();
     };
     println!("{READY}");
     Ok(server.serve_until(asked_to_end, GRACE).await?)

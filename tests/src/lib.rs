@@ -10,4 +10,6 @@ pub mod wire;
 /// The conformance service, generated.
 pub mod conformance {
     ttrpc::include_proto!("ttrpc.conformance.v1");
+    /// The package's descriptor set, encoded.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = ttrpc_reflection::include_descriptor_set!("conformance");
 }

@@ -16,9 +16,13 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use ttrpc::{Client, Error, Server, ServerConfig};
+use ttrpc_reflection::{Debug, Health, Reflection};
 
 use super::{Report, Trial, all_cases, answers::Answer, matches, run_case, trial::socket_name};
-use crate::{conformance::ConformanceServer, service::ConformanceService};
+use crate::{
+    conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
+    service::ConformanceService,
+};
 
 /// The exit code for a command line that makes no sense, and for a server that is not there.
 const UNUSABLE: u8 = 2;
@@ -115,8 +119,18 @@ async fn serve(address: &str, arguments: &ServerArguments) -> Result<(), Error> 
     let service = Arc::new(ConformanceService::default());
     let routes = ConformanceServer::from_arc(service.clone());
     let config = ServerConfig { stall_timeout: arguments.stall_timeout, ..ServerConfig::default() };
-    let server = Server::builder().config(config).add_service(routes).bind(address)?.build()?;
+    let reflection = Reflection::new(FILE_DESCRIPTOR_SET).expect("the build made the set");
+    let (health, debug) = (Health::new(), Debug::new());
+    let server = Server::builder()
+        .config(config)
+        .add_service(routes)
+        .add_service(reflection)
+        .add_service(health.service())
+        .add_service(debug.service())
+        .bind(address)?
+        .build()?;
     service.observe(server.handle());
+    debug.show(server.handle());
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Listener)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Listener)?;
     // The socket listens since it was bound, and signals are heard since just now: whoever reads
@@ -127,6 +141,7 @@ async fn serve(address: &str, arguments: &ServerArguments) -> Result<(), Error> 
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+        health.shut_down();
     };
     server.serve_until(end, arguments.drain_timeout).await
 }

@@ -7,6 +7,8 @@ mod build_script {
     }
 }
 
+use ttrpc_reflection::{Health, Reflection};
+
 mod greeter {
     ttrpc::include_proto!("greeter.v1");
 }
@@ -87,6 +89,17 @@ async fn wait_for_agent(address: &str) -> Result<Client, ttrpc::Error> {
         .handshake_timeout(std::time::Duration::from_secs(1))
         .connect(address)
         .await
+}
+
+async fn serve_with_reflection(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let health = Health::new();
+    let server = Server::builder()
+        .add_service(GreeterServer::new(MyGreeter))
+        .add_service(Reflection::new(ttrpc_reflection::include_descriptor_set!("greeter"))?)
+        .add_service(health.service())
+        .bind(address)?;
+    health.set_serving("greeter.v1.Greeter", true);
+    Ok(server.serve().await?)
 }
 
 async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
@@ -175,6 +188,7 @@ async fn the_snippets_do_what_the_readme_says() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix://{}", folder.path().join("greeter.sock").display());
     let (serving, interruptible) = (serve(&address), serve_until_interrupted("unix://"));
+    assert!(serve_with_reflection("unix://").await.is_err(), "the address is empty");
     tokio::select! {
         // The server is polled first, and so listens when the client connects.
         biased;

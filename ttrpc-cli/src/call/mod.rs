@@ -1,0 +1,246 @@
+//! `ttrpc call`.
+
+mod requests;
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use prost_reflect::MethodDescriptor;
+use serde_json::Value;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
+use ttrpc::{
+    Client, Code, Metadata, Status,
+    client::{StreamReceiver, StreamSender},
+};
+
+use crate::{
+    args::{self, Call, DEFAULT_TIMEOUT},
+    failure::Failure,
+    json::Json,
+    output::{self, DIM, paint},
+    raw::{self, Options, Raw, Target},
+    schema::Schema,
+    session,
+};
+use requests::Requests;
+
+/// Calls a method and prints what it answers.
+///
+/// # Errors
+/// Those of connecting, of finding the method, of the request, and the call's own.
+pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
+    let interrupts = signal(SignalKind::interrupt())
+        .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
+    let client = match arguments.verbose {
+        true => session::connect_verbose(&arguments.address).await?,
+        false => session::connect(&arguments.address).await?,
+    };
+    let setup_limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let schema = session::find_schema(&client, &arguments.schema, setup_limit).await?;
+    let method = session::find_method(&client, &schema, &arguments.method, setup_limit).await?;
+    let is_stream = method.is_client_streaming() || method.is_server_streaming();
+    let timeout = match arguments.timeout {
+        Some(timeout) => args::limit(timeout),
+        None if is_stream => None,
+        None => Some(DEFAULT_TIMEOUT),
+    };
+    let json_of = Json::new(&schema)
+        .emit_defaults(arguments.emit_defaults)
+        .allow_unknown(arguments.allow_unknown_fields);
+    let requests = Requests::from_arguments(&arguments.data, &method, json_of)?;
+    let caller = Caller {
+        target: Target::new(method.parent_service().full_name(), method.name()),
+        options: Options { metadata: Metadata::from_iter(arguments.metadata), timeout },
+        has_default_timeout: arguments.timeout.is_none(),
+        is_pretty: !json && !is_stream,
+        client,
+        method,
+        schema: &schema,
+        json: json_of,
+    };
+    let start = Instant::now();
+    let result = caller.call(requests, interrupts).await;
+    if arguments.verbose {
+        let time = output::duration(start.elapsed());
+        output::note(paint(DIM, format_args!("* the call took {time}")));
+    }
+    result
+}
+
+/// A call that is about to be made.
+struct Caller<'a> {
+    client: Client,
+    target: Target,
+    options: Options,
+    has_default_timeout: bool,
+    is_pretty: bool,
+    method: MethodDescriptor,
+    schema: &'a Schema,
+    json: Json<'a>,
+}
+
+impl Caller<'_> {
+    async fn call(&self, mut requests: Requests, mut interrupts: Signal) -> Result<(), Failure> {
+        if self.method.is_client_streaming() {
+            return self.call_with_stream(requests, interrupts).await;
+        }
+        let request = self.encode(requests.only().await?)?;
+        let (client, options) = (&self.client, &self.options);
+        // Nothing can be closed here, so the first Ctrl-C gives up.
+        let answered = async {
+            if !self.method.is_server_streaming() {
+                let reply = raw::unary(client, self.target, request, options).await;
+                return self.print(reply.map_err(|status| self.explain(status))?);
+            }
+            let replies = raw::server_streaming(client, self.target, request, options).await;
+            self.print_all(replies.map_err(|status| self.explain(status))?).await
+        };
+        tokio::select! {
+            result = answered => result,
+            _ = interrupts.recv() => Err(Failure::Interrupted),
+        }
+    }
+
+    /// Sends requests and prints replies at the same time. The first Ctrl-C closes the stream of
+    /// requests, the second one gives up.
+    async fn call_with_stream(
+        &self,
+        requests: Requests,
+        mut interrupts: Signal,
+    ) -> Result<(), Failure> {
+        let (close, is_closed) = watch::channel(false);
+        let interrupted = async {
+            interrupts.recv().await;
+            output::note("\nthe stream of requests is closed; Ctrl-C again gives up");
+            close.send_replace(true);
+            interrupts.recv().await;
+            Failure::Interrupted
+        };
+        let call = async {
+            let (client, options) = (&self.client, &self.options);
+            if self.method.is_server_streaming() {
+                let opened = raw::bidi_streaming(client, self.target, options).await;
+                let (sender, replies) = opened.map_err(|status| self.explain(status))?;
+                let sending = self.send_all(sender, requests, is_closed);
+                return first_failure(sending, self.print_all(replies)).await;
+            }
+            let opened = raw::client_streaming(client, self.target, options).await;
+            let (sender, reply) = opened.map_err(|status| self.explain(status))?;
+            let sending = self.send_all(sender, requests, is_closed);
+            let printed =
+                async { self.print(reply.await.map_err(|status| self.explain(status))?.0) };
+            first_failure(sending, printed).await
+        };
+        tokio::select! {
+            result = call => result,
+            failure = interrupted => Err(failure),
+        }
+    }
+
+    /// Sends requests until there are no more, the stream is closed by the user, or the call is over,
+    /// which is for the replies to say.
+    async fn send_all(
+        &self,
+        mut sender: StreamSender<Raw>,
+        mut requests: Requests,
+        mut is_closed: watch::Receiver<bool>,
+    ) -> Result<(), Failure> {
+        loop {
+            let next = tokio::select! {
+                next = requests.next() => next?,
+                _ = is_closed.wait_for(|is_closed| *is_closed) => None,
+            };
+            let Some(request) = next else { break };
+            let request = match self.encode(request) {
+                Ok(request) => request,
+                Err(failure) if requests.are_typed() => {
+                    output::note(failure);
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            if sender.send(Raw(request)).await.is_err() {
+                break;
+            }
+        }
+        sender.finish();
+        Ok(())
+    }
+
+    fn encode(&self, request: Value) -> Result<Bytes, Failure> {
+        self.json.encode(&self.method.input(), request).map_err(|error| {
+            Failure::Usage(format!(
+                "the request does not fit: {error}. `ttrpc describe ADDRESS {} --template` prints \
+                 one to fill in",
+                crate::schema::method_name(&self.method)
+            ))
+        })
+    }
+
+    async fn print_all(&self, mut replies: StreamReceiver<Raw>) -> Result<(), Failure> {
+        while let Some(reply) = replies.recv().await.map_err(|status| self.explain(status))? {
+            self.print(reply.0)?;
+        }
+        Ok(())
+    }
+
+    fn print(&self, reply: Bytes) -> Result<(), Failure> {
+        let value = self.json.decode(&self.method.output(), reply).map_err(|error| {
+            Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
+        })?;
+        Ok(match self.is_pretty {
+            true => output::line(format_args!("{value:#}")),
+            false => output::line(value),
+        }?)
+    }
+
+    /// A call's status, with its details and with what may be done.
+    fn explain(&self, status: Status) -> Failure {
+        let timeout = self.options.timeout.map(output_timeout);
+        let hint = match (status.code(), timeout) {
+            (Code::DeadlineExceeded, Some(timeout)) if self.has_default_timeout => Some(format!(
+                "there was no answer within {timeout}, the default; --timeout TIME gives it \
+                 longer, --timeout 0 for ever"
+            )),
+            (Code::DeadlineExceeded, Some(timeout)) => {
+                Some(format!("there was no answer within {timeout}, as --timeout has it"))
+            }
+            (Code::Unimplemented, _) => {
+                Some("`ttrpc list ADDRESS` prints what the server has".to_owned())
+            }
+            _ => None,
+        };
+        let details =
+            status.details().iter().map(|any| self.json.any(&any.type_url, &any.value)).collect();
+        Failure::Call { status, hint, details }
+    }
+}
+
+fn output_timeout(timeout: Duration) -> String {
+    humantime::format_duration(timeout).to_string()
+}
+
+/// Runs both until the replies have ended, or either has failed.
+async fn first_failure(
+    sending: impl Future<Output = Result<(), Failure>>,
+    replies: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let mut replies = std::pin::pin!(replies);
+    tokio::select! {
+        biased;
+        result = &mut replies => return result,
+        result = sending => result?,
+    }
+    replies.await
+}
+
+/// Whether requests are typed by somebody.
+fn is_terminal() -> bool {
+    std::io::stdin().is_terminal()
+}

@@ -1,0 +1,104 @@
+//! The command line `ttrpc`.
+
+mod args;
+mod call;
+mod explore;
+mod failure;
+mod fields;
+mod json;
+mod load;
+mod output;
+mod raw;
+mod replay;
+mod schema;
+mod session;
+mod shims;
+mod tap;
+mod trace;
+
+use std::{io::Write, process::ExitCode};
+
+use clap::{CommandFactory, Parser};
+
+use args::{Arguments, Command};
+use failure::Failure;
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.global.color {
+        clap::ColorChoice::Auto => {}
+        clap::ColorChoice::Always => anstream::ColorChoice::AlwaysAnsi.write_global(),
+        clap::ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
+    }
+    let json = arguments.global.json;
+    let Err(failure) = run(arguments.command, json) else { return ExitCode::SUCCESS };
+    match failure {
+        Failure::Found | Failure::OutputClosed => {}
+        _ if json => output::note(failure.to_json()),
+        _ => output::note(format_args!("{} {failure}", output::paint(output::BAD, "error:"))),
+    }
+    failure.exit_code()
+}
+
+fn run(command: Command, json: bool) -> Result<(), Failure> {
+    match command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "ttrpc", &mut script);
+            Ok(std::io::stdout().write_all(&script)?)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            write_manual(&mut page)?;
+            Ok(std::io::stdout().write_all(&page)?)
+        }
+        command => {
+            // One thread starts faster; load alone needs more.
+            let mut builder = match command {
+                Command::Load(_) | Command::Trace(_) => tokio::runtime::Builder::new_multi_thread(),
+                _ => tokio::runtime::Builder::new_current_thread(),
+            };
+            let runtime = builder.enable_all().build().map_err(|error| {
+                Failure::Other(format!("the asynchronous runtime does not start: {error}"))
+            })?;
+            let result = runtime.block_on(run_async(command, json));
+            // A thread that reads the standard input is not waited for.
+            runtime.shutdown_background();
+            result
+        }
+    }
+}
+
+async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
+    match command {
+        Command::List(arguments) => explore::list(&arguments, json).await,
+        Command::Describe(arguments) => explore::describe(&arguments, json).await,
+        Command::Schema(arguments) => explore::write_schema(&arguments).await,
+        Command::Call(arguments) => call::run(arguments, json).await,
+        Command::Shims(arguments) => shims::run(arguments, json).await,
+        Command::Load(arguments) => load::run(arguments, json).await,
+        Command::Trace(arguments) => trace::run(arguments, json).await,
+        Command::Replay(arguments) => replay::run(arguments, json).await,
+        Command::Show(arguments) => replay::show(arguments, json),
+        Command::Completions { .. } | Command::Man => unreachable!("need no runtime"),
+    }
+}
+
+/// The manual page: the command, then each of its commands.
+fn write_manual(page: &mut Vec<u8>) -> Result<(), Failure> {
+    let mut command = Arguments::command();
+    command.build();
+    clap_mangen::Man::new(command.clone()).render(page)?;
+    for command in command.get_subcommands() {
+        let mut roff = clap_mangen::roff::Roff::default();
+        roff.control("SH", [command.get_name().to_uppercase().as_str()]);
+        roff.to_writer(page)?;
+        let man = clap_mangen::Man::new(command.clone());
+        man.render_synopsis_section(page)?;
+        man.render_description_section(page)?;
+        man.render_options_section(page)?;
+        man.render_extra_section(page)?;
+    }
+    Ok(())
+}

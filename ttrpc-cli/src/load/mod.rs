@@ -1,0 +1,145 @@
+//! `ttrpc load`: how fast a server answers, and what happens to latencies under load.
+
+mod call;
+mod measured;
+mod plot;
+mod progress;
+mod report;
+mod run;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use clap::{Args, ValueHint};
+use serde_json::{Deserializer, Value};
+use ttrpc::Metadata;
+
+use crate::{
+    args::{self, DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
+    failure::Failure,
+    json::Json,
+    output,
+    raw::{Options, Target},
+    session,
+};
+use run::{Pace, Plan};
+
+/// Call a method again and again, and measure
+///
+/// Without --rate the loop is closed: each of the calls in flight is followed by the next one, so a
+/// server that slows down is asked less. With --rate the loop is open: calls are due at fixed times,
+/// and latencies count from those times, also where a call had to wait for its turn (coordinated
+/// omission). Latencies of streams are those of whole streams.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ttrpc load /run/greeter.sock Greeter/SayHello -d '{\"name\": \"Ann\"}'
+  ttrpc load /run/greeter.sock Greeter/SayHello -d @request.json --rate 5000 --duration 30s --svg load.svg
+  ttrpc load /run/greeter.sock Greeter/Countdown -d '{\"from\": 100}' -c 4 --json")]
+pub struct Arguments {
+    /// Where the server listens
+    address: String,
+    /// Service/Method; the service's name may be short where that is unambiguous
+    method: String,
+    /// The request: JSON, or @FILE; several values are the messages of a stream
+    #[arg(short, long, value_name = "JSON | @FILE", default_value = "{}")]
+    data: String,
+    /// Calls in flight; with --rate, the most that may be
+    #[arg(short, long, value_name = "COUNT", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    concurrency: u32,
+    /// Connections, over which calls are spread
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
+    /// Begin this many calls a second, whatever becomes of them
+    #[arg(long, value_name = "CALLS")]
+    rate: Option<f64>,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Stop after this many calls
+    #[arg(short = 'n', long, value_name = "COUNT")]
+    calls: Option<u64>,
+    /// Messages that each call with a stream of requests sends, those of --data in turn
+    #[arg(long, value_name = "COUNT")]
+    messages: Option<usize>,
+    /// How long a call may take; 0 for ever
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Metadata; may be repeated
+    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = args::parse_metadata)]
+    metadata: Vec<(String, String)>,
+    /// Draw latencies by percentile into this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    schema: SchemaOptions,
+}
+
+/// Calls and measures.
+///
+/// # Errors
+/// Those of connecting and of the request, and the most frequent status if no call succeeded.
+pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
+    let pace = match arguments.rate {
+        None => Pace::Closed,
+        Some(rate) if rate > 0.0 && rate.is_finite() => Pace::Open { rate },
+        Some(_) => return Err(Failure::usage("--rate is a number of calls a second, above 0")),
+    };
+    let timeout = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let mut clients = Vec::new();
+    for _ in 0..arguments.connections {
+        clients.push(session::connect(&arguments.address).await?);
+    }
+    let schema = session::find_schema(&clients[0], &arguments.schema, timeout).await?;
+    let method = session::find_method(&clients[0], &schema, &arguments.method, timeout).await?;
+    let values = read_values(&arguments.data)?;
+    if values.len() > 1 && !method.is_client_streaming() {
+        return Err(Failure::usage("the method takes one request, and --data has several"));
+    }
+    let encode = |value| {
+        let bytes = Json::new(&schema).encode(&method.input(), value);
+        bytes.map_err(|error| Failure::Usage(format!("the request does not fit: {error}")))
+    };
+    let requests: Vec<Bytes> = values.into_iter().map(encode).collect::<Result<_, _>>()?;
+    let plan = Plan {
+        target: Target::new(method.parent_service().full_name(), method.name()),
+        name: crate::schema::method_name(&method),
+        is_client_streaming: method.is_client_streaming(),
+        is_server_streaming: method.is_server_streaming(),
+        messages: arguments.messages.unwrap_or(requests.len()),
+        requests,
+        options: Options { metadata: Metadata::from_iter(arguments.metadata), timeout },
+        concurrency: arguments.concurrency as usize,
+        connections: clients.len(),
+        pace,
+        duration: arguments.duration,
+        calls: arguments.calls.unwrap_or(u64::MAX),
+    };
+    let result = run::measure(Arc::new(plan), clients, !json).await?;
+    if let Some(path) = &arguments.svg {
+        plot::write(path, &result)?;
+    }
+    match json {
+        true => output::line(report::to_json(&result))?,
+        false => {
+            for line in report::lines(&result, output::columns()) {
+                output::line(line)?;
+            }
+        }
+    }
+    match result.last_failure {
+        Some(status) if result.succeeded() == 0 => Err(Failure::call(status)),
+        _ => Ok(()),
+    }
+}
+
+fn read_values(data: &str) -> Result<Vec<Value>, Failure> {
+    let text = match data.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?,
+        None => data.to_owned(),
+    };
+    let values: Result<Vec<_>, _> = Deserializer::from_str(&text).into_iter().collect();
+    values.map_err(|error| Failure::Usage(format!("--data is no JSON: {error}")))
+}

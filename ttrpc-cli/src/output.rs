@@ -1,0 +1,181 @@
+//! Writing to the terminal: colours where there is one, lines that fit.
+
+use std::io::{self, IsTerminal, Write};
+
+use anstyle::{AnsiColor, Style};
+
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const GOOD: Style = AnsiColor::Green.on_default();
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+pub const DIM: Style = Style::new().dimmed();
+pub const BOLD: Style = Style::new().bold();
+
+/// A text in a style. Output that is no terminal loses the style.
+pub fn paint(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Writes a line to the standard output, at once.
+///
+/// # Errors
+/// If nobody reads it.
+pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// Writes a line to the standard error. Nobody is told if that fails.
+pub fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
+}
+
+/// Columns of the terminal that the standard output is, `None` if it is none.
+pub fn columns() -> Option<usize> {
+    let out = io::stdout();
+    if !out.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&out).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Rows of cells as lines, each column as wide as its widest cell. The last column may be cut where
+/// the terminal ends.
+pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
+    let mut widths = Vec::new();
+    for row in rows {
+        for (index, cell) in row.iter().enumerate() {
+            if widths.len() <= index {
+                widths.push(0);
+            }
+            widths[index] = widths[index].max(cell.text.chars().count());
+        }
+    }
+    let lines = rows.iter().map(|row| {
+        let (mut line, mut left) = (String::new(), columns.unwrap_or(usize::MAX));
+        for (index, cell) in row.iter().enumerate() {
+            let is_last = index + 1 == row.len();
+            let text: String = cell.text.chars().take(left).collect();
+            let len = text.chars().count();
+            let is_short = is_last && !cell.is_number;
+            let width = if is_short { len } else { widths[index].min(left) };
+            let padding = " ".repeat(width - len);
+            match cell.is_number {
+                true => line.push_str(&format!("{padding}{}", paint(cell.style, text))),
+                false => line.push_str(&format!("{}{padding}", paint(cell.style, text))),
+            }
+            left -= width;
+            let gap = if is_last { 0 } else { left.min(2) };
+            line.push_str(&" ".repeat(gap));
+            left -= gap;
+        }
+        line.trim_end().to_owned()
+    });
+    lines.collect()
+}
+
+/// One cell of a table.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    text: String,
+    style: Style,
+    is_number: bool,
+}
+
+impl Cell {
+    pub fn text(text: impl Into<String>) -> Self {
+        Cell { text: text.into(), style: Style::new(), is_number: false }
+    }
+
+    /// Stands at the right of its column.
+    pub fn number(text: impl std::fmt::Display) -> Self {
+        Cell { text: text.to_string(), style: Style::new(), is_number: true }
+    }
+
+    pub fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+}
+
+/// A text of a server for the terminal: what could move the cursor or set colours is spelled out.
+pub fn plain(text: impl std::fmt::Display) -> String {
+    let mut plain = String::new();
+    for character in text.to_string().chars() {
+        match character {
+            '\n' | '\t' => plain.push(character),
+            control if control.is_control() => plain.extend(control.escape_default()),
+            character => plain.push(character),
+        }
+    }
+    plain
+}
+
+/// `1 call`, `2 calls`.
+pub fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+/// A number of bytes for people: `4.0 KiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A duration for people, with three digits that count: `1.23 ms`.
+pub fn duration(duration: std::time::Duration) -> String {
+    let nanos = duration.as_nanos() as f64;
+    let (value, unit) = match nanos {
+        ..1e3 => (nanos, "ns"),
+        ..1e6 => (nanos / 1e3, "µs"),
+        ..1e9 => (nanos / 1e6, "ms"),
+        _ => (nanos / 1e9, "s"),
+    };
+    let digits = if value >= 100.0 || unit == "ns" {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn quantities_are_short() {
+        assert_eq!([bytes(0), bytes(1023), bytes(1536)], ["0 B", "1023 B", "1.5 KiB"]);
+        let of = |nanos| duration(Duration::from_nanos(nanos));
+        assert_eq!([of(5), of(1_234), of(56_700_000)], ["5 ns", "1.23 µs", "56.7 ms"]);
+        assert_eq!(of(1_500_000_000), "1.50 s");
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        let rows = [
+            vec![Cell::text("a"), Cell::number(5), Cell::text("short")],
+            vec![Cell::text("long"), Cell::number(50), Cell::text("longer than there is room")],
+        ];
+        let plain = |columns| -> Vec<String> {
+            let lines = table(&rows, columns);
+            lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+        };
+        assert_eq!(plain(None)[0], "a      5  short");
+        assert!(plain(Some(20)).iter().all(|line| line.chars().count() <= 20));
+        assert!(plain(Some(3)).iter().all(|line| line.chars().count() <= 3));
+    }
+}

@@ -1,0 +1,302 @@
+//! `ttrpc show` and `ttrpc replay`: what was recorded, on the screen and at a server.
+
+mod calls;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueHint};
+use hdrhistogram::Histogram;
+use serde_json::json;
+use tokio::{
+    task::JoinSet,
+    time::{sleep_until, timeout_at},
+};
+use ttrpc::{Client, Code, Status};
+
+use crate::{
+    args::SchemaOptions,
+    failure::Failure,
+    output::{self, BAD, BOLD, Cell, paint},
+    raw::{self, Options, Raw, Target},
+    schema, session,
+    trace::{
+        messages::Messages,
+        observe::Connection,
+        record::Recording,
+        report::{Format, Reporter},
+    },
+};
+use calls::{Kind, Recorded};
+
+/// What a call may take longer than it took when it was recorded.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Differences that are told one by one.
+const MAX_DIFFERENCES: usize = 20;
+
+/// Show what `ttrpc trace --record` has kept
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ttrpc show shim.trace
+  ttrpc show shim.trace --json | jq 'select(.seconds > 1)'")]
+pub struct ShowArguments {
+    /// The recording
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// Leave the values of this field out, at any depth; may be repeated
+    #[arg(long, value_name = "FIELD")]
+    redact: Vec<String>,
+    #[command(flatten)]
+    schema: SchemaOptions,
+}
+
+/// Make the calls of a recording again
+///
+/// Each recorded connection is a connection, and each call begins when it began. Calls that had no
+/// answer are left out. The exit code is 1 if a call ends with another code than it did.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  ttrpc replay greeter.trace /run/greeter.sock --speed 10")]
+pub struct Arguments {
+    /// The recording
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// Where the server listens
+    address: String,
+    /// How many times faster than it was; 0 for no pauses at all
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    speed: f64,
+}
+
+/// Shows a recording as the trace would have.
+///
+/// # Errors
+/// If the file is no recording.
+pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
+    let mut recording = Recording::open(&arguments.file)?;
+    let schema = match session::named_schema(&arguments.schema)? {
+        Some(schema) => schema,
+        None => recording.schema.take().unwrap_or_else(|| schema::builtin().clone()),
+    };
+    let messages = Arc::new(Messages::new(schema, &arguments.redact));
+    let reporter = Reporter::start(messages, if json { Format::Json } else { Format::Text });
+    let mut connections: BTreeMap<u32, Connection> = BTreeMap::new();
+    let mut now = Duration::ZERO;
+    while let Some(entry) = recording.read()? {
+        now = entry.time();
+        let id = entry.connection;
+        let connection = connections.entry(id).or_insert_with(|| Connection::new(id));
+        if let Some(frame) = entry.frame() {
+            connection.observe(&frame, now).iter().for_each(|ended| reporter.ended(ended));
+        } else if entry.is_closed {
+            connection.close(now).iter().for_each(|ended| reporter.ended(ended));
+        }
+    }
+    let pending: Vec<_> =
+        connections.values().flat_map(|connection| connection.pending()).cloned().collect();
+    let lines = reporter.finish(&pending, now, output::columns());
+    if json {
+        return Ok(output::line(reporter.summary(&pending, now))?);
+    }
+    for line in lines {
+        output::line(line)?;
+    }
+    Ok(())
+}
+
+/// What became of a call that was made again.
+struct Again {
+    name: String,
+    recorded_code: Code,
+    code: Result<(), Status>,
+    recorded_time: Duration,
+    time: Duration,
+    has_same_reply: bool,
+}
+
+impl Again {
+    fn code(&self) -> Code {
+        self.code.as_ref().err().map_or(Code::Ok, Status::code)
+    }
+
+    fn has_same_code(&self) -> bool {
+        self.code() == self.recorded_code
+    }
+}
+
+/// Makes the calls of a recording again.
+///
+/// # Errors
+/// Those of the file and of connecting, and [`Failure::Found`] if a call ends otherwise.
+pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
+    let speed = arguments.speed;
+    if !(speed >= 0.0 && speed.is_finite()) {
+        return Err(Failure::usage("--speed is a number, 0 or above"));
+    }
+    let (connections, left_out) = calls::read(&mut Recording::open(&arguments.file)?)?;
+    let scale =
+        move |time: Duration| if speed == 0.0 { Duration::ZERO } else { time.div_f64(speed) };
+    let mut clients = Vec::new();
+    for _ in &connections {
+        clients.push(session::connect(&arguments.address).await?);
+    }
+    let start = Instant::now();
+    let mut calling = JoinSet::new();
+    for (recorded, client) in connections.into_iter().zip(clients) {
+        for call in recorded {
+            let client = client.clone();
+            calling.spawn(async move { call_again(&client, call, start, scale).await });
+        }
+    }
+    let all = calling.join_all().await;
+    report(&all, left_out, json)?;
+    match all.iter().all(Again::has_same_code) {
+        true => Ok(()),
+        false => Err(Failure::Found),
+    }
+}
+
+async fn call_again(
+    client: &Client,
+    recorded: Recorded,
+    start: Instant,
+    scale: impl Fn(Duration) -> Duration,
+) -> Again {
+    let begin = start + scale(recorded.begun);
+    sleep_until(begin.into()).await;
+    let began = Instant::now();
+    let options = Options { metadata: recorded.metadata(), timeout: recorded.timeout };
+    let target = Target::new(&recorded.service, &recorded.method);
+    let mut replies = Vec::new();
+    let calling = async {
+        let first = recorded.messages.first().map(|(_, message)| message.clone());
+        match recorded.kind {
+            Kind::Unary => {
+                let reply = raw::unary(client, target, first.unwrap_or_default(), &options).await?;
+                replies.push(reply);
+            }
+            Kind::ServerStreaming => {
+                let first = first.unwrap_or_default();
+                let mut stream = raw::server_streaming(client, target, first, &options).await?;
+                while let Some(reply) = stream.recv().await? {
+                    replies.push(reply.0);
+                }
+            }
+            Kind::ClientStreaming => {
+                let (sender, reply) = raw::client_streaming(client, target, &options).await?;
+                let (reply, ()) = tokio::join!(reply, send(sender, &recorded, began, &scale));
+                replies.push(reply?.0);
+            }
+            Kind::Bidirectional => {
+                let (sender, mut stream) = raw::bidi_streaming(client, target, &options).await?;
+                let receiving = async {
+                    while let Some(reply) = stream.recv().await? {
+                        replies.push(reply.0);
+                    }
+                    Ok::<_, ttrpc::Status>(())
+                };
+                let (received, ()) =
+                    tokio::join!(receiving, send(sender, &recorded, began, &scale));
+                received?;
+            }
+        }
+        Ok(())
+    };
+    let limit = began + scale(recorded.duration) + PATIENCE;
+    let code = match timeout_at(limit.into(), calling).await {
+        Ok(code) => code,
+        Err(_) => Err(Status::deadline_exceeded("no answer long after there was one")),
+    };
+    Again {
+        name: format!("{}/{}", recorded.service, recorded.method),
+        recorded_code: recorded.code,
+        code,
+        recorded_time: recorded.duration,
+        time: began.elapsed(),
+        has_same_reply: replies == recorded.replies,
+    }
+}
+
+/// Sends the messages of a stream, each when it was sent.
+async fn send(
+    mut sender: ttrpc::client::StreamSender<Raw>,
+    recorded: &Recorded,
+    began: Instant,
+    scale: &impl Fn(Duration) -> Duration,
+) {
+    for (time, message) in &recorded.messages {
+        let due = began + scale(time.saturating_sub(recorded.begun));
+        sleep_until(due.into()).await;
+        // Why it failed is for the replies to say.
+        if sender.send(Raw(message.clone())).await.is_err() {
+            return;
+        }
+    }
+    sender.finish();
+}
+
+fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
+    let mut methods: BTreeMap<&str, Vec<&Again>> = BTreeMap::new();
+    for again in all {
+        methods.entry(&again.name).or_default().push(again);
+    }
+    let median = |calls: &[&Again], time: fn(&Again) -> Duration| {
+        // Three digits, up to a day, in nanoseconds.
+        let times = Histogram::<u64>::new_with_bounds(1, 86_400_000_000_000, 3);
+        let mut times = times.expect("the bounds are valid");
+        for call in calls {
+            times.saturating_record(u64::try_from(time(call).as_nanos()).unwrap_or(u64::MAX));
+        }
+        Duration::from_nanos(times.value_at_percentile(50.0))
+    };
+    let names = ["METHOD", "CALLS", "SAME CODE", "SAME REPLY", "50 % THEN", "50 % NOW"];
+    let mut rows = vec![vec![Cell::text(names[0]).style(BOLD)]];
+    rows[0].extend(names[1..].iter().map(|name| Cell::number(name).style(BOLD)));
+    let mut objects = Vec::new();
+    for (name, calls) in &methods {
+        let same_code = calls.iter().filter(|call| call.has_same_code()).count();
+        let same_reply = calls.iter().filter(|call| call.has_same_reply).count();
+        let (then, now) =
+            (median(calls, |call| call.recorded_time), median(calls, |call| call.time));
+        rows.push(vec![
+            Cell::text(*name),
+            Cell::number(calls.len()),
+            Cell::number(same_code),
+            Cell::number(same_reply),
+            Cell::number(output::duration(then)),
+            Cell::number(output::duration(now)),
+        ]);
+        objects.push(json!({
+            "method": name, "calls": calls.len(), "sameCode": same_code, "sameReply": same_reply,
+            "p50Then": then.as_secs_f64(), "p50Now": now.as_secs_f64(),
+        }));
+    }
+    let different: Vec<_> = all.iter().filter(|again| !again.has_same_code()).collect();
+    if json {
+        return Ok(output::line(json!({
+            "methods": objects,
+            "otherCode": different.len(),
+            "leftOut": left_out,
+        }))?);
+    }
+    for again in different.iter().take(MAX_DIFFERENCES) {
+        let now = again.code.as_ref().err().map_or("OK".to_owned(), output::plain);
+        let text = format!("{}: {} then, {now} now", again.name, again.recorded_code);
+        output::line(paint(BAD, text))?;
+    }
+    if different.len() > MAX_DIFFERENCES {
+        output::line(format_args!("and {} more", different.len() - MAX_DIFFERENCES))?;
+    }
+    for line in output::table(&rows, output::columns()) {
+        output::line(line)?;
+    }
+    if left_out > 0 {
+        output::line(format_args!("{left_out} calls had no answer and were left out"))?;
+    }
+    Ok(())
+}

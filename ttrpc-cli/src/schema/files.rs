@@ -1,0 +1,156 @@
+//! Schemas from .proto files and descriptor sets, and back into files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use prost_reflect::{DescriptorPool, FileDescriptor};
+
+use super::{Schema, Source, print};
+use crate::failure::Failure;
+
+/// Compiles .proto files. Without folders for imports, each file's own folder is used.
+///
+/// # Errors
+/// [`Failure::Usage`] with what is wrong in which line.
+pub fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Schema, Failure> {
+    let mut folders = includes.to_vec();
+    for file in files {
+        let folder = match file.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let is_covered = folders.iter().any(|known| file.starts_with(known) || *known == folder);
+        if !is_covered && (includes.is_empty() || file.exists()) {
+            folders.push(folder);
+        }
+    }
+    let usage = |error: protox::Error| Failure::Usage(format!("{error:?}"));
+    let mut compiler = protox::Compiler::new(folders).map_err(usage)?;
+    compiler.include_imports(true).include_source_info(true);
+    for file in files {
+        compiler.open_file(file).map_err(usage)?;
+    }
+    Schema::new(compiler.descriptor_pool(), Source::Files)
+}
+
+/// Reads encoded descriptor sets. Later ones add to those before.
+///
+/// # Errors
+/// [`Failure::Usage`] with the file's name.
+pub fn read_sets(files: &[PathBuf]) -> Result<Schema, Failure> {
+    let mut pool = DescriptorPool::new();
+    for file in files {
+        let usage =
+            |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
+        let bytes = fs::read(file).map_err(|error| usage(&error))?;
+        pool.decode_file_descriptor_set(&*bytes).map_err(|error| {
+            usage(&format_args!(
+                "not a file descriptor set with its imports ({error}); `protoc -o FILE \
+                 --include_imports` writes one"
+            ))
+        })?;
+    }
+    Schema::new(pool, Source::Files)
+}
+
+/// Writes these files and all that they import as one descriptor set.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write_set(path: &Path, files: &[FileDescriptor]) -> Result<(), Failure> {
+    fs::write(path, encode_set(files)).map_err(|error| cannot_write(path, &error))
+}
+
+/// An encoded descriptor set, imports first, as compilers read it.
+pub fn encode_set(files: &[FileDescriptor]) -> Vec<u8> {
+    let mut ordered: Vec<FileDescriptor> = Vec::new();
+    fn add(file: &FileDescriptor, ordered: &mut Vec<FileDescriptor>) {
+        if ordered.contains(file) {
+            return;
+        }
+        for import in file.dependencies() {
+            add(&import, ordered);
+        }
+        ordered.push(file.clone());
+    }
+    for file in files {
+        add(file, &mut ordered);
+    }
+    let mut set = Vec::new();
+    for file in ordered {
+        prost::encoding::bytes::encode(1, &file.encode_to_vec(), &mut set);
+    }
+    set
+}
+
+/// Writes these files and all that they import as .proto files into a folder, under their own
+/// names. Returns what was written.
+///
+/// # Errors
+/// If a file cannot be written, or its name leads out of the folder.
+pub fn write_protos(folder: &Path, files: &[FileDescriptor]) -> Result<Vec<PathBuf>, Failure> {
+    let mut written = Vec::new();
+    for file in files {
+        // The name is the server's to choose.
+        let name = Path::new(file.name());
+        if !name.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
+            return Err(Failure::Other(format!("`{}` is no name to write to", file.name())));
+        }
+        let path = folder.join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| cannot_write(parent, &error))?;
+        }
+        fs::write(&path, print::file(file)).map_err(|error| cannot_write(&path, &error))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Other(format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+
+    #[test]
+    fn a_set_that_was_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("set.bin");
+        let task = builtin().pool().get_file_by_name("task.proto").unwrap();
+        write_set(&path, &[task]).unwrap();
+        let schema = read_sets(&[path]).unwrap();
+        assert!(schema.pool().get_service_by_name("containerd.task.v3.Task").is_some());
+        assert!(schema.pool().get_message_by_name("google.protobuf.Any").is_some());
+    }
+
+    #[test]
+    fn printed_files_compile_to_what_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let files: Vec<_> = builtin().files().collect();
+        let written = write_protos(folder.path(), &files).unwrap();
+        let schema = compile(&written, &[folder.path().to_owned()]).unwrap();
+        for file in &files {
+            let again = schema.pool().get_file_by_name(file.name()).unwrap();
+            let strip = |file: &FileDescriptor| {
+                let mut file = file.file_descriptor_proto().clone();
+                file.source_code_info = None;
+                file
+            };
+            assert_eq!(strip(file), strip(&again), "{}", print::file(file));
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.proto");
+        fs::write(&path, "syntax = \"proto3\";\nmessage A { strin b = 1; }\n").unwrap();
+        let error = compile(&[path], &[]).unwrap_err().to_string();
+        assert!(error.contains("a.proto:2"), "{error}");
+    }
+}

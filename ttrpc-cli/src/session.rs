@@ -1,0 +1,190 @@
+//! A connection and the schema of what is on its other side.
+
+use std::{io, time::Duration};
+
+use prost_reflect::{MethodDescriptor, ServiceDescriptor};
+use ttrpc::{Client, ClientConfig, Code, Error, Status};
+
+use crate::{
+    args::{SchemaOptions, SchemaSource},
+    failure::Failure,
+    raw::{self, Target},
+    schema::{self, Schema, Source},
+    tap::Tap,
+};
+
+/// How long connecting may take: a server that does not accept lets a client wait.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A method that no service has.
+const NO_METHOD: &str = "TtrpcListsServices";
+
+/// Connects to a server.
+///
+/// # Errors
+/// [`Failure::Usage`] for what is no address, [`Failure::Connect`] otherwise.
+pub async fn connect(address: &str) -> Result<Client, Failure> {
+    in_time(address, async { Client::connect(address).await.map_err(explain) }).await
+}
+
+/// Connects so that each frame is shown on the standard error. Frames of addresses that are no Unix
+/// sockets are not shown.
+///
+/// # Errors
+/// Those of [`connect`].
+pub async fn connect_verbose(address: &str) -> Result<Client, Failure> {
+    let Some(path) = crate::tap::unix_path(address) else { return connect(address).await };
+    let connected = async {
+        let stream = tokio::net::UnixStream::connect(&path).await;
+        stream.map_err(|source| explain(Error::Connect { address: address.to_owned(), source }))
+    };
+    let stream = in_time(address, connected).await?;
+    Ok(Client::from_io(Tap::new(stream), ClientConfig::default()))
+}
+
+async fn in_time<T>(
+    address: &str,
+    connect: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|_| {
+        Err(Failure::Connect(format!(
+            "cannot connect to `{address}`: not accepted within {CONNECT_TIMEOUT:?}; the server's \
+             backlog is full"
+        )))
+    })
+}
+
+/// What can be done about an error of connecting.
+pub fn explain(error: Error) -> Failure {
+    let Error::Connect { source, .. } = &error else { return Failure::Usage(error.to_string()) };
+    let hint = match source.kind() {
+        io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
+        io::ErrorKind::ConnectionRefused => "; nobody listens there any more",
+        io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
+        _ => "",
+    };
+    Failure::Connect(format!("{error}{hint}"))
+}
+
+/// The schema that the command line names, without a server.
+///
+/// # Errors
+/// [`Failure::Usage`] for files that make none.
+pub fn named_schema(options: &SchemaOptions) -> Result<Option<Schema>, Failure> {
+    if !options.proto.is_empty() {
+        return schema::files::compile(&options.proto, &options.include).map(Some);
+    }
+    if !options.descriptor_set.is_empty() {
+        return schema::files::read_sets(&options.descriptor_set).map(Some);
+    }
+    Ok((options.schema == Some(SchemaSource::Builtin)).then(|| schema::builtin().clone()))
+}
+
+/// The schema to use with a server.
+///
+/// # Errors
+/// Those of [`named_schema`] and of [`schema::fetch_schema`].
+pub async fn find_schema(
+    client: &Client,
+    options: &SchemaOptions,
+    timeout: Option<Duration>,
+) -> Result<Schema, Failure> {
+    if let Some(schema) = named_schema(options)? {
+        return Ok(schema);
+    }
+    match schema::fetch_schema(client, timeout).await? {
+        Some(schema) => Ok(schema),
+        None if options.schema == Some(SchemaSource::Reflection) => {
+            Err(Failure::Other("the server has no reflection".to_owned()))
+        }
+        None => Ok(schema::builtin().clone()),
+    }
+}
+
+/// The one method that a name means. Of a service that the server has in several versions it is the
+/// newest.
+///
+/// # Errors
+/// [`Failure::Usage`] if there is none or more than one.
+pub async fn find_method(
+    client: &Client,
+    schema: &Schema,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<MethodDescriptor, Failure> {
+    let mut found = schema.find_methods(name)?;
+    if found.methods.len() > 1 {
+        let services = found.methods.iter().map(|method| method.parent_service().clone()).collect();
+        let services = served(client, schema, services, timeout).await?;
+        found.methods.retain(|method| services.contains(method.parent_service()));
+    }
+    found.only()
+}
+
+/// The services that a name means. Of one that the server has in several versions it is the newest.
+///
+/// # Errors
+/// [`Failure::Usage`] if there is none.
+pub async fn find_services(
+    client: Option<&Client>,
+    schema: &Schema,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<Vec<ServiceDescriptor>, Failure> {
+    let found = schema.find_services(name)?;
+    match client {
+        Some(client) if found.len() > 1 => served(client, schema, found, timeout).await,
+        _ => Ok(found),
+    }
+}
+
+/// Those of the services that the server has, if it has any of them; the newest of them, if they are
+/// versions of one. Of those in its own schema it has all.
+async fn served(
+    client: &Client,
+    schema: &Schema,
+    services: Vec<ServiceDescriptor>,
+    timeout: Option<Duration>,
+) -> Result<Vec<ServiceDescriptor>, Failure> {
+    let mut served = Vec::new();
+    for service in &services {
+        if schema.source() != Source::BuiltIn
+            || has_service(client, service.full_name(), timeout).await?
+        {
+            served.push(service.clone());
+        }
+    }
+    match schema::newest(served.iter().map(ServiceDescriptor::full_name)) {
+        Some(newest) => Ok(vec![served.swap_remove(newest)]),
+        None if served.is_empty() => Ok(services),
+        None => Ok(served),
+    }
+}
+
+/// Whether a server without reflection has a service: it says of which part of a name it knows
+/// nothing. Services that say neither count as there.
+///
+/// # Errors
+/// [`Failure::Call`] if there is no answer.
+pub async fn has_service(
+    client: &Client,
+    service: &str,
+    timeout: Option<Duration>,
+) -> Result<bool, Failure> {
+    let options = raw::Options { timeout, ..raw::Options::default() };
+    let target = Target::new(service, NO_METHOD);
+    match raw::unary(client, target, bytes::Bytes::new(), &options).await {
+        Ok(_) => Ok(true),
+        Err(status) if matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable) => {
+            Err(Failure::call(status))
+        }
+        Err(status) => Ok(!is_about_the_service(&status)),
+    }
+}
+
+/// `service X` and the like, and not `method Y`.
+fn is_about_the_service(status: &Status) -> bool {
+    let message = status.message().to_lowercase();
+    let is_not_there = matches!(status.code(), Code::Unimplemented | Code::NotFound);
+    is_not_there && message.contains("service") && !message.contains("method")
+}

@@ -1,0 +1,204 @@
+//! `ttrpc shims`: which shim on this machine does not answer.
+
+mod process;
+mod query;
+mod report;
+mod scan;
+mod sockets;
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand, ValueHint};
+use tokio::signal::unix::{SignalKind, signal};
+use ttrpc::Code;
+use ttrpc_reflection::proto::debug::{DebugClient, SnapshotRequest};
+
+use crate::{args::parse_duration, failure::Failure, json::Json, output, schema, session};
+use query::Answer;
+use scan::Shim;
+
+/// Ask every shim of this machine whether it is alive
+///
+/// Shims are found below containerd's state directories and asked at the same time. One that does not
+/// answer in time stands first, with what can be seen of it from outside. The exit code is 1 if there
+/// is one. PENDING counts connections that a shim has not accepted, UNREAD the bytes that it has not
+/// read.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  ttrpc shims
+  ttrpc shims --watch
+  ttrpc shims --json | jq -r '.[] | select(.answer != \"answered\") | .pid'
+  ttrpc shims debug web"
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Option<ShimsCommand>,
+    #[command(flatten)]
+    location: Location,
+    /// How long a shim may take to answer
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Ask again and again, this long after each answer, until Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, num_args = 0..=1)]
+    #[arg(default_missing_value = "2s", require_equals = true)]
+    watch: Option<Duration>,
+}
+
+/// Where to look for shims.
+#[derive(Debug, Args)]
+struct Location {
+    /// containerd's state directory; may be repeated
+    #[arg(long, value_name = "DIR", default_value = "/run/containerd", value_hint = ValueHint::DirPath)]
+    state: Vec<PathBuf>,
+    /// Only shims of this namespace
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShimsCommand {
+    /// Ask a shim what it is waiting for, if it has the service ttrpc.debug.v1.Debug
+    Debug {
+        /// A container or sandbox, by its id or the start of it
+        id: String,
+        #[command(flatten)]
+        location: Location,
+        /// How long the shim may take to answer
+        #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+        timeout: Duration,
+    },
+}
+
+/// Asks all shims, or one for its snapshot.
+///
+/// # Errors
+/// [`Failure::Found`] if a shim did not answer in time.
+pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
+    if let Some(ShimsCommand::Debug { id, location, timeout }) = arguments.command {
+        return debug(&id, &location, timeout, json).await;
+    }
+    let Some(interval) = arguments.watch else {
+        return once(&arguments.location, arguments.timeout, json, false).await;
+    };
+    let mut interrupts = signal(SignalKind::interrupt())
+        .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
+    loop {
+        let round = async {
+            let found = once(&arguments.location, arguments.timeout, json, true).await;
+            match found {
+                Ok(()) | Err(Failure::Found) => tokio::time::sleep(interval).await,
+                Err(_) => {}
+            }
+            found
+        };
+        tokio::select! {
+            found = round => match found {
+                Ok(()) | Err(Failure::Found) => {}
+                failed => return failed,
+            },
+            _ = interrupts.recv() => return Ok(()),
+        }
+    }
+}
+
+/// Asks all shims once and prints what they are.
+async fn once(
+    location: &Location,
+    timeout: Duration,
+    json: bool,
+    is_again: bool,
+) -> Result<(), Failure> {
+    let shims = find(location)?;
+    // Before anybody is asked: what waits then is not ours.
+    let sockets = sockets::list();
+    let mut reports = query::all(shims, timeout, &sockets).await;
+    reports.sort_by_key(report::rank);
+    let columns = output::columns();
+    if json {
+        let reports: Vec<_> = reports.iter().map(report::to_json).collect();
+        output::line(serde_json::Value::Array(reports))?;
+    } else {
+        if is_again && columns.is_some() {
+            // To the upper left, and everything below cleared.
+            output::line("\u{1b}[H\u{1b}[J")?;
+        }
+        for line in report::lines(&reports, columns) {
+            output::line(line)?;
+        }
+    }
+    match reports.iter().any(|report| matches!(report.answer, Answer::TimedOut(_))) {
+        true => Err(Failure::Found),
+        false => Ok(()),
+    }
+}
+
+fn find(location: &Location) -> Result<Vec<Shim>, Failure> {
+    let mut shims = Vec::new();
+    for state in &location.state {
+        scan::add(state, location.namespace.as_deref(), &mut shims).map_err(|error| {
+            let hint = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => "; only root may look there",
+                std::io::ErrorKind::NotFound => {
+                    "; --state names containerd's state directory if it is another"
+                }
+                _ => "",
+            };
+            Failure::Other(format!("cannot look for shims in {}: {error}{hint}", state.display()))
+        })?;
+    }
+    Ok(shims)
+}
+
+/// Prints the snapshot of one shim.
+async fn debug(
+    id: &str,
+    location: &Location,
+    timeout: Duration,
+    json: bool,
+) -> Result<(), Failure> {
+    let shims = find(location)?;
+    let has_id = |shim: &&Shim, is_wanted: &dyn Fn(&str) -> bool| {
+        shim.containers.iter().any(|container| is_wanted(&container.id))
+    };
+    let mut found: Vec<_> =
+        shims.iter().filter(|shim| has_id(shim, &|known| known == id)).collect();
+    if found.is_empty() {
+        found = shims.iter().filter(|shim| has_id(shim, &|known| known.starts_with(id))).collect();
+    }
+    let shim = match &found[..] {
+        [shim] => shim,
+        [] => return Err(Failure::Other(format!("no shim has a container `{id}`"))),
+        _ => {
+            let ids: Vec<_> = found
+                .iter()
+                .flat_map(|shim| &shim.containers)
+                .map(|container| format!("{}/{}", container.namespace, container.id))
+                .collect();
+            return Err(Failure::Usage(format!("`{id}` may be any of {}", ids.join(", "))));
+        }
+    };
+    let address = shim
+        .address
+        .as_deref()
+        .ok_or_else(|| Failure::Connect(format!("the shim of `{id}` has told no address")))?;
+    let client = session::connect(address).await?;
+    let answer = DebugClient::new(client).snapshot(SnapshotRequest {}).timeout(timeout).await;
+    let snapshot = answer.map_err(|status| Failure::Call {
+        hint: (status.code() == Code::Unimplemented).then(|| {
+            "this shim has no debug service; `ttrpc shims` tells what can be seen from outside"
+                .to_owned()
+        }),
+        status,
+        details: Vec::new(),
+    })?;
+    if !json {
+        return Ok(output::line(format_args!("pid {}, {}", snapshot.pid, snapshot.text))?);
+    }
+    let kind = schema::builtin().pool().get_message_by_name("ttrpc.debug.v1.SnapshotResponse");
+    let kind = kind.expect("the schema is built in");
+    let bytes = prost::Message::encode_to_vec(&snapshot).into();
+    let value = Json::new(schema::builtin()).decode(&kind, bytes).map_err(Failure::Other)?;
+    Ok(output::line(value)?)
+}

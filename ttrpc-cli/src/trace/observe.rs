@@ -1,0 +1,328 @@
+//! From frames to calls. Pure: times are given, as durations since the trace began.
+
+use std::{collections::HashMap, mem, time::Duration};
+
+use bytes::Bytes;
+use ttrpc::{
+    Code, Status,
+    proto::{
+        codec::{Decoded, Decoder},
+        frame::{Flags, FrameType, Header},
+        message,
+    },
+};
+
+/// Messages longer than this are counted and not kept. In bytes.
+const KEPT_LEN: usize = 64 << 10;
+
+/// Who sent something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Server,
+}
+
+/// What one side said in a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traffic {
+    pub messages: u64,
+    /// Of messages, without frames around them.
+    pub bytes: u64,
+    /// The first message, if it is not too long.
+    pub first: Option<Bytes>,
+}
+
+/// A call, as far as it has come.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub connection: u32,
+    pub stream: u32,
+    pub service: String,
+    pub method: String,
+    pub metadata: Vec<(String, String)>,
+    pub timeout: Option<Duration>,
+    pub begun: Duration,
+    pub client: Traffic,
+    pub server: Traffic,
+}
+
+impl Call {
+    /// `Service/Method`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.service, self.method)
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// With the server's word; `None` for a success.
+    Answered(Option<Status>),
+    /// With its connection.
+    Closed,
+}
+
+impl End {
+    /// `OK`, a code's name, or `CLOSED`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            End::Answered(None) => Code::Ok.name(),
+            End::Answered(Some(status)) => status.code().name(),
+            End::Closed => "CLOSED",
+        }
+    }
+}
+
+/// A call that is over.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub call: Call,
+    pub end: End,
+    pub ended: Duration,
+}
+
+impl Ended {
+    pub fn duration(&self) -> Duration {
+        self.ended.saturating_sub(self.call.begun)
+    }
+}
+
+/// A frame that passed.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub side: Side,
+    pub header: Header,
+    /// Empty if it is longer than a frame may be.
+    pub data: Bytes,
+}
+
+/// One connection.
+#[derive(Debug, Default)]
+pub struct Connection {
+    pub id: u32,
+    calls: HashMap<u32, Call>,
+    from_client: Decoder,
+    from_server: Decoder,
+}
+
+impl Connection {
+    pub fn new(id: u32) -> Self {
+        Connection { id, ..Connection::default() }
+    }
+
+    /// Takes bytes that passed; returns the frames that are whole.
+    pub fn feed(&mut self, side: Side, bytes: &[u8]) -> Vec<Frame> {
+        let decoder = match side {
+            Side::Client => &mut self.from_client,
+            Side::Server => &mut self.from_server,
+        };
+        decoder.feed(bytes);
+        let mut frames = Vec::new();
+        while let Some(decoded) = decoder.decode() {
+            frames.push(match decoded {
+                Decoded::Frame(header) => Frame { side, header, data: decoder.take_data() },
+                Decoded::Oversized(header) => Frame { side, header, data: Bytes::new() },
+            });
+        }
+        frames
+    }
+
+    /// What a frame means for its call; the call, if this was its end.
+    pub fn observe(&mut self, frame: &Frame, now: Duration) -> Option<Ended> {
+        let id = frame.header.stream_id;
+        let is_empty = frame.header.flags.contains(Flags::NO_DATA);
+        match (frame.side, frame.header.frame_type) {
+            (Side::Client, FrameType::Request) => {
+                let call = self.open(&frame.header, &frame.data, now);
+                self.calls.insert(id, call);
+                None
+            }
+            (Side::Client, FrameType::Data) => {
+                if let Some(call) = self.calls.get_mut(&id).filter(|_| !is_empty) {
+                    call.client.add(&frame.data);
+                }
+                None
+            }
+            (Side::Server, FrameType::Data) => {
+                let call = self.calls.get_mut(&id)?;
+                if !is_empty {
+                    call.server.add(&frame.data);
+                }
+                let is_end = frame.header.flags.contains(Flags::REMOTE_CLOSED);
+                let call = if is_end { self.calls.remove(&id)? } else { return None };
+                Some(Ended { call, end: End::Answered(None), ended: now })
+            }
+            (Side::Server, FrameType::Response) => {
+                let mut call = self.calls.remove(&id)?;
+                let end = match message::decode_response(&frame.data) {
+                    Ok(Ok(payload)) => {
+                        // A stream of replies may end with an empty Response, which is no message.
+                        if call.server.messages == 0 || !payload.is_empty() {
+                            call.server.add(&frame.data.slice_ref(payload));
+                        }
+                        End::Answered(None)
+                    }
+                    Ok(Err(status)) => End::Answered(Some(status)),
+                    Err(error) => End::Answered(Some(Status::internal(error.to_string()))),
+                };
+                Some(Ended { call, end, ended: now })
+            }
+            _ => None,
+        }
+    }
+
+    fn open(&self, header: &Header, data: &Bytes, now: Duration) -> Call {
+        let mut call = Call {
+            connection: self.id,
+            stream: header.stream_id,
+            service: "?".to_owned(),
+            method: "?".to_owned(),
+            metadata: Vec::new(),
+            timeout: None,
+            begun: now,
+            client: Traffic::default(),
+            server: Traffic::default(),
+        };
+        // What is no Request is passed on all the same; the server refuses it.
+        let Ok(request) = message::Request::decode(data) else { return call };
+        call.service = request.service.to_owned();
+        call.method = request.method.to_owned();
+        call.timeout = (request.timeout_nano != 0)
+            .then(|| Duration::from_nanos(request.timeout_nano.max(0).unsigned_abs()));
+        // Pairs that are no text are the server's to refuse, too.
+        let metadata = request.metadata.decode().unwrap_or_default();
+        call.metadata =
+            metadata.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let opens_stream = header.flags.contains(Flags::REMOTE_OPEN);
+        if !opens_stream || !request.payload.is_empty() {
+            call.client.add(&data.slice_ref(request.payload));
+        }
+        call
+    }
+
+    /// Calls that are under way, the oldest first.
+    pub fn pending(&self) -> Vec<&Call> {
+        let mut calls: Vec<_> = self.calls.values().collect();
+        calls.sort_by_key(|call| call.begun);
+        calls
+    }
+
+    /// Ends all calls with their connection.
+    pub fn close(&mut self, now: Duration) -> Vec<Ended> {
+        let mut calls: Vec<_> = mem::take(&mut self.calls).into_values().collect();
+        calls.sort_by_key(|call| call.stream);
+        let end = |call| Ended { call, end: End::Closed, ended: now };
+        calls.into_iter().map(end).collect()
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, message: &Bytes) {
+        if self.messages == 0 && message.len() <= KEPT_LEN {
+            // A copy, so that it does not keep the frame.
+            self.first = Some(Bytes::copy_from_slice(message));
+        }
+        self.messages += 1;
+        self.bytes += message.len() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ttrpc::proto::message::{FrameData, RequestParts, ResponseParts, encode_status};
+
+    use super::*;
+
+    fn frame(frame_type: FrameType, flags: Flags, data: &[u8]) -> Vec<u8> {
+        let header = Header { data_len: data.len() as u32, stream_id: 1, frame_type, flags };
+        [&header.to_bytes(), data].concat()
+    }
+
+    fn request(flags: Flags, payload: Option<&String>) -> Vec<u8> {
+        let mut data = Vec::new();
+        let metadata = ttrpc::Metadata::from_iter([("k", "v")]);
+        let parts = RequestParts {
+            service: "a.B",
+            method: "C",
+            payload,
+            timeout_nano: 5,
+            metadata: &metadata,
+        };
+        parts.encode(&mut data);
+        frame(FrameType::Request, flags, &data)
+    }
+
+    fn response(text: &str) -> Vec<u8> {
+        let mut data = Vec::new();
+        ResponseParts(&text.to_owned()).encode(&mut data);
+        frame(FrameType::Response, Flags::NONE, &data)
+    }
+
+    /// Plays what both sides say, and returns the calls that ended.
+    fn play(said: &[(Side, Vec<u8>)]) -> Vec<Ended> {
+        let mut connection = Connection::new(7);
+        let mut ended = Vec::new();
+        for (step, (side, bytes)) in said.iter().enumerate() {
+            let now = Duration::from_secs(step as u64);
+            for frame in connection.feed(*side, bytes) {
+                ended.extend(connection.observe(&frame, now));
+            }
+        }
+        ended.extend(connection.close(Duration::from_secs(100)));
+        ended
+    }
+
+    #[test]
+    fn a_unary_call_is_told_with_its_sizes() {
+        let said = [
+            (Side::Client, request(Flags::NONE, Some(&"x".to_owned()))),
+            (Side::Server, response("abc")),
+        ];
+        let [ended] = &play(&said)[..] else { panic!("one call") };
+        assert_eq!((ended.call.name(), ended.end.name()), ("a.B/C".to_owned(), "OK"));
+        assert_eq!(ended.duration(), Duration::from_secs(1));
+        assert_eq!((ended.call.client.bytes, ended.call.server.bytes), (3, 5));
+        assert_eq!(ended.call.timeout, Some(Duration::from_nanos(5)));
+        assert_eq!(ended.call.metadata, [("k".to_owned(), "v".to_owned())]);
+    }
+
+    #[test]
+    fn a_stream_ends_when_the_server_says_so() {
+        let said = [
+            (Side::Client, request(Flags::REMOTE_OPEN, None)),
+            (Side::Client, frame(FrameType::Data, Flags::NONE, b"12")),
+            (Side::Server, frame(FrameType::Data, Flags::NONE, b"")),
+            (Side::Client, frame(FrameType::Data, Flags::END, b"")),
+            (Side::Server, frame(FrameType::Data, Flags::NONE, b"3")),
+            (Side::Server, frame(FrameType::Data, Flags::END, b"")),
+        ];
+        let [ended] = &play(&said)[..] else { panic!("one call") };
+        assert_eq!(ended.ended, Duration::from_secs(5));
+        assert_eq!((ended.call.client.messages, ended.call.server.messages), (1, 2));
+    }
+
+    #[test]
+    fn failures_and_lost_connections_are_ends() {
+        let not_found = encode_status(&Status::not_found("x"));
+        let said = [
+            (Side::Client, request(Flags::NONE, None)),
+            (Side::Server, frame(FrameType::Response, Flags::NONE, &not_found)),
+        ];
+        assert_eq!(play(&said)[0].end.name(), "NOT_FOUND");
+        let closed = &play(&said[..1])[0];
+        assert_eq!((closed.end.name(), closed.ended), ("CLOSED", Duration::from_secs(100)));
+    }
+
+    #[test]
+    fn rubbish_is_no_call_and_no_panic() {
+        let said = [
+            (Side::Server, response("nobody asked")),
+            (Side::Client, frame(FrameType::Data, Flags::NONE, b"no stream")),
+            (Side::Client, frame(FrameType::Unknown(9), Flags::NONE, b"")),
+            (Side::Client, vec![0xff; 30]),
+        ];
+        assert!(play(&said).is_empty());
+        let malformed = [(Side::Client, frame(FrameType::Request, Flags::NONE, &[0xff; 9]))];
+        assert_eq!(play(&malformed)[0].call.name(), "?/?");
+    }
+}

@@ -1,0 +1,219 @@
+//! Bytes from one socket to the other, and what is seen of them.
+
+use std::{
+    collections::HashSet,
+    io,
+    os::unix::net::UnixListener as StdListener,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    time::{interval, sleep},
+};
+
+use super::{
+    lock,
+    observe::{Call, Connection, Side},
+    record::Recorder,
+    report::Reporter,
+};
+use crate::{failure::Failure, output};
+
+/// What is read at a time.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// How often pending calls are looked at.
+const PENDING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long to wait when no more descriptors are to be had.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// All connections of a trace.
+#[derive(Debug)]
+pub struct Proxy {
+    upstream: PathBuf,
+    start: Instant,
+    reporter: Reporter,
+    recorder: Option<Mutex<Recorder>>,
+    connections: Mutex<Vec<Weak<Mutex<Connection>>>>,
+    connections_so_far: AtomicU32,
+    /// How many are open.
+    open: watch::Sender<usize>,
+}
+
+impl Proxy {
+    pub fn new(upstream: PathBuf, reporter: Reporter, recorder: Option<Mutex<Recorder>>) -> Self {
+        Proxy {
+            upstream,
+            start: Instant::now(),
+            reporter,
+            recorder,
+            connections: Mutex::default(),
+            connections_so_far: AtomicU32::new(0),
+            open: watch::Sender::new(0),
+        }
+    }
+
+    /// Passes clients on for as long as this is polled. Connections end with their peers.
+    ///
+    /// # Errors
+    /// If the listener cannot be used.
+    pub async fn accept(self: Arc<Self>, listener: StdListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
+        loop {
+            match listener.accept().await {
+                Ok((client, _)) => drop(tokio::spawn(self.clone().serve(client))),
+                Err(error) => {
+                    output::note(format_args!("a client cannot be accepted: {error}"));
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self: Arc<Self>, client: UnixStream) {
+        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        let server = match UnixStream::connect(&self.upstream).await {
+            Ok(server) => server,
+            Err(error) => {
+                output::note(format_args!("c{id}: the server takes no connection: {error}"));
+                return;
+            }
+        };
+        let connection = Arc::new(Mutex::new(Connection::new(id)));
+        self.enlist(&connection);
+        self.open.send_modify(|open| *open += 1);
+        let (client_read, client_write) = client.into_split();
+        let (server_read, server_write) = server.into_split();
+        let requests = self.pump(Side::Client, client_read, server_write, &connection);
+        let answers = self.pump(Side::Server, server_read, client_write, &connection);
+        let ((), ()) = tokio::join!(requests, answers);
+        let ended = lock(&connection).close(self.start.elapsed());
+        ended.iter().for_each(|ended| self.reporter.ended(ended));
+        self.record(|recorder, now| recorder.closed(id, now));
+        self.open.send_modify(|open| *open -= 1);
+    }
+
+    pub fn open_connections(&self) -> usize {
+        *self.open.borrow()
+    }
+
+    /// Waits until none is open.
+    pub async fn connections_ended(&self) {
+        // The sender is here.
+        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
+    }
+
+    /// Has the connection's calls looked at.
+    fn enlist(&self, connection: &Arc<Mutex<Connection>>) {
+        let mut connections = lock(&self.connections);
+        connections.retain(|known| known.strong_count() > 0);
+        connections.push(Arc::downgrade(connection));
+    }
+
+    /// Passes on what one side says until it ends or the other side is gone.
+    async fn pump(
+        &self,
+        side: Side,
+        mut from: OwnedReadHalf,
+        mut to: OwnedWriteHalf,
+        connection: &Mutex<Connection>,
+    ) {
+        let mut buffer = vec![0; BUFFER_LEN];
+        loop {
+            let len = match from.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(len) => len,
+            };
+            // Before it is passed on, so that no answer is seen before its request.
+            self.see(side, &buffer[..len], connection);
+            if to.write_all(&buffer[..len]).await.is_err() {
+                break;
+            }
+        }
+        // The other side sees the end as it was. Closing fails if it is gone.
+        let _ = to.shutdown().await;
+    }
+
+    fn see(&self, side: Side, bytes: &[u8], connection: &Mutex<Connection>) {
+        let now = self.start.elapsed();
+        let mut connection = lock(connection);
+        let frames = connection.feed(side, bytes);
+        let mut ended = Vec::new();
+        for frame in &frames {
+            ended.extend(connection.observe(frame, now));
+        }
+        let id = connection.id;
+        drop(connection);
+        for frame in &frames {
+            self.record(|recorder, _| recorder.frame(id, frame, now));
+        }
+        ended.iter().for_each(|ended| self.reporter.ended(ended));
+    }
+
+    fn record(&self, write: impl FnOnce(&mut Recorder, Duration)) {
+        if let Some(recorder) = &self.recorder {
+            write(&mut lock(recorder), self.start.elapsed());
+        }
+    }
+
+    /// Tells once of each call that is pending for longer than this.
+    pub async fn watch_pending(&self, limit: Duration) {
+        let mut told = HashSet::new();
+        let mut ticks = interval(PENDING_INTERVAL);
+        loop {
+            ticks.tick().await;
+            let now = self.start.elapsed();
+            let pending = self.pending();
+            let name = |call: &Call| (call.connection, call.stream);
+            told.retain(|known| pending.iter().any(|call| name(call) == *known));
+            for call in &pending {
+                if now.saturating_sub(call.begun) > limit && told.insert(name(call)) {
+                    output::note(Reporter::pending(call, now));
+                }
+            }
+        }
+    }
+
+    fn pending(&self) -> Vec<Call> {
+        let connections: Vec<_> =
+            lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+        let of = |connection: &Arc<Mutex<Connection>>| -> Vec<Call> {
+            lock(connection).pending().into_iter().cloned().collect()
+        };
+        connections.iter().flat_map(of).collect()
+    }
+
+    /// Writes the table and the end of the recording.
+    ///
+    /// # Errors
+    /// If either cannot be written.
+    pub fn finish(&self, json: bool) -> Result<(), Failure> {
+        let (pending, now) = (self.pending(), self.start.elapsed());
+        let lines = self.reporter.finish(&pending, now, output::columns());
+        match json {
+            true => output::line(self.reporter.summary(&pending, now))?,
+            false => {
+                for line in lines {
+                    output::line(line)?;
+                }
+            }
+        }
+        match &self.recorder {
+            Some(recorder) => lock(recorder).finish(),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Frames in a file.
+//!
+//! A line that names the format, then entries: protobuf messages, each behind its length. The first may
+//! hold the schema, so that the file can be read without the server.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{BufRead, BufReader, BufWriter, Read, Write},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use prost::Message;
+use prost_reflect::DescriptorPool;
+use ttrpc::{
+    Metadata,
+    proto::{
+        frame::{Flags, FrameType, Header, MAX_DATA_LEN},
+        message::{self, FrameData, RequestParts, ResponseParts},
+    },
+};
+
+use super::{
+    messages::Messages,
+    observe::{Frame, Side},
+};
+use crate::{
+    failure::Failure,
+    raw::Raw,
+    schema::{Schema, Source, files},
+};
+
+const MAGIC: &str = "ttrpc-trace 1\n";
+
+/// Longer than any entry with a frame; a longer schema is not written.
+const MAX_ENTRY_LEN: usize = 4 * MAX_DATA_LEN;
+
+/// A frame, the end of a connection, or the schema.
+#[derive(Clone, PartialEq, Message)]
+pub struct Entry {
+    /// Since the trace began.
+    #[prost(uint64, tag = "1")]
+    nanos: u64,
+    #[prost(uint32, tag = "2")]
+    pub connection: u32,
+    #[prost(bool, tag = "3")]
+    is_from_server: bool,
+    #[prost(uint32, tag = "4")]
+    stream: u32,
+    #[prost(uint32, tag = "5")]
+    frame_type: u32,
+    #[prost(uint32, tag = "6")]
+    flags: u32,
+    /// As it was on the wire.
+    #[prost(uint32, tag = "7")]
+    data_len: u32,
+    #[prost(bytes = "bytes", tag = "8")]
+    data: Bytes,
+    #[prost(bool, tag = "9")]
+    pub is_closed: bool,
+    /// An encoded `google.protobuf.FileDescriptorSet`.
+    #[prost(bytes = "bytes", tag = "10")]
+    schema: Bytes,
+}
+
+impl Entry {
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.nanos)
+    }
+
+    /// The frame; `None` for other entries.
+    pub fn frame(&self) -> Option<Frame> {
+        let header = Header {
+            data_len: self.data_len,
+            stream_id: self.stream,
+            frame_type: FrameType::from_byte(u8::try_from(self.frame_type).ok()?),
+            flags: Flags(u8::try_from(self.flags).ok()?),
+        };
+        let side = if self.is_from_server { Side::Server } else { Side::Client };
+        let is_frame = self.frame_type > 0 && !self.is_closed;
+        is_frame.then(|| Frame { side, header, data: self.data.clone() })
+    }
+}
+
+/// Writes a recording.
+#[derive(Debug)]
+pub struct Recorder {
+    file: BufWriter<File>,
+    messages: Arc<Messages>,
+    /// What streams carry, where something is left out.
+    methods: HashMap<(u32, u32), (String, String)>,
+    error: Option<std::io::Error>,
+    is_finished: bool,
+}
+
+impl Recorder {
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn create(path: &Path, messages: Arc<Messages>) -> Result<Self, Failure> {
+        let cannot = |error| Failure::Other(format!("cannot write {}: {error}", path.display()));
+        let mut file = BufWriter::new(File::create(path).map_err(cannot)?);
+        file.write_all(MAGIC.as_bytes()).map_err(cannot)?;
+        let methods = HashMap::new();
+        let mut recorder = Recorder { file, messages, methods, error: None, is_finished: false };
+        let schema = recorder.messages.schema();
+        if schema.source() != Source::BuiltIn {
+            let files: Vec<_> = schema.files().collect();
+            let schema = Bytes::from(files::encode_set(&files));
+            recorder.write(&Entry { schema, ..Entry::default() });
+        }
+        Ok(recorder)
+    }
+
+    /// Writes a frame. What goes wrong is told by [`Recorder::finish`].
+    pub fn frame(&mut self, connection: u32, frame: &Frame, now: Duration) {
+        let data = match self.messages.is_redacting() {
+            true => self.redact(connection, frame),
+            false => frame.data.clone(),
+        };
+        let header = frame.header;
+        self.write(&Entry {
+            nanos: to_nanos(now),
+            connection,
+            is_from_server: frame.side == Side::Server,
+            stream: header.stream_id,
+            frame_type: header.frame_type.to_byte().into(),
+            flags: header.flags.0.into(),
+            data_len: header.data_len,
+            data,
+            ..Entry::default()
+        });
+    }
+
+    pub fn closed(&mut self, connection: u32, now: Duration) {
+        self.methods.retain(|(known, _), _| *known != connection);
+        let nanos = to_nanos(now);
+        self.write(&Entry { nanos, connection, is_closed: true, ..Entry::default() });
+    }
+
+    fn write(&mut self, entry: &Entry) {
+        if self.is_finished {
+            return;
+        }
+        let bytes = entry.encode_length_delimited_to_vec();
+        if self.error.is_none() && bytes.len() <= MAX_ENTRY_LEN {
+            self.error = self.file.write_all(&bytes).err();
+        }
+    }
+
+    /// Writes what is left. Later frames are not kept.
+    ///
+    /// # Errors
+    /// The first that there was.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        self.is_finished = true;
+        let flushed = self.file.flush();
+        let result = self.error.take().map_or(flushed, Err);
+        result.map_err(|error| Failure::Other(format!("the recording is not whole: {error}")))
+    }
+
+    /// A frame's data without what is to be left out.
+    fn redact(&mut self, connection: u32, frame: &Frame) -> Bytes {
+        let key = (connection, frame.header.stream_id);
+        match (frame.side, frame.header.frame_type) {
+            (Side::Client, FrameType::Request) => {
+                let Ok(request) = message::Request::decode(&frame.data) else {
+                    return Bytes::new();
+                };
+                let (service, method) = (request.service, request.method);
+                let payload = frame.data.slice_ref(request.payload);
+                let payload = self.messages.redact(service, method, Side::Client, &payload);
+                let Ok(metadata) = request.metadata.decode() else { return Bytes::new() };
+                let metadata: Metadata = metadata
+                    .iter()
+                    .map(|(key, value)| (key, self.messages.metadata(key, value)))
+                    .collect();
+                let parts = RequestParts {
+                    service,
+                    method,
+                    payload: Some(&Raw(payload)),
+                    timeout_nano: request.timeout_nano,
+                    metadata: &metadata,
+                };
+                let data = encode(&parts);
+                self.methods.insert(key, (service.to_owned(), method.to_owned()));
+                data
+            }
+            (side, FrameType::Data) => {
+                let is_end = side == Side::Server && frame.header.flags.contains(Flags::END);
+                let data = match self.methods.get(&key) {
+                    Some((service, method)) => {
+                        self.messages.redact(service, method, side, &frame.data)
+                    }
+                    None => Bytes::new(),
+                };
+                if is_end {
+                    self.methods.remove(&key);
+                }
+                data
+            }
+            (Side::Server, FrameType::Response) => {
+                let Some((service, method)) = self.methods.remove(&key) else {
+                    return Bytes::new();
+                };
+                match message::decode_response(&frame.data) {
+                    Ok(Ok(payload)) => {
+                        let payload = frame.data.slice_ref(payload);
+                        let payload =
+                            self.messages.redact(&service, &method, Side::Server, &payload);
+                        encode(&ResponseParts(&Raw(payload)))
+                    }
+                    // The text of a failure is kept: it is what one looks for.
+                    Ok(Err(_)) => frame.data.clone(),
+                    Err(_) => Bytes::new(),
+                }
+            }
+            _ => Bytes::new(),
+        }
+    }
+}
+
+fn encode(parts: &impl FrameData) -> Bytes {
+    let mut data = Vec::with_capacity(parts.encoded_len());
+    parts.encode(&mut data);
+    data.into()
+}
+
+fn to_nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads a recording.
+#[derive(Debug)]
+pub struct Recording {
+    file: BufReader<File>,
+    next: Option<Entry>,
+    /// The schema that it holds.
+    pub schema: Option<Schema>,
+}
+
+impl Recording {
+    /// # Errors
+    /// If the file cannot be read or is no recording.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let cannot =
+            |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(|error| cannot(&error))?;
+        let mut file = BufReader::new(file);
+        let mut magic = vec![0; MAGIC.len()];
+        if file.read_exact(&mut magic).is_err() || magic != MAGIC.as_bytes() {
+            return Err(cannot(&"not written by `ttrpc trace --record`"));
+        }
+        let mut recording = Recording { file, next: None, schema: None };
+        let first = recording.read()?;
+        match first {
+            Some(entry) if !entry.schema.is_empty() => {
+                let pool = DescriptorPool::decode(entry.schema).map_err(|error| cannot(&error))?;
+                recording.schema = Some(Schema::new(pool, Source::Files)?);
+            }
+            first => recording.next = first,
+        }
+        Ok(recording)
+    }
+
+    /// The next entry. A file that ends within one ends before it: its writer was ended so.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is damaged.
+    pub fn read(&mut self) -> Result<Option<Entry>, Failure> {
+        if let Some(entry) = self.next.take() {
+            return Ok(Some(entry));
+        }
+        let damaged = || Failure::Other("the recording is damaged".to_owned());
+        let mut len = 0_usize;
+        for shift in (0..).step_by(7) {
+            let buffer = self.file.fill_buf().map_err(|_| damaged())?;
+            let Some(&byte) = buffer.first() else { return Ok(None) };
+            self.file.consume(1);
+            len |= usize::from(byte & 0x7f) << shift;
+            if len > MAX_ENTRY_LEN {
+                return Err(damaged());
+            }
+            if byte & 0x80 == 0 {
+                break;
+            }
+            if shift > 28 {
+                return Err(damaged());
+            }
+        }
+        let mut bytes = vec![0; len];
+        if self.file.read_exact(&mut bytes).is_err() {
+            return Ok(None);
+        }
+        Entry::decode(Bytes::from(bytes)).map(Some).map_err(|_| damaged())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+
+    #[test]
+    fn what_was_written_is_read_and_a_torn_end_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.trace");
+        let messages = Arc::new(Messages::new(builtin().clone(), &[]));
+        let mut recorder = Recorder::create(&path, messages).unwrap();
+        let header = Header {
+            data_len: 3,
+            stream_id: 5,
+            frame_type: FrameType::Data,
+            flags: Flags::REMOTE_CLOSED,
+        };
+        let frame = Frame { side: Side::Server, header, data: Bytes::from_static(b"abc") };
+        recorder.frame(7, &frame, Duration::from_millis(1));
+        recorder.closed(7, Duration::from_millis(2));
+        recorder.finish().unwrap();
+
+        let read = || {
+            let mut recording = Recording::open(&path)?;
+            let mut entries = Vec::new();
+            while let Some(entry) = recording.read()? {
+                entries.push(entry);
+            }
+            Ok::<_, Failure>(entries)
+        };
+        let entries = read().unwrap();
+        assert_eq!((entries.len(), entries[0].connection), (2, 7));
+        let again = entries[0].frame().unwrap();
+        assert_eq!((again.side, again.header, again.data), (frame.side, header, frame.data));
+        assert!(entries[1].is_closed && entries[1].frame().is_none());
+
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        assert_eq!(read().unwrap().len(), 1);
+        std::fs::write(&path, "something else").unwrap();
+        assert!(read().unwrap_err().to_string().contains("ttrpc trace --record"));
+        std::fs::write(&path, [MAGIC.as_bytes(), &[0xff; 12]].concat()).unwrap();
+        assert!(read().is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! What a trace tells: a line per call, and a table at the end.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{self, SyncSender},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use super::{
+    lock,
+    messages::Messages,
+    observe::{Call, End, Ended, Side},
+};
+use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
+
+/// Lines that wait to be written. Further ones are dropped and counted.
+const MAX_LINES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+/// Sums of one method.
+#[derive(Debug)]
+struct MethodStats {
+    latency: Histogram<u64>,
+    failed: u64,
+    closed: u64,
+    sent: u64,
+    received: u64,
+}
+
+/// Tells of calls, without making anybody wait.
+#[derive(Debug)]
+pub struct Reporter {
+    messages: Arc<Messages>,
+    format: Format,
+    methods: Mutex<BTreeMap<String, MethodStats>>,
+    lines: Mutex<Option<SyncSender<String>>>,
+    dropped: AtomicU64,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Reporter {
+    /// Starts the thread that writes.
+    pub fn start(messages: Arc<Messages>, format: Format) -> Self {
+        let (sender, lines) = mpsc::sync_channel::<String>(MAX_LINES);
+        let writer = thread::spawn(move || {
+            for line in lines {
+                // Whoever read it is gone; the trace goes on for the table and the recording.
+                let _ = output::line(line);
+            }
+        });
+        Reporter {
+            messages,
+            format,
+            methods: Mutex::default(),
+            lines: Mutex::new(Some(sender)),
+            dropped: AtomicU64::new(0),
+            writer: Mutex::new(Some(writer)),
+        }
+    }
+
+    /// Counts and tells a call that has ended.
+    pub fn ended(&self, ended: &Ended) {
+        let mut methods = lock(&self.methods);
+        let stats = methods.entry(ended.call.name()).or_insert_with(MethodStats::new);
+        let nanos = u64::try_from(ended.duration().as_nanos()).unwrap_or(u64::MAX);
+        stats.latency.saturating_record(nanos.max(1));
+        match &ended.end {
+            End::Answered(None) => {}
+            End::Answered(Some(_)) => stats.failed += 1,
+            End::Closed => stats.closed += 1,
+        }
+        stats.sent += ended.call.client.bytes;
+        stats.received += ended.call.server.bytes;
+        drop(methods);
+        let line = match self.format {
+            Format::Text => self.text(ended),
+            Format::Json => self.json(ended).to_string(),
+        };
+        let lines = lock(&self.lines);
+        if lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Both sides' first messages.
+    fn bodies(&self, call: &Call) -> [Option<Value>; 2] {
+        [(Side::Client, &call.client), (Side::Server, &call.server)].map(|(side, said)| {
+            let first = said.first.as_ref()?;
+            self.messages.to_json(&call.service, &call.method, side, first)
+        })
+    }
+
+    fn text(&self, ended: &Ended) -> String {
+        let call = &ended.call;
+        let end = match &ended.end {
+            End::Answered(None) => "OK".to_owned(),
+            End::Answered(Some(status)) => paint(BAD, output::plain(status)),
+            End::Closed => paint(BAD, "connection closed"),
+        };
+        let [request, reply] = self.bodies(call);
+        let count = |messages: u64| match messages {
+            1 => String::new(),
+            _ => format!(" in {messages} messages"),
+        };
+        let mut line = format!(
+            "{:>9.3}s c{} #{} {} {end}, {}, {}{} → {}{}",
+            call.begun.as_secs_f64(),
+            call.connection,
+            call.stream,
+            paint(BOLD, output::plain(call.name())),
+            output::duration(ended.duration()),
+            output::bytes(call.client.bytes),
+            count(call.client.messages),
+            output::bytes(call.server.bytes),
+            count(call.server.messages),
+        );
+        for (key, value) in &call.metadata {
+            let value = self.messages.metadata(key, value);
+            line.push_str(&output::plain(format_args!(", {key}: {value}")));
+        }
+        if request.is_some() || reply.is_some() {
+            let text =
+                |value: Option<Value>| value.map_or("-".to_owned(), |value| value.to_string());
+            let bodies = format!("  {} → {}", text(request), text(reply));
+            line.push_str(&paint(DIM, bodies));
+        }
+        line
+    }
+
+    fn json(&self, ended: &Ended) -> Value {
+        let call = &ended.call;
+        let [request, reply] = self.bodies(call);
+        let metadata: Vec<_> = call
+            .metadata
+            .iter()
+            .map(|(key, value)| json!([key, self.messages.metadata(key, value)]))
+            .collect();
+        json!({
+            "begun": call.begun.as_secs_f64(),
+            "seconds": ended.duration().as_secs_f64(),
+            "connection": call.connection,
+            "stream": call.stream,
+            "service": call.service,
+            "method": call.method,
+            "end": ended.end.name(),
+            "message": match &ended.end {
+                End::Answered(Some(status)) => Some(status.message()),
+                _ => None,
+            },
+            "timeoutSeconds": call.timeout.map(|timeout| timeout.as_secs_f64()),
+            "metadata": metadata,
+            "messagesSent": call.client.messages,
+            "messagesReceived": call.server.messages,
+            "bytesSent": call.client.bytes,
+            "bytesReceived": call.server.bytes,
+            "request": request,
+            "reply": reply,
+        })
+    }
+
+    /// A call that is under way for long.
+    pub fn pending(call: &Call, now: Duration) -> String {
+        let age = output::duration(now.saturating_sub(call.begun));
+        format!("pending for {age}: c{} #{} {}", call.connection, call.stream, call.name())
+    }
+
+    /// Writes what is left, and the table. `pending` are the calls that have not ended.
+    pub fn finish(&self, pending: &[Call], now: Duration, columns: Option<usize>) -> Vec<String> {
+        drop(lock(&self.lines).take());
+        if let Some(writer) = lock(&self.writer).take() {
+            // It ends when all lines are written.
+            let _ = writer.join();
+        }
+        let mut lines: Vec<String> =
+            pending.iter().map(|call| paint(BAD, Reporter::pending(call, now))).collect();
+        let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
+        let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
+        rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
+        for (name, stats) in lock(&self.methods).iter() {
+            let at = |percentile| {
+                let nanos = stats.latency.value_at_percentile(percentile);
+                Cell::number(output::duration(Duration::from_nanos(nanos)))
+            };
+            rows.push(vec![
+                Cell::text(name),
+                Cell::number(stats.latency.len()),
+                Cell::number(stats.failed + stats.closed),
+                at(50.0),
+                at(90.0),
+                at(99.0),
+                at(100.0),
+                Cell::number(output::bytes(stats.sent)),
+                Cell::number(output::bytes(stats.received)),
+            ]);
+        }
+        lines.extend(output::table(&rows, columns));
+        let dropped = self.dropped.load(Relaxed);
+        if dropped > 0 {
+            lines.push(format!(
+                "{dropped} calls have no line above: the output was read too slowly"
+            ));
+        }
+        lines
+    }
+
+    /// The table for machines.
+    pub fn summary(&self, pending: &[Call], now: Duration) -> Value {
+        let methods: Vec<_> = lock(&self.methods)
+            .iter()
+            .map(|(name, stats)| {
+                let at = |percentile| stats.latency.value_at_percentile(percentile) as f64 / 1e9;
+                json!({
+                    "method": name,
+                    "calls": stats.latency.len(),
+                    "failed": stats.failed,
+                    "closed": stats.closed,
+                    "p50": at(50.0), "p90": at(90.0), "p99": at(99.0), "max": at(100.0),
+                    "bytesSent": stats.sent,
+                    "bytesReceived": stats.received,
+                })
+            })
+            .collect();
+        let pending: Vec<_> = pending
+            .iter()
+            .map(|call| {
+                json!({
+                    "connection": call.connection,
+                    "stream": call.stream,
+                    "method": call.name(),
+                    "seconds": now.saturating_sub(call.begun).as_secs_f64(),
+                })
+            })
+            .collect();
+        json!({
+            "methods": methods,
+            "pending": pending,
+            "linesDropped": self.dropped.load(Relaxed),
+        })
+    }
+}
+
+impl MethodStats {
+    fn new() -> Self {
+        // Three digits, up to a day, in nanoseconds.
+        let latency = Histogram::new_with_bounds(1, 86_400_000_000_000, 3);
+        MethodStats {
+            latency: latency.expect("the bounds are valid"),
+            failed: 0,
+            closed: 0,
+            sent: 0,
+            received: 0,
+        }
+    }
+}

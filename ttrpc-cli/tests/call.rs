@@ -1,0 +1,314 @@
+//! `ttrpc call`, from the shell, with every method of the conformance service.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+fn lines(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::INT).unwrap();
+}
+
+#[test]
+fn unary_methods_answer() {
+    let server = conformance();
+    let call =
+        |method: &str, data: &[&str]| run(&[&["call", &*server.address, method], data].concat());
+    assert_eq!(call("Conformance/Echo", &["payload=aGk="]).json(), json!({ "payload": "aGk=" }));
+    let sized = call("Echo", &["{\"responseSize\": 3}"]).json();
+    assert_eq!(sized["payload"].as_str().unwrap().len(), 4, "three bytes in base64");
+    assert_eq!(call("Conformance.Sleep", &["millis=1"]).json(), json!({}));
+    assert_eq!(call("Release", &["key=a"]).json(), json!({}));
+    assert_eq!(call("Wait", &["key=a"]).json(), json!({}));
+    assert!(call("Stats", &[]).json()["callsTotal"].is_string());
+    let inspected = call("Inspect", &["-H", "User: ann", "-H", "b:c", "--timeout", "9s"]).json();
+    assert_eq!(
+        inspected["metadata"],
+        json!([{ "key": "user", "value": "ann" }, { "key": "b", "value": "c" }])
+    );
+    let timeout: u64 = inspected["timeoutNano"].as_str().unwrap().parse().unwrap();
+    assert!((8_000_000_000..=9_000_000_000).contains(&timeout), "{timeout}");
+    assert_eq!(call("Panic", &[]).code, 64 + 13);
+}
+
+#[test]
+fn requests_are_json_files_input_and_fields() {
+    let server = conformance();
+    let address = &*server.address;
+    let file = server.folder.path().join("request.json");
+    std::fs::write(&file, "{\"payload\": \"aGk=\"}").unwrap();
+    let at = format!("@{}", file.display());
+    let expected = json!({ "payload": "aGk=" });
+    assert_eq!(run(&["call", address, "Echo", &at]).json(), expected);
+    let piped = run_with_input(&["call", address, "Echo", "-"], "{\"payload\": \"aGk=\"}");
+    assert_eq!(piped.json(), expected);
+    let both = run(&["call", address, "Fail", "{\"code\": 5}", "message=gone"]);
+    assert_eq!(both.code, 64 + 5);
+    assert!(both.stderr.contains("NOT_FOUND: gone"), "{}", both.stderr);
+}
+
+#[test]
+fn mistakes_are_exit_code_2_and_say_what_would_be_right() {
+    let server = conformance();
+    let refused = |data: &[&str]| {
+        let ran = run(&[&["call", &*server.address], data].concat());
+        assert_eq!(ran.code, 2, "{data:?}: {ran:?}");
+        ran.stderr
+    };
+    assert!(refused(&["Nothing"]).contains("no service has a method `Nothing`"));
+    assert!(refused(&["Conformance/Ech"]).contains("it has: Echo, Fail"));
+    assert!(refused(&["Echo", "{"]).contains("is no JSON"));
+    assert!(refused(&["Echo", "{\"payloat\": \"\"}"]).contains("payload, responseSize"));
+    assert!(refused(&["Echo", "payloat=x"]).contains("it has: payload, response_size"));
+    assert!(refused(&["Echo", "responseSize=many"]).contains("does not fit"));
+    assert!(refused(&["Echo", "{} {}"]).contains("several"));
+    assert!(refused(&["Echo", "{}", "{}"]).contains("quote the JSON"));
+    assert!(refused(&["Echo", "--timeout", "soon"]).contains("300ms"));
+    let unknown = &["Echo", "{\"payloat\": \"\"}", "--allow-unknown-fields"];
+    assert_eq!(run(&[&["call", &*server.address], &unknown[..]].concat()).json(), json!({}));
+}
+
+#[test]
+fn garbage_as_input_ends_the_call() {
+    let server = conformance();
+    for input in ["nonsense", "{\"sequence\": \"x\"}", "[1, 2", "\u{0}\u{1}", "{}{}}"] {
+        let ran = run_with_input(&["call", &server.address, "Collect"], input);
+        assert_eq!(ran.code, 2, "{input:?}: {ran:?}");
+        assert!(!ran.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_status_is_told_with_its_details() {
+    let server = conformance();
+    let data = ["Fail", "code=9", "message=not now", "detail=CgJoaQ=="];
+    let ran = run(&[&["call", &*server.address], &data[..]].concat());
+    assert_eq!(ran.code, 64 + 9);
+    let expected = "error: FAILED_PRECONDITION: not now\n  detail: {\"@type\":\"type.googleapis.com/\
+        ttrpc.conformance.v1.EchoResponse\",\"payload\":\"aGk=\"}\n";
+    assert_eq!(ran.stderr, expected);
+    let ran = run(&[&["--json", "call", &*server.address], &data[..]].concat());
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!((&error["code"], &error["number"]), (&json!("FAILED_PRECONDITION"), &json!(9)));
+    assert_eq!(error["details"][0]["payload"], "aGk=");
+}
+
+#[test]
+fn a_timeout_is_told_with_where_it_comes_from() {
+    let server = conformance();
+    // Without reflection, which has the same time for itself.
+    let proto = conformance_proto();
+    let arguments = ["--timeout", "50ms", "--proto", proto.to_str().unwrap()];
+    let call = ["call", &*server.address, "Sleep", "millis=60000"];
+    let ran = run(&[&call[..], &arguments].concat());
+    assert_eq!(ran.code, 64 + 4);
+    assert!(ran.stderr.contains("within 50ms, as --timeout has it"), "{}", ran.stderr);
+    let start = Instant::now();
+    let ran = run(&["call", &server.address, "Sleep", "millis=60000"]);
+    assert_eq!(ran.code, 64 + 4);
+    assert!(ran.stderr.contains("within 5s, the default; --timeout TIME"), "{}", ran.stderr);
+    assert!(start.elapsed() >= Duration::from_secs(5));
+}
+
+#[test]
+fn a_server_that_stalls_does_not_hold_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    // Accepted by the kernel alone, and never read.
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let ran = run(&["call", path.to_str().unwrap(), "Echo", "--timeout", "100ms"]);
+    assert_eq!(ran.code, 64 + 4);
+    assert!(ran.stderr.contains("--schema builtin"), "{}", ran.stderr);
+}
+
+/// A server that answers the first bytes of each client with these.
+fn answering(folder: &tempfile::TempDir, answer: &'static [u8]) -> String {
+    let path = folder.path().join("a.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let _ = std::io::Read::read(&mut client, &mut [0; 100]);
+            let _ = client.write_all(answer);
+        }
+    });
+    path.display().to_string()
+}
+
+#[test]
+fn garbage_from_a_server_is_an_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rubbish without frames; a reply that is no message; a status with colours in it.
+    let cases: [(&'static [u8], i32, &str); 3] = [
+        (&[0xff; 64], 64 + 14, "closed the connection"),
+        (b"\x00\x00\x00\x04\x00\x00\x00\x01\x02\x00\x12\x02\xff\xff", 1, "does not fit"),
+        (
+            b"\x00\x00\x00\x0b\x00\x00\x00\x01\x02\x00\x0a\x09\x08\x05\x12\x05\x1b[31m",
+            64 + 5,
+            "NOT_FOUND: \\u{1b}[31m",
+        ),
+    ];
+    for (index, (answer, code, text)) in cases.into_iter().enumerate() {
+        let folder_of_one = tempfile::tempdir_in(folder.path()).unwrap();
+        let address = answering(&folder_of_one, answer);
+        let proto = conformance_proto();
+        let ran = run(&["call", &address, "Echo", "--proto", proto.to_str().unwrap()]);
+        assert_eq!(ran.code, code, "{index}: {ran:?}");
+        assert!(ran.stderr.contains(text), "{index}: {ran:?}");
+        assert!(!ran.stderr.contains('\u{1b}'), "{index}: {ran:?}");
+    }
+}
+
+#[test]
+fn streams_of_replies_are_lines() {
+    let server = conformance();
+    let generated = run(&["call", &server.address, "Generate", "count=3", "size=2"]).ok();
+    let expected = [
+        json!({ "payload": "AAA=" }),
+        json!({ "sequence": "1", "payload": "AAA=" }),
+        json!({ "sequence": "2", "payload": "AAA=" }),
+    ];
+    let replies = lines(&generated);
+    assert_eq!(replies.len(), 3);
+    for (reply, expected) in replies.iter().zip(&expected) {
+        assert_eq!(reply.get("sequence"), expected.get("sequence"));
+    }
+    let failed = run(&["call", &server.address, "Generate", "count=2", "fail_code=8"]);
+    assert_eq!((failed.code, failed.stdout.lines().count()), (64 + 8, 2));
+}
+
+#[test]
+fn streams_of_requests_come_from_the_input() {
+    let server = conformance();
+    let input = "{\"sequence\": 0, \"payload\": \"aGk=\"}{\"sequence\": \"1\"}\n\n {}";
+    let collected = run_with_input(&["call", &server.address, "Collect"], input).json();
+    assert_eq!(collected, json!({ "chunks": "3", "bytes": "2" }));
+    let given = run(&["call", &server.address, "Collect", "{\"sequence\":0} {\"sequence\":1}"]);
+    assert_eq!(given.json(), json!({ "chunks": "2", "inOrder": true }));
+    let empty = run_with_input(&["call", &server.address, "Collect"], "").json();
+    assert_eq!(empty, json!({ "inOrder": true }));
+    run(&["call", &server.address, "Release", "key=hold"]).ok();
+    let held = run_with_input(&["call", &server.address, "Hold"], "{}").json();
+    assert_eq!(held["chunks"], "1");
+}
+
+/// A call whose input is open.
+struct Open(Child);
+
+impl Open {
+    fn new(arguments: &[&str]) -> Self {
+        let command = &mut ttrpc(arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Open(command.spawn().unwrap())
+    }
+
+    fn finish(self) -> Ran {
+        self.0.wait_with_output().unwrap().into()
+    }
+}
+
+#[test]
+fn both_streams_go_on_at_the_same_time() {
+    let server = conformance();
+    let mut open = Open::new(&["call", &server.address, "Exchange"]);
+    let mut input = open.0.stdin.take().unwrap();
+    let mut output = BufReader::new(open.0.stdout.take().unwrap());
+    for sequence in 1..4 {
+        writeln!(input, "{{\"sequence\": {sequence}}}").unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(lines(&line), [json!({ "sequence": sequence.to_string() })]);
+    }
+    drop(input);
+    assert_eq!(open.finish().code, 0);
+}
+
+#[test]
+fn an_interrupt_closes_the_stream_and_the_reply_comes() {
+    let server = conformance();
+    let mut open = Open::new(&["call", &server.address, "Exchange"]);
+    let mut input = open.0.stdin.take().unwrap();
+    let mut output = BufReader::new(open.0.stdout.take().unwrap());
+    writeln!(input, "{{\"sequence\": 1}}").unwrap();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    // The input stays open: the interrupt alone ends the stream.
+    interrupt(&open.0);
+    let ran = open.finish();
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.contains("Ctrl-C again gives up"), "{}", ran.stderr);
+    drop(input);
+}
+
+#[test]
+fn a_second_interrupt_gives_up() {
+    let server = conformance();
+    // The service reads nothing and never answers.
+    let mut open = Open::new(&["call", &server.address, "Hold", "-v"]);
+    let _input = open.0.stdin.take().unwrap();
+    let mut stderr = BufReader::new(open.0.stderr.take().unwrap());
+    let mut read_until = |wanted: &str| {
+        let mut line = String::new();
+        while !line.contains(wanted) {
+            line.clear();
+            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "no {wanted}");
+        }
+    };
+    read_until("Conformance/Hold");
+    interrupt(&open.0);
+    read_until("Ctrl-C again gives up");
+    interrupt(&open.0);
+    assert_eq!(open.0.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn verbose_shows_frames_and_times() {
+    let server = conformance();
+    let ran = run(&["call", &server.address, "Echo", "payload=aGk=", "-v", "-H", "a:b"]);
+    for wanted in [
+        "> #3 Request",
+        "ttrpc.conformance.v1.Conformance/Echo, timeout ",
+        ", a: b",
+        "< #3 Response, 6 bytes",
+        "* the call took ",
+    ] {
+        assert!(ran.stderr.contains(wanted), "{wanted} is not in:\n{}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains('\u{1b}'), "colours are for terminals: {}", ran.stderr);
+    assert_eq!(ran.json(), json!({ "payload": "aGk=" }));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_call() {
+    let server = conformance();
+    let mut open = Open::new(&["call", &server.address, "Generate", "count=1000000000"]);
+    let mut output = BufReader::new(open.0.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    drop(output);
+    let ran = open.finish();
+    assert_eq!((ran.code, &*ran.stderr), (0, ""));
+}
+
+#[test]
+fn servers_without_reflection_are_called_with_what_is_built_in() {
+    let server =
+        common::serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
+    let reply = run(&["call", &server.address, "Health/Check"]).json();
+    assert_eq!(reply, json!({ "status": "SERVING" }));
+    let reply = run(&["call", &server.address, "Health/Check", "service=a.B"]);
+    assert_eq!(reply.code, 64 + 5);
+    let snapshot = run(&["call", &server.address, "Debug/Snapshot"]).json();
+    assert_eq!(snapshot["pid"], std::process::id());
+}

@@ -1,0 +1,192 @@
+//! Every transcript in `docs/cli.md` is run, and its output compared.
+//!
+//! In a block that is called `console figures`, figures with their units may differ. With
+//! `UPDATE_TRANSCRIPTS=1` the page is written anew instead.
+
+mod common;
+#[path = "common/greeter.rs"]
+mod greeter;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+use ttrpc_reflection::{Health, Reflection};
+
+/// Ends the output of a command.
+const MARK: char = '\u{1}';
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn greeter_proto() -> PathBuf {
+    repository().join("examples/proto/greeter.proto")
+}
+
+/// Where the commands run: with a greeter, and with the state directory of a containerd.
+struct Stage {
+    greeter: Served,
+    shim: Served,
+    stopped: Child,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // A stopped process is killed all the same.
+        let _ = self.stopped.kill();
+        let _ = self.stopped.wait();
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut compiler = protox::Compiler::new([greeter_proto().parent().unwrap()]).unwrap();
+        compiler.include_imports(true).include_source_info(true);
+        compiler.open_file(greeter_proto()).unwrap();
+        let set = compiler.encode_file_descriptor_set();
+        let greeter = common::serve(|builder| {
+            builder
+                .add_service(greeter::Greeter)
+                .add_service(Reflection::new(&set).unwrap())
+                .add_service(Health::new().service())
+        });
+        let folder = greeter.folder.path();
+        fs::rename(&greeter.address, folder.join("greeter.sock")).unwrap();
+        fs::copy(greeter_proto(), folder.join("greeter.proto")).unwrap();
+
+        let shim = common::only(greeter::Shim);
+        let stopped = stopped_proxy(&folder.join("hanging.sock"), &shim.address);
+        for (id, socket) in
+            [("web", &*shim.address), ("db", &*folder.join("hanging.sock").display().to_string())]
+        {
+            let bundle = folder.join("state/io.containerd.runtime.v2.task/default").join(id);
+            fs::create_dir_all(&bundle).unwrap();
+            let bootstrap = serde_json::json!({ "version": 3, "address": format!("unix://{socket}"), "protocol": "ttrpc" });
+            fs::write(bundle.join("bootstrap.json"), bootstrap.to_string()).unwrap();
+        }
+        Stage { greeter, shim, stopped }
+    }
+
+    /// Waits until no client of the block before is seen any more.
+    fn settle(&self) {
+        self.greeter.settle();
+        self.shim.settle();
+    }
+
+    /// Runs the commands of a block, and returns what each wrote.
+    fn run(&self, commands: &[&str]) -> Vec<String> {
+        let mut script = String::new();
+        for command in commands {
+            script.push_str(&match command.strip_suffix('&') {
+                Some(command) => format!(
+                    ": >background; {command} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue"
+                ),
+                None if command.starts_with("kill -INT") => {
+                    "kill -INT $!; wait $!; cat background".to_owned()
+                }
+                None => (*command).to_owned(),
+            });
+            // Keeps the exit code for `echo $?`.
+            script.push_str("\nstatus=$?; printf '\\001'; (exit $status)\n");
+        }
+        let program = Path::new(env!("CARGO_BIN_EXE_ttrpc"));
+        let path = format!(
+            "{}:{}",
+            program.parent().unwrap().display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        let output = Command::new("sh")
+            .args(["-c", &format!("exec 2>&1\n{script}")])
+            .current_dir(self.greeter.folder.path())
+            .env("PATH", path)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut outputs: Vec<String> = text.split(MARK).map(str::to_owned).collect();
+        outputs.pop();
+        outputs
+    }
+}
+
+/// A process that answered once and is stopped now.
+fn stopped_proxy(socket: &Path, upstream: &str) -> Child {
+    let mut child = ttrpc(&["trace", "--listen", socket.to_str().unwrap(), "--upstream", upstream])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("are shown") {
+        line.clear();
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0);
+    }
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// A text without what differs from run to run: figures, their units, bars, and the space between.
+fn without_figures(text: &str) -> String {
+    let plain = |word: &str| -> Option<String> {
+        if !word.contains(|c: char| c.is_ascii_digit()) {
+            let is_unit = ["ns", "µs", "ms", "s", "B", "KiB", "MiB", "B/s", "KiB/s", "MiB/s", "≤"]
+                .contains(&word.trim_end_matches([',', ';', '.', ')']));
+            return (!is_unit && !word.contains('█')).then(|| word.to_owned());
+        }
+        let rest: String =
+            word.chars().filter(|c| !c.is_ascii_digit() && !"./%(),:;#".contains(*c)).collect();
+        let is_figure = ["", "ns", "µs", "ms", "s"].contains(&&*rest);
+        Some(if is_figure { "0".to_owned() } else { word.to_owned() })
+    };
+    let lines =
+        text.lines().map(|line| line.split_whitespace().filter_map(plain).collect::<Vec<_>>());
+    lines.map(|words| words.join(" ")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_transcript_is_what_the_program_prints() {
+    let path = repository().join("docs/cli.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let stage = Stage::new();
+    let mut written = String::new();
+    let mut lines = page.lines();
+    let mut blocks = 0;
+    while let Some(line) = lines.next() {
+        written.push_str(&format!("{line}\n"));
+        let Some(kind) = line.strip_prefix("```console") else { continue };
+        blocks += 1;
+        let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+        let commands: Vec<_> = block.iter().filter_map(|line| line.strip_prefix("$ ")).collect();
+        stage.settle();
+        let outputs = stage.run(&commands);
+        assert_eq!(outputs.len(), commands.len(), "{commands:?}");
+        let mut told = String::new();
+        for (command, output) in commands.iter().zip(&outputs) {
+            told.push_str(&format!("$ {command}\n{output}"));
+        }
+        let expected: String = block.iter().map(|line| format!("{line}\n")).collect();
+        let (told_plain, expected_plain) = match kind.trim() {
+            "figures" => (without_figures(&told), without_figures(&expected)),
+            _ => (told.clone(), expected),
+        };
+        if std::env::var_os("UPDATE_TRANSCRIPTS").is_none() {
+            assert_eq!(told_plain, expected_plain);
+        }
+        written.push_str(&format!("{told}```\n"));
+    }
+    assert!(blocks > 10, "the page has transcripts");
+    if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+        fs::write(path, written).unwrap();
+    }
+}

@@ -1,0 +1,117 @@
+//! `ttrpc list`, `ttrpc describe`, `ttrpc schema`, from the shell.
+
+mod common;
+#[path = "common/greeter.rs"]
+mod greeter;
+
+use common::*;
+
+#[test]
+fn list_prints_what_reflection_tells() {
+    let server = conformance();
+    assert_eq!(
+        run(&["list", &server.address]).ok(),
+        "grpc.reflection.v1.ServerReflection\nttrpc.conformance.v1.Conformance\n"
+    );
+    let methods = run(&["list", &server.address, "Conformance"]).ok();
+    assert!(methods.starts_with("ttrpc.conformance.v1.Conformance/Echo\n"), "{methods}");
+    assert_eq!(methods.lines().count(), 12);
+}
+
+#[test]
+fn list_asks_servers_without_reflection_for_what_is_built_in() {
+    let server =
+        common::serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
+    let listed = run(&["list", &server.address]).ok();
+    assert_eq!(listed, "grpc.health.v1.Health\nttrpc.debug.v1.Debug\n");
+}
+
+#[test]
+fn list_takes_schemas_from_files() {
+    let server = conformance_without_reflection();
+    let proto = conformance_proto();
+    let proto = proto.to_str().unwrap();
+    let listed = run(&["list", &server.address, "--proto", proto]).ok();
+    assert_eq!(listed, "ttrpc.conformance.v1.Conformance\n");
+
+    let set = server.folder.path().join("set.bin");
+    let set = set.to_str().unwrap();
+    assert_eq!(run(&["schema", "--proto", proto, "--set", set]).code, 0);
+    let listed = run(&["list", &server.address, "--descriptor-set", set, "--json"]).json();
+    assert_eq!(listed, serde_json::json!(["ttrpc.conformance.v1.Conformance"]));
+}
+
+#[test]
+fn describe_prints_proto_text_and_templates() {
+    let server = conformance();
+    let address = &*server.address;
+    let text = run(&["describe", address, "Conformance/Echo"]).ok();
+    assert!(text.contains("rpc Echo(EchoRequest) returns (EchoResponse);"), "{text}");
+    assert!(text.contains("from the server's reflection"), "{text}");
+    assert!(text.contains("// When set, the reply's payload has"), "comments are told: {text}");
+    let template = run(&["describe", address, "FailRequest", "--template", "--json"]).json();
+    assert_eq!(template, serde_json::json!({ "code": 0, "message": "", "detail": "" }));
+    let message = run(&["describe", address, "Chunk", "--json"]).json();
+    assert_eq!(message["members"][0]["name"], "sequence");
+}
+
+#[test]
+fn describe_needs_no_server_for_what_is_built_in() {
+    let text = run(&["describe", "-", "containerd.task.v3.StateRequest"]).ok();
+    assert!(text.contains("message StateRequest {\n  string id = 1;"), "{text}");
+    let ambiguous = run(&["describe", "-", "Task"]);
+    assert_eq!(ambiguous.code, 2);
+    assert!(ambiguous.stderr.contains("containerd.task.v2.Task"), "{}", ambiguous.stderr);
+}
+
+#[test]
+fn a_server_tells_which_of_two_built_in_services_is_meant() {
+    let server = common::only(greeter::Shim);
+    let listed = run(&["list", &server.address, "Task"]).ok();
+    assert!(listed.lines().all(|line| line.starts_with("containerd.task.v3.Task/")), "{listed}");
+    assert_eq!(listed.lines().count(), 17);
+    let described = run(&["describe", &server.address, "Task", "--json"]).json();
+    assert_eq!(described["name"], "containerd.task.v3.Task");
+    let reply = run(&["call", &server.address, "Task/State", "id=c"]).json();
+    assert_eq!(reply["status"], "RUNNING");
+}
+
+#[test]
+fn the_newest_of_two_versions_that_a_server_has_is_meant() {
+    let server =
+        common::serve(|builder| builder.add_service(greeter::Shim).add_service(greeter::OldShim));
+    let described = run(&["describe", &server.address, "Task", "--json"]).json();
+    assert_eq!(described["name"], "containerd.task.v3.Task");
+    let reply = run(&["call", &server.address, "Task/State", "id=c"]).json();
+    assert_eq!(reply["status"], "RUNNING");
+    assert_eq!(run(&["call", &server.address, "v2.Task/State"]).code, 64 + 12);
+}
+
+#[test]
+fn schema_writes_protos_that_can_be_used_again() {
+    let server = conformance();
+    let folder = server.folder.path().join("protos");
+    let written = run(&["schema", &server.address, "--protos", folder.to_str().unwrap()]);
+    assert_eq!(written.code, 0, "{}", written.stderr);
+    let proto = folder.join("conformance.proto");
+    let reply = run(&[
+        "call",
+        &server.address,
+        "Conformance/Echo",
+        "payload=aGk=",
+        "--proto",
+        proto.to_str().unwrap(),
+    ]);
+    assert_eq!(reply.json(), serde_json::json!({ "payload": "aGk=" }));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_exit_code_3() {
+    let missing = run(&["list", "/no/such.sock"]);
+    assert_eq!(missing.code, 3);
+    assert!(missing.stderr.contains("is the server running?"), "{}", missing.stderr);
+    assert_eq!(run(&["list", "carrier-pigeon://x"]).code, 2);
+    let json = run(&["list", "/no/such.sock", "--json"]).stderr;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["error"].as_str().unwrap().contains("/no/such.sock"));
+}

@@ -1,0 +1,154 @@
+//! `ttrpc shims`, from the shell: with processes that are stopped, and with containerd if it is here.
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixListener,
+    path::Path,
+    process::{Child, Stdio},
+};
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// A process that does not outlive the test.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; a stopped one is killed all the same.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A state directory of containerd with bundles of our own.
+fn add_bundle(state: &Path, id: &str, address: &Path) {
+    let folder = state.join("io.containerd.runtime.v2.task/default").join(id);
+    fs::create_dir_all(&folder).unwrap();
+    let address = format!("unix://{}", address.display());
+    let bootstrap = json!({ "version": 3, "address": address, "protocol": "ttrpc" });
+    fs::write(folder.join("bootstrap.json"), bootstrap.to_string()).unwrap();
+}
+
+fn shims(state: &Path, more: &[&str]) -> (i32, Vec<Value>) {
+    let state = state.to_str().unwrap();
+    let ran = run(&[&["shims", "--json", "--state", state], more].concat());
+    assert_eq!(ran.stderr, "");
+    (ran.code, serde_json::from_str(&ran.stdout).unwrap())
+}
+
+/// A process that answers as the server behind it does.
+fn start_proxy(socket: &Path, upstream: &str) -> Process {
+    let mut child = ttrpc(&["trace", "--listen", socket.to_str().unwrap(), "--upstream", upstream])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("are shown"), "{line}");
+    Process(child)
+}
+
+#[test]
+fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let answering = conformance();
+    for index in 0..50 {
+        // One server under many addresses: each link is a shim of its own.
+        let link = folder.path().join(format!("{index}.sock"));
+        std::os::unix::fs::symlink(&answering.address, &link).unwrap();
+        add_bundle(folder.path(), &format!("c{index}"), &link);
+    }
+    let (code, all) = shims(folder.path(), &["--timeout", "60s"]);
+    assert_eq!((code, all.len()), (0, 50));
+    assert!(all.iter().all(|shim| shim["answer"] == "answered"), "{all:?}");
+    assert_eq!(all[0]["containers"][0]["status"], "UNIMPLEMENTED", "the server is no shim");
+
+    let socket = folder.path().join("hanging.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    add_bundle(folder.path(), "hanging", &socket);
+    let (code, all) = shims(folder.path(), &["--timeout", "10s"]);
+    assert_eq!(code, 1, "one hangs");
+    assert_eq!(all[0]["containers"][0]["id"], "hanging");
+    assert_eq!(all[0]["answer"], "timed out");
+    assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+    assert_eq!(all.iter().filter(|shim| shim["answer"] == "answered").count(), 50);
+}
+
+#[test]
+fn dead_shims_and_others_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("dead.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    add_bundle(folder.path(), "dead", &socket);
+    add_bundle(folder.path(), "gone", &folder.path().join("gone.sock"));
+    let nothing = folder.path().join("io.containerd.runtime.v2.task/default/nothing");
+    fs::create_dir_all(nothing).unwrap();
+    let (code, all) = shims(folder.path(), &[]);
+    assert_eq!(code, 0, "none hangs");
+    let answers: Vec<_> = all.iter().map(|shim| shim["answer"].as_str().unwrap()).collect();
+    assert_eq!(answers, ["refused", "refused", "not asked"]);
+    assert!(all[0]["reason"].as_str().unwrap().contains("refused"), "{}", all[0]);
+    let (_, other) = shims(folder.path(), &["--namespace", "other"]);
+    assert!(other.is_empty());
+}
+
+#[test]
+fn a_directory_that_is_not_there_says_what_to_do() {
+    let ran = run(&["shims", "--state", "/no/such/state"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("--state names"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_snapshot_is_asked_for_by_the_start_of_an_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = conformance();
+    add_bundle(folder.path(), "web-1", Path::new(&server.address));
+    let state = folder.path().to_str().unwrap();
+    let text = run(&["shims", "debug", "web", "--state", state]).ok();
+    assert!(text.contains("ttrpc.debug.v1.Debug/Snapshot"), "{text}");
+    let snapshot = run(&["shims", "debug", "web-1", "--state", state, "--json"]).json();
+    assert_eq!(snapshot["pid"], std::process::id());
+    assert_eq!(run(&["shims", "debug", "db", "--state", state]).code, 1);
+}
+
+#[test]
+fn a_stopped_process_is_described_from_outside() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a.sock");
+    let upstream = conformance();
+    let server = start_proxy(&socket, &upstream.address);
+    add_bundle(folder.path(), "stopped", &socket);
+    server.signal(Signal::STOP);
+    // The signal is delivered by the time the state says so.
+    let stat = format!("/proc/{}/stat", server.0.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+        std::thread::yield_now();
+    }
+    let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
+    assert_eq!((code, all.len()), (1, 1));
+    assert_eq!(all[0]["processState"], "stopped (SIGSTOP)");
+    assert_eq!(all[0]["pid"], server.0.id());
+    assert_eq!(all[0]["waits"][0]["place"], "do_signal_stop");
+    let state = folder.path().to_str().unwrap();
+    let table = run(&["shims", "--timeout", "300ms", "--state", state]);
+    assert_eq!(table.code, 1);
+    assert!(table.stdout.contains("\nTIMED OUT"), "{}", table.stdout);
+    assert!(table.stdout.contains("is stopped (SIGSTOP)"), "{}", table.stdout);
+    assert!(table.stdout.contains("1 did not answer, 0 did"), "{}", table.stdout);
+    server.signal(Signal::CONT);
+    let (code, all) = shims(folder.path(), &[]);
+    assert_eq!((code, &all[0]["answer"]), (0, &json!("answered")));
+}

@@ -1,0 +1,154 @@
+//! The program on a terminal of 60 columns.
+
+mod common;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixListener},
+    path::Path,
+    process::Stdio,
+    thread,
+};
+
+use common::*;
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+const COLUMNS: u16 = 60;
+
+/// A terminal: the side of who sits there, and the side of the program.
+fn terminal() -> (File, OwnedFd) {
+    let here = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&here).unwrap();
+    unlockpt(&here).unwrap();
+    let name = ptsname(&here, Vec::new()).unwrap();
+    let there = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let size = Winsize { ws_row: 24, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&there, size).unwrap();
+    (here.into(), there.into())
+}
+
+/// What a run of the program writes on a terminal.
+fn on_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let (mut here, there) = terminal();
+    let mut command = ttrpc(arguments);
+    command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
+    let mut child = command.stdout(there).stderr(Stdio::null()).spawn().unwrap();
+    // The program's side of the terminal is closed when it has ended, and reading fails then.
+    drop(command);
+    let reader = thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = here.read_to_end(&mut text);
+        String::from_utf8(text).unwrap()
+    });
+    child.wait().unwrap();
+    reader.join().unwrap()
+}
+
+fn hanging_shim(state: &Path) -> UnixListener {
+    let bundle = state.join("io.containerd.runtime.v2.task/a-long-namespace/a-long-container-id");
+    std::fs::create_dir_all(&bundle).unwrap();
+    let socket = state.join("a.sock");
+    std::fs::write(bundle.join("address"), format!("unix://{}", socket.display())).unwrap();
+    UnixListener::bind(socket).unwrap()
+}
+
+#[test]
+fn tables_fit_and_have_colours() {
+    let state = tempfile::tempdir().unwrap();
+    let _listener = hanging_shim(state.path());
+    let arguments = ["shims", "--timeout", "100ms", "--state", state.path().to_str().unwrap()];
+    let text = on_terminal(&arguments, &[]);
+    assert!(text.contains("\u{1b}["), "{text}");
+    let plain = anstream::adapter::strip_str(&text).to_string();
+    assert!(plain.contains("TIMED OUT") && plain.contains("1 did not answer"), "{plain}");
+    for line in plain.lines() {
+        assert!(line.chars().count() <= usize::from(COLUMNS), "{line}");
+    }
+    let without = on_terminal(&arguments, &[("NO_COLOR", "1")]);
+    assert!(!without.contains('\u{1b}'), "{without}");
+}
+
+#[test]
+fn help_fits() {
+    for command in ["--help", "call --help", "shims --help", "load --help", "trace --help"] {
+        let arguments: Vec<_> = command.split(' ').collect();
+        let text = on_terminal(&arguments, &[]);
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        // Examples and the synopsis stand as they are.
+        let (options, _) = plain.split_once("Example").unwrap();
+        for line in options.lines().filter(|line| !line.starts_with("Usage:")) {
+            assert!(line.chars().count() <= usize::from(COLUMNS), "{command}: {line}");
+        }
+    }
+}
+
+#[test]
+fn requests_are_typed_line_by_line_and_a_mistake_ends_nothing() {
+    let server = conformance();
+    let (mut here, there) = terminal();
+    let mut child = ttrpc(&["call", &server.address, "Exchange"])
+        .stdin(there)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let line = |from: &mut dyn BufRead| {
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        line
+    };
+    assert!(line(&mut stderr).contains("Ctrl-D ends the stream"));
+    for (typed, reply) in [
+        ("sequence=1 payload=aGk=", "{\"sequence\":\"1\",\"payload\":\"aGk=\"}\n"),
+        ("{\"sequence\": 2}", "{\"sequence\":\"2\"}\n"),
+    ] {
+        writeln!(here, "{typed}").unwrap();
+        assert_eq!(line(&mut stdout), reply);
+    }
+    writeln!(here, "sequenze=3").unwrap();
+    assert!(line(&mut stderr).contains("it has: sequence, payload"));
+    writeln!(here, "{{\"sequence\": \"many\"}}").unwrap();
+    assert!(line(&mut stderr).contains("does not fit"));
+    writeln!(here, "sequence=4").unwrap();
+    assert_eq!(line(&mut stdout), "{\"sequence\":\"4\"}\n");
+    // Ctrl-D.
+    here.write_all(&[4]).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn watching_asks_again_until_it_is_interrupted() {
+    let state = tempfile::tempdir().unwrap();
+    let mut child =
+        ttrpc(&["shims", "--watch=10ms", "--json", "--state", state.path().to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        assert_eq!(lines.next().unwrap().unwrap(), "[]");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn completions_and_the_manual_have_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).ok();
+        for command in ["list", "describe", "call", "shims", "trace", "replay", "show", "load"] {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    let page = run(&["man"]).ok();
+    for wanted in [".TH ttrpc 1", ".SH SHIMS", ".SH LOAD", "Exit codes", "\\-\\-rate"] {
+        assert!(page.contains(wanted), "{wanted} is not in the page");
+    }
+}

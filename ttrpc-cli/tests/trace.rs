@@ -1,0 +1,285 @@
+//! `ttrpc trace`, `ttrpc show`, `ttrpc replay`, from the shell.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use ttrpc::Client;
+use ttrpc_tests::conformance::{
+    Chunk, ConformanceClient, EchoRequest, GenerateRequest, KeyRequest,
+};
+
+/// A trace that is running.
+struct Trace(Child);
+
+impl Trace {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = ttrpc(&[&["trace", "--json"], arguments].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.contains("are shown"), "{line}");
+        Trace(child)
+    }
+
+    /// Ends it as Ctrl-C does: the calls, and the summary behind them.
+    fn finish(self) -> (Vec<Value>, Value) {
+        kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
+        let output = self.0.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let summary = lines.pop().unwrap();
+        (lines, summary)
+    }
+}
+
+fn path(server: &Served, name: &str) -> String {
+    server.folder.path().join(name).display().to_string()
+}
+
+/// Makes calls of every kind, several at a time; returns how many.
+fn hammer(address: &str, count: usize) -> usize {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = ConformanceClient::new(Client::connect(address).await.unwrap());
+        let echoes = (0..count).map(|index| {
+            let payload = vec![index as u8; index * 100];
+            client.echo(EchoRequest { payload, response_size: 0 }).into_future()
+        });
+        let echoes: Vec<_> = echoes.map(tokio::spawn).collect();
+        let mut chunks = client
+            .generate(GenerateRequest { count: 10, size: 1000, ..Default::default() })
+            .await
+            .unwrap();
+        let (mut sender, collected) = client.collect().await.unwrap();
+        for sequence in 0..10 {
+            sender.send(Chunk { sequence, payload: vec![1; 10_000] }).await.unwrap();
+        }
+        sender.finish();
+        assert_eq!(collected.await.unwrap().bytes, 100_000);
+        let mut generated = 0;
+        while let Some(chunk) = chunks.recv().await.unwrap() {
+            generated += chunk.payload.len();
+        }
+        assert_eq!(generated, 10_000);
+        for (index, echo) in echoes.into_iter().enumerate() {
+            let reply = echo.await.unwrap().unwrap();
+            assert_eq!(reply.payload, vec![index as u8; index * 100]);
+        }
+        count + 2
+    })
+}
+
+fn of_method<'a>(summary: &'a Value, method: &str) -> &'a Value {
+    let methods = summary["methods"].as_array().unwrap();
+    let name = format!("ttrpc.conformance.v1.Conformance/{method}");
+    methods.iter().find(|known| known["method"] == *name).unwrap()
+}
+
+#[test]
+fn nothing_is_lost_and_what_is_told_adds_up() {
+    let server = conformance();
+    let listen = path(&server, "t.sock");
+    let trace = Trace::start(&["--listen", &listen, "--upstream", &server.address]);
+    let made = hammer(&listen, 200);
+    let (calls, summary) = trace.finish();
+    assert_eq!(calls.len(), made);
+    assert_eq!(of_method(&summary, "Echo")["calls"], 200);
+    let sum = |key: &str, method: &str| -> u64 {
+        let calls = calls.iter().filter(|call| call["method"] == method);
+        calls.map(|call| call[key].as_u64().unwrap()).sum()
+    };
+    for method in ["Echo", "Generate", "Collect"] {
+        for key in ["bytesSent", "bytesReceived"] {
+            assert_eq!(of_method(&summary, method)[key], sum(key, method), "{method} {key}");
+        }
+    }
+    // An EchoResponse has the payload behind its key and length, as an EchoRequest has.
+    assert_eq!(sum("bytesSent", "Echo"), sum("bytesReceived", "Echo"));
+    assert_eq!(sum("messagesReceived", "Generate"), 10);
+    assert_eq!(sum("messagesSent", "Collect"), 10);
+    assert_eq!(summary["linesDropped"], 0);
+    assert!(summary["pending"].as_array().unwrap().is_empty());
+    let echo = calls.iter().find(|call| call["method"] == "Echo").unwrap();
+    assert!(echo["request"].is_object() && echo["reply"].is_object(), "{echo}");
+    assert!(!Path::new(&listen).exists(), "the socket is removed");
+}
+
+#[test]
+fn failures_deadlines_metadata_and_pending_calls_are_told() {
+    let server = conformance();
+    let listen = path(&server, "t.sock");
+    let trace = Trace::start(&["--listen", &listen, "--upstream", &server.address]);
+    let schema = ["--schema", "reflection"];
+    let call = |data: &[&str]| run(&[&["call", &*listen], data, &schema[..]].concat());
+    assert_eq!(call(&["Fail", "code=7", "message=no"]).code, 64 + 7);
+    assert_eq!(call(&["Echo", "-H", "user:ann", "--timeout", "9s"]).code, 0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = runtime.block_on(Client::connect(&listen)).unwrap();
+    let waiting = ConformanceClient::new(client.clone()).wait(KeyRequest { key: "k".into() });
+    runtime.spawn(waiting.into_future());
+    // Its Request has passed when a later one is answered.
+    runtime
+        .block_on(ConformanceClient::new(client).echo(EchoRequest::default()).into_future())
+        .unwrap();
+    let (calls, summary) = trace.finish();
+    let of = |method: &str| calls.iter().find(|call| call["method"] == method).unwrap();
+    assert_eq!(
+        (&of("Fail")["end"], &of("Fail")["message"]),
+        (&json!("PERMISSION_DENIED"), &json!("no"))
+    );
+    let echo = calls.iter().find(|call| call["metadata"] == json!([["user", "ann"]])).unwrap();
+    assert!(echo["timeoutSeconds"].as_f64().unwrap() > 8.0, "{echo}");
+    let pending = &summary["pending"][0];
+    assert_eq!(pending["method"], "ttrpc.conformance.v1.Conformance/Wait");
+}
+
+#[test]
+fn a_recording_is_shown_and_made_again() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let trace =
+        Trace::start(&["--listen", &listen, "--upstream", &server.address, "--record", &file]);
+    let made = hammer(&listen, 20);
+    run(&["call", &listen, "Fail", "code=5"]);
+    let (traced, _) = trace.finish();
+    let shown = run(&["show", &file, "--json"]).ok();
+    let shown: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The call of the shell asks for the schema first.
+    assert_eq!(shown.len() - 1, traced.len());
+    assert!(shown.len() > made);
+    let echo = |calls: &[Value]| -> Vec<Value> {
+        let mut calls: Vec<_> =
+            calls.iter().filter(|call| call["method"] == "Echo").cloned().collect();
+        calls.sort_by_key(|call| call["stream"].as_u64());
+        calls
+            .iter()
+            .map(|call| json!([call["request"], call["reply"], call["bytesSent"]]))
+            .collect()
+    };
+    assert_eq!(echo(&shown), echo(&traced));
+    let table = run(&["show", &file]).ok();
+    assert!(table.contains("METHOD") && table.contains("NOT_FOUND"), "{table}");
+
+    let again = run(&["replay", &file, &server.address, "--speed", "0", "--json"]).json();
+    assert_eq!((&again["otherCode"], &again["leftOut"]), (&json!(0), &json!(0)));
+    let methods = again["methods"].as_array().unwrap();
+    assert!(methods.iter().all(|method| method["sameReply"] == method["calls"]), "{again}");
+    // A server that has none of it answers otherwise.
+    let other = common::serve(|builder| builder);
+    let different = run(&["replay", &file, &other.address, "--speed", "0"]);
+    assert_eq!(different.code, 1);
+    assert!(different.stdout.contains("OK then, UNIMPLEMENTED"), "{}", different.stdout);
+}
+
+#[test]
+fn what_is_redacted_is_in_no_output() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let redact = ["--redact", "payload", "--redact", "token"];
+    let where_to = ["--listen", &listen, "--upstream", &server.address, "--record", &file];
+    let trace = Trace::start(&[&where_to[..], &redact].concat());
+    let secret = "c2VjcmV0c2VjcmV0";
+    let data = format!("payload={secret}");
+    let call = ["call", &listen, "Echo", &data, "-H", "token:secretsecret", "-H", "other:seen"];
+    assert_eq!(run(&call).code, 0);
+    let (calls, _) = trace.finish();
+    let told = serde_json::to_string(&calls).unwrap();
+    assert!(told.contains("[redacted]") && told.contains("seen"), "{told}");
+    assert!(!told.contains(secret) && !told.contains("secretsecret"), "{told}");
+    let recorded = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
+    assert!(!recorded.contains("secretsecret"), "the recording has it");
+    assert!(recorded.contains("seen"));
+}
+
+#[test]
+fn a_socket_that_was_wrapped_is_put_back() {
+    let server = conformance();
+    std::fs::set_permissions(&server.address, PermissionsExt::from_mode(0o600)).unwrap();
+    let trace = Trace::start(&["--wrap", &server.address]);
+    let mode = std::fs::metadata(&server.address).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "as strict as the one behind it");
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0);
+    let (calls, _) = trace.finish();
+    assert!(calls.iter().any(|call| call["method"] == "Echo"));
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0);
+    assert!(!Path::new(&format!("{}.traced", server.address)).exists());
+}
+
+#[test]
+fn a_proxy_does_not_read_what_it_cannot_pass_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = folder.path().join("a.sock");
+    // Connections wait in its backlog, and nobody reads.
+    let _listener = UnixListener::bind(&upstream).unwrap();
+    let listen = folder.path().join("t.sock");
+    let (listen, upstream) = (listen.to_str().unwrap(), upstream.to_str().unwrap());
+    let trace = Trace::start(&["--listen", listen, "--upstream", upstream, "--schema", "builtin"]);
+    let mut client = UnixStream::connect(listen).unwrap();
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let chunk = [0; 64 << 10];
+    let mut written = 0;
+    while written < 64 << 20 {
+        match client.write(&chunk) {
+            Ok(len) => written += len,
+            Err(_) => break,
+        }
+    }
+    assert!(written < 4 << 20, "{written} bytes were taken that nobody reads");
+    drop(client);
+    trace.finish();
+}
+
+#[test]
+fn connections_through_a_wrapped_socket_outlive_the_trace() {
+    let server = conformance();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut trace = Trace::start(&["--wrap", &server.address]);
+    let client = runtime.block_on(Client::connect(&server.address)).unwrap();
+    let client = ConformanceClient::new(client);
+    let echo = || client.echo(EchoRequest::default()).into_future();
+    runtime.block_on(echo()).unwrap();
+    kill_process(Pid::from_child(&trace.0), Signal::INT).unwrap();
+    let mut stdout = BufReader::new(trace.0.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("linesDropped") {
+        line.clear();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the table is written");
+    }
+    // containerd would take the server for dead if this failed.
+    runtime.block_on(echo()).unwrap();
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the socket is put back");
+    drop(client);
+    assert!(trace.0.wait().unwrap().success(), "it ends with the last connection");
+}
+
+#[test]
+fn a_socket_is_wrapped_once() {
+    let server = conformance();
+    let trace = Trace::start(&["--wrap", &server.address]);
+    let second = run(&["trace", "--wrap", &server.address]);
+    assert_eq!(second.code, 2);
+    assert!(second.stderr.contains("another trace runs"), "{}", second.stderr);
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0);
+    trace.finish();
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the server's own socket is back");
+    assert_eq!(run(&["trace", "--wrap", "/no/such.sock"]).code, 3);
+}

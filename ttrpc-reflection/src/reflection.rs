@@ -1,0 +1,146 @@
+//! `grpc.reflection.v1.ServerReflection`.
+
+use std::collections::HashSet;
+
+use ttrpc::{
+    Code, Context, Status, async_trait,
+    server::{Routes, Service, StreamReceiver, StreamSender},
+};
+
+use crate::{
+    DescriptorError,
+    index::Index,
+    proto::reflection::{
+        ErrorResponse, ExtensionNumberResponse, FILE_DESCRIPTOR_SET, FileDescriptorResponse,
+        ListServiceResponse, ServerReflection, ServerReflectionRequest, ServerReflectionResponse,
+        ServerReflectionServer, ServiceResponse, server_reflection_request::MessageRequest,
+        server_reflection_response::MessageResponse,
+    },
+};
+
+/// Tells clients which services a server has and what their messages look like.
+///
+/// It answers from descriptor sets, imports included, as `ttrpc_codegen`'s
+/// `file_descriptor_set_path` writes them. Custom options and comments are told too.
+#[derive(Debug)]
+pub struct Reflection {
+    index: Index,
+    /// The services to list; all that the sets declare if nothing was said.
+    services: Option<Vec<String>>,
+}
+
+impl Reflection {
+    /// Answers from an encoded `google.protobuf.FileDescriptorSet`. Its services are listed, and
+    /// reflection itself.
+    ///
+    /// # Errors
+    /// [`DescriptorError`] if the set does not decode or lacks a file that it imports.
+    pub fn new(descriptor_set: &[u8]) -> Result<Self, DescriptorError> {
+        let reflection = Reflection { index: Index::default(), services: None };
+        reflection.and(FILE_DESCRIPTOR_SET)?.and(descriptor_set)
+    }
+
+    /// Answers from this set too, for services from another crate:
+    /// `.and(ttrpc_reflection::proto::health::FILE_DESCRIPTOR_SET)`.
+    ///
+    /// # Errors
+    /// Those of [`Reflection::new`], and [`DescriptorError::Conflict`].
+    pub fn and(mut self, descriptor_set: &[u8]) -> Result<Self, DescriptorError> {
+        self.index.add(descriptor_set)?;
+        Ok(self)
+    }
+
+    /// Lists these services, by their full names, instead of all that the sets declare. For a server
+    /// whose .proto files import services of others.
+    #[must_use]
+    pub fn list_only(mut self, services: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.services = Some(services.into_iter().map(Into::into).collect());
+        self
+    }
+
+    fn answer(&self, request: &MessageRequest, sent: &mut HashSet<usize>) -> MessageResponse {
+        match request {
+            MessageRequest::FileByFilename(name) => {
+                self.files(self.index.file_by_name(name), sent, || format!("file `{name}`"))
+            }
+            MessageRequest::FileContainingSymbol(symbol) => {
+                self.files(self.index.file_by_symbol(symbol), sent, || format!("symbol `{symbol}`"))
+            }
+            MessageRequest::FileContainingExtension(extension) => {
+                let (message, number) = (&extension.containing_type, extension.extension_number);
+                self.files(self.index.file_by_extension(message, number), sent, || {
+                    format!("extension {number} of `{message}`")
+                })
+            }
+            MessageRequest::AllExtensionNumbersOfType(message) => {
+                match self.index.extension_numbers(message) {
+                    Some(extension_number) => {
+                        MessageResponse::AllExtensionNumbersResponse(ExtensionNumberResponse {
+                            base_type_name: message.clone(),
+                            extension_number,
+                        })
+                    }
+                    None => not_found(&format!("message `{message}`")),
+                }
+            }
+            MessageRequest::ListServices(_) => {
+                let names = self.services.clone().unwrap_or_else(|| self.index.services());
+                let service = names.into_iter().map(|name| ServiceResponse { name }).collect();
+                MessageResponse::ListServicesResponse(ListServiceResponse { service })
+            }
+        }
+    }
+
+    /// A file, with those of its imports that the stream has not carried yet.
+    fn files(
+        &self,
+        found: Option<usize>,
+        sent: &mut HashSet<usize>,
+        what: impl FnOnce() -> String,
+    ) -> MessageResponse {
+        let Some(found) = found else { return not_found(&what()) };
+        let files = self.index.with_imports(found).into_iter();
+        let file_descriptor_proto = files
+            .filter(|&file| sent.insert(file) || file == found)
+            .map(|file| self.index.file(file).encoded.to_vec())
+            .collect();
+        MessageResponse::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto })
+    }
+}
+
+fn not_found(what: &str) -> MessageResponse {
+    MessageResponse::ErrorResponse(ErrorResponse {
+        error_code: Code::NotFound as i32,
+        error_message: format!("{what} is not known here"),
+    })
+}
+
+#[async_trait]
+impl ServerReflection for Reflection {
+    async fn server_reflection_info(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<ServerReflectionRequest>,
+        mut replies: StreamSender<ServerReflectionResponse>,
+    ) -> Result<(), Status> {
+        let mut sent = HashSet::new();
+        while let Some(request) = requests.recv().await? {
+            let Some(asked) = &request.message_request else {
+                return Err(Status::invalid_argument("the request asks for nothing"));
+            };
+            let message_response = Some(self.answer(asked, &mut sent));
+            let valid_host = request.host.clone();
+            let original_request = Some(request);
+            replies
+                .send(ServerReflectionResponse { valid_host, original_request, message_response })
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Service for Reflection {
+    fn into_routes(self) -> Routes {
+        ServerReflectionServer::new(self).into_routes()
+    }
+}

@@ -1,0 +1,189 @@
+//! The three services, seen by a client.
+
+use std::time::Duration;
+
+use tokio::{net::UnixStream, time::timeout};
+use ttrpc::{
+    Client, ClientConfig, Code, Server,
+    prost::Message,
+    prost_types::FileDescriptorProto,
+    server::{ServerBuilder, ServerHandle},
+};
+use ttrpc_reflection::{
+    Debug, Health, Reflection,
+    proto::{
+        debug::{DebugClient, SnapshotRequest},
+        health::{self, HealthCheckRequest, HealthClient, health_check_response::ServingStatus},
+        reflection::{
+            ServerReflectionClient, ServerReflectionRequest,
+            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+        },
+    },
+};
+
+/// Long enough that a test which waits for it has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn serve(builder: ServerBuilder) -> (Client, ServerHandle) {
+    let (here, there) = UnixStream::pair().unwrap();
+    let server = builder.unix_stream(there).build().unwrap();
+    let handle = server.handle();
+    tokio::spawn(server.serve());
+    (Client::from_unix_stream(here, ClientConfig::default()), handle)
+}
+
+async fn ask(client: &Client, requests: Vec<MessageRequest>) -> Vec<MessageResponse> {
+    let reflection = ServerReflectionClient::new(client.clone());
+    let (mut sender, mut replies) = reflection.server_reflection_info().await.unwrap();
+    let mut answers = Vec::new();
+    for request in requests {
+        let request =
+            ServerReflectionRequest { host: "h".to_owned(), message_request: Some(request) };
+        sender.send(request.clone()).await.unwrap();
+        let reply = replies.recv().await.unwrap().expect("one answer to each request");
+        assert_eq!(reply.original_request, Some(request));
+        assert_eq!(reply.valid_host, "h");
+        answers.push(reply.message_response.unwrap());
+    }
+    sender.finish();
+    assert_eq!(replies.recv().await.unwrap(), None, "the stream ends well");
+    answers
+}
+
+fn files(answer: &MessageResponse) -> Vec<String> {
+    let MessageResponse::FileDescriptorResponse(files) = answer else {
+        panic!("no files: {answer:?}")
+    };
+    let decode = |bytes: &Vec<u8>| FileDescriptorProto::decode(&**bytes).unwrap();
+    files.file_descriptor_proto.iter().map(|bytes| decode(bytes).name().to_owned()).collect()
+}
+
+fn reflection() -> Reflection {
+    Reflection::new(health::FILE_DESCRIPTOR_SET)
+        .unwrap()
+        .and(ttrpc_reflection::proto::debug::FILE_DESCRIPTOR_SET)
+        .unwrap()
+}
+
+fn services(answer: &MessageResponse) -> Vec<&str> {
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("no list: {answer:?}") };
+    list.service.iter().map(|service| &*service.name).collect()
+}
+
+#[tokio::test]
+async fn reflection_lists_services_and_sends_each_import_once_per_stream() {
+    let (client, _) = serve(Server::builder().add_service(reflection()));
+    let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.to_owned());
+    let answers = ask(
+        &client,
+        vec![
+            MessageRequest::ListServices(String::new()),
+            symbol("ttrpc.debug.v1.Debug.Snapshot"),
+            symbol("ttrpc.debug.v1.Call.age"),
+            MessageRequest::FileByFilename("health.proto".to_owned()),
+        ],
+    )
+    .await;
+    let expected =
+        ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "ttrpc.debug.v1.Debug"];
+    assert_eq!(services(&answers[0]), expected);
+    assert_eq!(files(&answers[1]), ["debug.proto", "google/protobuf/duration.proto"]);
+    assert_eq!(files(&answers[2]), ["debug.proto"], "its import was sent before");
+    assert_eq!(files(&answers[3]), ["health.proto"]);
+}
+
+#[tokio::test]
+async fn reflection_goes_on_after_what_it_does_not_know() {
+    let (client, _) = serve(Server::builder().add_service(reflection()));
+    let answers = ask(
+        &client,
+        vec![
+            MessageRequest::FileContainingSymbol("no.Such".to_owned()),
+            MessageRequest::FileByFilename("no.proto".to_owned()),
+            MessageRequest::AllExtensionNumbersOfType("no.Such".to_owned()),
+            MessageRequest::AllExtensionNumbersOfType("grpc.health.v1.HealthCheckRequest".into()),
+        ],
+    )
+    .await;
+    for answer in &answers[..3] {
+        let MessageResponse::ErrorResponse(error) = answer else { panic!("{answer:?}") };
+        assert_eq!(error.error_code, Code::NotFound as i32);
+        assert!(error.error_message.contains("no."), "{}", error.error_message);
+    }
+    let MessageResponse::AllExtensionNumbersResponse(numbers) = &answers[3] else { panic!() };
+    assert!(numbers.extension_number.is_empty());
+}
+
+#[tokio::test]
+async fn reflection_lists_what_it_is_told_to() {
+    let reflection = reflection().list_only(["grpc.health.v1.Health"]);
+    let (client, _) = serve(Server::builder().add_service(reflection));
+    let answers = ask(&client, vec![MessageRequest::ListServices(String::new())]).await;
+    assert_eq!(services(&answers[0]), ["grpc.health.v1.Health"]);
+}
+
+#[tokio::test]
+async fn health_is_checked() {
+    let health = Health::new();
+    let (client, _) = serve(Server::builder().add_service(health.service()));
+    let client = HealthClient::new(client);
+    let check = async |service: &str| {
+        let reply = client.check(HealthCheckRequest { service: service.to_owned() }).await;
+        reply.map(|reply| reply.status())
+    };
+    assert_eq!(check("").await, Ok(ServingStatus::Serving));
+    assert_eq!(check("a.B").await.unwrap_err().code(), Code::NotFound);
+    health.set_serving("a.B", false);
+    assert_eq!(check("a.B").await, Ok(ServingStatus::NotServing));
+    health.shut_down();
+    assert_eq!(check("").await, Ok(ServingStatus::NotServing));
+}
+
+#[tokio::test]
+async fn health_is_watched_until_the_end() {
+    let health = Health::new();
+    let (client, handle) = serve(Server::builder().add_service(health.service()));
+    let client = HealthClient::new(client);
+    let request = HealthCheckRequest { service: "a.B".to_owned() };
+    let mut statuses = client.watch(request).await.unwrap();
+    let mut next = async || statuses.recv().await.unwrap().map(|reply| reply.status());
+    assert_eq!(next().await, Some(ServingStatus::ServiceUnknown));
+    health.set_serving("a.B", true);
+    assert_eq!(next().await, Some(ServingStatus::Serving));
+    // What does not concern this service is not told.
+    health.set_serving("c.D", true);
+    health.set_serving("a.B", false);
+    assert_eq!(next().await, Some(ServingStatus::NotServing));
+    health.shut_down();
+    assert_eq!(next().await, None);
+    // Nothing is left that a shutdown would have to wait for.
+    timeout(PATIENCE, handle.shutdown(Duration::MAX)).await.unwrap();
+}
+
+#[tokio::test]
+async fn debug_shows_the_call_that_asks() {
+    let debug = Debug::new();
+    let (client, handle) = serve(Server::builder().add_service(debug.service()));
+    let client = DebugClient::new(client);
+    let error = client.snapshot(SnapshotRequest {}).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+    debug.show(handle);
+    let snapshot = client.snapshot(SnapshotRequest {}).await.unwrap();
+    assert_eq!(snapshot.pid, std::process::id());
+    assert!(snapshot.text.contains("ttrpc.debug.v1.Debug/Snapshot"), "{}", snapshot.text);
+    let [connection] = &snapshot.connections[..] else { panic!("{snapshot:?}") };
+    assert_eq!(connection.peer_pid, Some(std::process::id() as i32));
+    let [call] = &connection.calls[..] else { panic!("{connection:?}") };
+    assert_eq!((&*call.service, &*call.method), ("ttrpc.debug.v1.Debug", "Snapshot"));
+    assert_eq!(call.stream_id, 3);
+}
+
+#[tokio::test]
+async fn debug_does_not_keep_its_server_alive() {
+    let debug = Debug::new();
+    let (client, handle) = serve(Server::builder().add_service(debug.service()));
+    debug.show(handle);
+    drop(debug);
+    let error = DebugClient::new(client).snapshot(SnapshotRequest {}).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+}
