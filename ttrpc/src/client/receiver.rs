@@ -174,12 +174,14 @@ async fn wait_for_consumer<R: ReadHalf>(
     reader: &mut FrameReader<R>,
 ) -> bool {
     let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
+    let _guard = HeldCall { connection, call };
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let (patience, stall_timeout) = (&connection.patience, connection.config.stall_timeout);
     let has_room = tokio::select! {
         biased;
         () = hung_up(io) => true,
+        _ = connection.write_error.wait() => true,
         has_room = call.inbox.wait_for_room(bytes, limits, patience, stall_timeout, &|| false) => {
             has_room
         }
@@ -191,6 +193,21 @@ async fn wait_for_consumer<R: ReadHalf>(
         ));
     }
     has_room
+}
+
+/// A call with whose message the receiver is held up. The call may have left the table already, so that
+/// the connection's end does not find it there: it hears of it from here.
+struct HeldCall<'a> {
+    connection: &'a Connection,
+    call: &'a Call,
+}
+
+impl Drop for HeldCall<'_> {
+    fn drop(&mut self) {
+        if self.connection.close_reason().is_some() {
+            self.call.lose_connection(&self.connection.unavailable());
+        }
+    }
 }
 
 fn refuse_oversized(connection: &Connection, header: Header) {

@@ -162,7 +162,7 @@ impl<Req: Message> PendingCall<Req> {
 /// Waits for a place among the calls in flight, as long as others end. Time during which the queue
 /// is full does not count.
 async fn place(connection: &Connection) -> Result<Permit<'_>, Status> {
-    let is_paused = || connection.queue.is_full();
+    let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;
     let place = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
     place.await.map_err(|refused| match refused {

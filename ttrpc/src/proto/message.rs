@@ -46,6 +46,12 @@ pub enum Malformed {
     /// Anything else that protobuf does not allow.
     #[error(transparent)]
     Protobuf(#[from] prost::DecodeError),
+    /// A pair of metadata has fields that no version knows of, too many to be skipped.
+    #[error("a pair of metadata has too many fields")]
+    TooManyFields,
+    /// A field is a group, which this protocol has none of.
+    #[error("a field is a group")]
+    Group,
     /// There are more pairs of metadata than the receiver takes.
     #[error("there are more than {0} pairs of metadata")]
     TooManyPairs(usize),
@@ -54,6 +60,9 @@ pub enum Malformed {
 /// The most details of a status that are decoded; those behind them are dropped. An empty detail takes
 /// two bytes on the wire and fifty in memory.
 pub const MAX_DETAILS: usize = 1024;
+
+/// Fields that a pair of metadata may have, unknown ones included: an honest one has two.
+const MAX_PAIR_FIELDS: usize = 16;
 
 /// What a pair of metadata costs beside its bytes: two strings.
 const PAIR_COST: usize = 2 * size_of::<String>();
@@ -94,7 +103,7 @@ impl<'a> Request<'a> {
 /// Metadata that has been found in a Request and not been decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodedMetadata<'a> {
-    /// The Request.
+    /// The Request, from its first pair on.
     data: &'a [u8],
     pairs: usize,
     cost: usize,
@@ -165,6 +174,7 @@ impl<'a> RequestDecoder<'a> {
             if data.is_empty() {
                 return Ok(Some(*request));
             }
+            let field = *data;
             let (tag, wire_type) = decode_key(data)?;
             match (tag, wire_type) {
                 (1, WireType::LengthDelimited) => request.service = take_str(data)?,
@@ -172,15 +182,18 @@ impl<'a> RequestDecoder<'a> {
                 (3, WireType::LengthDelimited) => request.payload = take_bytes(data)?,
                 (4, WireType::Varint) => request.timeout_nano = decode_varint(data)? as i64,
                 (5, WireType::LengthDelimited) => {
-                    let (key, value) = decode_key_value(take_bytes(data)?)?;
                     let metadata = &mut request.metadata;
+                    if metadata.pairs == 0 {
+                        metadata.data = field;
+                    }
+                    let (key, value) = decode_key_value(take_bytes(data)?)?;
                     if metadata.pairs == self.max_pairs {
                         return Err(Malformed::TooManyPairs(self.max_pairs));
                     }
                     metadata.pairs += 1;
                     metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
                 }
-                _ => skip_field(wire_type, tag, data, DecodeContext::default())?,
+                _ => skip(wire_type, tag, data)?,
             }
         }
         Ok(None)
@@ -343,15 +356,26 @@ fn merge_status(status: &mut StatusMessage, mut data: &[u8]) -> Result<(), Malfo
 
 fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (mut key, mut value) = (&[][..], &[][..]);
-    while !data.is_empty() {
+    for _ in 0..MAX_PAIR_FIELDS {
+        if data.is_empty() {
+            return Ok((key, value));
+        }
         let (tag, wire_type) = decode_key(&mut data)?;
         match (tag, wire_type) {
             (1, WireType::LengthDelimited) => key = take_bytes(&mut data)?,
             (2, WireType::LengthDelimited) => value = take_bytes(&mut data)?,
-            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+            _ => skip(wire_type, tag, &mut data)?,
         }
     }
-    Ok((key, value))
+    Err(Malformed::TooManyFields)
+}
+
+/// Skips an unknown field, in a time that does not depend on what is in it.
+fn skip(wire_type: WireType, tag: u32, data: &mut &[u8]) -> Result<(), Malformed> {
+    match wire_type {
+        WireType::StartGroup | WireType::EndGroup => Err(Malformed::Group),
+        _ => Ok(skip_field(wire_type, tag, data, DecodeContext::default())?),
+    }
 }
 
 fn take_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {

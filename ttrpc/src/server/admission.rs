@@ -5,9 +5,9 @@
 //! [`stall_timeout`](crate::ServerConfig::stall_timeout) without that.
 //!
 //! A connection that holds nothing always gets something: its only short call and its only message
-//! pass the server's limit even where others have filled it. So a few clients that hold everything
-//! shut nobody out, and a limit of the server may be passed by one such call and one such message per
-//! connection.
+//! pass the server's limit where others have filled it. So a few clients that hold everything shut
+//! nobody out, and a limit of the server may be passed by one such call and one such message per
+//! connection. Such calls are counted apart: else they would keep those out who wait in line.
 
 use std::time::Duration;
 
@@ -20,32 +20,49 @@ use crate::{
 /// Cost of a call, in bytes, that is let in for the sake of its connection.
 const SHORT_CALL: usize = 4 << 10;
 
-/// A connection's limiter, and the one that it shares with all others.
+/// A connection's limiter, and those that it shares with all others.
 #[derive(Clone, Copy)]
-struct Pair<'a> {
+struct Limits<'a> {
     own: &'a Limiter,
     all: &'a Limiter,
-    /// What passes if it is all that the connection holds.
+    /// Counts what passed the server's limit as all that its connection held.
+    reserved: &'a Limiter,
+    /// What may pass like that.
     reserve: Load,
 }
 
-impl Pair<'_> {
-    fn is_reserved(&self, load: Load) -> bool {
-        let held = self.own.load();
-        let is_short = load.cost <= self.reserve.cost;
-        is_short && held.count <= self.reserve.count && held.cost <= load.cost
+/// What has been let in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdmittedLoad {
+    load: Load,
+    is_reserved: bool,
+}
+
+impl Limits<'_> {
+    fn is_short(&self, load: Load) -> bool {
+        load.cost <= self.reserve.cost
     }
 
-    fn try_acquire(&self, load: Load) -> bool {
-        let Some(own) = self.own.try_acquire(load) else { return false };
-        if self.is_reserved(load) {
-            self.all.force(load);
-        } else {
-            let Some(all) = self.all.try_acquire(load) else { return false };
-            all.into_load();
-        }
+    /// What a connection holds that holds nothing but this.
+    fn only(&self, load: Load) -> Load {
+        Load { count: self.reserve.count, cost: load.cost }
+    }
+
+    fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
+        let own = self.own.try_acquire(load)?;
+        let is_reserved = match self.all.try_acquire(load) {
+            Some(all) => {
+                all.into_load();
+                false
+            }
+            None if self.is_short(load) && self.own.load().is_within(self.only(load)) => {
+                self.reserved.force(load);
+                true
+            }
+            None => return None,
+        };
         own.into_load();
-        true
+        Some(AdmittedLoad { load, is_reserved })
     }
 
     async fn acquire(
@@ -53,58 +70,56 @@ impl Pair<'_> {
         load: Load,
         stall_timeout: Duration,
         is_paused: &(dyn Fn() -> bool + Sync),
-    ) -> Result<(), Refused> {
+    ) -> Result<AdmittedLoad, Refused> {
         let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await?;
-        let is_short = load.cost <= self.reserve.cost;
-        let only = Load { count: self.reserve.count, cost: load.cost };
-        tokio::select! {
+        let is_reserved = tokio::select! {
             biased;
-            () = self.own.at_most(only), if is_short => self.all.force(load),
+            () = self.own.at_most(self.only(load)), if self.is_short(load) => {
+                self.reserved.force(load);
+                true
+            }
             all = self.all.acquire_while_moving(load, stall_timeout, is_paused) => {
                 all?.into_load();
+                false
             }
-        }
+        };
         own.into_load();
-        Ok(())
+        Ok(AdmittedLoad { load, is_reserved })
     }
 
-    fn force(&self, load: Load) {
-        self.own.force(load);
-        self.all.force(load);
-    }
-
-    fn release(&self, load: Load) {
+    fn release(&self, AdmittedLoad { load, is_reserved }: AdmittedLoad) {
         self.own.release(load);
-        self.all.release(load);
+        if is_reserved { self.reserved.release(load) } else { self.all.release(load) }
     }
 }
 
 impl Connection {
-    fn call_limits(&self) -> Pair<'_> {
-        let reserve = Load { count: 1, cost: SHORT_CALL };
-        Pair { own: &self.calls, all: &self.server.calls, reserve }
+    fn call_limits(&self) -> Limits<'_> {
+        let (all, reserved) = (&self.server.calls, &self.server.reserved_calls);
+        Limits { own: &self.calls, all, reserved, reserve: Load { count: 1, cost: SHORT_CALL } }
     }
 
-    fn inbox_limits(&self) -> Pair<'_> {
-        let reserve = Load::cost(usize::MAX);
-        Pair { own: &self.inboxes, all: &self.server.inboxes, reserve }
+    /// Messages are not counted apart: handlers take them in portions of any size.
+    fn inbox_limits(&self) -> Limits<'_> {
+        let all = &self.server.inboxes;
+        Limits { own: &self.inboxes, all, reserved: all, reserve: Load::cost(usize::MAX) }
     }
 
     /// Lets a call in if it need not wait.
     pub(super) fn try_admit_call(&self, load: Load) -> Option<CallPermit<'_>> {
-        let is_admitted = self.call_limits().try_acquire(load);
-        is_admitted.then(|| CallPermit::new(self, load))
+        let admitted = self.call_limits().try_acquire(load)?;
+        Some(CallPermit { connection: self, admitted })
     }
 
     /// Lets a call in, waiting for others to end.
     pub(super) async fn admit_call(&self, load: Load) -> Result<CallPermit<'_>, Refused> {
-        self.admit(self.call_limits(), load).await?;
-        Ok(CallPermit::new(self, load))
+        let admitted = self.admit(self.call_limits(), load).await?;
+        Ok(CallPermit { connection: self, admitted })
     }
 
     /// Takes back what a [`CallPermit`] let in.
-    pub(super) fn release_call(&self, load: Load) {
-        self.call_limits().release(load);
+    pub(super) fn release_call(&self, admitted: AdmittedLoad) {
+        self.call_limits().release(admitted);
     }
 
     /// Whether it is the number of calls, and not their bytes, that leaves no room for a call.
@@ -115,34 +130,35 @@ impl Connection {
 
     /// Lets a message of this cost into an inbox if it need not wait.
     pub(super) fn try_admit_message(&self, cost: usize) -> bool {
-        self.inbox_limits().try_acquire(Load::cost(cost))
+        self.inbox_limits().try_acquire(Load::cost(cost)).is_some()
     }
 
     /// Lets a message of this cost into an inbox, waiting for handlers to take others.
     pub(super) async fn admit_message(&self, cost: usize) -> Result<(), Refused> {
-        let load = Load::cost(cost);
-        if self.inbox_limits().try_acquire(load) {
+        if self.try_admit_message(cost) {
             return Ok(());
         }
-        self.admit(self.inbox_limits(), load).await
+        self.admit(self.inbox_limits(), Load::cost(cost)).await.map(drop)
     }
 
     /// Counts a message that came with its Request, which has been let in.
     pub(super) fn force_message(&self, cost: usize) {
-        self.inbox_limits().force(Load::cost(cost));
+        self.inboxes.force(Load::cost(cost));
+        self.server.inboxes.force(Load::cost(cost));
     }
 
     /// Messages of this cost have been taken, or dropped.
     pub(super) fn release_messages(&self, cost: usize) {
         if cost > 0 {
-            self.inbox_limits().release(Load::cost(cost));
+            let load = Load::cost(cost);
+            self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
         }
     }
 
     /// Time during which the client does not read what it is sent does not count against handlers.
-    async fn admit(&self, limits: Pair<'_>, load: Load) -> Result<(), Refused> {
+    async fn admit(&self, limits: Limits<'_>, load: Load) -> Result<AdmittedLoad, Refused> {
         let _held_up = self.registry.hold_up(ReceiverWait::Admission);
-        let is_paused = || self.queue.is_full();
+        let is_paused = self.queue.is_stuck();
         limits.acquire(load, self.server.config.stall_timeout, &is_paused).await
     }
 }
@@ -151,24 +167,20 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct CallPermit<'a> {
     connection: &'a Connection,
-    load: Load,
+    admitted: AdmittedLoad,
 }
 
-impl<'a> CallPermit<'a> {
-    fn new(connection: &'a Connection, load: Load) -> Self {
-        CallPermit { connection, load }
-    }
-
+impl CallPermit<'_> {
     /// Leaves it to the caller to release the load.
-    pub(super) fn into_load(self) -> Load {
-        let load = self.load;
+    pub(super) fn into_load(self) -> AdmittedLoad {
+        let admitted = self.admitted;
         std::mem::forget(self);
-        load
+        admitted
     }
 }
 
 impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
-        self.connection.release_call(self.load);
+        self.connection.release_call(self.admitted);
     }
 }

@@ -108,6 +108,10 @@ impl ServerBuilder {
                 Load { count: config.max_calls, cost: config.request_bytes },
                 Overshoot::Last,
             ),
+            reserved_calls: Limiter::new(
+                Load { count: usize::MAX, cost: usize::MAX },
+                Overshoot::Last,
+            ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             services: self.services,
             policy: self.policy,

@@ -24,14 +24,14 @@ use tokio::{
 use tracing::Span;
 
 use super::{
-    admission::CallPermit,
+    admission::{AdmittedLoad, CallPermit},
     call::{Call, CallHead, RequestStream},
     ready_queue::ReadyQueue,
 };
 use crate::{
     Status,
     proto::{frame::Flags, payload::Payload},
-    transport::{BoxFuture, limiter::Load, messages::message_cost},
+    transport::{BoxFuture, messages::message_cost},
 };
 
 /// A call that has been let in and is not started yet. Dropped, it leaves.
@@ -146,7 +146,7 @@ struct Driver {
     phase: Phase,
     /// The sender expects the handler to run for the first time soon.
     is_announced: bool,
-    load: Load,
+    load: AdmittedLoad,
     call: Arc<Call>,
     /// Where somebody traces.
     span: Option<Box<Span>>,

@@ -98,6 +98,8 @@ struct Shared {
     policy: Option<PeerPolicy>,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
+    /// Counts the calls that were let in over that limit, each the only one of its connection.
+    reserved_calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Limiter,
     /// A permit for each connection that may be open. They are taken in the order in which they were
@@ -170,6 +172,17 @@ impl Shared {
         }
     }
 
+    /// What is counted of all calls.
+    fn call_load(&self) -> Load {
+        let (limited, reserved) = (self.calls.load(), self.reserved_calls.load());
+        Load { count: limited.count + reserved.count, cost: limited.cost + reserved.cost }
+    }
+
+    async fn no_calls(&self) {
+        let none = Load::cost(usize::MAX);
+        tokio::join!(self.calls.at_most(none), self.reserved_calls.at_most(none));
+    }
+
     /// What the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
         let connections: Vec<_> =
@@ -177,7 +190,7 @@ impl Shared {
         let mut connections: Vec<_> =
             connections.iter().map(|connection| connection.snapshot()).collect();
         connections.sort_by_key(|connection| connection.id);
-        let (calls, inboxes) = (self.calls.load(), self.inboxes.load());
+        let (calls, inboxes) = (self.call_load(), self.inboxes.load());
         ServerSnapshot {
             state: self.lifecycle.snapshot(),
             calls: Fill { used: calls.count, limit: self.config.max_calls },
@@ -198,7 +211,7 @@ impl Shared {
         self.no_connections().await;
         // Every handler has been cancelled. One that blocks its thread cannot be dropped, and is
         // not waited for.
-        let _ = timeout(HANDLER_DROP_TIMEOUT, self.calls.at_most(Load::cost(usize::MAX))).await;
+        let _ = timeout(HANDLER_DROP_TIMEOUT, self.no_calls()).await;
     }
 }
 

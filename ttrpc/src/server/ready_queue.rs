@@ -3,25 +3,28 @@
 //! A call has a task to itself from its handler's first step to its end: a handler that waits,
 //! computes or blocks its thread holds up no other. But most handlers are done with their first step,
 //! and a task that is done with one call takes the next from here, which costs a fraction of making a
-//! task for each. Such a task is a *runner* as long as the call that it runs has not had to wait.
+//! task for each. Such a task is a *runner*; once its call has had to wait it is that call's task alone.
 //!
 //! A handler that blocks its thread must not hold up the calls here either. So, as long as there are
 //! any, one more task offers them to the threads of the runtime, one after the other: the thread that
 //! comes to run it makes a runner, and leaves the offer to the others before it runs any call.
 //!
-//! A connection has at most [`MAX_RUNNERS`] runners, however many calls stand here and however late
-//! they are: each turn of the runtime serves that many calls of each connection, so a connection with
-//! a thousand calls does not take the turns of one with a single call.
+//! A connection has at most [`MAX_RUNNERS`] runners scheduled, however many calls stand here and however
+//! late they are: each turn of the runtime serves that many calls of each connection, so a connection
+//! with a thousand calls does not take the turns of one with a single call. A runner that runs is not
+//! counted, since its handler may block its thread. Who takes a call and leaves others sees to it that
+//! somebody else comes for them.
 //!
 //! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
-//! and a peer that asks for much and reads nothing would have the server hold all replies at once.
+//! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
+//! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
 
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     mem,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -39,7 +42,7 @@ const CALLS_PER_LOOK: usize = 32;
 /// What takes longer is late: this is many times what a call takes.
 const LATE: Duration = Duration::from_micros(100);
 
-/// Runners of a connection at a time: enough to be spread over many threads, and few beside what a
+/// Runners of a connection that are scheduled at a time: enough to be spread over many threads, and few beside what a
 /// runtime can take up in a turn.
 const MAX_RUNNERS: usize = 32;
 
@@ -58,15 +61,24 @@ struct State {
     calls: VecDeque<BoxFuture<'static, ()>>,
     /// There is a task that offers them.
     is_offered: bool,
-    /// A runner waits until the outgoing queue is not full; until then no call begins.
+    /// A runner waits for room in the outgoing queue; until then no call begins.
     is_held: bool,
-    runners: usize,
+    /// Runners that are scheduled and do not run.
+    scheduled: usize,
 }
 
 impl State {
     /// Whether calls stand here for which nobody is on the way.
     fn wants_offer(&self) -> bool {
-        !self.calls.is_empty() && !self.is_offered && !self.is_held
+        !self.calls.is_empty() && !self.is_offered && !self.is_held && self.scheduled == 0
+    }
+
+    fn pop(&mut self) -> Option<BoxFuture<'static, ()>> {
+        let call = self.calls.pop_front();
+        if self.calls.is_empty() {
+            self.calls.shrink_to(IDLE_CAPACITY);
+        }
+        call
     }
 }
 
@@ -112,36 +124,32 @@ impl ReadyQueue {
     }
 
     /// What a runner does next.
-    fn next(&self) -> Next {
+    fn next(self: &Arc<Self>) -> Next {
         let mut state = lock(&self.state);
-        if state.calls.is_empty() {
-            return Next::Nothing;
-        }
         let outgoing = &self.connection.queue;
-        if outgoing.is_full() && !outgoing.is_closed() {
+        if !state.calls.is_empty() && outgoing.is_full() && !outgoing.is_closed() {
             let is_held = mem::replace(&mut state.is_held, true);
             return if is_held { Next::Nothing } else { Next::WaitForRoom };
         }
-        let call = state.calls.pop_front().expect("there is one");
-        if state.calls.is_empty() {
-            state.calls.shrink_to(IDLE_CAPACITY);
-        }
-        Next::Call(call)
+        self.take(state)
     }
 
-    /// There is room again: the calls are offered anew.
-    fn release(self: &Arc<Self>) {
-        let mut state = lock(&self.state);
-        state.is_held = false;
+    /// Takes a call, and has the others offered if nobody is on the way for them.
+    fn take(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Next {
+        let Some(call) = state.pop() else { return Next::Nothing };
         if state.wants_offer() {
             state.is_offered = true;
             drop(state);
             self.offer();
         }
+        Next::Call(call)
     }
 
-    fn is_empty(&self) -> bool {
-        lock(&self.state).calls.is_empty()
+    /// The turn in the line for room has come: one call begins, however full the queue is again.
+    fn release(self: &Arc<Self>) -> Next {
+        let mut state = lock(&self.state);
+        state.is_held = false;
+        self.take(state)
     }
 
     /// Offers the calls until there are none.
@@ -170,20 +178,29 @@ impl ReadyQueue {
     /// Whether one more runner would find a call.
     fn keep_offering(&self) -> bool {
         let mut state = lock(&self.state);
-        let has_room = !state.is_held && state.runners < MAX_RUNNERS;
+        let has_room = !state.is_held && state.scheduled < MAX_RUNNERS;
         state.is_offered = has_room && !state.calls.is_empty();
         state.is_offered
     }
 
-    /// Makes so many runners, as long as there are no more than there may be.
+    /// Makes so many runners, as long as no more are scheduled than may be.
     fn add_runners(self: &Arc<Self>, count: usize) {
         let mut state = lock(&self.state);
-        let count = count.min(MAX_RUNNERS.saturating_sub(state.runners));
-        state.runners += count;
+        let count = count.min(MAX_RUNNERS - state.scheduled);
+        state.scheduled += count;
         drop(state);
         for _ in 0..count {
-            tokio::spawn(Runner { queue: self.clone(), step: Step::Next, is_runner: true });
+            let queue = self.clone();
+            tokio::spawn(Runner { queue, step: Step::Next, is_scheduled: true });
         }
+    }
+
+    /// Whether a runner that has run comes again: there are calls, and not too many runners.
+    fn reschedule(&self) -> bool {
+        let mut state = lock(&self.state);
+        let is_wanted = !state.calls.is_empty() && !state.is_held && state.scheduled < MAX_RUNNERS;
+        state.scheduled += usize::from(is_wanted);
+        is_wanted
     }
 }
 
@@ -191,8 +208,8 @@ impl ReadyQueue {
 struct Runner {
     queue: Arc<ReadyQueue>,
     step: Step,
-    /// It counts as a runner.
-    is_runner: bool,
+    /// It counts as scheduled.
+    is_scheduled: bool,
 }
 
 enum Step {
@@ -213,62 +230,64 @@ impl Future for Runner {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.count_out();
         loop {
-            self.step = match &mut self.step {
-                Step::Next => match self.queue.next() {
-                    Next::Call(call) => Step::Call(call),
-                    Next::WaitForRoom => {
-                        let connection = self.queue.connection.clone();
-                        Step::WaitForRoom(Box::pin(
-                            async move { connection.queue.has_room().await },
-                        ))
-                    }
-                    Next::Nothing => return Poll::Ready(()),
-                },
+            let next = match &mut self.step {
+                Step::Next => self.queue.next(),
                 Step::WaitForRoom(room) => {
                     // Calls of a connection that has ended do not run, see [`CallDriver`].
                     let _ = ready!(room.as_mut().poll(cx));
-                    self.queue.release();
-                    Step::Next
+                    self.queue.release()
                 }
                 Step::Call(call) => {
                     if call.as_mut().poll(cx).is_pending() {
-                        self.retire();
+                        self.hand_over();
                         return Poll::Pending;
                     }
                     self.step = Step::Next;
-                    if !self.is_runner || self.queue.is_empty() {
+                    if !self.queue.reschedule() {
                         return Poll::Ready(());
                     }
+                    self.is_scheduled = true;
                     // Not at once: the runtime may keep a task that this call has woken for this
                     // thread, to run it next, and the next call may block the thread.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
             };
+            self.step = match next {
+                Next::Call(call) => Step::Call(call),
+                Next::WaitForRoom => {
+                    let connection = self.queue.connection.clone();
+                    Step::WaitForRoom(Box::pin(async move { connection.queue.has_room().await }))
+                }
+                Next::Nothing => return Poll::Ready(()),
+            };
         }
     }
 }
 
 impl Runner {
-    /// The call has to wait: the task is its own from here on, and another takes its place.
-    fn retire(&mut self) {
-        if mem::take(&mut self.is_runner) {
-            let mut state = lock(&self.queue.state);
-            state.runners -= 1;
-            let is_wanted = !state.calls.is_empty() && !state.is_held;
-            drop(state);
-            if is_wanted {
-                self.queue.add_runners(1);
-            }
+    /// It is not scheduled any more: it runs, or never will.
+    fn count_out(&mut self) {
+        if mem::take(&mut self.is_scheduled) {
+            lock(&self.queue.state).scheduled -= 1;
+        }
+    }
+
+    /// The call has to wait: the task is its own from here on, and another one runs the rest.
+    fn hand_over(&self) {
+        let state = lock(&self.queue.state);
+        let is_wanted = !state.calls.is_empty() && !state.is_held;
+        drop(state);
+        if is_wanted {
+            self.queue.add_runners(1);
         }
     }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        if self.is_runner {
-            lock(&self.queue.state).runners -= 1;
-        }
+        self.count_out();
     }
 }

@@ -298,6 +298,6 @@ impl ServerHandle {
     /// Calls in flight on all connections. A call is counted until its handler has ended, which may
     /// be later than its answer.
     pub fn calls_in_flight(&self) -> usize {
-        self.shared.calls.load().count
+        self.shared.call_load().count
     }
 }

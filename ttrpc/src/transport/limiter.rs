@@ -82,7 +82,7 @@ impl Load {
         Load { count: (word >> COST_BITS) as usize, cost: cost as usize }
     }
 
-    fn is_within(self, other: Load) -> bool {
+    pub(crate) fn is_within(self, other: Load) -> bool {
         self.count <= other.count && self.cost <= other.cost
     }
 }

@@ -12,7 +12,10 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     mem,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Poll, Waker},
     time::Duration,
 };
@@ -33,6 +36,8 @@ pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     /// Frames and bytes that are not yet written.
     room: Limiter,
+    /// Chunks that have been written so far.
+    written: AtomicU64,
     /// Producers that the sender waits for a little before it writes.
     pub(crate) announced: Announced,
 }
@@ -108,6 +113,7 @@ impl<T> Queue<T> {
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
         Queue {
             room: Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone),
+            written: AtomicU64::new(0),
             announced: Announced::default(),
             state: Mutex::new(State {
                 streams,
@@ -156,6 +162,16 @@ impl<T> Queue<T> {
     /// Whether a frame would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
         self.room.is_full()
+    }
+
+    /// A condition that holds while the queue is full and nothing of it is written from one evaluation
+    /// to the next: then the peer does not read.
+    pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
+        let seen = AtomicU64::new(u64::MAX);
+        move || {
+            let written = self.written.load(Relaxed);
+            seen.swap(written, Relaxed) == written && self.is_full()
+        }
     }
 
     /// Whether the connection has ended.
@@ -247,6 +263,7 @@ impl<T> Queue<T> {
     pub(super) fn release(&self, chunk: Chunk) {
         let room = chunk.room;
         lock(&self.state).chunks.reuse(chunk);
+        self.written.fetch_add(1, Relaxed);
         self.room.release(room);
     }
 
