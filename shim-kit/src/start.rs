@@ -13,7 +13,8 @@ use crate::{
     args::Args,
     bootstrap::{self, Request},
     bundle::Bundle,
-    cgroup, descriptors, log,
+    cgroup, descriptors, log, options,
+    runtime::Runtime,
 };
 
 /// More than containerd ever says on stdin.
@@ -23,7 +24,7 @@ const MAX_INPUT: u64 = 10 << 20;
 ///
 /// # Errors
 /// Whatever is in the way; containerd gets the text.
-pub fn start(args: &Args) -> io::Result<()> {
+pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
     let mut input = Vec::new();
     io::stdin().take(MAX_INPUT).read_to_end(&mut input)?;
     let max_version = env::var("MAX_SHIM_VERSION").ok();
@@ -38,7 +39,7 @@ pub fn start(args: &Args) -> io::Result<()> {
 
     if let Bound::New(listener) = address::bind(&path)? {
         let started =
-            bundle.write_address(&uri).and_then(|()| spawn_daemon(args, &request, listener.into()));
+            bundle.write_address(&uri).and_then(|()| spawn_daemon::<R>(args, &request, listener.into()));
         if let Err(error) = started {
             // Nobody will ever listen there.
             let _ = fs::remove_file(&path);
@@ -52,11 +53,11 @@ pub fn start(args: &Args) -> io::Result<()> {
 
 /// Starts this program again, as the daemon, in the same folder. Its stdio is nothing: containerd
 /// reads ours until it ends.
-fn spawn_daemon(args: &Args, request: &Request, listener: OwnedFd) -> io::Result<()> {
+fn spawn_daemon<R: Runtime>(args: &Args, request: &Request, listener: OwnedFd) -> io::Result<()> {
+    let options = options::read(request.options.as_ref(), R::options)
+        .map_err(|status| io::Error::other(status.message().to_owned()))?;
     descriptors::hand_over(listener)?;
-    if let Some(group) = request.options.as_ref().map(|options| options.shim_cgroup.as_str())
-        && !group.is_empty()
-    {
+    if let Some(group) = R::shim_cgroup(&options).filter(|group| !group.is_empty()) {
         // The daemon is born into it.
         cgroup::join(group)?;
     }
@@ -71,6 +72,7 @@ fn spawn_daemon(args: &Args, request: &Request, listener: OwnedFd) -> io::Result
     if let Err(error) = raise_oom_score() {
         log::warn(format_args!("cannot raise the OOM score: {error}"));
     }
+    descriptors::as_inherited(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     Ok(())
 }

@@ -9,8 +9,12 @@ use std::{
 use ttrpc::prost::Message;
 
 use crate::{
-    address, args::Args, bundle::Bundle, log, mount, proto::task::DeleteResponse, reaper::Reaper,
-    runc::Runc,
+    address,
+    args::Args,
+    bundle::Bundle,
+    log, mount, options,
+    proto::task::DeleteResponse,
+    runtime::{Remains, Runtime},
 };
 
 /// What a container's exit status is when nobody saw its end: that of a process killed by SIGKILL.
@@ -21,16 +25,15 @@ const KILLED: u32 = 128 + 9;
 /// # Errors
 /// If stdout cannot be written, or the working folder is gone. What cannot be removed is said on
 /// stderr, which containerd logs, and the rest is removed.
-pub fn delete(args: &Args) -> io::Result<()> {
+pub fn delete<R: Runtime>(args: &Args) -> io::Result<()> {
     let bundle = match &args.bundle {
         Some(path) => Bundle::new(path),
         None => Bundle::new(env::current_dir()?),
     };
     let pid = bundle.pid();
-    let runc = Runc::new(&bundle.options(), &args.namespace, bundle.path(), Reaper::default());
-    if runc.knows(&args.id)
-        && let Err(error) = runc.delete_now(&args.id)
-    {
+    let options = options::read(bundle.options().as_ref(), R::options).unwrap_or_default();
+    let (id, namespace) = (args.id.as_str(), args.namespace.as_str());
+    if let Err(error) = R::clean_up(Remains { id, namespace, bundle: &bundle, options, pid }) {
         log::warn(format_args!("cannot delete the container: {error}"));
     }
     if let Err(error) = mount::unmount_now(&bundle.rootfs()) {

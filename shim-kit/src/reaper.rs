@@ -38,6 +38,24 @@ impl Exit {
     }
 }
 
+/// A program that was started.
+#[derive(Debug)]
+pub struct Child {
+    /// Its pid, which is its own at least until its end is collected.
+    pub pid: Pid,
+    ended: Ended,
+}
+
+impl Child {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If the reaper is gone.
+    pub async fn exit(self) -> io::Result<Exit> {
+        self.ended.await.map_err(|_| io::Error::other("the reaper is gone"))
+    }
+}
+
 /// Resolves when the process has ended.
 pub type Ended = oneshot::Receiver<Exit>;
 
@@ -119,21 +137,25 @@ impl Reaper {
     /// Starts a child. The lock is held so that its end cannot be collected before it is waited for.
     ///
     /// # Errors
-    /// Those of starting a program.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Ended> {
+    /// Those of starting a program, with its name.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut exits = self.exits();
-        descriptors::restore_limit(command);
-        let child = command.spawn()?;
-        Ok(exits.watch(child.id() as i32))
+        descriptors::as_inherited(command);
+        let child = command.spawn().map_err(|error| {
+            let program = command.get_program().display();
+            io::Error::new(error.kind(), format!("cannot run {program}: {error}"))
+        })?;
+        let pid = Pid::from_child(&child);
+        Ok(Child { pid, ended: exits.watch(pid.as_raw_nonzero().get()) })
     }
 
     /// Says that something is being started whose pid is not known yet.
-    pub fn begin(&self) -> Starting {
+    pub(crate) fn begin(&self) -> Starting {
         Starting { began: self.exits().begin(), reaper: self.clone() }
     }
 
     /// Collects all children that have ended. To be called on every SIGCHLD.
-    pub fn collect(&self) {
+    pub(crate) fn collect(&self) {
         let mut exits = self.exits();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -148,7 +170,7 @@ impl Reaper {
     }
 
     /// Processes that are waited for, and ends that are kept for a start under way.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         let exits = self.exits();
         (exits.waiting.len(), exits.unclaimed.len())
     }
@@ -156,7 +178,7 @@ impl Reaper {
 
 /// Something is being started; ends are kept until this is dropped.
 #[derive(Debug)]
-pub struct Starting {
+pub(crate) struct Starting {
     began: u64,
     reaper: Reaper,
 }
@@ -242,7 +264,8 @@ mod tests {
         let reaper = Reaper::default();
         let mut signals =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).unwrap();
-        let mut ended = reaper.spawn(Command::new("sh").args(["-c", "kill -9 $$"])).unwrap();
+        let child = reaper.spawn(Command::new("sh").args(["-c", "kill -9 $$"])).unwrap();
+        let mut ended = std::pin::pin!(child.exit());
         let exit = loop {
             tokio::select! {
                 _ = signals.recv() => reaper.collect(),
@@ -251,5 +274,11 @@ mod tests {
         };
         assert_eq!(exit.status, 128 + 9);
         assert_eq!(reaper.counts(), (0, 0));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_program_that_is_missing_is_named() {
+        let error = Reaper::default().spawn(&mut Command::new("/missing/runc")).unwrap_err();
+        assert!(error.to_string().contains("cannot run /missing/runc"), "{error}");
     }
 }

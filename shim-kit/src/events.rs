@@ -1,4 +1,15 @@
 //! Events for containerd: an outbox, emptied in order over ttrpc, that outlives containerd.
+//!
+//! # What is promised
+//!
+//! Events reach containerd in the order in which they happened, and each at least once. An event is
+//! published when the fate of the one before is known: containerd has answered, or its connection
+//! has ended. So a containerd that stands still gets nothing twice, however long it does. Only an
+//! event that was under way when containerd died may come a second time, to the next containerd: it
+//! is not known whether the first has taken it.
+//!
+//! Two things are given up, and logged with the event's number: an event that containerd refuses,
+//! and the oldest when the outbox is full.
 
 use std::{
     collections::VecDeque,
@@ -24,8 +35,6 @@ use crate::{
 /// Events that wait for containerd. At some 250 bytes each, less than a mebibyte. When it is full
 /// the oldest is lost: of a container's life the end matters most.
 const CAPACITY: usize = 4096;
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(5);
 /// The pause after a failed attempt. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -53,6 +62,7 @@ topics! {
     TaskExecStarted => "/tasks/exec-started",
     TaskPaused => "/tasks/paused",
     TaskResumed => "/tasks/resumed",
+    TaskCheckpointed => "/tasks/checkpointed",
 }
 
 /// Events in the order in which they happened, as many as fit.
@@ -66,9 +76,12 @@ struct Queue {
 
 impl Queue {
     fn push(&mut self, event: Envelope) {
-        if self.events.len() == CAPACITY {
-            self.events.pop_front();
+        if self.events.len() == CAPACITY
+            && let Some((number, event)) = self.events.pop_front()
+        {
             self.lost += 1;
+            let topic = event.topic;
+            log::warn(format_args!("event {number}, {topic}, is lost: {CAPACITY} others wait"));
         }
         self.events.push_back((self.next, event));
         self.next += 1;
@@ -160,8 +173,14 @@ impl Outbox {
         }
     }
 
-    /// Delivers events to containerd for ever. One that was delivered when containerd died may be
-    /// delivered a second time to the next.
+    /// Says which events will not be delivered, since the shim ends.
+    pub fn give_up(&self) {
+        for (number, event) in std::mem::take(&mut self.queue().events) {
+            log::warn(format_args!("event {number}, {}, is lost: the shim ends", event.topic));
+        }
+    }
+
+    /// Delivers events to containerd for ever, as the module says.
     pub async fn deliver(self, address: String) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -170,13 +189,15 @@ impl Outbox {
             match self.forward(&address, envelope).await {
                 Ok(()) => {}
                 Err(error) if is_worth_another_try(&error) => {
-                    log::debug(format_args!("event {topic} waits: {error}"));
+                    log::debug(format_args!("event {number}, {topic}, waits: {error}"));
                     self.connection().take();
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     continue;
                 }
-                Err(error) => log::warn(format_args!("containerd refused {topic}: {error}")),
+                Err(error) => {
+                    log::warn(format_args!("containerd refused event {number}, {topic}: {error}"));
+                }
             }
             pause = FIRST_PAUSE;
             self.queue().delivered(number);
@@ -184,7 +205,8 @@ impl Outbox {
         }
     }
 
-    /// Publishes one event over the connection that is there, or a new one.
+    /// Publishes one event over the connection that is there, or a new one. Returns when its fate is
+    /// known, which has no time limit.
     async fn forward(&self, address: &str, envelope: Envelope) -> Result<(), Status> {
         let present = self.connection().clone();
         let client = match present {
@@ -200,12 +222,11 @@ impl Outbox {
         EventsClient::new(client)
             .forward(ForwardRequest { envelope: Some(envelope) })
             .metadata("containerd-namespace-ttrpc", namespace)
-            .timeout(ATTEMPT)
             .await
     }
 }
 
-/// Whether containerd may take the event later; else it stands in the way of all others.
+/// Whether containerd has not taken the event and may do so later; else it stands in the way of all others.
 fn is_worth_another_try(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -305,5 +326,46 @@ mod tests {
         assert!(events.try_recv().is_err());
         delivery.abort();
         server.abort();
+    }
+
+    /// containerd stood still for 20 s, and each event was sent again every 5 s meanwhile: it then
+    /// took all of them, side by side.
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_containerd_that_stands_still_gets_each_event_once_and_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = folder.path().join("c.sock.ttrpc").to_str().unwrap().to_owned();
+        let (seen, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let still = Arc::new(tokio::sync::Semaphore::new(0));
+        let service = StandsStill { seen, goes_on: still.clone() };
+        let server = Server::builder().add_service(EventsServer::new(service));
+        let server = tokio::spawn(server.bind(&address).unwrap().serve());
+        let outbox = Outbox::new("default");
+        let delivery = tokio::spawn(outbox.clone().deliver(address));
+
+        (0..3).for_each(|number| outbox.publish(&numbered(number)));
+        assert_eq!(events.recv().await, Some(0));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(events.try_recv().is_err(), "something was published before the first was taken");
+        still.add_permits(3);
+        outbox.emptied().await;
+        assert_eq!((events.try_recv(), events.try_recv()), (Ok(1), Ok(2)));
+        assert!(events.try_recv().is_err());
+        delivery.abort();
+        server.abort();
+    }
+
+    /// Stands in for a containerd that takes an event and answers later.
+    struct StandsStill {
+        seen: tokio::sync::mpsc::UnboundedSender<u32>,
+        goes_on: Arc<tokio::sync::Semaphore>,
+    }
+
+    #[async_trait]
+    impl Events for StandsStill {
+        async fn forward(&self, _: &Context, request: ForwardRequest) -> Result<(), Status> {
+            self.seen.send(number(&request.envelope.unwrap())).unwrap();
+            self.goes_on.acquire().await.unwrap().forget();
+            Ok(())
+        }
     }
 }

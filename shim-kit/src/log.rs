@@ -23,10 +23,17 @@ struct Log {
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
+static RUNTIME: OnceLock<&str> = OnceLock::new();
+
+/// Says which runtime's lines these are.
+pub(crate) fn set_runtime(name: &'static str) {
+    // The first name counts.
+    let _ = RUNTIME.set(name);
+}
 
 /// Opens the FIFO. Opened for reading as well, it can be written to while containerd is away, and
 /// its reader may come and go; a line that finds it full is lost, since logging must never wait.
-pub fn open(fifo: &Path, id: &str, is_debug: bool) -> io::Result<()> {
+pub(crate) fn open(fifo: &Path, id: &str, is_debug: bool) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(fifo)?;
     // Opened once per process; a second time would change nothing.
@@ -40,7 +47,7 @@ pub fn warn(message: impl Display) {
 }
 
 /// Something that happens once in a shim's life.
-pub fn info(message: impl Display) {
+pub(crate) fn info(message: impl Display) {
     write("info", message);
 }
 
@@ -55,7 +62,8 @@ fn write(level: &str, message: impl Display) {
     let line = |id: &str| {
         let time = Timestamp::from(SystemTime::now());
         let message = message.to_string();
-        format!("time=\"{time}\" level={level} msg={message:?} id={id:?} runtime=runc-ttrpc\n")
+        let runtime = RUNTIME.get().unwrap_or(&"");
+        format!("time=\"{time}\" level={level} msg={message:?} id={id:?} runtime={runtime}\n")
     };
     // Nobody is left to be told of a line that cannot be written.
     let _ = match LOG.get() {

@@ -3,15 +3,14 @@
 
 use std::{
     fs, io,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use rustix::process::Pid;
 use serde_json::Value;
-use ttrpc::prost::Message;
+use ttrpc::{Any, prost::Message};
 
-use crate::proto::runc::Options;
+use crate::files::write_whole;
 
 /// Labels by which containers share a shim, in the order of their weight.
 const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
@@ -26,19 +25,22 @@ impl Bundle {
         Bundle(path.into())
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
+    /// The root of the container's file system.
     pub fn rootfs(&self) -> PathBuf {
         self.0.join("rootfs")
     }
 
-    /// Where runc writes the pid of the container's first process.
+    /// Where the runtime writes the pid of the container's first process, so that `delete` finds it.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("init.pid")
     }
 
+    /// The pid of the container's first process, if the runtime has written it.
     pub fn pid(&self) -> Option<Pid> {
         read_pid(&self.pid_file()).ok()
     }
@@ -47,12 +49,12 @@ impl Bundle {
     ///
     /// # Errors
     /// Those of writing a file.
-    pub fn write_address(&self, address: &str) -> io::Result<()> {
+    pub(crate) fn write_address(&self, address: &str) -> io::Result<()> {
         write_whole(&self.0.join("address"), address.as_bytes())
     }
 
     /// Where the shim listens, or listened.
-    pub fn address(&self) -> Option<String> {
+    pub(crate) fn address(&self) -> Option<String> {
         fs::read_to_string(self.0.join("address")).ok()
     }
 
@@ -60,14 +62,14 @@ impl Bundle {
     ///
     /// # Errors
     /// Those of writing a file.
-    pub fn write_options(&self, options: &Options) -> io::Result<()> {
-        write_whole(&self.0.join("runc-options.pb"), &options.encode_to_vec())
+    pub(crate) fn write_options(&self, options: Option<&Any>) -> io::Result<()> {
+        let Some(options) = options else { return Ok(()) };
+        write_whole(&self.0.join("options.pb"), &options.encode_to_vec())
     }
 
-    /// The options that the container was made with; the defaults if it never was.
-    pub fn options(&self) -> Options {
-        let bytes = fs::read(self.0.join("runc-options.pb")).unwrap_or_default();
-        Options::decode(bytes.as_slice()).unwrap_or_default()
+    /// The options that the container was made with, if there were any.
+    pub(crate) fn options(&self) -> Option<Any> {
+        Any::decode(fs::read(self.0.join("options.pb")).ok()?.as_slice()).ok()
     }
 
     /// What the container is to be, as the OCI runtime specification writes it.
@@ -90,6 +92,11 @@ impl Spec {
         GROUP_LABELS.iter().find_map(|label| annotations.get(label)?.as_str())
     }
 
+    /// The whole specification.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
     /// Whether the kernel ends all the container's processes when its first one ends, which it does
     /// for a pid namespace that the container does not share.
     pub fn has_own_pids(&self) -> bool {
@@ -109,16 +116,6 @@ pub fn read_pid(path: &Path) -> io::Result<Pid> {
     let text = fs::read_to_string(path)?;
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::Error::other(format!("no pid in {}", path.display())))
-}
-
-/// Writes a file that is there whole or not at all.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = path.with_file_name(format!(".{name}"));
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    io::Write::write_all(&mut file, bytes)?;
-    fs::rename(draft, path)
 }
 
 #[cfg(test)]
@@ -157,14 +154,14 @@ mod tests {
         let bundle = Bundle::new(folder.path());
         assert_eq!(
             (bundle.options(), bundle.address(), bundle.pid()),
-            (Options::default(), None, None)
+            (None, None, None)
         );
 
-        let options = Options { root: "/run/r".to_owned(), ..Default::default() };
-        bundle.write_options(&options).unwrap();
+        let options = Any { type_url: "a.v1.Options".to_owned(), value: vec![8, 1] };
+        bundle.write_options(Some(&options)).unwrap();
         bundle.write_address("unix:///s").unwrap();
         fs::write(bundle.pid_file(), "42\n").unwrap();
-        assert_eq!(bundle.options(), options);
+        assert_eq!(bundle.options(), Some(options));
         assert_eq!(bundle.address().as_deref(), Some("unix:///s"));
         assert_eq!(bundle.pid(), Pid::from_raw(42));
     }

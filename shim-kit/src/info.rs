@@ -4,32 +4,26 @@ use std::io::{self, Read, Write};
 
 use ttrpc::{Any, prost::Message};
 
-use crate::{
-    proto::{self, runc::Options, types},
-    runc,
-};
-
-/// What the OCI runtime's features are packed as.
-const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
+use crate::{options, proto::types, runtime::Runtime};
 
 /// Reads the runtime's options and prints a `RuntimeInfo`.
 ///
 /// # Errors
 /// Those of stdin and stdout.
-pub fn print() -> io::Result<()> {
+pub fn print<R: Runtime>(name: &str) -> io::Result<()> {
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
     let given = Any::decode(input.as_slice()).ok().filter(|any| !any.type_url.is_empty());
-    let options: Options = given.as_ref().and_then(proto::unpack).unwrap_or_default();
-    let features = runc::features(&options.binary_name);
+    let options = options::read(given.as_ref(), R::options)
+        .map_err(|status| io::Error::other(status.message().to_owned()))?;
     let info = types::RuntimeInfo {
-        name: "io.containerd.runc-ttrpc.v2".to_owned(),
+        name: name.to_owned(),
         version: Some(types::RuntimeVersion {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: R::VERSION.to_owned(),
             revision: String::new(),
         }),
         options: given,
-        features: features.map(|value| Any { type_url: FEATURES.to_owned(), value }),
+        features: R::features(&options),
         annotations: Default::default(),
     };
     io::stdout().write_all(&info.encode_to_vec())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ttrpc::{Any, prost::Message};
 
-use crate::proto::{self, bootstrap, runc};
+use crate::proto::bootstrap;
 
 /// The version of the Task service that is offered where containerd can say so.
 const TASK_VERSION: i32 = 3;
@@ -28,8 +28,8 @@ pub struct Request {
     pub form: Form,
     /// Where the socket is to be, if anywhere in particular.
     pub socket_folder: Option<PathBuf>,
-    /// runc's options, if any were given.
-    pub options: Option<runc::Options>,
+    /// The runtime's options, if any were given.
+    pub options: Option<Any>,
     /// containerd's ttrpc socket, if it is named here.
     pub ttrpc_address: Option<String>,
     /// Whether to log more.
@@ -58,17 +58,18 @@ impl Request {
         Request {
             form: if wants_json { Form::Json } else { Form::Plain },
             socket_folder: None,
-            options: Any::decode(input).ok().as_ref().and_then(proto::unpack),
+            options: Any::decode(input).ok().filter(|any| !any.type_url.is_empty()),
             ttrpc_address: None,
             debug: false,
         }
     }
 
     fn from_params(params: bootstrap::BootstrapParams) -> Request {
-        let mut extensions = params.extensions.iter().filter_map(|found| found.value.as_ref());
+        // Extensions are not only options; those of runtimes are called so.
+        let mut extensions = params.extensions.into_iter().filter_map(|found| found.value);
         Request {
             form: Form::Protobuf,
-            options: extensions.find_map(proto::unpack),
+            options: extensions.find(|any| any.type_url.ends_with(".Options")),
             socket_folder: params.socket_dir.filter(|folder| !folder.is_empty()).map(Into::into),
             ttrpc_address: Some(params.containerd_ttrpc_address)
                 .filter(|address| !address.is_empty()),
@@ -103,9 +104,10 @@ mod tests {
     use ttrpc::prost::Name;
 
     use super::*;
+    use crate::proto::{self, runtimeoptions::Options};
 
-    fn options() -> runc::Options {
-        runc::Options { binary_name: "crun".to_owned(), ..Default::default() }
+    fn options() -> Options {
+        Options { config_path: "/etc/runtime.toml".to_owned(), ..Default::default() }
     }
 
     #[test]
@@ -133,7 +135,7 @@ mod tests {
         let any = proto::pack(&options());
         let request = Request::read(&any.encode_to_vec(), None, "default", "c1");
         assert_eq!(request.form, Form::Plain);
-        assert_eq!(request.options, Some(options()));
+        assert_eq!(request.options.as_ref().and_then(proto::unpack), Some(options()));
     }
 
     #[test]
@@ -148,7 +150,7 @@ mod tests {
                 bootstrap::Extension { value: None },
                 bootstrap::Extension {
                     value: Some(Any {
-                        type_url: format!("type.googleapis.com/{}", runc::Options::full_name()),
+                        type_url: format!("type.googleapis.com/{}", Options::full_name()),
                         value: options().encode_to_vec(),
                     }),
                 },
@@ -157,7 +159,7 @@ mod tests {
         };
         let request = Request::read(&params.encode_to_vec(), Some("2"), "default", "c1");
         assert_eq!(request.form, Form::Protobuf);
-        assert_eq!(request.options, Some(options()));
+        assert_eq!(request.options.as_ref().and_then(proto::unpack), Some(options()));
         assert_eq!(request.socket_folder, Some("/run/s".into()));
         assert_eq!(request.ttrpc_address.as_deref(), Some("/run/c.sock.ttrpc"));
         assert!(request.debug);

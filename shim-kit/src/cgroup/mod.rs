@@ -1,5 +1,7 @@
 //! Control groups: what a container uses, in both versions, and the group of the shim itself.
 
+mod oom;
+
 use std::{
     collections::HashMap,
     fs, io,
@@ -10,6 +12,7 @@ use std::{
 use rustix::process::Pid;
 use ttrpc::Any;
 
+pub(crate) use self::oom::watch_oom;
 use crate::proto::{
     self,
     cgroups::{v1, v2},

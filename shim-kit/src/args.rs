@@ -11,6 +11,8 @@ pub enum Action {
     Delete,
     /// Be the daemon: no word at all.
     Serve,
+    /// Live until stdin ends, in a namespace that is wanted: `hold`. The shim calls this itself.
+    Hold,
     /// Print a `RuntimeInfo`: `-info`.
     Info,
     /// Print the version: `-v`.
@@ -91,7 +93,7 @@ impl Args {
     }
 
     fn check(self) -> Result<Args, String> {
-        if matches!(self.action, Action::Version | Action::Info) {
+        if matches!(self.action, Action::Version | Action::Info | Action::Hold) {
             return Ok(self);
         }
         if self.namespace.is_empty() {
@@ -108,6 +110,7 @@ fn action(word: &str) -> Result<Action, String> {
     match word {
         "start" => Ok(Action::Start),
         "delete" => Ok(Action::Delete),
+        "hold" => Ok(Action::Hold),
         _ => Err(format!("unknown action {word}")),
     }
 }

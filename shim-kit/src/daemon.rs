@@ -8,7 +8,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::timeout,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use ttrpc::{
     Server, ServerConfig,
     server::{PeerPolicy, ServerHandle},
@@ -17,24 +17,25 @@ use ttrpc::{
 use crate::{
     address,
     args::Args,
-    container::Shared,
-    descriptors,
-    events::Outbox,
-    log,
+    descriptors, log,
     proto::{v2, v3},
     reaper::Reaper,
+    runtime::Runtime,
     service::TaskService,
-    stdio,
+    shim::Shim,
 };
 
 /// How long the last answers may take to leave, and the last events to be taken.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Waiting calls are no burden: there is one for every process that runs.
+/// Waiting calls are no burden: there is one for every process that runs. Connections neither:
+/// containerd 1.6 opens one for every container of a group.
 fn limits() -> ServerConfig {
+    let calls = 1 << 20;
     ServerConfig {
-        max_connections: 64,
-        max_calls_per_connection: 16_384,
+        max_connections: usize::MAX,
+        max_calls_per_connection: calls,
+        max_calls: calls,
         ..ServerConfig::default()
     }
 }
@@ -43,11 +44,13 @@ fn limits() -> ServerConfig {
 ///
 /// # Errors
 /// If the listener is not there, or what the kernel has to give is not to be had.
-pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
+pub fn serve<R: Runtime>(args: &Args) -> Result<(), Box<dyn Error>> {
     let listener = descriptors::take_listener()?;
     let address = listener.local_addr()?;
     // Without containerd there may be nobody to read it.
     let _ = log::open(Path::new("log"), &args.id, args.debug);
+    // The folder is the bundle of the group's first container, which others outlive.
+    env::set_current_dir("/")?;
     // A session of its own: what ends containerd's does not end the shim.
     if let Err(error) = rustix::process::setsid() {
         log::debug(format_args!("already leads a session: {error}"));
@@ -55,7 +58,7 @@ pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
     descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(run(args, listener));
+    let result = runtime.block_on(run::<R>(args, listener));
     drop(runtime);
     // The bundle that names it may be gone: that of the first container of a group.
     if let Some(path) = address.as_pathname() {
@@ -64,18 +67,13 @@ pub fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     result
 }
 
-async fn run(
+async fn run<R: Runtime>(
     args: &Args,
     listener: std::os::unix::net::UnixListener,
 ) -> Result<(), Box<dyn Error>> {
-    let shared = Shared {
-        namespace: args.namespace.clone(),
-        reaper: Reaper::default(),
-        outbox: Outbox::new(&args.namespace),
-        copies: TaskTracker::new(),
-    };
+    let shim = Shim::new(&args.namespace, R::PATIENCE);
     let shutdown = CancellationToken::new();
-    let service = TaskService::new(shared.clone(), shutdown.clone());
+    let service = TaskService::<R>::new(shim.clone(), shutdown.clone());
     let server = Server::builder()
         .config(limits())
         .allow_peers(PeerPolicy::same_user())
@@ -85,11 +83,11 @@ async fn run(
         .build()?;
     let signals = Signals::new()?;
     match env::var("TTRPC_ADDRESS") {
-        Ok(address) => drop(tokio::spawn(shared.outbox.clone().deliver(address))),
+        Ok(address) => drop(tokio::spawn(shim.outbox.clone().deliver(address))),
         Err(_) => log::warn("TTRPC_ADDRESS is not set: events stay here"),
     }
     let handling = tokio::spawn(signals.handle(
-        shared.reaper.clone(),
+        shim.reaper.clone(),
         service,
         server.handle(),
         shutdown.clone(),
@@ -98,13 +96,14 @@ async fn run(
     server.serve_until(shutdown.cancelled_owned(), FAREWELL).await?;
 
     // What processes have written and what became of them shall not be lost with the shim.
-    shared.copies.close();
+    shim.copies.tasks.close();
     let delivered = async {
-        shared.copies.wait().await;
-        shared.outbox.emptied().await;
+        shim.copies.tasks.wait().await;
+        shim.outbox.emptied().await;
     };
-    if timeout(stdio::PATIENCE.max(FAREWELL), delivered).await.is_err() {
+    if timeout(R::PATIENCE.max(FAREWELL), delivered).await.is_err() {
         log::warn("the shim ends before all output and events are taken");
+        shim.outbox.give_up();
     }
     handling.abort();
     Ok(())
@@ -134,7 +133,7 @@ impl Signals {
     async fn handle(
         mut self,
         reaper: Reaper,
-        service: TaskService,
+        service: TaskService<impl Runtime>,
         server: ServerHandle,
         shutdown: CancellationToken,
     ) {
@@ -152,7 +151,7 @@ impl Signals {
 
 /// Writes what is going on to the log, line by line: what the library's server is waiting for, then
 /// the shim's own.
-fn log_snapshot(service: &TaskService, server: &ServerHandle) {
+fn log_snapshot(service: &TaskService<impl Runtime>, server: &ServerHandle) {
     log::info("snapshot begins");
     server.snapshot().to_string().lines().for_each(log::info);
     service.to_string().lines().for_each(log::info);

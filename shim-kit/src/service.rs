@@ -10,27 +10,38 @@ use tokio_util::sync::CancellationToken;
 use ttrpc::{Context, Status, async_trait, prost_types::Timestamp};
 
 use crate::{
-    container::{Container, Shared},
+    container::Container,
     log,
-    process::Phase,
     proto::{events, task::*, v2, v3},
     reaper::Exit,
+    runtime::Runtime,
+    shim::Shim,
 };
 
 /// What serves all containers of a shim. Clones are the same service.
-#[derive(Clone, Debug)]
-pub struct TaskService {
-    shared: Shared,
-    containers: Arc<Mutex<HashMap<String, Slot>>>,
+#[derive(Debug)]
+pub(crate) struct TaskService<R> {
+    shim: Shim,
+    containers: Arc<Mutex<HashMap<String, Slot<R>>>>,
     /// Fires when the shim is to end.
     shutdown: CancellationToken,
 }
 
+impl<R> Clone for TaskService<R> {
+    fn clone(&self) -> TaskService<R> {
+        TaskService {
+            shim: self.shim.clone(),
+            containers: self.containers.clone(),
+            shutdown: self.shutdown.clone(),
+        }
+    }
+}
+
 /// A container's place, taken before the container is there so that an id is not made twice.
-#[derive(Clone, Debug)]
-enum Slot {
+#[derive(Debug)]
+enum Slot<R> {
     Reserved,
-    Made(Arc<Container>),
+    Made(Arc<Container<R>>),
 }
 
 /// Finishes what was begun even if the caller goes away: a handler is dropped when its client is,
@@ -46,17 +57,17 @@ fn at(exit: Exit) -> Option<Timestamp> {
     Some(exit.at.into())
 }
 
-impl TaskService {
+impl<R: Runtime> TaskService<R> {
     /// A service without containers. The token fires when containerd wants the shim to end.
-    pub fn new(shared: Shared, shutdown: CancellationToken) -> TaskService {
-        TaskService { shared, containers: Arc::default(), shutdown }
+    pub fn new(shim: Shim, shutdown: CancellationToken) -> TaskService<R> {
+        TaskService { shim, containers: Arc::default(), shutdown }
     }
 
-    fn containers(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+    fn containers(&self) -> MutexGuard<'_, HashMap<String, Slot<R>>> {
         self.containers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn container(&self, id: &str) -> Result<Arc<Container>, Status> {
+    fn container(&self, id: &str) -> Result<Arc<Container<R>>, Status> {
         match self.containers().get(id) {
             Some(Slot::Made(container)) => Ok(container.clone()),
             _ => Err(Status::not_found(format!("container {id} is not created"))),
@@ -71,12 +82,12 @@ impl TaskService {
         self.containers().insert(id.clone(), Slot::Reserved);
         let this = self.clone();
         to_the_end(async move {
-            let made = Container::create(&this.shared, &request).await;
+            let made = Container::create(&this.shim, &request).await;
             let mut containers = this.containers();
             containers.remove(&id);
             let container = made?;
             let pid = container.pid();
-            this.shared.outbox.publish(&created(request, pid));
+            this.shim.outbox.publish(&created(request, pid));
             containers.insert(id, Slot::Made(container));
             Ok(CreateTaskResponse { pid })
         })
@@ -99,7 +110,7 @@ impl TaskService {
             }
             let (pid, exit) = container.delete().await?;
             this.containers().remove(&request.id);
-            this.shared.outbox.publish(&events::TaskDelete {
+            this.shim.outbox.publish(&events::TaskDelete {
                 container_id: request.id,
                 pid,
                 exit_status: exit.status,
@@ -119,10 +130,7 @@ impl TaskService {
     async fn state(&self, request: StateRequest) -> Result<StateResponse, Status> {
         let container = self.container(&request.id)?;
         let process = container.process(&request.exec_id)?;
-        let exit = match process.phase() {
-            Phase::Stopped(exit) => Some(exit),
-            _ => None,
-        };
+        let exit = process.phase().exit();
         let id = if request.exec_id.is_empty() { request.id } else { request.exec_id.clone() };
         Ok(StateResponse {
             id,
@@ -141,7 +149,7 @@ impl TaskService {
 
     async fn wait(&self, request: WaitRequest) -> Result<WaitResponse, Status> {
         let process = self.container(&request.id)?.process(&request.exec_id)?;
-        let exit = process.stopped().await;
+        let exit = process.told().await;
         Ok(WaitResponse { exit_status: exit.status, exited_at: at(exit) })
     }
 
@@ -154,7 +162,8 @@ impl TaskService {
     }
 
     async fn pids(&self, request: PidsRequest) -> Result<PidsResponse, Status> {
-        let processes = self.container(&request.id)?.pids().await?;
+        let container = self.container(&request.id)?;
+        let processes = to_the_end(async move { container.pids().await }).await?;
         Ok(PidsResponse { processes })
     }
 
@@ -168,8 +177,12 @@ impl TaskService {
         to_the_end(async move { container.resume().await }).await
     }
 
-    async fn checkpoint(&self, _: CheckpointTaskRequest) -> Result<(), Status> {
-        Err(Status::unimplemented("checkpoints are not supported"))
+    async fn checkpoint(&self, request: CheckpointTaskRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(
+            async move { container.checkpoint(request.path, request.options.as_ref()).await },
+        )
+        .await
     }
 
     async fn resize_pty(&self, request: ResizePtyRequest) -> Result<(), Status> {
@@ -194,14 +207,14 @@ impl TaskService {
     }
 
     async fn stats(&self, request: StatsRequest) -> Result<StatsResponse, Status> {
-        Ok(StatsResponse { stats: Some(self.container(&request.id)?.stats()?) })
+        Ok(StatsResponse { stats: Some(self.container(&request.id)?.stats().await?) })
     }
 
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectResponse, Status> {
         Ok(ConnectResponse {
             shim_pid: std::process::id(),
             task_pid: self.container(&request.id).map_or(0, |container| container.pid()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: R::VERSION.to_owned(),
         })
     }
 
@@ -231,16 +244,16 @@ fn created(request: CreateTaskRequest, pid: u32) -> events::TaskCreate {
 }
 
 /// What the service holds, for the log.
-impl fmt::Display for TaskService {
+impl<R: Runtime> fmt::Display for TaskService<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (waiting, lost) = self.shared.outbox.counts();
-        let (children, unclaimed) = self.shared.reaper.counts();
+        let (waiting, lost) = self.shim.outbox.counts();
+        let (children, unclaimed) = self.shim.reaper.counts();
         writeln!(f, "events: {waiting} waiting, {lost} lost")?;
-        if let Some(connection) = self.shared.outbox.snapshot() {
+        if let Some(connection) = self.shim.outbox.snapshot() {
             writeln!(f, "  {connection}")?;
         }
         writeln!(f, "children: {children} waited for, {unclaimed} ends unclaimed")?;
-        write!(f, "copies of stdio: {}", self.shared.copies.len())?;
+        write!(f, "copies of stdio: {}", self.shim.copies.tasks.len())?;
         for (id, slot) in self.containers().iter() {
             match slot {
                 Slot::Reserved => write!(f, "\ncontainer {id}: being created")?,
@@ -260,9 +273,9 @@ impl fmt::Display for TaskService {
 macro_rules! serve {
     ($version:ident: $($method:ident($request:ident) -> $response:ty,)*) => {
         #[async_trait]
-        impl $version::Task for TaskService {
+        impl<R: Runtime> $version::Task for TaskService<R> {
             $(async fn $method(&self, ctx: &Context, request: $request) -> Result<$response, Status> {
-                let result = TaskService::$method(self, request).await;
+                let result = TaskService::<R>::$method(self, request).await;
                 if let Err(status) = &result {
                     log::debug(format_args!("{} failed: {status}", ctx.method()));
                 }
