@@ -4,7 +4,7 @@
 use std::{
     fs, io,
     os::unix::{
-        fs::{DirBuilderExt, PermissionsExt},
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -90,6 +90,38 @@ pub fn from_uri(uri: &str) -> Option<&Path> {
     uri.trim().strip_prefix("unix://").map(Path::new)
 }
 
+/// The socket of a daemon, which takes it away when it ends.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    /// Device and inode: another daemon may have put its own there.
+    identity: (u64, u64),
+}
+
+impl Socket {
+    /// The socket that is on this path now.
+    ///
+    /// # Errors
+    /// If nothing is there.
+    pub fn at(path: &Path) -> io::Result<Socket> {
+        Ok(Socket { path: path.to_owned(), identity: identity(path)? })
+    }
+
+    /// Takes it away. To be called while its listener is open: then nobody else takes it for that of
+    /// a dead daemon and puts another there in between.
+    pub fn remove(&self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // It may be gone already.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
 /// Removes a socket, unless somebody listens there.
 pub fn remove_if_dead(path: &Path) {
     if !is_alive(path) {
@@ -144,5 +176,23 @@ mod tests {
         drop(second);
         remove_if_dead(from_uri(&to_uri(&path)).unwrap());
         assert!(!path.exists());
+    }
+
+    /// A daemon that ended while the next was started for the same id looked whether somebody
+    /// listened, and removed the other's socket, or neither removed any.
+    #[test]
+    fn a_daemon_removes_its_own_socket_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let Bound::New(first) = bind(&path).unwrap() else { panic!("nobody was there") };
+        let socket = Socket::at(&path).unwrap();
+        socket.remove();
+        assert!(!path.exists());
+
+        // The next came before the first had ended.
+        let Bound::New(_second) = bind(&path).unwrap() else { panic!("the first has let it go") };
+        drop(first);
+        socket.remove();
+        assert!(path.exists());
     }
 }

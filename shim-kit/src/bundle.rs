@@ -152,10 +152,7 @@ mod tests {
     fn what_is_kept_for_delete_can_be_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let bundle = Bundle::new(folder.path());
-        assert_eq!(
-            (bundle.options(), bundle.address(), bundle.pid()),
-            (None, None, None)
-        );
+        assert_eq!((bundle.options(), bundle.address(), bundle.pid()), (None, None, None));
 
         let options = Any { type_url: "a.v1.Options".to_owned(), value: vec![8, 1] };
         bundle.write_options(Some(&options)).unwrap();

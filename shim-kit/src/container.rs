@@ -140,8 +140,7 @@ impl<R: Runtime> Container<R> {
                 let told = move || {
                     outbox.publish(&events::TaskOom { container_id: container_id.clone() });
                 };
-                let watch =
-                    cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
+                let watch = cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
                 // A container has one first process.
                 let _ = self.oom.set(tokio::spawn(watch));
                 let _ = self.cgroup.set(cgroup);

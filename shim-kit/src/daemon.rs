@@ -15,7 +15,7 @@ use ttrpc::{
 };
 
 use crate::{
-    address,
+    address::Socket,
     args::Args,
     descriptors, log,
     proto::{v2, v3},
@@ -58,18 +58,15 @@ pub fn serve<R: Runtime>(args: &Args) -> Result<(), Box<dyn Error>> {
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
     descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(run::<R>(args, listener));
-    drop(runtime);
-    // The bundle that names it may be gone: that of the first container of a group.
-    if let Some(path) = address.as_pathname() {
-        address::remove_if_dead(path);
-    }
-    result
+    // The bundle that names it may be gone at the end: that of the first container of a group.
+    let socket = address.as_pathname().map(Socket::at).transpose()?;
+    runtime.block_on(run::<R>(args, listener, socket))
 }
 
 async fn run<R: Runtime>(
     args: &Args,
     listener: std::os::unix::net::UnixListener,
+    socket: Option<Socket>,
 ) -> Result<(), Box<dyn Error>> {
     let shim = Shim::new(&args.namespace, R::PATIENCE);
     let shutdown = CancellationToken::new();
@@ -93,7 +90,13 @@ async fn run<R: Runtime>(
         shutdown.clone(),
     ));
     log::debug("serving");
-    server.serve_until(shutdown.cancelled_owned(), FAREWELL).await?;
+    let ending = async {
+        shutdown.cancelled().await;
+        if let Some(socket) = socket {
+            socket.remove();
+        }
+    };
+    server.serve_until(ending, FAREWELL).await?;
 
     // What processes have written and what became of them shall not be lost with the shim.
     shim.copies.tasks.close();

@@ -137,7 +137,10 @@ impl Drop for Watch<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, sync::atomic::{AtomicU32, Ordering}};
+    use std::{
+        fs,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     use super::*;
 
@@ -164,6 +167,7 @@ mod tests {
 
     /// Whether a future has to wait when it is polled once.
     async fn futures_are_pending(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()))
+            .await
     }
 }

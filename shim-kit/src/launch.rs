@@ -70,7 +70,9 @@ impl Launch {
 
     async fn logger(&self) -> Result<Option<logger::Logger>, Status> {
         match logger::Uri::parse(&self.paths.stdout) {
-            Some(uri) => uri.start(&self.shim.reaper, &self.shim.namespace, &self.id).await.map(Some),
+            Some(uri) => {
+                uri.start(&self.shim.reaper, &self.shim.namespace, &self.id).await.map(Some)
+            }
             None => Ok(None),
         }
     }

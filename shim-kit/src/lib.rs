@@ -66,9 +66,11 @@ use std::{env, error::Error, io, process::ExitCode};
 pub use rustix::process::Pid;
 pub use ttrpc::{Any, Code, Status, async_trait};
 
+use self::args::{Action, Args};
 pub use self::{
     bundle::{Bundle, Spec, read_pid},
     console::ConsoleSocket,
+    descriptors::kill,
     files::Temporary,
     launch::Launch,
     log::{debug, warn},
@@ -77,7 +79,6 @@ pub use self::{
     runtime::{New, Remains, Runtime},
     stdio::Descriptors,
 };
-use self::args::{Action, Args};
 
 /// Does what containerd has started this program for: the whole `main` of a shim.
 ///

@@ -44,7 +44,8 @@ pub(crate) fn read<T>(
         return understand(Given::Message { name, bytes });
     }
     let wrong = |what: String| Status::invalid_argument(format!("the runtime's options: {what}"));
-    let options = runtimeoptions::Options::decode(bytes).map_err(|error| wrong(error.to_string()))?;
+    let options =
+        runtimeoptions::Options::decode(bytes).map_err(|error| wrong(error.to_string()))?;
     let body = match (options.config_body, options.config_path) {
         (body, path) if body.is_empty() && path.is_empty() => return understand(Given::Nothing),
         (body, path) if body.is_empty() => {

@@ -32,9 +32,9 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     fn options(given: Given<'_>) -> Result<Self::Options, Status> {
         match given {
             Given::Nothing => Ok(Self::Options::default()),
-            Given::Message { name, .. } => {
-                Err(Status::invalid_argument(format!("this runtime takes no options, but got {name}")))
-            }
+            Given::Message { name, .. } => Err(Status::invalid_argument(format!(
+                "this runtime takes no options, but got {name}"
+            ))),
             Given::Toml(_) => Err(Status::invalid_argument("this runtime takes no options")),
         }
     }

@@ -37,16 +37,14 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
     let path = address::socket_path(folder, &args.address, &args.namespace, group)?;
     let uri = address::to_uri(&path);
 
-    if let Bound::New(listener) = address::bind(&path)? {
-        let started =
-            bundle.write_address(&uri).and_then(|()| spawn_daemon::<R>(args, &request, listener.into()));
-        if let Err(error) = started {
-            // Nobody will ever listen there.
-            let _ = fs::remove_file(&path);
-            return Err(error);
-        }
-    } else {
-        bundle.write_address(&uri)?;
+    // Before there is a socket, so that `delete` finds it whatever becomes of this process.
+    bundle.write_address(&uri)?;
+    if let Bound::New(listener) = address::bind(&path)?
+        && let Err(error) = spawn_daemon::<R>(args, &request, listener.into())
+    {
+        // Nobody will ever listen there.
+        let _ = fs::remove_file(&path);
+        return Err(error);
     }
     io::stdout().write_all(&bootstrap::answer(request.form, &uri))
 }

@@ -89,12 +89,7 @@ impl From<rustix::io::Errno> for Error {
 
 impl Runc {
     /// runc for the containers of a namespace.
-    pub fn new(
-        options: &Options,
-        namespace: &str,
-        bundle: &Bundle,
-        reaper: Reaper,
-    ) -> Runc {
+    pub fn new(options: &Options, namespace: &str, bundle: &Bundle, reaper: Reaper) -> Runc {
         let or = |given: &str, default: &str| match given {
             "" => default.to_owned(),
             given => given.to_owned(),
@@ -186,8 +181,11 @@ impl Runc {
     /// [`Error::Failed`] with the last error in its log.
     pub fn delete_now(&self, id: &str) -> Result<(), Error> {
         let log = Temporary::new(self.bundle.join("delete.log"));
-        let output =
-            self.command(log.path()).args(["delete", "--force", id]).stdin(Stdio::null()).output()?;
+        let output = self
+            .command(log.path())
+            .args(["delete", "--force", id])
+            .stdin(Stdio::null())
+            .output()?;
         match output.status.success() {
             true => Ok(()),
             false => Err(Error::Failed(

@@ -7,10 +7,7 @@ use std::{
     path::Path,
 };
 
-use rustix::{
-    event::EventfdFlags,
-    fs::inotify::WatchFlags,
-};
+use rustix::{event::EventfdFlags, fs::inotify::WatchFlags};
 use tokio::io::Interest;
 
 use super::{Cgroup, Files};
@@ -33,10 +30,8 @@ pub(crate) async fn watch_oom(cgroup: Cgroup, inotify: Inotify, told: impl Fn())
 
 /// The kernel counts into an eventfd that is registered for the group.
 async fn watch_v1(folder: &Path, told: impl Fn()) -> io::Result<()> {
-    let events = File::from(rustix::event::eventfd(
-        0,
-        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
-    )?);
+    let events =
+        File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let control = File::open(folder.join("memory.oom_control"))?;
     let registration = format!("{} {}", events.as_raw_fd(), control.as_raw_fd());
     fs::write(folder.join("cgroup.event_control"), registration)?;

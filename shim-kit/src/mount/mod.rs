@@ -105,9 +105,9 @@ fn mount_mapped_overlay(
 
 /// The program that mounts file systems of this type, and the type as it knows it.
 fn helper(kind: &str) -> Option<(&'static str, &str)> {
-    ["fuse3", "fuse"].into_iter().zip(["mount.fuse3", "mount.fuse"]).find_map(|(family, program)| {
-        Some((program, kind.strip_prefix(family)?.strip_prefix('.')?))
-    })
+    ["fuse3", "fuse"].into_iter().zip(["mount.fuse3", "mount.fuse"]).find_map(
+        |(family, program)| Some((program, kind.strip_prefix(family)?.strip_prefix('.')?)),
+    )
 }
 
 /// Has a program mount a file system in user space.

@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn users_and_groups_are_mapped_together() {
-        let options = Options::parse(&words("uidmap=0:1000:10 gidmap=0:2000:10 index=off")).unwrap();
+        let options =
+            Options::parse(&words("uidmap=0:1000:10 gidmap=0:2000:10 index=off")).unwrap();
         assert_eq!(options.data, words("index=off"));
         assert!(options.ids.is_some());
         assert!(Options::parse(&words("uidmap=0:1000:10")).is_err());

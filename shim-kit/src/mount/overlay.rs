@@ -29,7 +29,9 @@ pub fn move_lower(data: Vec<String>, common: &Path, elsewhere: &Path) -> Vec<Str
     let Some((place, folders)) = lower(&data) else { return data };
     let moved: Vec<_> = folders
         .iter()
-        .map(|folder| folder.strip_prefix(common).map_or((*folder).to_owned(), |rest| elsewhere.join(rest)))
+        .map(|folder| {
+            folder.strip_prefix(common).map_or((*folder).to_owned(), |rest| elsewhere.join(rest))
+        })
         .collect();
     with_lower(data, place, &moved)
 }

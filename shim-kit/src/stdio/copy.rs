@@ -77,7 +77,12 @@ impl Copy {
     /// Reads and writes what is there, without waiting; nothing if the source has nothing. To be
     /// called when nothing is pending.
     pub fn step_now(&mut self) -> Option<Step> {
-        match transfer(self.source.file.get_ref(), &mut self.sink, &mut self.pending, &mut self.copied) {
+        match transfer(
+            self.source.file.get_ref(),
+            &mut self.sink,
+            &mut self.pending,
+            &mut self.copied,
+        ) {
             Ok(step) => {
                 self.note_fullness();
                 Some(step)

@@ -3,10 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::MetadataExt,
-    },
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -124,7 +124,9 @@ mod tests {
 
     #[test]
     fn a_uri_names_a_program_and_its_arguments() {
-        let uri = Uri::parse("binary:///usr/bin/nerdctl?_NERDCTL_INTERNAL_LOGGING=%2Fvar%2Flib&b=c+d").unwrap();
+        let uri =
+            Uri::parse("binary:///usr/bin/nerdctl?_NERDCTL_INTERNAL_LOGGING=%2Fvar%2Flib&b=c+d")
+                .unwrap();
         assert_eq!(uri.program, "/usr/bin/nerdctl");
         assert_eq!(uri.args, ["_NERDCTL_INTERNAL_LOGGING", "/var/lib", "b", "c d"]);
         assert!(!uri.is_strict);

@@ -197,9 +197,7 @@ impl Io {
                 self.input = Some((fifo, writer));
                 Ok(reader.into())
             }
-            None => {
-                Ok(File::open(path).map_err(|error| failed_to_open(path, error))?.into())
-            }
+            None => Ok(File::open(path).map_err(|error| failed_to_open(path, error))?.into()),
         }
     }
 

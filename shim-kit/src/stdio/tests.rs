@@ -129,7 +129,10 @@ async fn a_reader_that_stands_still_or_drips_holds_back_the_exit_for_one_patienc
             }
         }
         let held_back = begin.elapsed();
-        assert!(held_back <= patience + Duration::from_millis(100), "drips: {drips}: {held_back:?}");
+        assert!(
+            held_back <= patience + Duration::from_millis(100),
+            "drips: {drips}: {held_back:?}"
+        );
     }
 }
 

@@ -120,8 +120,13 @@ impl Shared {
         if accepting.is_empty() {
             return self.fewer_connections(1).await;
         }
+        let most = self.config.max_connections.max(1);
         loop {
-            self.fewer_connections(self.config.max_connections.max(1)).await;
+            if lock(&self.connections).len() >= most {
+                // Clients that are held up look as if the server had died, so that it is said.
+                tracing::warn!(max_connections = most, "new connections wait until others end");
+                self.fewer_connections(most).await;
+            }
             let stream = accepting.next().await;
             self.admit(io::Connection::from_unix(stream), policy);
         }
