@@ -2,7 +2,7 @@
 //! containerd reads; the short-lived invocations write to stderr.
 
 use std::{
-    fmt::Display,
+    fmt::{Debug, Display, Write as _},
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -12,6 +12,11 @@ use std::{
 };
 
 use rustix::fs::OFlags;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+};
 use ttrpc::prost_types::Timestamp;
 
 /// Where lines go.
@@ -38,6 +43,7 @@ pub(crate) fn open(fifo: &Path, id: &str, is_debug: bool) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(fifo)?;
     // Opened once per process; a second time would change nothing.
     let _ = LOG.set(Log { fifo: Some(file), is_debug, id: id.to_owned() });
+    let _ = tracing::subscriber::set_global_default(Library);
     Ok(())
 }
 
@@ -55,6 +61,47 @@ pub(crate) fn info(message: impl Display) {
 pub fn debug(message: impl Display) {
     if LOG.get().is_some_and(|log| log.is_debug) {
         write("debug", message);
+    }
+}
+
+/// What the library has to say: warnings, and everything with `-debug`.
+struct Library;
+
+impl Subscriber for Library {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let is_debug = LOG.get().is_some_and(|log| log.is_debug);
+        metadata.is_event()
+            && *metadata.level() <= if is_debug { Level::DEBUG } else { Level::WARN }
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        let is_warning = *event.metadata().level() <= Level::WARN;
+        write(if is_warning { "warning" } else { "debug" }, line.0.trim_start());
+    }
+
+    // Spans are not enabled.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event's message and fields.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let written = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        // A string takes everything.
+        let _ = written;
     }
 }
 
