@@ -156,3 +156,32 @@ pub fn kill(pid: rustix::process::Pid, signal: u32) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// Lets this process's group share processors with nobody else, where the environment asks for core
+/// scheduling. Children inherit it.
+///
+/// # Errors
+/// If the kernel does not know it.
+#[allow(unsafe_code, reason = "no crate here knows this prctl(2)")]
+pub fn schedule_cores() -> io::Result<()> {
+    /// The kernel's `PR_SCHED_CORE_SCOPE_PROCESS_GROUP`.
+    const PROCESS_GROUP: libc::c_ulong = 2;
+    if std::env::var_os("SCHED_CORE").is_none_or(|value| value.is_empty()) {
+        return Ok(());
+    }
+    let nothing: libc::c_ulong = 0;
+    // SAFETY: the request takes and writes no memory.
+    let result = unsafe {
+        libc::prctl(
+            libc::PR_SCHED_CORE,
+            libc::c_ulong::from(libc::PR_SCHED_CORE_CREATE.unsigned_abs()),
+            nothing,
+            PROCESS_GROUP,
+            nothing,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

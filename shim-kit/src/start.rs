@@ -67,6 +67,9 @@ fn spawn_daemon<R: Runtime>(args: &Args, request: &Request, listener: OwnedFd) -
     if let Some(address) = &request.ttrpc_address {
         command.env("TTRPC_ADDRESS", address);
     }
+    descriptors::schedule_cores().map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot schedule cores, as SCHED_CORE asks: {error}"))
+    })?;
     if let Err(error) = raise_oom_score() {
         log::warn(format_args!("cannot raise the OOM score: {error}"));
     }

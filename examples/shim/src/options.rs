@@ -2,7 +2,7 @@
 //! passed over.
 
 use shim_kit::{Given, Status};
-use toml::Value;
+use toml::de::{DeTable, DeValue};
 use ttrpc::prost::{Message, Name};
 
 use crate::proto::Options;
@@ -29,14 +29,15 @@ fn wrong(what: &str) -> Status {
 /// Reads a table whose keys are those of containerd's own runc shim. containerd's configuration is
 /// read without regard to case.
 fn from_toml(text: &str) -> Result<Options, Status> {
-    let table: toml::Table =
-        text.parse().map_err(|error| wrong(&format!("are no TOML: {error}")))?;
+    let table = DeTable::parse(text).map_err(|error| wrong(&format!("are no TOML: {error}")))?;
     let mut options = Options::default();
-    for (key, value) in table {
-        let given = value.type_str();
+    for (key, value) in table.get_ref() {
+        let (key, value) = (key.get_ref(), value.get_ref());
         set(&mut options, &key.to_lowercase(), value).map_err(|fault| match fault {
             Fault::Key => wrong(&format!("have an unknown key {key}")),
-            Fault::Type(wanted) => wrong(&format!("have {key} as {given} instead of {wanted}")),
+            Fault::Type(wanted) => {
+                wrong(&format!("have {key} as {} instead of {wanted}", value.type_str()))
+            }
         })?;
     }
     Ok(options)
@@ -50,14 +51,14 @@ enum Fault {
     Type(&'static str),
 }
 
-fn set(options: &mut Options, key: &str, value: Value) -> Result<(), Fault> {
+fn set(options: &mut Options, key: &str, value: &DeValue<'_>) -> Result<(), Fault> {
     match key {
-        "nopivotroot" => options.no_pivot_root = boolean(&value)?,
-        "nonewkeyring" => options.no_new_keyring = boolean(&value)?,
-        "systemdcgroup" => options.systemd_cgroup = boolean(&value)?,
-        "iouid" => options.io_uid = number(&value)?,
-        "iogid" => options.io_gid = number(&value)?,
-        "taskapiversion" => options.task_api_version = number(&value)?,
+        "nopivotroot" => options.no_pivot_root = boolean(value)?,
+        "nonewkeyring" => options.no_new_keyring = boolean(value)?,
+        "systemdcgroup" => options.systemd_cgroup = boolean(value)?,
+        "iouid" => options.io_uid = number(value)?,
+        "iogid" => options.io_gid = number(value)?,
+        "taskapiversion" => options.task_api_version = number(value)?,
         "shimcgroup" => options.shim_cgroup = string(value)?,
         "binaryname" => options.binary_name = string(value)?,
         "root" => options.root = string(value)?,
@@ -72,20 +73,19 @@ fn set(options: &mut Options, key: &str, value: Value) -> Result<(), Fault> {
     Ok(())
 }
 
-fn boolean(value: &Value) -> Result<bool, Fault> {
+fn boolean(value: &DeValue<'_>) -> Result<bool, Fault> {
     value.as_bool().ok_or(Fault::Type("boolean"))
 }
 
-fn number(value: &Value) -> Result<u32, Fault> {
-    let number = value.as_integer().and_then(|number| number.try_into().ok());
+fn number(value: &DeValue<'_>) -> Result<u32, Fault> {
+    let number = value
+        .as_integer()
+        .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
     number.ok_or(Fault::Type("a number of 32 bits"))
 }
 
-fn string(value: Value) -> Result<String, Fault> {
-    match value {
-        Value::String(text) => Ok(text),
-        _ => Err(Fault::Type("string")),
-    }
+fn string(value: &DeValue<'_>) -> Result<String, Fault> {
+    value.as_str().map(str::to_owned).ok_or(Fault::Type("string"))
 }
 
 #[cfg(test)]

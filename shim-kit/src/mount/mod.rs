@@ -1,6 +1,7 @@
 //! Mounting a container's root file system from what containerd's snapshotter says.
 
 mod idmap;
+mod loopback;
 mod options;
 mod overlay;
 
@@ -58,6 +59,13 @@ async fn mount_one(mount: &Mount, target: &Path, reaper: &Reaper) -> io::Result<
     } else {
         match (&ids, mount.r#type.as_str()) {
             (Some(ids), "overlay") => mount_mapped_overlay(mount, target, &options, ids)?,
+            _ if options.is_loop => {
+                let is_read_only = options.flags.contains(MountFlags::RDONLY);
+                let device = loopback::attach(&mount.source, is_read_only)?;
+                let source = device.path.display().to_string();
+                let mount = Mount { source, ..mount.clone() };
+                mount_new(&mount, target, options.flags, options.data.clone())?;
+            }
             _ => mount_new(mount, target, options.flags, options.data.clone())?,
         }
     }

@@ -48,9 +48,6 @@ impl Fifo {
         // reader who was met and left alone again would take that for the end.
         let writer = (end == End::Write).then(|| open(path, OpenOptions::new().write(true)));
         let was_met = matches!(&writer, Some(Ok(_)));
-        if end == End::Read && !is_fifo(&open(path, OpenOptions::new().read(true))?)? {
-            return Ok(None);
-        }
         let file = open(path, OpenOptions::new().read(true).write(true))?;
         if !is_fifo(&file)? {
             return Ok(None);

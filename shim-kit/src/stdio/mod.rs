@@ -136,7 +136,7 @@ pub(crate) struct Io {
     /// Each resolves when a copy has delivered what the process wrote.
     delivered: Vec<oneshot::Receiver<()>>,
     /// Where stdin comes from and goes to, until the process is started.
-    input: Option<(Fifo, OwnedFd)>,
+    input: Option<(String, OwnedFd)>,
     /// Fires when nobody will read the output.
     let_go: CancellationToken,
     terminal: Terminal,
@@ -185,20 +185,19 @@ impl Io {
         Ok(Descriptors { stdin, stdout, stderr })
     }
 
-    /// A pipe from a FIFO, or a file as it is.
+    /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
     pub fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
         if path.is_empty() {
             return Ok(Stdio::null());
         }
-        match Fifo::open(path, End::Read).map_err(|error| failed_to_open(path, error))? {
-            Some(fifo) => {
-                let (reader, writer) = pipe(owner)?;
-                nonblocking(&writer)?;
-                self.input = Some((fifo, writer));
-                Ok(reader.into())
-            }
-            None => Ok(File::open(path).map_err(|error| failed_to_open(path, error))?.into()),
+        let failed = |error| failed_to_open(path, error);
+        if !std::fs::metadata(path).map_err(failed)?.file_type().is_fifo() {
+            return Ok(File::open(path).map_err(failed)?.into());
         }
+        let (reader, writer) = pipe(owner)?;
+        nonblocking(&writer)?;
+        self.input = Some((path.to_owned(), writer));
+        Ok(reader.into())
     }
 
     /// Starts to copy between a terminal's master and the FIFOs.
@@ -213,10 +212,7 @@ impl Io {
     ) -> Result<(), Status> {
         nonblocking(&master)?;
         if !paths.stdin.is_empty() {
-            let path = &paths.stdin;
-            let fifo = Fifo::open(path, End::Read).map_err(|error| failed_to_open(path, error))?;
-            let wrong = || Status::invalid_argument(format!("stdin is not a FIFO: {path}"));
-            self.input = Some((fifo.ok_or_else(wrong)?, duplicate(&master)?));
+            self.input = Some((paths.stdin.clone(), duplicate(&master)?));
         }
         let sink = match sink {
             Some(pipe) => {
@@ -238,9 +234,12 @@ impl Io {
     /// cannot name yet whose stdin is to be closed.
     ///
     /// # Errors
-    /// If a descriptor cannot be watched.
+    /// If the FIFO cannot be opened, or is none.
     pub fn start_input(&mut self, close: Arc<Notify>) -> Result<(), Status> {
-        let Some((source, sink)) = self.input.take() else { return Ok(()) };
+        let Some((path, sink)) = self.input.take() else { return Ok(()) };
+        let source = Fifo::open(&path, End::Read)
+            .map_err(|error| failed_to_open(&path, error))?
+            .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
         let copy = Copy::new(source, Sink::pipe(sink)?);
         let input = input::run(copy, self.stage.subscribe(), close, self.let_go.clone());
         self.copies.tasks.spawn(input);

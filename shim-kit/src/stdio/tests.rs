@@ -358,7 +358,7 @@ async fn stdin_ends_only_when_it_is_closed() {
     // The process's end is inside of what it is given; another is made to look at it.
     let (reader, writer) = pipe((0, 0)).unwrap();
     nonblocking(&writer).unwrap();
-    io.input = Some((Fifo::open(&path, End::Read).unwrap().unwrap(), writer));
+    io.input = Some((path.clone(), writer));
     let close = Arc::new(Notify::new());
     io.start_input(close.clone()).unwrap();
     // Two clients come and go.
@@ -371,6 +371,19 @@ async fn stdin_ends_only_when_it_is_closed() {
     let mut heard = String::new();
     File::from(reader).read_to_string(&mut heard).unwrap();
     assert_eq!(heard, "one two");
+}
+
+/// A client that found a reader too early wrote, closed, and its bytes were gone.
+#[tokio::test(flavor = "current_thread")]
+async fn stdin_has_no_reader_before_the_process_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fifo(&folder, "stdin");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+    io.open_stdin(&path, (0, 0)).unwrap();
+    let client = || open(&path, OpenOptions::new().write(true));
+    assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
+    io.start_input(Arc::default()).unwrap();
+    client().unwrap();
 }
 
 #[tokio::test(flavor = "current_thread")]
