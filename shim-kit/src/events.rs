@@ -146,6 +146,12 @@ impl Outbox {
         (queue.events.len(), queue.lost)
     }
 
+    /// The topics of the events that wait, oldest first.
+    #[cfg(test)]
+    pub fn topics(&self) -> Vec<String> {
+        self.queue().events.iter().map(|(_, event)| event.topic.clone()).collect()
+    }
+
     /// What the connection to containerd is waiting for, if there is one.
     pub fn snapshot(&self) -> Option<ClientSnapshot> {
         self.connection().as_ref().map(Client::snapshot)

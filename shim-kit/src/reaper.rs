@@ -196,6 +196,11 @@ impl Drop for Starting {
     }
 }
 
+/// Held by a test that collects children: all children of a process are collected, so that one test
+/// at a time may.
+#[cfg(test)]
+pub(crate) static COLLECTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +266,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn children_are_collected() {
+        let _alone = COLLECTING.lock().await;
         let reaper = Reaper::default();
         let mut signals =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).unwrap();

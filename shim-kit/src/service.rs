@@ -308,3 +308,6 @@ macro_rules! serve {
 }
 
 serve!(v2 v3);
+
+#[cfg(test)]
+mod tests;
