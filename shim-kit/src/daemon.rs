@@ -160,3 +160,101 @@ fn log_snapshot(service: &TaskService<impl Runtime>, server: &ServerHandle) {
     service.to_string().lines().for_each(log::info);
     log::info("snapshot ends");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fmt::Debug,
+        sync::{Arc, Mutex},
+    };
+
+    use tracing::{
+        Event, Metadata, Subscriber,
+        field::{Field, Visit},
+        span::{Attributes, Id, Record},
+    };
+    use ttrpc::Client;
+
+    use super::*;
+    use crate::{
+        proto::{task::ConnectRequest, v2::TaskClient},
+        service::tests::Shell,
+    };
+
+    /// Far more than anything here takes, on a machine that is busy with other things.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A daemon's server, and where it listens.
+    fn server(config: ServerConfig) -> (Server, String, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let address = folder.path().join("s").to_str().unwrap().to_owned();
+        let shim = Shim::new("default", Duration::ZERO);
+        let service = TaskService::<Shell>::new(shim, CancellationToken::new());
+        let server = Server::builder().config(config).add_service(v2::TaskServer::new(service));
+        (server.bind(&address).unwrap().build().unwrap(), address, folder)
+    }
+
+    async fn answers(client: &TaskClient) -> bool {
+        client.connect(ConnectRequest::default()).await.is_ok()
+    }
+
+    /// The 65th container of a group waited for ever: containerd opens a connection for each.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_group_of_many_containers_has_a_connection_for_each() {
+        let (server, address, _folder) = server(limits());
+        let serving = tokio::spawn(server.serve());
+        let mut clients = Vec::new();
+        for _ in 0..200 {
+            let client = TaskClient::new(Client::connect(&address).await.unwrap());
+            assert!(timeout(LONG, answers(&client)).await.unwrap());
+            clients.push(client);
+        }
+        serving.abort();
+    }
+
+    /// A limit that was met was not said anywhere.
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_library_says_that_connections_wait() {
+        let said = Said::default();
+        let _scope = tracing::subscriber::set_default(said.clone());
+        let config = ServerConfig { max_connections: 1, ..limits() };
+        let (server, address, _folder) = server(config);
+        let serving = tokio::spawn(server.serve());
+        let first = TaskClient::new(Client::connect(&address).await.unwrap());
+        assert!(answers(&first).await);
+        timeout(LONG, async {
+            while !said.0.lock().unwrap().contains("new connections wait") {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap();
+        serving.abort();
+    }
+
+    /// Keeps what is said at level WARN.
+    #[derive(Clone, Default)]
+    struct Said(Arc<Mutex<String>>);
+
+    impl Subscriber for Said {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut &*self);
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    impl Visit for &Said {
+        fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
+            self.0.lock().unwrap().push_str(&format!("{value:?} "));
+        }
+    }
+}

@@ -310,4 +310,4 @@ macro_rules! serve {
 serve!(v2 v3);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

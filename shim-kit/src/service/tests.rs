@@ -22,7 +22,7 @@ use crate::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// A container whose first process is a shell that waits for the word to start.
-struct Shell {
+pub(crate) struct Shell {
     pid: rustix::process::Pid,
     gate: StdMutex<Option<fs::File>>,
 }
