@@ -77,20 +77,32 @@ pub fn raise_limit() {
     }
 }
 
-/// Lets a child start as if this process had not been in between: with the limit of descriptors that
-/// this process was given, which a container inherits where its specification says none, and with no
-/// signal ignored. glibc's `posix_spawn` leaves signal 32 ignored, which is its own.
-#[allow(unsafe_code, reason = "there is no safe way to prepare a child before it starts")]
-pub fn as_inherited(command: &mut Command) {
+/// Lets a child have no more descriptors than this process was given: a container inherits the limit
+/// where its specification says none.
+///
+/// The child is made by `fork`, as for everything that is to be done before it starts. glibc's
+/// `posix_spawn`, which it would be made by else, leaves signal 32 ignored.
+#[allow(unsafe_code, reason = "there is no safe way to set a child's limits before it starts")]
+pub fn restore_limit(command: &mut Command) {
     let limit = INHERITED_LIMIT.get().copied();
+    // SAFETY: between fork and exec, one system call is made and nothing is allocated.
+    unsafe {
+        command.pre_exec(move || match limit {
+            Some(limit) => Ok(rustix::process::setrlimit(Resource::Nofile, limit)?),
+            None => Ok(()),
+        });
+    }
+}
+
+/// Lets the daemon start with no signal ignored, whatever containerd or its parents ignore: its
+/// containers would inherit that.
+#[allow(unsafe_code, reason = "there is no safe way to reset a child's signals before it starts")]
+pub fn reset_signals(command: &mut Command) {
     // SAFETY: between fork and exec, system calls are made and nothing is allocated.
     unsafe {
-        command.pre_exec(move || {
+        command.pre_exec(|| {
             (1..=LAST_SIGNAL).for_each(reset_signal);
-            match limit {
-                Some(limit) => Ok(rustix::process::setrlimit(Resource::Nofile, limit)?),
-                None => Ok(()),
-            }
+            Ok(())
         });
     }
 }

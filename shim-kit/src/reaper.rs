@@ -140,7 +140,7 @@ impl Reaper {
     /// Those of starting a program, with its name.
     pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut exits = self.exits();
-        descriptors::as_inherited(command);
+        descriptors::restore_limit(command);
         let child = command.spawn().map_err(|error| {
             let program = command.get_program().display();
             io::Error::new(error.kind(), format!("cannot run {program}: {error}"))

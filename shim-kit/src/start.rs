@@ -73,7 +73,7 @@ fn spawn_daemon<R: Runtime>(args: &Args, request: &Request, listener: OwnedFd) -
     if let Err(error) = raise_oom_score() {
         log::warn(format_args!("cannot raise the OOM score: {error}"));
     }
-    descriptors::as_inherited(&mut command);
+    descriptors::reset_signals(&mut command);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     Ok(())
 }
