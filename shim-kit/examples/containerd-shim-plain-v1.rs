@@ -15,6 +15,8 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -29,6 +31,9 @@ use shim_kit::{
     Bundle, Descriptors, Launch, New, Pid, Remains, Runtime, Status, Temporary, async_trait,
     read_pid,
 };
+
+/// Between two looks at whether a container has its root.
+const PAUSE: Duration = Duration::from_millis(2);
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -194,6 +199,11 @@ fn init(folder: &Path, process: &str) -> io::Result<()> {
 /// Enters the namespaces of a container's process. The child is a guest there.
 fn join(pid: &str, folder: &Path, process: &str) -> io::Result<()> {
     let host = pid.parse().ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    // The first process may still be on its way to its root.
+    let root = format!("/proc/{pid}/root");
+    while !fs::read_link(&root)?.starts_with(folder) {
+        thread::sleep(PAUSE);
+    }
     let container = rustix::process::pidfd_open(host, PidfdFlags::empty())?;
     let all = ThreadNameSpaceType::PROCESS_ID
         | ThreadNameSpaceType::MOUNT
