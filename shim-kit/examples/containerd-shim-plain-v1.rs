@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         ["init", folder, process] => init(Path::new(folder), process),
         ["join", pid, folder, process] => join(pid, Path::new(folder), process),
         ["first", folder, process] => first(Path::new(folder), process),
-        ["guest", pid, folder, process] => guest(pid, Path::new(folder), process),
+        ["guest", pid, spec, ..] => guest(pid, spec),
         _ => return shim_kit::run::<Plain>("io.containerd.plain.v1"),
     };
     match result {
@@ -210,7 +210,9 @@ fn join(pid: &str, folder: &Path, process: &str) -> io::Result<()> {
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
     rustix::thread::move_into_thread_name_spaces(container.as_fd(), all)?;
-    leave_child(&["guest", pid], folder, process)
+    // The file lives no longer than this process.
+    let spec = fs::read_to_string(folder.join(process))?;
+    leave_child(&["guest", pid, &spec], folder, process)
 }
 
 /// Starts the last stage, which the shim inherits when this process has ended.
@@ -233,9 +235,8 @@ fn first(folder: &Path, process: &str) -> io::Result<()> {
 }
 
 /// Becomes another process of a container.
-fn guest(pid: &str, folder: &Path, process: &str) -> io::Result<()> {
-    let spec = read_process(folder, process)?;
-    become_program(&PathBuf::from(format!("/proc/{pid}/root")), &spec)
+fn guest(pid: &str, spec: &str) -> io::Result<()> {
+    become_program(&PathBuf::from(format!("/proc/{pid}/root")), &serde_json::from_str(spec)?)
 }
 
 fn read_process(folder: &Path, process: &str) -> io::Result<Value> {
