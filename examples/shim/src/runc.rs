@@ -8,12 +8,16 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::fs::MemfdFlags;
-use ttrpc::Status;
+use shim_kit::{Bundle, Descriptors, Reaper, Status, Temporary};
 
-use crate::{proto, reaper::Reaper};
+use crate::proto::Options;
 
 /// Where runc keeps its state unless the options say otherwise; the namespace goes below.
 const DEFAULT_ROOT: &str = "/run/containerd/runc";
@@ -28,14 +32,8 @@ pub struct Runc {
     /// Where commands run. Also where their logs are.
     bundle: PathBuf,
     reaper: Reaper,
-}
-
-/// What a command's own descriptors are.
-#[derive(Debug)]
-pub struct Descriptors {
-    pub stdin: Stdio,
-    pub stdout: Stdio,
-    pub stderr: Stdio,
+    /// Numbers the files of commands, which run side by side.
+    next_number: Arc<AtomicU64>,
 }
 
 /// Why a command failed.
@@ -91,12 +89,7 @@ impl From<rustix::io::Errno> for Error {
 
 impl Runc {
     /// runc for the containers of a namespace.
-    pub fn new(
-        options: &proto::runc::Options,
-        namespace: &str,
-        bundle: &Path,
-        reaper: Reaper,
-    ) -> Runc {
+    pub fn new(options: &Options, namespace: &str, bundle: &Bundle, reaper: Reaper) -> Runc {
         let or = |given: &str, default: &str| match given {
             "" => default.to_owned(),
             given => given.to_owned(),
@@ -105,9 +98,15 @@ impl Runc {
             binary: or(&options.binary_name, DEFAULT_BINARY),
             root: Path::new(&or(&options.root, DEFAULT_ROOT)).join(namespace),
             systemd_cgroup: options.systemd_cgroup,
-            bundle: bundle.to_owned(),
+            bundle: bundle.path().to_owned(),
             reaper,
+            next_number: Arc::default(),
         }
+    }
+
+    /// A number that no other command of this container's has.
+    pub fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether runc keeps anything of this container.
@@ -134,21 +133,20 @@ impl Runc {
     pub async fn run_with(
         &self,
         descriptors: Descriptors,
-        log: &Path,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<(), Error> {
-        let mut command = self.command(log);
+        let log = Temporary::new(self.bundle.join(format!("runc-{}.log", self.number())));
+        let mut command = self.command(log.path());
         command.args(args);
         command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
-        let ended = self.reaper.spawn(&mut command)?;
+        let child = self.reaper.spawn(&mut command)?;
         // The command holds the container's ends of the pipes, which must see their end.
         drop(command);
-        let exit = ended.await.map_err(|_| io::Error::other("the reaper is gone"))?;
-        match exit.status {
+        match child.exit().await?.status {
             0 => Ok(()),
-            status => {
-                Err(Error::Failed(last_error(log).unwrap_or(format!("exit status {status}"))))
-            }
+            status => Err(Error::Failed(
+                last_error(log.path()).unwrap_or(format!("exit status {status}")),
+            )),
         }
     }
 
@@ -158,7 +156,6 @@ impl Runc {
     /// [`Error::Failed`] with the last error in its log, or else with what it wrote to stderr.
     pub async fn run(
         &self,
-        log: &Path,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<String, Error> {
         let (output, errors) = (memory_file()?, memory_file()?);
@@ -167,11 +164,7 @@ impl Runc {
             stdout: output.try_clone()?.into(),
             stderr: errors.try_clone()?.into(),
         };
-        // A log of an earlier command must not be taken for this one's.
-        let _ = fs::remove_file(log);
-        let result = self.run_with(descriptors, log, args).await;
-        let _ = fs::remove_file(log);
-        match result {
+        match self.run_with(descriptors, args).await {
             Ok(()) => Ok(read_back(output)?),
             Err(Error::Failed(text)) if text.starts_with("exit status ") => {
                 let said = read_back(errors)?;
@@ -187,13 +180,16 @@ impl Runc {
     /// # Errors
     /// [`Error::Failed`] with the last error in its log.
     pub fn delete_now(&self, id: &str) -> Result<(), Error> {
-        let log = self.bundle.join("delete.log");
-        let output =
-            self.command(&log).args(["delete", "--force", id]).stdin(Stdio::null()).output()?;
+        let log = Temporary::new(self.bundle.join("delete.log"));
+        let output = self
+            .command(log.path())
+            .args(["delete", "--force", id])
+            .stdin(Stdio::null())
+            .output()?;
         match output.status.success() {
             true => Ok(()),
             false => Err(Error::Failed(
-                last_error(&log)
+                last_error(log.path())
                     .unwrap_or_else(|| String::from_utf8_lossy(&output.stderr).trim().to_owned()),
             )),
         }
@@ -263,16 +259,16 @@ mod tests {
     #[test]
     fn options_choose_the_program_and_the_folder_of_its_state() {
         let reaper = Reaper::default();
-        let options = proto::runc::Options::default();
-        let runc = Runc::new(&options, "default", Path::new("/b"), reaper.clone());
+        let options = Options::default();
+        let runc = Runc::new(&options, "default", &Bundle::new("/b"), reaper.clone());
         assert_eq!(runc.binary, "runc");
         assert_eq!(runc.root, Path::new("/run/containerd/runc/default"));
-        let options = proto::runc::Options {
+        let options = Options {
             binary_name: "crun".to_owned(),
             root: "/run/crun".to_owned(),
             ..Default::default()
         };
-        let runc = Runc::new(&options, "k8s.io", Path::new("/b"), reaper);
+        let runc = Runc::new(&options, "k8s.io", &Bundle::new("/b"), reaper);
         assert_eq!(
             (runc.binary.as_str(), runc.root.as_path()),
             ("crun", Path::new("/run/crun/k8s.io"))

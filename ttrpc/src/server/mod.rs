@@ -138,6 +138,12 @@ impl Shared {
 
     /// Waits for a permit to open a connection.
     async fn connection_permit(&self) -> SemaphorePermit<'_> {
+        if let Ok(permit) = self.connection_permits.try_acquire() {
+            return permit;
+        }
+        // Clients that are held up look as if the server had died, so that it is said.
+        let max_connections = self.config.max_connections;
+        tracing::warn!(max_connections, "new connections wait until others end");
         let permit = self.connection_permits.acquire().await;
         permit.expect("the semaphore is never closed")
     }

@@ -1,0 +1,141 @@
+//! What containerd's configuration and clients say about runc. Nothing that is not understood is
+//! passed over.
+
+use shim_kit::{Given, Status};
+use toml::de::{DeTable, DeValue};
+use ttrpc::prost::{Message, Name};
+
+use crate::proto::Options;
+
+/// Understands options in all forms.
+///
+/// # Errors
+/// INVALID_ARGUMENT that names what is wrong.
+pub fn understand(given: Given<'_>) -> Result<Options, Status> {
+    match given {
+        Given::Nothing => Ok(Options::default()),
+        Given::Message { name, bytes } if name == Options::full_name() => {
+            Options::decode(bytes).map_err(|error| wrong(&format!("cannot be read: {error}")))
+        }
+        Given::Message { name, .. } => Err(wrong(&format!("are of the unknown type {name}"))),
+        Given::Toml(text) => from_toml(text),
+    }
+}
+
+fn wrong(what: &str) -> Status {
+    Status::invalid_argument(format!("the runtime's options {what}"))
+}
+
+/// Reads a table whose keys are those of containerd's own runc shim. containerd's configuration is
+/// read without regard to case.
+fn from_toml(text: &str) -> Result<Options, Status> {
+    let table = DeTable::parse(text).map_err(|error| wrong(&format!("are no TOML: {error}")))?;
+    let mut options = Options::default();
+    for (key, value) in table.get_ref() {
+        let (key, value) = (key.get_ref(), value.get_ref());
+        set(&mut options, &key.to_lowercase(), value).map_err(|fault| match fault {
+            Fault::Key => wrong(&format!("have an unknown key {key}")),
+            Fault::Type(wanted) => {
+                wrong(&format!("have {key} as {} instead of {wanted}", value.type_str()))
+            }
+        })?;
+    }
+    Ok(options)
+}
+
+/// What may be wrong with an entry.
+enum Fault {
+    /// No option is called so.
+    Key,
+    /// It should be of this type.
+    Type(&'static str),
+}
+
+fn set(options: &mut Options, key: &str, value: &DeValue<'_>) -> Result<(), Fault> {
+    match key {
+        "nopivotroot" => options.no_pivot_root = boolean(value)?,
+        "nonewkeyring" => options.no_new_keyring = boolean(value)?,
+        "systemdcgroup" => options.systemd_cgroup = boolean(value)?,
+        "iouid" => options.io_uid = number(value)?,
+        "iogid" => options.io_gid = number(value)?,
+        "taskapiversion" => options.task_api_version = number(value)?,
+        "shimcgroup" => options.shim_cgroup = string(value)?,
+        "binaryname" => options.binary_name = string(value)?,
+        "root" => options.root = string(value)?,
+        "criupath" => options.criu_path = string(value)?,
+        "criuimagepath" => options.criu_image_path = string(value)?,
+        "criuworkpath" => options.criu_work_path = string(value)?,
+        "taskapiaddress" => options.task_api_address = string(value)?,
+        // containerd's own, which says what the table is.
+        "typeurl" => drop(string(value)?),
+        _ => return Err(Fault::Key),
+    }
+    Ok(())
+}
+
+fn boolean(value: &DeValue<'_>) -> Result<bool, Fault> {
+    value.as_bool().ok_or(Fault::Type("boolean"))
+}
+
+fn number(value: &DeValue<'_>) -> Result<u32, Fault> {
+    let number = value
+        .as_integer()
+        .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+    number.ok_or(Fault::Type("a number of 32 bits"))
+}
+
+fn string(value: &DeValue<'_>) -> Result<String, Fault> {
+    value.as_str().map(str::to_owned).ok_or(Fault::Type("string"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_kubernetes_arrive_in_toml() {
+        // What containerd 2 writes for a table of its configuration.
+        let toml = "BinaryName = '/usr/bin/crun'\nCriuPath = ''\nIoGid = 5\nIoUid = 0\n\
+                    NoNewKeyring = false\nNoPivotRoot = true\nRoot = '/run/r'\nSystemdCgroup = true\n";
+        let options = understand(Given::Toml(toml)).unwrap();
+        let expected = Options {
+            binary_name: "/usr/bin/crun".to_owned(),
+            io_gid: 5,
+            no_pivot_root: true,
+            root: "/run/r".to_owned(),
+            systemd_cgroup: true,
+            ..Options::default()
+        };
+        assert_eq!(options, expected);
+        assert!(understand(Given::Toml("systemdcgroup = true")).unwrap().systemd_cgroup);
+        assert_eq!(understand(Given::Toml("")).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn options_of_clients_arrive_as_a_message() {
+        let options = Options { shim_cgroup: "/shims".to_owned(), ..Options::default() };
+        let bytes = options.encode_to_vec();
+        let given = Given::Message { name: "containerd.runc.v1.Options", bytes: &bytes };
+        assert_eq!(understand(given).unwrap(), options);
+        assert_eq!(understand(Given::Nothing).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn options_that_are_not_understood_are_an_error_and_never_a_default() {
+        for (given, reason) in [
+            (Given::Toml("SystemdCgroups = true"), "unknown key SystemdCgroups"),
+            (Given::Toml("SystemdCgroup = 'yes'"), "SystemdCgroup as string instead of boolean"),
+            (Given::Toml("IoUid = -1"), "IoUid"),
+            (Given::Toml("Root"), "no TOML"),
+            (Given::Message { name: "a.v1.Options", bytes: b"" }, "unknown type a.v1.Options"),
+            (
+                Given::Message { name: "containerd.runc.v1.Options", bytes: &[0xff] },
+                "cannot be read",
+            ),
+        ] {
+            let status = understand(given).unwrap_err();
+            assert_eq!(status.code(), shim_kit::Code::InvalidArgument);
+            assert!(status.message().contains(reason), "{given:?}: {status}");
+        }
+    }
+}

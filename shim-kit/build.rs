@@ -1,0 +1,18 @@
+//! Generates the services and messages of containerd's shim interface. Needs no protoc.
+
+fn main() -> Result<(), ttrpc_codegen::Error> {
+    ttrpc_codegen::compile_protos(
+        &[
+            "proto/task_v2.proto",
+            "proto/task_v3.proto",
+            "proto/publish.proto",
+            "proto/events.proto",
+            "proto/process.proto",
+            "proto/runtimeoptions.proto",
+            "proto/bootstrap.proto",
+            "proto/metrics_v1.proto",
+            "proto/metrics_v2.proto",
+        ],
+        &["proto"],
+    )
+}

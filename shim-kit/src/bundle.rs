@@ -1,0 +1,165 @@
+//! The bundle: the folder that containerd makes for a container, and what the shim keeps there for
+//! an invocation of `delete` that comes after its death.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustix::process::Pid;
+use serde_json::Value;
+use ttrpc::{Any, prost::Message};
+
+use crate::files::write_whole;
+
+/// Labels by which containers share a shim, in the order of their weight.
+const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
+
+/// A container's bundle.
+#[derive(Clone, Debug)]
+pub struct Bundle(PathBuf);
+
+impl Bundle {
+    /// The bundle in this folder.
+    pub fn new(path: impl Into<PathBuf>) -> Bundle {
+        Bundle(path.into())
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The root of the container's file system.
+    pub fn rootfs(&self) -> PathBuf {
+        self.0.join("rootfs")
+    }
+
+    /// Where the runtime writes the pid of the container's first process, so that `delete` finds it.
+    pub fn pid_file(&self) -> PathBuf {
+        self.0.join("init.pid")
+    }
+
+    /// The pid of the container's first process, if the runtime has written it.
+    pub fn pid(&self) -> Option<Pid> {
+        read_pid(&self.pid_file()).ok()
+    }
+
+    /// Says where the shim listens that serves this container.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub(crate) fn write_address(&self, address: &str) -> io::Result<()> {
+        write_whole(&self.0.join("address"), address.as_bytes())
+    }
+
+    /// Where the shim listens, or listened.
+    pub(crate) fn address(&self) -> Option<String> {
+        fs::read_to_string(self.0.join("address")).ok()
+    }
+
+    /// Keeps the options for `delete`.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub(crate) fn write_options(&self, options: Option<&Any>) -> io::Result<()> {
+        let Some(options) = options else { return Ok(()) };
+        write_whole(&self.0.join("options.pb"), &options.encode_to_vec())
+    }
+
+    /// The options that the container was made with, if there were any.
+    pub(crate) fn options(&self) -> Option<Any> {
+        Any::decode(fs::read(self.0.join("options.pb")).ok()?.as_slice()).ok()
+    }
+
+    /// What the container is to be, as the OCI runtime specification writes it.
+    ///
+    /// # Errors
+    /// Those of reading a file and parsing JSON.
+    pub fn spec(&self) -> io::Result<Spec> {
+        Ok(Spec(serde_json::from_slice(&fs::read(self.0.join("config.json"))?)?))
+    }
+}
+
+/// A container's config.json, as far as a shim cares.
+#[derive(Debug)]
+pub struct Spec(Value);
+
+impl Spec {
+    /// The group of containers that one shim is to serve, if not this one alone.
+    pub fn group(&self) -> Option<&str> {
+        let annotations = self.0.get("annotations")?;
+        GROUP_LABELS.iter().find_map(|label| annotations.get(label)?.as_str())
+    }
+
+    /// The whole specification.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
+    /// Whether the kernel ends all the container's processes when its first one ends, which it does
+    /// for a pid namespace that the container does not share.
+    pub fn has_own_pids(&self) -> bool {
+        let namespaces = self.0.pointer("/linux/namespaces").and_then(Value::as_array);
+        namespaces.into_iter().flatten().any(|namespace| {
+            let text = |key: &str| namespace.get(key).and_then(Value::as_str).unwrap_or_default();
+            text("type") == "pid" && text("path").is_empty()
+        })
+    }
+}
+
+/// Reads a pid file.
+///
+/// # Errors
+/// If it is not there or holds no pid.
+pub fn read_pid(path: &Path) -> io::Result<Pid> {
+    let text = fs::read_to_string(path)?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other(format!("no pid in {}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn containers_of_a_pod_share_a_shim() {
+        let group = |annotations: Value| {
+            let spec = Spec(json!({ "annotations": annotations }));
+            spec.group().map(str::to_owned)
+        };
+        assert_eq!(group(json!({})), None);
+        assert_eq!(group(json!({"io.kubernetes.cri.sandbox-id": "pod"})).as_deref(), Some("pod"));
+        let both =
+            json!({"io.kubernetes.cri.sandbox-id": "pod", "io.containerd.runc.v2.group": "group"});
+        assert_eq!(group(both).as_deref(), Some("group"));
+        assert_eq!(Spec(json!({})).group(), None);
+    }
+
+    #[test]
+    fn who_ends_a_containers_processes_depends_on_its_pid_namespace() {
+        let own =
+            |namespaces: Value| Spec(json!({"linux": {"namespaces": namespaces}})).has_own_pids();
+        assert!(own(json!([{"type": "mount"}, {"type": "pid"}])));
+        assert!(!own(json!([{"type": "pid", "path": "/proc/1/ns/pid"}])));
+        assert!(!own(json!([{"type": "mount"}])));
+        assert!(!Spec(json!({})).has_own_pids());
+    }
+
+    #[test]
+    fn what_is_kept_for_delete_can_be_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let bundle = Bundle::new(folder.path());
+        assert_eq!((bundle.options(), bundle.address(), bundle.pid()), (None, None, None));
+
+        let options = Any { type_url: "a.v1.Options".to_owned(), value: vec![8, 1] };
+        bundle.write_options(Some(&options)).unwrap();
+        bundle.write_address("unix:///s").unwrap();
+        fs::write(bundle.pid_file(), "42\n").unwrap();
+        assert_eq!(bundle.options(), Some(options));
+        assert_eq!(bundle.address().as_deref(), Some("unix:///s"));
+        assert_eq!(bundle.pid(), Pid::from_raw(42));
+    }
+}

@@ -1,0 +1,182 @@
+//! Control groups: what a container uses, in both versions, and the group of the shim itself.
+
+mod oom;
+mod v1;
+mod v2;
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustix::process::Pid;
+use ttrpc::Any;
+
+pub(crate) use self::oom::watch_oom;
+use crate::proto;
+
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Where a container's resources are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cgroup {
+    /// A folder for each controller.
+    V1(HashMap<String, PathBuf>),
+    /// One folder.
+    V2(PathBuf),
+}
+
+impl Cgroup {
+    /// The group that a process is in.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn of(pid: Pid) -> io::Result<Cgroup> {
+        let table = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
+        // Version 2 alone has its controllers at the root.
+        let is_unified = Path::new(ROOT).join("cgroup.controllers").exists();
+        Ok(parse(&table, is_unified))
+    }
+
+    /// What the group uses now. What cannot be read is left out.
+    pub fn metrics(&self) -> Any {
+        match self {
+            Cgroup::V1(folders) => proto::pack(&v1::metrics(folders)),
+            Cgroup::V2(folder) => proto::pack(&v2::metrics(folder)),
+        }
+    }
+}
+
+/// Reads `/proc/PID/cgroup`: lines of `number:controllers:path`.
+fn parse(table: &str, is_unified: bool) -> Cgroup {
+    let rows = table.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        Some((parts.next()?, parts.next()?.trim_start_matches('/')))
+    });
+    if is_unified {
+        let path =
+            rows.filter(|(controllers, _)| controllers.is_empty()).map(|(_, path)| path).next();
+        return Cgroup::V2(Path::new(ROOT).join(path.unwrap_or_default()));
+    }
+    let mut folders = HashMap::new();
+    for (controllers, path) in rows {
+        for controller in controllers.split(',').filter(|name| !name.is_empty()) {
+            folders.insert(controller.to_owned(), Path::new(ROOT).join(controller).join(path));
+        }
+    }
+    Cgroup::V1(folders)
+}
+
+/// Puts this process into a group.
+///
+/// # Errors
+/// If the group is not there.
+pub fn join(path: &str) -> io::Result<()> {
+    let pid = std::process::id().to_string();
+    let path = path.trim_start_matches('/');
+    if Path::new(ROOT).join("cgroup.controllers").exists() {
+        return fs::write(Path::new(ROOT).join(path).join("cgroup.procs"), pid);
+    }
+    for controller in fs::read_dir(ROOT)? {
+        let procs = controller?.path().join(path).join("cgroup.procs");
+        if procs.exists() {
+            fs::write(procs, &pid)?;
+        }
+    }
+    Ok(())
+}
+
+/// A folder's files, whose absence is nothing to complain about: kernels differ in what they count.
+struct Files<'a>(&'a Path);
+
+impl Files<'_> {
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_default()
+    }
+
+    /// A file with one number; 0 for none and for "max".
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).trim().parse().unwrap_or(0)
+    }
+
+    /// A file with one number, where "max" is the highest.
+    fn limit(&self, name: &str) -> u64 {
+        match self.text(name).trim() {
+            "max" => u64::MAX,
+            text => text.parse().unwrap_or(0),
+        }
+    }
+
+    /// A file with a key and a number in each line.
+    fn table(&self, name: &str) -> Table {
+        Table(
+            self.text(name)
+                .lines()
+                .filter_map(|line| {
+                    let (key, value) = line.split_once(' ')?;
+                    Some((key.to_owned(), value.trim().parse().ok()?))
+                })
+                .collect(),
+        )
+    }
+}
+
+struct Table(HashMap<String, u64>);
+
+impl Table {
+    fn get(&self, key: &str) -> u64 {
+        self.0.get(key).copied().unwrap_or(0)
+    }
+}
+
+/// The sizes of huge pages, from the names of the files that count them.
+fn page_sizes(folder: &Path, suffix: &str) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let size = name.strip_prefix("hugetlb.")?.strip_suffix(suffix)?;
+        (!size.contains('.')).then(|| size.to_owned())
+    };
+    entries.filter_map(size).collect()
+}
+
+fn device(text: &str) -> Option<(u64, u64)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processs_groups_are_read_in_both_versions() {
+        let table = "3:cpu,cpuacct:/default/c1\n1:name=systemd:/default/c1\n0::/unified/c1\n";
+        let Cgroup::V1(folders) = parse(table, false) else { panic!("version 1") };
+        assert_eq!(folders["cpuacct"], Path::new("/sys/fs/cgroup/cpuacct/default/c1"));
+        assert_eq!(parse(table, true), Cgroup::V2("/sys/fs/cgroup/unified/c1".into()));
+    }
+
+    #[test]
+    fn files_are_read_as_the_kernel_writes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("pids.current", "7\n");
+        write("pids.max", "max\n");
+        write("cpu.stat", "usage_usec 123\nuser_usec 100\n");
+        write("memory.max", "max\n");
+        write("memory.stat", "anon 42\nworkingset_refault_anon 1\nworkingset_refault_file 2\n");
+        write("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5\n");
+        write("hugetlb.2MB.current", "4096\n");
+
+        let metrics = v2::metrics(folder.path());
+        assert_eq!(metrics.pids.unwrap(), proto::cgroups::v2::PidsStat { current: 7, limit: 0 });
+        assert_eq!(metrics.cpu.unwrap().usage_usec, 123);
+        let memory = metrics.memory.unwrap();
+        assert_eq!((memory.anon, memory.workingset_refault, memory.usage_limit), (42, 3, u64::MAX));
+        let io = &metrics.io.unwrap().usage[0];
+        assert_eq!((io.major, io.minor, io.rbytes, io.wios), (8, 0, 1, 4));
+        assert_eq!(metrics.hugetlb[0].pagesize, "2MB");
+    }
+}

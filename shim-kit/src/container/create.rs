@@ -1,0 +1,103 @@
+//! How a container comes into being.
+
+use std::{
+    fs, io,
+    sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
+    thread,
+};
+
+use tokio::sync::Semaphore;
+use ttrpc::Status;
+
+use super::{Container, unmount};
+use crate::{
+    bundle::Bundle,
+    launch::Launch,
+    log, mount, options,
+    process::Process,
+    proto::{task, types},
+    runtime::{New, Runtime},
+    shim::Shim,
+    stdio::Paths,
+};
+
+impl<R: Runtime> Container<R> {
+    /// Mounts a root file system and has the runtime make the container. Its first process exists
+    /// then and waits for Start.
+    ///
+    /// # Errors
+    /// The runtime's; others if something here fails.
+    pub async fn create(
+        shim: &Shim,
+        request: &task::CreateTaskRequest,
+    ) -> Result<Arc<Container<R>>, Status> {
+        let options = options::read(request.options.as_ref(), R::options)?;
+        let bundle = Bundle::new(&request.bundle);
+        let spec = bundle.spec().map_err(|error| {
+            Status::invalid_argument(format!("cannot read the bundle's config.json: {error}"))
+        })?;
+        let paths = Paths {
+            stdin: request.stdin.clone(),
+            stdout: request.stdout.clone(),
+            stderr: request.stderr.clone(),
+            terminal: request.terminal,
+        };
+        let init = Arc::new(Process::new(String::new(), paths, Vec::new()));
+        let has_rootfs = !request.rootfs.is_empty();
+        let made = async {
+            bundle
+                .write_options(request.options.as_ref())
+                .map_err(|error| Status::internal(format!("cannot prepare the bundle: {error}")))?;
+            if has_rootfs {
+                make_rootfs(shim, &bundle, &request.rootfs).await.map_err(|error| {
+                    Status::internal(format!("cannot make the rootfs: {error}"))
+                })?;
+            }
+            let mut launch = Launch::new(shim, &request.id, &init, 0);
+            let checkpoint = Some(&request.checkpoint).filter(|path| !path.is_empty());
+            let new = New {
+                id: &request.id,
+                namespace: &shim.namespace,
+                bundle: &bundle,
+                options,
+                checkpoint: checkpoint.map(Into::into),
+            };
+            let (runtime, pid) = R::create(new, &mut launch).await?;
+            Ok((runtime, pid.map(|pid| (pid, launch.made(&init, pid)))))
+        };
+        let (runtime, first) = match made.await {
+            Ok(made) => made,
+            Err(status) => {
+                // The runtime has taken back what it did.
+                if has_rootfs && let Err(status) = unmount(&bundle).await {
+                    log::warn(status);
+                }
+                return Err(status);
+            }
+        };
+        let container = Arc::new(Container {
+            id: request.id.clone(),
+            runtime,
+            shim: shim.clone(),
+            init,
+            execs: Mutex::default(),
+            cgroup: OnceLock::new(),
+            oom: OnceLock::new(),
+            has_own_pids: spec.has_own_pids(),
+            has_rootfs,
+            next_launch: AtomicU64::new(1),
+            turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),
+            bundle,
+        });
+        if let Some((pid, ended)) = first {
+            container.first_is_made(pid, ended);
+        }
+        Ok(container)
+    }
+}
+
+async fn make_rootfs(shim: &Shim, bundle: &Bundle, mounts: &[types::Mount]) -> io::Result<()> {
+    let root = bundle.rootfs();
+    fs::create_dir_all(&root)?;
+    mount::mount_all(mounts, &root, &shim.reaper).await
+}

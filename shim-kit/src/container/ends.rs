@@ -1,0 +1,85 @@
+//! Ends of processes, and in which order they are told.
+
+use std::sync::Arc;
+
+use rustix::process::Pid;
+use tokio::time::{Instant, timeout_at};
+
+use super::Container;
+use crate::{
+    cgroup::{self, Cgroup},
+    lifecycle::Phase,
+    log,
+    process::Process,
+    proto::events,
+    reaper::Ended,
+    runtime::Runtime,
+};
+
+impl<R: Runtime> Container<R> {
+    /// Watches the first process and its control group from now on.
+    pub(super) fn first_is_made(self: &Arc<Self>, pid: Pid, ended: Ended) {
+        match Cgroup::of(pid) {
+            Ok(cgroup) => {
+                let (outbox, container_id) = (self.shim.outbox.clone(), self.id.clone());
+                let told = move || {
+                    outbox.publish(&events::TaskOom { container_id: container_id.clone() });
+                };
+                let watch = cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
+                // A container has one first process.
+                let _ = self.oom.set(tokio::spawn(watch));
+                let _ = self.cgroup.set(cgroup);
+            }
+            Err(error) => log::warn(format_args!("no control group: {error}")),
+        }
+        self.clone().watch(self.init.clone(), ended);
+    }
+
+    /// Reports a process's end when it comes, after everything that has to come before.
+    pub(super) fn watch(self: Arc<Self>, process: Arc<Process>, ended: Ended) {
+        tokio::spawn(async move {
+            let Ok(exit) = ended.await else { return };
+            let deadline = Instant::now() + self.shim.patience;
+            let delivered = process.ended(exit);
+            if process.is_init() {
+                self.first_has_ended(deadline).await;
+            }
+            delivered.await;
+            // A start that is under way has an event to send first.
+            let _order = process.order.lock().await;
+            self.shim.outbox.publish(&events::TaskExit {
+                container_id: self.id.clone(),
+                id: if process.is_init() { self.id.clone() } else { process.exec_id.clone() },
+                pid: process.pid(),
+                exit_status: exit.status,
+                exited_at: Some(exit.at.into()),
+            });
+            process.tell();
+        });
+    }
+
+    /// Ends what the first process left behind, where the kernel does not, and waits until the ends
+    /// of all execs are reported: they are over before the container is.
+    async fn first_has_ended(&self, deadline: Instant) {
+        if !self.has_own_pids
+            && let Err(status) = self.runtime.kill(libc::SIGKILL.unsigned_abs(), true).await
+            && status.code() != ttrpc::Code::NotFound
+        {
+            log::warn(format_args!("cannot end the rest of a container: {status}"));
+        }
+        let running = |exec: &&Arc<Process>| {
+            let phase = exec.phase();
+            phase.is_alive() || matches!(phase, Phase::Ended(_))
+        };
+        let running: Vec<_> = self.execs().values().filter(running).cloned().collect();
+        let all = async {
+            for exec in running {
+                exec.told().await;
+            }
+        };
+        // An exec whose end the kernel holds back must not hold back the container's.
+        if timeout_at(deadline, all).await.is_err() {
+            log::warn("a container's end is told before that of its execs");
+        }
+    }
+}

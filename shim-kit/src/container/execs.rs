@@ -1,0 +1,126 @@
+//! Processes that come from Exec.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use tokio::{sync::SemaphorePermit, time::timeout};
+use ttrpc::Status;
+
+use super::{Container, NEVER_RAN};
+use crate::{
+    launch::Launch,
+    lifecycle::Phase,
+    memory,
+    process::Process,
+    proto::{events, task},
+    reaper::{Ended, Exit},
+    runtime::Runtime,
+    stdio::Paths,
+};
+
+/// How long an exec waits for others to be made first. The limit is there for speed alone, so
+/// whoever has waited this long goes ahead.
+const TURN: Duration = Duration::from_secs(5);
+
+impl<R: Runtime> Container<R> {
+    /// Takes note of a process that is to be started later.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS, or INVALID_ARGUMENT if the process's description is none.
+    pub fn exec(&self, request: &task::ExecProcessRequest) -> Result<(), Status> {
+        let spec = request.spec.as_ref().map(|spec| spec.value.as_slice()).unwrap_or_default();
+        let spec = exec_spec(spec, request.terminal)?;
+        if request.exec_id.is_empty() {
+            return Err(Status::invalid_argument("an exec needs an id"));
+        }
+        if self.init.phase().exit().is_some() {
+            return Err(Status::failed_precondition("the container has stopped"));
+        }
+        let paths = Paths {
+            stdin: request.stdin.clone(),
+            stdout: request.stdout.clone(),
+            stderr: request.stderr.clone(),
+            terminal: request.terminal,
+        };
+        let mut execs = self.execs();
+        if execs.contains_key(&request.exec_id) {
+            let message = format!("process {} exists already", request.exec_id);
+            return Err(Status::already_exists(message));
+        }
+        let process = Process::new(request.exec_id.clone(), paths, spec);
+        execs.insert(request.exec_id.clone(), Arc::new(process));
+        drop(execs);
+        self.shim.outbox.publish(&events::TaskExecAdded {
+            container_id: self.id.clone(),
+            exec_id: request.exec_id.clone(),
+        });
+        Ok(())
+    }
+
+    /// Deletes a process that came from Exec.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION while it runs.
+    pub async fn delete_exec(&self, exec_id: &str) -> Result<(u32, Exit), Status> {
+        let process = self.process(exec_id)?;
+        let exit = match process.phase() {
+            Phase::Told(exit) => exit,
+            Phase::Ended(_) => process.told().await,
+            Phase::Created => Exit { status: NEVER_RAN, at: SystemTime::now() },
+            _ => return Err(Status::failed_precondition("cannot delete a running process")),
+        };
+        let _order = process.order.lock().await;
+        if process.phase().is_alive() {
+            return Err(Status::failed_precondition("cannot delete a running process"));
+        }
+        process.give_up(exit);
+        let mut execs = self.execs();
+        execs.remove(exec_id);
+        if execs.is_empty() {
+            // Many execs at a time leave a large table, and a heap full of holes.
+            *execs = HashMap::new();
+            memory::give_back();
+        }
+        Ok((process.pid(), exit))
+    }
+
+    pub(super) async fn make_exec(&self, process: &Process) -> Result<Ended, Status> {
+        let _turn = self.turn().await;
+        let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
+        let mut launch = Launch::new(&self.shim, &self.id, process, number);
+        let pid = self.runtime.exec(&process.spec, &mut launch).await?;
+        Ok(launch.made(process, pid))
+    }
+
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        timeout(TURN, self.turns.acquire()).await.ok()?.ok()
+    }
+}
+
+/// The process that an exec is to be, with the terminal that the request asks for.
+fn exec_spec(json: &[u8], terminal: bool) -> Result<Vec<u8>, Status> {
+    let wrong = |what: &str| Status::invalid_argument(format!("the process to exec {what}"));
+    let mut spec: serde_json::Value =
+        serde_json::from_slice(json).map_err(|error| wrong(&format!("is no JSON: {error}")))?;
+    let object = spec.as_object_mut().ok_or_else(|| wrong("is no JSON object"))?;
+    object.insert("terminal".to_owned(), terminal.into());
+    Ok(spec.to_string().into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_decides_on_the_terminal() {
+        let spec = exec_spec(br#"{"args":["sh"],"terminal":false}"#, true).unwrap();
+        let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
+        assert_eq!(spec, serde_json::json!({"args": ["sh"], "terminal": true}));
+        for wrong in [&b""[..], b"[]", b"{"] {
+            assert_eq!(exec_spec(wrong, false).unwrap_err().code(), ttrpc::Code::InvalidArgument);
+        }
+    }
+}

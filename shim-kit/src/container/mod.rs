@@ -1,0 +1,250 @@
+//! A container: its processes, what may be done to them, and in which order that is told.
+
+mod create;
+mod ends;
+mod execs;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    time::SystemTime,
+};
+
+use tokio::{sync::Semaphore, task::JoinHandle};
+use ttrpc::{Any, Status};
+
+use crate::{
+    bundle::Bundle,
+    cgroup::Cgroup,
+    launch::Launch,
+    lifecycle::Phase,
+    mount,
+    process::Process,
+    proto::{self, events, types},
+    reaper::Exit,
+    runtime::Runtime,
+    shim::Shim,
+};
+
+/// What is said of a process that could not be started or was deleted before.
+const NEVER_RAN: u32 = 255;
+
+/// A container.
+#[derive(Debug)]
+pub(crate) struct Container<R> {
+    pub id: String,
+    pub bundle: Bundle,
+    runtime: R,
+    shim: Shim,
+    init: Arc<Process>,
+    execs: Mutex<HashMap<String, Arc<Process>>>,
+    cgroup: OnceLock<Cgroup>,
+    oom: OnceLock<JoinHandle<()>>,
+    has_own_pids: bool,
+    has_rootfs: bool,
+    next_launch: AtomicU64,
+    /// How many execs may be made at a time: that is all computing, and more of it than there are
+    /// processors is only slower for everybody.
+    turns: Semaphore,
+}
+
+impl<R: Runtime> Container<R> {
+    fn execs(&self) -> MutexGuard<'_, HashMap<String, Arc<Process>>> {
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first process, or the one with this exec id.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub fn process(&self, exec_id: &str) -> Result<Arc<Process>, Status> {
+        if exec_id.is_empty() {
+            return Ok(self.init.clone());
+        }
+        let found = self.execs().get(exec_id).cloned();
+        found.ok_or_else(|| Status::not_found(format!("process {exec_id} does not exist")))
+    }
+
+    /// The pid of the first process.
+    pub fn pid(&self) -> u32 {
+        self.init.pid()
+    }
+
+    /// How many processes came from Exec and are not deleted.
+    pub fn exec_count(&self) -> usize {
+        self.execs().len()
+    }
+
+    /// What a process is doing, in containerd's words. The container is frozen as a whole.
+    pub fn status(&self, process: &Process) -> types::Status {
+        match (process.phase(), self.init.phase()) {
+            (Phase::Running, frozen @ (Phase::Pausing | Phase::Paused)) => frozen.status(),
+            (phase, _) => phase.status(),
+        }
+    }
+
+    /// Starts the first process or one that came from Exec, and gives its pid.
+    ///
+    /// # Errors
+    /// The runtime's; FAILED_PRECONDITION if it was started before.
+    pub async fn start(self: &Arc<Self>, exec_id: &str) -> Result<u32, Status> {
+        let process = self.process(exec_id)?;
+        let _order = process.order.lock().await;
+        process.phase().may_start()?;
+        if process.is_init() {
+            let mut launch = Launch::new(&self.shim, &self.id, &process, 0);
+            if let Some(pid) = self.runtime.start(&mut launch).await? {
+                self.first_is_made(pid, launch.made(&process, pid));
+            }
+            process.started();
+            let pid = process.pid();
+            self.shim.outbox.publish(&events::TaskStart { container_id: self.id.clone(), pid });
+            return Ok(pid);
+        }
+        match self.make_exec(&process).await {
+            Ok(ended) => {
+                process.started();
+                self.shim.outbox.publish(&events::TaskExecStarted {
+                    container_id: self.id.clone(),
+                    exec_id: process.exec_id.clone(),
+                    pid: process.pid(),
+                });
+                self.clone().watch(process.clone(), ended);
+                Ok(process.pid())
+            }
+            Err(status) => {
+                // Whoever waits for it shall not wait for ever.
+                process.give_up(Exit { status: NEVER_RAN, at: SystemTime::now() });
+                Err(status)
+            }
+        }
+    }
+
+    /// Deletes the container.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION while it runs; the runtime's.
+    pub async fn delete(&self) -> Result<(u32, Exit), Status> {
+        if self.init.phase() == Phase::Created && self.init.pid() == 0 {
+            self.init.give_up(Exit { status: NEVER_RAN, at: SystemTime::now() });
+        }
+        if self.init.phase() == Phase::Created {
+            self.runtime.kill(libc::SIGKILL.unsigned_abs(), false).await?;
+            self.init.told().await;
+        }
+        if self.init.phase().is_alive() {
+            return Err(Status::failed_precondition("cannot delete a running container"));
+        }
+        let exit = self.init.told().await;
+        let _order = self.init.order.lock().await;
+        self.runtime.delete().await?;
+        self.init.close();
+        let execs = std::mem::take(&mut *self.execs());
+        for exec in execs.into_values() {
+            exec.give_up(exit);
+        }
+        if self.has_rootfs {
+            unmount(&self.bundle).await?;
+        }
+        Ok((self.init.pid(), exit))
+    }
+
+    /// Sends a signal to a process, or to all.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it has ended.
+    pub async fn kill(&self, exec_id: &str, signal: u32, all: bool) -> Result<(), Status> {
+        if !exec_id.is_empty() {
+            return self.process(exec_id)?.kill(signal);
+        }
+        if !all && self.init.phase().exit().is_some() {
+            return Err(Status::not_found("process already finished"));
+        }
+        self.runtime.kill(signal, all).await
+    }
+
+    /// Freezes all processes.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION unless it runs; the runtime's.
+    pub async fn pause(&self) -> Result<(), Status> {
+        self.init.change(Phase::pausing)?;
+        let paused = self.runtime.pause().await;
+        self.init.change(|phase| phase.pause_tried(paused.is_ok()));
+        paused?;
+        self.shim.outbox.publish(&events::TaskPaused { container_id: self.id.clone() });
+        Ok(())
+    }
+
+    /// Lets all processes go on.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION unless it is paused; the runtime's.
+    pub async fn resume(&self) -> Result<(), Status> {
+        self.init.phase().may_resume()?;
+        self.runtime.resume().await?;
+        self.init.change(Phase::resumed);
+        self.shim.outbox.publish(&events::TaskResumed { container_id: self.id.clone() });
+        Ok(())
+    }
+
+    /// All processes of the container, with the ids of those that came from Exec.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn pids(&self) -> Result<Vec<types::ProcessInfo>, Status> {
+        let pids = self.runtime.pids().await?;
+        let execs: HashMap<u32, String> =
+            self.execs().values().map(|exec| (exec.pid(), exec.exec_id.clone())).collect();
+        let details = |exec_id: &String| {
+            proto::pack(&proto::runc::ProcessDetails { exec_id: exec_id.clone() })
+        };
+        let info = |pid: u32| types::ProcessInfo { pid, info: execs.get(&pid).map(details) };
+        Ok(pids.into_iter().map(info).collect())
+    }
+
+    /// Changes the container's resources: the OCI runtime specification's `linux.resources`.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn update(&self, resources: &[u8]) -> Result<(), Status> {
+        self.runtime.update(resources).await
+    }
+
+    /// Writes the container's state to a folder.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn checkpoint(&self, path: String, options: Option<&Any>) -> Result<(), Status> {
+        self.runtime.checkpoint(path.clone().into(), options).await?;
+        let event = events::TaskCheckpointed { container_id: self.id.clone(), checkpoint: path };
+        self.shim.outbox.publish(&event);
+        Ok(())
+    }
+
+    /// What the container uses.
+    ///
+    /// # Errors
+    /// NOT_FOUND if its control group is not known; the runtime's.
+    pub async fn stats(&self) -> Result<Any, Status> {
+        if let Some(stats) = self.runtime.stats().await? {
+            return Ok(stats);
+        }
+        let cgroup = self.cgroup.get();
+        cgroup.map(Cgroup::metrics).ok_or_else(|| Status::not_found("no control group"))
+    }
+}
+
+impl<R> Drop for Container<R> {
+    fn drop(&mut self) {
+        if let Some(oom) = self.oom.get() {
+            oom.abort();
+        }
+    }
+}
+
+async fn unmount(bundle: &Bundle) -> Result<(), Status> {
+    mount::unmount_all(&bundle.rootfs())
+        .await
+        .map_err(|error| Status::internal(format!("cannot unmount the rootfs: {error}")))
+}

@@ -1,0 +1,51 @@
+//! The invocation `delete`: cleans up after a daemon that died, and prints how the container ended.
+
+use std::{
+    env,
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use ttrpc::prost::Message;
+
+use crate::{
+    address,
+    args::Args,
+    bundle::Bundle,
+    log, mount, options,
+    proto::task::DeleteResponse,
+    runtime::{Remains, Runtime},
+};
+
+/// What a container's exit status is when nobody saw its end: that of a process killed by SIGKILL.
+const KILLED: u32 = 128 + 9;
+
+/// Removes the container with all its processes, its mounts, and the dead shim's socket.
+///
+/// # Errors
+/// If stdout cannot be written, or the working folder is gone. What cannot be removed is said on
+/// stderr, which containerd logs, and the rest is removed.
+pub fn delete<R: Runtime>(args: &Args) -> io::Result<()> {
+    let bundle = match &args.bundle {
+        Some(path) => Bundle::new(path),
+        None => Bundle::new(env::current_dir()?),
+    };
+    let pid = bundle.pid();
+    let options = options::read(bundle.options().as_ref(), R::options).unwrap_or_default();
+    let (id, namespace) = (args.id.as_str(), args.namespace.as_str());
+    if let Err(error) = R::clean_up(Remains { id, namespace, bundle: &bundle, options, pid }) {
+        log::warn(format_args!("cannot delete the container: {error}"));
+    }
+    if let Err(error) = mount::unmount_now(&bundle.rootfs()) {
+        log::warn(format_args!("cannot unmount the rootfs: {error}"));
+    }
+    if let Some(path) = bundle.address().as_deref().and_then(address::from_uri) {
+        address::remove_if_dead(path);
+    }
+    let response = DeleteResponse {
+        pid: pid.map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+        exit_status: KILLED,
+        exited_at: Some(SystemTime::now().into()),
+    };
+    io::stdout().write_all(&response.encode_to_vec())
+}

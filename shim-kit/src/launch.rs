@@ -1,0 +1,95 @@
+//! What one process is made with: its stdio, and the reaper that learns of its end.
+
+use std::os::fd::OwnedFd;
+
+use rustix::process::Pid;
+use ttrpc::Status;
+
+use crate::{
+    process::Process,
+    reaper::{Ended, Reaper, Starting},
+    shim::Shim,
+    stdio::{Descriptors, Io, Manner, Paths, logger},
+};
+
+/// A process that is being made. A runtime asks for either pipes or a terminal, as
+/// [`wants_terminal`](Launch::wants_terminal) says.
+#[derive(Debug)]
+pub struct Launch {
+    id: String,
+    shim: Shim,
+    /// From here on ends are kept, since the process may end before its pid is known.
+    starting: Starting,
+    paths: Paths,
+    io: Io,
+    number: u64,
+}
+
+impl Launch {
+    pub(crate) fn new(shim: &Shim, id: &str, process: &Process, number: u64) -> Launch {
+        // A container's reader may be a containerd that is away; an exec's is the client of the exec.
+        let manner = Manner { patience: shim.patience, is_lasting: process.is_init() };
+        Launch {
+            id: id.to_owned(),
+            starting: shim.reaper.begin(),
+            io: Io::new(shim.copies.clone(), manner),
+            paths: process.paths.clone(),
+            shim: shim.clone(),
+            number,
+        }
+    }
+
+    /// Whether the process is to have a terminal.
+    pub fn wants_terminal(&self) -> bool {
+        self.paths.terminal
+    }
+
+    /// Pipes for a process without a terminal, which belong to this user and group.
+    ///
+    /// # Errors
+    /// If a FIFO cannot be opened, a logger does not start, or a descriptor is not to be had.
+    pub async fn pipes(&mut self, owner: (u32, u32)) -> Result<Descriptors, Status> {
+        match self.logger().await? {
+            Some(logger) => Ok(Descriptors {
+                stdin: self.io.open_stdin(&self.paths.stdin, owner)?,
+                stdout: logger.stdout.into(),
+                stderr: logger.stderr.into(),
+            }),
+            None => self.io.open_pipes(&self.paths, owner),
+        }
+    }
+
+    /// Connects the master of the process's terminal.
+    ///
+    /// # Errors
+    /// If a FIFO cannot be opened, a logger does not start, or a descriptor is not to be had.
+    pub async fn connect_terminal(&mut self, master: OwnedFd) -> Result<(), Status> {
+        let sink = self.logger().await?.map(|logger| logger.stdout);
+        self.io.open_terminal(&self.paths, master, sink)
+    }
+
+    async fn logger(&self) -> Result<Option<logger::Logger>, Status> {
+        match logger::Uri::parse(&self.paths.stdout) {
+            Some(uri) => {
+                uri.start(&self.shim.reaper, &self.shim.namespace, &self.id).await.map(Some)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// A number that no other process of the container has, for the names of files.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Starts programs and learns of their ends.
+    pub fn reaper(&self) -> &Reaper {
+        &self.shim.reaper
+    }
+
+    /// Hands the process over, now that its pid is known.
+    pub(crate) fn made(self, process: &Process, pid: Pid) -> Ended {
+        process.made(pid, self.io);
+        self.starting.claim(pid)
+    }
+}

@@ -1,0 +1,109 @@
+//! What every containerd shim needs and its runtime has nothing to do with.
+//!
+//! A shim stands between containerd and containers, so that these live on while containerd is
+//! replaced. containerd runs the shim's program three ways: `start` starts a daemon and prints its
+//! address, the daemon serves the Task service there, and `delete` cleans up after a daemon that
+//! died. All of that is here. An author writes one type that implements [`Runtime`], and a `main`:
+//!
+//! ```no_run
+//! # use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
+//! # struct MyRuntime;
+//! # #[async_trait]
+//! # impl Runtime for MyRuntime {
+//! #     type Options = ();
+//! #     async fn create(_: New<'_, ()>, _: &mut Launch) -> Result<(Self, Option<Pid>), Status> { todo!() }
+//! #     async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> { todo!() }
+//! #     async fn kill(&self, _: u32, _: bool) -> Result<(), Status> { todo!() }
+//! #     async fn delete(&self) -> Result<(), Status> { todo!() }
+//! #     fn clean_up(_: Remains<'_, ()>) -> Result<(), String> { todo!() }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     shim_kit::run::<MyRuntime>("io.containerd.my.v1")
+//! }
+//! ```
+//!
+//! Three rules run through all of it:
+//!
+//! - **One thread, nothing that blocks.** Children are waited for by SIGCHLD, stdio is copied
+//!   between descriptors that never block, and nothing is looked at by the clock.
+//! - **What was begun is finished.** The library drops a handler whose client is gone; half a
+//!   container must not be left, so what changes something runs in a task of its own.
+//! - **The order that is seen is the order in which it happened.** A process's start is published
+//!   before its end is, its output is delivered before its end is told, execs end before their
+//!   container does.
+
+mod address;
+mod args;
+mod bootstrap;
+mod bundle;
+mod cgroup;
+mod console;
+mod container;
+mod daemon;
+mod delete;
+mod descriptors;
+mod events;
+mod files;
+mod info;
+mod inotify;
+mod launch;
+mod lifecycle;
+mod log;
+mod memory;
+mod mount;
+mod options;
+mod process;
+mod proto;
+mod reaper;
+mod runtime;
+mod service;
+mod shim;
+mod start;
+mod stdio;
+
+use std::{env, error::Error, io, process::ExitCode};
+
+pub use rustix::process::Pid;
+pub use ttrpc::{Any, Code, Status, async_trait};
+
+use self::args::{Action, Args};
+pub use self::{
+    bundle::{Bundle, Spec, read_pid},
+    console::ConsoleSocket,
+    descriptors::kill,
+    files::Temporary,
+    launch::Launch,
+    log::{debug, warn},
+    options::Given,
+    reaper::{Child, Exit, Reaper},
+    runtime::{New, Remains, Runtime},
+    stdio::Descriptors,
+};
+
+/// Does what containerd has started this program for: the whole `main` of a shim.
+///
+/// `name` is the runtime's, such as `io.containerd.runc.v2`, from which containerd makes the
+/// program's, `containerd-shim-runc-v2`.
+pub fn run<R: Runtime>(name: &'static str) -> ExitCode {
+    log::set_runtime(name);
+    match act::<R>(name) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::warn(format_args!("{name}: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn act<R: Runtime>(name: &str) -> Result<(), Box<dyn Error>> {
+    let args = Args::parse(env::args().skip(1))?;
+    match args.action {
+        Action::Start => start::start::<R>(&args)?,
+        Action::Delete => delete::delete::<R>(&args)?,
+        Action::Serve => daemon::serve::<R>(&args)?,
+        Action::Hold => drop(io::copy(&mut io::stdin(), &mut io::sink())?),
+        Action::Info => info::print::<R>(name)?,
+        Action::Version => println!("{name} {}", R::VERSION),
+    }
+    Ok(())
+}

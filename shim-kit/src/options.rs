@@ -1,0 +1,105 @@
+//! The options of a runtime, in each of the forms in which containerd passes them on.
+
+use std::fs;
+
+use ttrpc::{
+    Any, Status,
+    prost::{Message, Name},
+};
+
+use crate::proto::runtimeoptions;
+
+/// Options as they were given. A form that a runtime does not understand is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given<'a> {
+    /// None were.
+    Nothing,
+    /// A protobuf message: what clients send that know the runtime.
+    Message {
+        /// The message's full name, such as `containerd.runc.v1.Options`.
+        name: &'a str,
+        /// The message.
+        bytes: &'a [u8],
+    },
+    /// The table `options` of a runtime in containerd's configuration: what Kubernetes has
+    /// containerd send to every runtime whose type it does not know. Or the file that such a table
+    /// or a client names.
+    Toml(&'a str),
+}
+
+/// Has the options understood.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a file cannot be read, or from `understand`.
+pub(crate) fn read<T>(
+    any: Option<&Any>,
+    understand: impl FnOnce(Given<'_>) -> Result<T, Status>,
+) -> Result<T, Status> {
+    let Some(any) = any.filter(|any| !any.type_url.is_empty()) else {
+        return understand(Given::Nothing);
+    };
+    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    let bytes = any.value.as_slice();
+    if name != runtimeoptions::Options::full_name() {
+        return understand(Given::Message { name, bytes });
+    }
+    let wrong = |what: String| Status::invalid_argument(format!("the runtime's options: {what}"));
+    let options =
+        runtimeoptions::Options::decode(bytes).map_err(|error| wrong(error.to_string()))?;
+    let body = match (options.config_body, options.config_path) {
+        (body, path) if body.is_empty() && path.is_empty() => return understand(Given::Nothing),
+        (body, path) if body.is_empty() => {
+            fs::read(&path).map_err(|error| wrong(format!("cannot read {path}: {error}")))?
+        }
+        (body, _) => body,
+    };
+    let toml = str::from_utf8(&body).map_err(|error| wrong(error.to_string()))?;
+    understand(Given::Toml(toml))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto;
+
+    fn read_as(any: Option<&Any>) -> Result<String, Status> {
+        read(any, |given| Ok(format!("{given:?}")))
+    }
+
+    fn given(options: &runtimeoptions::Options) -> Result<String, Status> {
+        read_as(Some(&proto::pack(options)))
+    }
+
+    #[test]
+    fn options_arrive_in_every_form() {
+        assert_eq!(read_as(None).unwrap(), "Nothing");
+        assert_eq!(read_as(Some(&Any::default())).unwrap(), "Nothing");
+        let message = Any { type_url: "types.io/a.v1.Options".to_owned(), value: vec![8, 1] };
+        assert_eq!(
+            read_as(Some(&message)).unwrap(),
+            "Message { name: \"a.v1.Options\", bytes: [8, 1] }"
+        );
+
+        let empty = runtimeoptions::Options::default();
+        assert_eq!(given(&empty).unwrap(), "Nothing");
+        let body = runtimeoptions::Options { config_body: b"a = 1".to_vec(), ..empty.clone() };
+        assert_eq!(given(&body).unwrap(), "Toml(\"a = 1\")");
+
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "b = 2").unwrap();
+        let config_path = file.path().to_str().unwrap().to_owned();
+        let path = runtimeoptions::Options { config_path, ..empty };
+        assert_eq!(given(&path).unwrap(), "Toml(\"b = 2\")");
+    }
+
+    #[test]
+    fn options_that_cannot_be_read_are_an_error() {
+        let missing =
+            runtimeoptions::Options { config_path: "/missing".to_owned(), ..Default::default() };
+        assert!(given(&missing).unwrap_err().message().contains("/missing"));
+        let binary = runtimeoptions::Options { config_body: vec![0xff], ..Default::default() };
+        assert_eq!(given(&binary).unwrap_err().code(), ttrpc::Code::InvalidArgument);
+        let garbage = Any { type_url: runtimeoptions::Options::full_name(), value: vec![0xff] };
+        assert_eq!(read_as(Some(&garbage)).unwrap_err().code(), ttrpc::Code::InvalidArgument);
+    }
+}

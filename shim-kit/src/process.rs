@@ -1,0 +1,175 @@
+//! One process of a container: its first one, or one that came from Exec.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::Pid;
+use tokio::sync::{Notify, watch};
+use ttrpc::Status;
+
+use crate::{
+    descriptors,
+    lifecycle::Phase,
+    log,
+    reaper::Exit,
+    stdio::{Io, Paths},
+};
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// Set from when the runtime has made the process until its end was collected.
+    pid: Option<Pid>,
+    /// The same, but not forgotten.
+    last_pid: u32,
+    io: Option<Io>,
+}
+
+/// One process of a container.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Empty for the container's first process.
+    pub exec_id: String,
+    pub paths: Paths,
+    /// The process as the OCI runtime specification writes it; empty for the first.
+    pub spec: Vec<u8>,
+    /// Held by whoever starts, deletes, or reports the end, so that these do not overlap.
+    pub order: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// Fires when stdin may end; also before anything copies it.
+    close_stdin: Arc<Notify>,
+    told: watch::Sender<Option<Exit>>,
+}
+
+impl Process {
+    pub fn new(exec_id: String, paths: Paths, spec: Vec<u8>) -> Process {
+        let state = State { phase: Phase::Created, pid: None, last_pid: 0, io: None };
+        Process {
+            exec_id,
+            paths,
+            spec,
+            order: tokio::sync::Mutex::default(),
+            state: Mutex::new(state),
+            close_stdin: Arc::default(),
+            told: watch::Sender::new(None),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is the container's first process.
+    pub fn is_init(&self) -> bool {
+        self.exec_id.is_empty()
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// Changes the phase by one of its methods.
+    pub fn change<T>(&self, act: impl FnOnce(&mut Phase) -> T) -> T {
+        act(&mut self.state().phase)
+    }
+
+    /// The pid that it has or had; 0 if it never had one.
+    pub fn pid(&self) -> u32 {
+        self.state().last_pid
+    }
+
+    /// Says which process the runtime made, with its copies.
+    pub fn made(&self, pid: Pid, io: Io) {
+        let mut state = self.state();
+        state.pid = Some(pid);
+        state.last_pid = pid.as_raw_nonzero().get().unsigned_abs();
+        state.io = Some(io);
+    }
+
+    /// Says that it runs and may be given input, unless it has ended already.
+    pub fn started(&self) {
+        let mut state = self.state();
+        if !state.phase.started() {
+            return;
+        }
+        let input = state.io.as_mut().map(|io| io.start_input(self.close_stdin.clone()));
+        if let Some(Err(status)) = input {
+            log::warn(status);
+        }
+    }
+
+    /// Says that its end was collected. What is returned waits until its output is delivered.
+    pub fn ended(&self, exit: Exit) -> impl Future<Output = ()> + Send + use<> {
+        let mut state = self.state();
+        state.phase.ended(exit);
+        state.pid = None;
+        let delivered = state.io.as_mut().map(Io::ended);
+        async move {
+            if let Some(delivered) = delivered {
+                delivered.await;
+            }
+        }
+    }
+
+    /// Tells everybody of the end.
+    pub fn tell(&self) {
+        if let Some(exit) = self.state().phase.told() {
+            self.told.send_replace(Some(exit));
+        }
+    }
+
+    /// Ends what never ran, and tells everybody.
+    pub fn give_up(&self, exit: Exit) {
+        self.state().phase.ended(exit);
+        self.close();
+        self.tell();
+    }
+
+    /// Gives back what the process has open, and ends its copies.
+    pub fn close(&self) {
+        let io = self.state().io.take();
+        drop(io);
+    }
+
+    /// Waits until everybody may know of the end. Cancel safe.
+    pub async fn told(&self) -> Exit {
+        let mut told = self.told.subscribe();
+        loop {
+            if let Some(exit) = *told.borrow_and_update() {
+                return exit;
+            }
+            if told.changed().await.is_err() {
+                // The sender is here; it cannot be gone.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Sends a signal. The pid cannot be another process's: its end has not been collected.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it has ended or never ran; INVALID_ARGUMENT for a signal that does not exist.
+    pub fn kill(&self, signal: u32) -> Result<(), Status> {
+        let state = self.state();
+        let finished = || Status::not_found("process already finished");
+        let pid = state.pid.ok_or_else(finished)?;
+        descriptors::kill(pid, signal).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESRCH) => finished(),
+            Some(libc::EINVAL) => Status::invalid_argument(format!("no signal {signal}")),
+            _ => Status::internal(format!("cannot send signal {signal}: {error}")),
+        })
+    }
+
+    /// Sets the size of its terminal, if it has one.
+    ///
+    /// # Errors
+    /// INTERNAL if the kernel does not like it.
+    pub fn resize(&self, width: u32, height: u32) -> Result<(), Status> {
+        let failed = |error| Status::internal(format!("cannot resize: {error}"));
+        self.state().io.as_ref().map_or(Ok(()), |io| io.resize(width, height)).map_err(failed)
+    }
+
+    /// Lets its stdin end.
+    pub fn close_stdin(&self) {
+        self.close_stdin.notify_one();
+    }
+}

@@ -1,0 +1,178 @@
+//! What the author of a shim writes.
+
+use std::{path::PathBuf, time::Duration};
+
+use rustix::process::Pid;
+use ttrpc::{Any, Status, async_trait};
+
+use crate::{bundle::Bundle, launch::Launch, options::Given};
+
+/// One container of a kind, and how it is made. The shim calls these methods; for one container
+/// never two of `create`, `start` and `delete` at a time.
+///
+/// Whatever changes a container is finished even if its caller goes away. A method may take as long
+/// as it needs but must not block the thread: the shim has one. Programs are run with
+/// [`Launch::reaper`], or with [`crate::Reaper`] later.
+#[async_trait]
+pub trait Runtime: Sized + Send + Sync + 'static {
+    /// What containerd's configuration and clients may say about this runtime.
+    type Options: Default + Send + Sync + 'static;
+
+    /// The version that is told to containerd.
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    /// How long a process's output may hold back that its end is told, in total: while a client
+    /// that is there has not read it, or has not come yet.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    /// Understands the options.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for whatever is not understood. By default all options are.
+    fn options(given: Given<'_>) -> Result<Self::Options, Status> {
+        match given {
+            Given::Nothing => Ok(Self::Options::default()),
+            Given::Message { name, .. } => Err(Status::invalid_argument(format!(
+                "this runtime takes no options, but got {name}"
+            ))),
+            Given::Toml(_) => Err(Status::invalid_argument("this runtime takes no options")),
+        }
+    }
+
+    /// The control group that the shim itself is to be put into: for all of the controllers where
+    /// there are version 1 groups. By default none.
+    fn shim_cgroup(_options: &Self::Options) -> Option<&str> {
+        None
+    }
+
+    /// Makes a container. Its root file system is mounted. Its first process is made here and waits
+    /// for [`start`](Runtime::start); where that cannot be, `start` makes it, and no pid is given.
+    ///
+    /// # Errors
+    /// Whatever is in the way. What was made is removed by then.
+    async fn create(
+        container: New<'_, Self::Options>,
+        launch: &mut Launch,
+    ) -> Result<(Self, Option<Pid>), Status>;
+
+    /// Lets the first process run, or makes it and gives its pid if `create` did not.
+    ///
+    /// # Errors
+    /// Whatever is in the way.
+    async fn start(&self, launch: &mut Launch) -> Result<Option<Pid>, Status>;
+
+    /// Makes a process beside the first and lets it run. `spec` is the OCI runtime specification's
+    /// `process`, as JSON.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Pid, Status> {
+        let _ = (spec, launch);
+        Err(Status::unimplemented("this runtime has no exec"))
+    }
+
+    /// Sends a signal to the first process, or to all that the container has.
+    ///
+    /// # Errors
+    /// NOT_FOUND if it has ended.
+    async fn kill(&self, signal: u32, all: bool) -> Result<(), Status>;
+
+    /// Removes the container, whose first process has ended.
+    ///
+    /// # Errors
+    /// Whatever is in the way.
+    async fn delete(&self) -> Result<(), Status>;
+
+    /// Removes what is left of a container whose shim has died, with all its processes. Nothing else
+    /// is done meanwhile, so that this may block.
+    ///
+    /// # Errors
+    /// What is to be written to the log.
+    fn clean_up(remains: Remains<'_, Self::Options>) -> Result<(), String>;
+
+    /// Freezes all processes.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn pause(&self) -> Result<(), Status> {
+        Err(Status::unimplemented("this runtime has no pause"))
+    }
+
+    /// Lets all processes go on.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn resume(&self) -> Result<(), Status> {
+        Err(Status::unimplemented("this runtime has no resume"))
+    }
+
+    /// The pids of all processes, as this machine counts them.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn pids(&self) -> Result<Vec<u32>, Status> {
+        Err(Status::unimplemented("this runtime does not list processes"))
+    }
+
+    /// Changes resources: the OCI runtime specification's `linux.resources`, as JSON.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn update(&self, resources: &[u8]) -> Result<(), Status> {
+        let _ = resources;
+        Err(Status::unimplemented("this runtime has no update"))
+    }
+
+    /// Writes the container's state to a folder.
+    ///
+    /// # Errors
+    /// Whatever is in the way. UNIMPLEMENTED by default.
+    async fn checkpoint(&self, path: PathBuf, options: Option<&Any>) -> Result<(), Status> {
+        let _ = (path, options);
+        Err(Status::unimplemented("this runtime has no checkpoints"))
+    }
+
+    /// What the container uses, if that is not what its first process's control group counts.
+    ///
+    /// # Errors
+    /// Whatever is in the way.
+    async fn stats(&self) -> Result<Option<Any>, Status> {
+        Ok(None)
+    }
+
+    /// What the runtime can do, for `-info`. By default nothing is said.
+    fn features(options: &Self::Options) -> Option<Any> {
+        let _ = options;
+        None
+    }
+}
+
+/// A container that is to be made.
+#[derive(Debug)]
+pub struct New<'a, O> {
+    /// Its id.
+    pub id: &'a str,
+    /// containerd's namespace.
+    pub namespace: &'a str,
+    /// Its folder, with `config.json` and `rootfs`.
+    pub bundle: &'a Bundle,
+    /// Its options.
+    pub options: O,
+    /// The folder to restore it from, if it is not new.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// What may be left of a container.
+#[derive(Debug)]
+pub struct Remains<'a, O> {
+    /// Its id.
+    pub id: &'a str,
+    /// containerd's namespace.
+    pub namespace: &'a str,
+    /// Its folder.
+    pub bundle: &'a Bundle,
+    /// The options that it was made with; the defaults if it never was.
+    pub options: O,
+    /// Its first process, if that was ever known. It may be gone, and its pid another's.
+    pub pid: Option<Pid>,
+}

@@ -1,0 +1,313 @@
+//! The Task service: what containerd calls, in both versions.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio_util::sync::CancellationToken;
+use ttrpc::{Context, Status, async_trait, prost_types::Timestamp};
+
+use crate::{
+    container::Container,
+    log,
+    proto::{events, task::*, v2, v3},
+    reaper::Exit,
+    runtime::Runtime,
+    shim::Shim,
+};
+
+/// What serves all containers of a shim. Clones are the same service.
+#[derive(Debug)]
+pub(crate) struct TaskService<R> {
+    shim: Shim,
+    containers: Arc<Mutex<HashMap<String, Slot<R>>>>,
+    /// Fires when the shim is to end.
+    shutdown: CancellationToken,
+}
+
+impl<R> Clone for TaskService<R> {
+    fn clone(&self) -> TaskService<R> {
+        TaskService {
+            shim: self.shim.clone(),
+            containers: self.containers.clone(),
+            shutdown: self.shutdown.clone(),
+        }
+    }
+}
+
+/// A container's place, taken before the container is there so that an id is not made twice.
+#[derive(Debug)]
+enum Slot<R> {
+    Reserved,
+    Made(Arc<Container<R>>),
+}
+
+/// Finishes what was begun even if the caller goes away: a handler is dropped when its client is,
+/// and half a container would be left. containerd learns how it ended from events and State.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|error| Err(Status::internal(format!("the shim has a fault: {error}"))))
+}
+
+fn at(exit: Exit) -> Option<Timestamp> {
+    Some(exit.at.into())
+}
+
+impl<R: Runtime> TaskService<R> {
+    /// A service without containers. The token fires when containerd wants the shim to end.
+    pub fn new(shim: Shim, shutdown: CancellationToken) -> TaskService<R> {
+        TaskService { shim, containers: Arc::default(), shutdown }
+    }
+
+    fn containers(&self) -> MutexGuard<'_, HashMap<String, Slot<R>>> {
+        self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn container(&self, id: &str) -> Result<Arc<Container<R>>, Status> {
+        match self.containers().get(id) {
+            Some(Slot::Made(container)) => Ok(container.clone()),
+            _ => Err(Status::not_found(format!("container {id} is not created"))),
+        }
+    }
+
+    async fn create(&self, request: CreateTaskRequest) -> Result<CreateTaskResponse, Status> {
+        let id = request.id.clone();
+        if self.containers().contains_key(&id) {
+            return Err(Status::already_exists(format!("container {id} exists already")));
+        }
+        self.containers().insert(id.clone(), Slot::Reserved);
+        let this = self.clone();
+        to_the_end(async move {
+            let made = Container::create(&this.shim, &request).await;
+            let mut containers = this.containers();
+            containers.remove(&id);
+            let container = made?;
+            let pid = container.pid();
+            this.shim.outbox.publish(&created(request, pid));
+            containers.insert(id, Slot::Made(container));
+            Ok(CreateTaskResponse { pid })
+        })
+        .await
+    }
+
+    async fn start(&self, request: StartRequest) -> Result<StartResponse, Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(async move { container.start(&request.exec_id).await })
+            .await
+            .map(|pid| StartResponse { pid })
+    }
+
+    async fn delete(&self, request: DeleteRequest) -> Result<DeleteResponse, Status> {
+        let container = self.container(&request.id)?;
+        let this = self.clone();
+        let (pid, exit) = to_the_end(async move {
+            if !request.exec_id.is_empty() {
+                return container.delete_exec(&request.exec_id).await;
+            }
+            let (pid, exit) = container.delete().await?;
+            this.containers().remove(&request.id);
+            this.shim.outbox.publish(&events::TaskDelete {
+                container_id: request.id,
+                pid,
+                exit_status: exit.status,
+                exited_at: at(exit),
+                id: String::new(),
+            });
+            Ok((pid, exit))
+        })
+        .await?;
+        Ok(DeleteResponse { pid, exit_status: exit.status, exited_at: at(exit) })
+    }
+
+    async fn exec(&self, request: ExecProcessRequest) -> Result<(), Status> {
+        self.container(&request.id)?.exec(&request)
+    }
+
+    async fn state(&self, request: StateRequest) -> Result<StateResponse, Status> {
+        let container = self.container(&request.id)?;
+        let process = container.process(&request.exec_id)?;
+        let exit = process.phase().exit();
+        let id = if request.exec_id.is_empty() { request.id } else { request.exec_id.clone() };
+        Ok(StateResponse {
+            id,
+            bundle: container.bundle.path().display().to_string(),
+            pid: process.pid(),
+            status: container.status(&process).into(),
+            stdin: process.paths.stdin.clone(),
+            stdout: process.paths.stdout.clone(),
+            stderr: process.paths.stderr.clone(),
+            terminal: process.paths.terminal,
+            exit_status: exit.map_or(0, |exit| exit.status),
+            exited_at: exit.and_then(at),
+            exec_id: request.exec_id,
+        })
+    }
+
+    async fn wait(&self, request: WaitRequest) -> Result<WaitResponse, Status> {
+        let process = self.container(&request.id)?.process(&request.exec_id)?;
+        let exit = process.told().await;
+        Ok(WaitResponse { exit_status: exit.status, exited_at: at(exit) })
+    }
+
+    async fn kill(&self, request: KillRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(
+            async move { container.kill(&request.exec_id, request.signal, request.all).await },
+        )
+        .await
+    }
+
+    async fn pids(&self, request: PidsRequest) -> Result<PidsResponse, Status> {
+        let container = self.container(&request.id)?;
+        let processes = to_the_end(async move { container.pids().await }).await?;
+        Ok(PidsResponse { processes })
+    }
+
+    async fn pause(&self, request: PauseRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(async move { container.pause().await }).await
+    }
+
+    async fn resume(&self, request: ResumeRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(async move { container.resume().await }).await
+    }
+
+    async fn checkpoint(&self, request: CheckpointTaskRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        to_the_end(
+            async move { container.checkpoint(request.path, request.options.as_ref()).await },
+        )
+        .await
+    }
+
+    async fn resize_pty(&self, request: ResizePtyRequest) -> Result<(), Status> {
+        let process = self.container(&request.id)?.process(&request.exec_id)?;
+        process.resize(request.width, request.height)
+    }
+
+    async fn close_io(&self, request: CloseIoRequest) -> Result<(), Status> {
+        let process = self.container(&request.id)?.process(&request.exec_id)?;
+        if request.stdin {
+            process.close_stdin();
+        }
+        Ok(())
+    }
+
+    async fn update(&self, request: UpdateTaskRequest) -> Result<(), Status> {
+        let container = self.container(&request.id)?;
+        let resources = request
+            .resources
+            .ok_or_else(|| Status::invalid_argument("there are no resources to set"))?;
+        to_the_end(async move { container.update(&resources.value).await }).await
+    }
+
+    async fn stats(&self, request: StatsRequest) -> Result<StatsResponse, Status> {
+        Ok(StatsResponse { stats: Some(self.container(&request.id)?.stats().await?) })
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectResponse, Status> {
+        Ok(ConnectResponse {
+            shim_pid: std::process::id(),
+            task_pid: self.container(&request.id).map_or(0, |container| container.pid()),
+            version: R::VERSION.to_owned(),
+        })
+    }
+
+    async fn shutdown(&self, _: ShutdownRequest) -> Result<(), Status> {
+        // Whoever shares the shim needs it still.
+        if self.containers().is_empty() {
+            self.shutdown.cancel();
+        }
+        Ok(())
+    }
+}
+
+fn created(request: CreateTaskRequest, pid: u32) -> events::TaskCreate {
+    events::TaskCreate {
+        container_id: request.id,
+        bundle: request.bundle,
+        rootfs: request.rootfs,
+        io: Some(events::TaskIo {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            terminal: request.terminal,
+        }),
+        checkpoint: request.checkpoint,
+        pid,
+    }
+}
+
+/// What the service holds, for the log.
+impl<R: Runtime> fmt::Display for TaskService<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waiting, lost) = self.shim.outbox.counts();
+        let (children, unclaimed) = self.shim.reaper.counts();
+        writeln!(f, "events: {waiting} waiting, {lost} lost")?;
+        if let Some(connection) = self.shim.outbox.snapshot() {
+            writeln!(f, "  {connection}")?;
+        }
+        writeln!(f, "children: {children} waited for, {unclaimed} ends unclaimed")?;
+        write!(f, "copies of stdio: {}", self.shim.copies.tasks.len())?;
+        for (id, slot) in self.containers().iter() {
+            match slot {
+                Slot::Reserved => write!(f, "\ncontainer {id}: being created")?,
+                Slot::Made(container) => {
+                    let init = container.process("").map(|init| container.status(&init));
+                    let status = init.map_or("GONE", |status| status.as_str_name());
+                    let (pid, execs) = (container.pid(), container.exec_count());
+                    write!(f, "\ncontainer {id}: {status}, pid {pid}, {execs} execs")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Serves one version: its methods differ from the other's in the service's name alone.
+macro_rules! serve {
+    ($version:ident: $($method:ident($request:ident) -> $response:ty,)*) => {
+        #[async_trait]
+        impl<R: Runtime> $version::Task for TaskService<R> {
+            $(async fn $method(&self, ctx: &Context, request: $request) -> Result<$response, Status> {
+                let result = TaskService::<R>::$method(self, request).await;
+                if let Err(status) = &result {
+                    log::debug(format_args!("{} failed: {status}", ctx.method()));
+                }
+                result
+            })*
+        }
+    };
+    ($($version:ident)*) => {
+        $(serve! {
+            $version:
+            state(StateRequest) -> StateResponse,
+            create(CreateTaskRequest) -> CreateTaskResponse,
+            start(StartRequest) -> StartResponse,
+            delete(DeleteRequest) -> DeleteResponse,
+            pids(PidsRequest) -> PidsResponse,
+            pause(PauseRequest) -> (),
+            resume(ResumeRequest) -> (),
+            checkpoint(CheckpointTaskRequest) -> (),
+            kill(KillRequest) -> (),
+            exec(ExecProcessRequest) -> (),
+            resize_pty(ResizePtyRequest) -> (),
+            close_io(CloseIoRequest) -> (),
+            update(UpdateTaskRequest) -> (),
+            wait(WaitRequest) -> WaitResponse,
+            stats(StatsRequest) -> StatsResponse,
+            connect(ConnectRequest) -> ConnectResponse,
+            shutdown(ShutdownRequest) -> (),
+        })*
+    };
+}
+
+serve!(v2 v3);
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,259 @@
+//! The service with a runtime whose containers are shells: no containerd, no runc, no mounts.
+
+use std::{fs, process::Command, sync::Mutex as StdMutex, time::Duration};
+
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinHandle,
+    time::timeout,
+};
+use ttrpc::{Any, Code};
+
+use super::*;
+use crate::{
+    descriptors,
+    launch::Launch,
+    proto::types,
+    reaper,
+    runtime::{New, Remains},
+};
+
+/// Far more than anything here takes, on a machine that is busy with other things.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A container whose first process is a shell that waits for the word to start.
+pub(crate) struct Shell {
+    pid: rustix::process::Pid,
+    gate: StdMutex<Option<fs::File>>,
+}
+
+#[async_trait]
+impl Runtime for Shell {
+    type Options = ();
+
+    async fn create(
+        new: New<'_, ()>,
+        launch: &mut Launch,
+    ) -> Result<(Shell, Option<rustix::process::Pid>), Status> {
+        let script = new.bundle.spec().unwrap().json()["script"].as_str().unwrap().to_owned();
+        if script == "fails" {
+            return Err(Status::unknown("as it should"));
+        }
+        let (reader, writer) = std::io::pipe().unwrap();
+        let stdio = launch.pipes((0, 0)).await?;
+        let mut command = Command::new("sh");
+        descriptors::pass(&mut command, [reader.into()]).unwrap();
+        // The gate is opened by closing it.
+        command.args(["-c", &format!("read _ <&3; exec 3<&-; {script}")]);
+        command.stdin(stdio.stdin).stdout(stdio.stdout).stderr(stdio.stderr);
+        let child = launch.reaper().spawn(&mut command).unwrap();
+        let gate = StdMutex::new(Some(std::os::fd::OwnedFd::from(writer).into()));
+        Ok((Shell { pid: child.pid, gate }, Some(child.pid)))
+    }
+
+    async fn start(&self, _: &mut Launch) -> Result<Option<rustix::process::Pid>, Status> {
+        drop(self.gate.lock().unwrap().take());
+        Ok(None)
+    }
+
+    async fn kill(&self, signal: u32, _: bool) -> Result<(), Status> {
+        descriptors::kill(self.pid, signal).map_err(|_| Status::not_found("gone"))
+    }
+
+    async fn delete(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
+    fn clean_up(_: Remains<'_, ()>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A service, with children that are collected, and a bundle.
+struct Fixture {
+    service: TaskService<Shell>,
+    folder: tempfile::TempDir,
+    collecting: JoinHandle<()>,
+    _alone: tokio::sync::MutexGuard<'static, ()>,
+}
+
+impl Fixture {
+    async fn new() -> Fixture {
+        let alone = reaper::COLLECTING.lock().await;
+        let shim = Shim::new("default", Duration::from_millis(300));
+        let mut children = signal(SignalKind::child()).unwrap();
+        let reaper = shim.reaper.clone();
+        let collecting = tokio::spawn(async move {
+            while children.recv().await.is_some() {
+                reaper.collect();
+            }
+        });
+        let service = TaskService::new(shim, CancellationToken::new());
+        Fixture { service, folder: tempfile::tempdir().unwrap(), collecting, _alone: alone }
+    }
+
+    fn request(&self, script: &str) -> CreateTaskRequest {
+        let spec =
+            serde_json::json!({ "script": script, "linux": {"namespaces": [{"type": "pid"}]} });
+        fs::write(self.folder.path().join("config.json"), spec.to_string()).unwrap();
+        CreateTaskRequest {
+            id: "c1".to_owned(),
+            bundle: self.folder.path().to_str().unwrap().to_owned(),
+            ..Default::default()
+        }
+    }
+
+    async fn run(&self, script: &str) -> Result<u32, Status> {
+        self.service.create(self.request(script)).await?;
+        let request = StartRequest { id: "c1".to_owned(), ..Default::default() };
+        self.service.start(request).await.map(|response| response.pid)
+    }
+
+    async fn wait(&self) -> WaitResponse {
+        let request = WaitRequest { id: "c1".to_owned(), ..Default::default() };
+        timeout(LONG, self.service.wait(request)).await.unwrap().unwrap()
+    }
+
+    async fn status(&self) -> types::Status {
+        let request = StateRequest { id: "c1".to_owned(), ..Default::default() };
+        self.service.state(request).await.unwrap().status()
+    }
+
+    async fn delete(&self) -> Result<DeleteResponse, Status> {
+        let request = DeleteRequest { id: "c1".to_owned(), ..Default::default() };
+        timeout(LONG, self.service.delete(request)).await.unwrap()
+    }
+
+    async fn kill(&self) -> Result<(), Status> {
+        let request = KillRequest { id: "c1".to_owned(), signal: 9, ..Default::default() };
+        self.service.kill(request).await
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.collecting.abort();
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_lives_and_its_events_are_in_order() {
+    let fixture = Fixture::new().await;
+    let pid = fixture.run("exit 7").await.unwrap();
+    assert_eq!(fixture.wait().await.exit_status, 7);
+    assert_eq!(fixture.status().await, types::Status::Stopped);
+    let deleted = fixture.delete().await.unwrap();
+    assert_eq!((deleted.pid, deleted.exit_status), (pid, 7));
+    assert_eq!(
+        fixture.service.shim.outbox.topics(),
+        ["/tasks/create", "/tasks/start", "/tasks/exit", "/tasks/delete"]
+    );
+    let request = StateRequest { id: "c1".to_owned(), ..Default::default() };
+    assert_eq!(fixture.service.state(request).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_id_is_taken_once_and_free_again_after_a_failure() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.run("fails").await.unwrap_err().message(), "as it should");
+    fixture.run("sleep 1000").await.unwrap();
+    let again = fixture.service.create(fixture.request("exit")).await.unwrap_err();
+    assert_eq!(again.code(), Code::AlreadyExists);
+    let twice = StartRequest { id: "c1".to_owned(), ..Default::default() };
+    assert_eq!(fixture.service.start(twice).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(fixture.delete().await.unwrap_err().code(), Code::FailedPrecondition);
+    fixture.kill().await.unwrap();
+    assert_eq!(fixture.wait().await.exit_status, 128 + 9);
+    assert_eq!(fixture.kill().await.unwrap_err().code(), Code::NotFound);
+    fixture.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_that_was_never_started_is_deleted() {
+    let fixture = Fixture::new().await;
+    fixture.service.create(fixture.request("sleep 1000")).await.unwrap();
+    assert_eq!(fixture.status().await, types::Status::Created);
+    assert_eq!(fixture.delete().await.unwrap().exit_status, 128 + 9);
+}
+
+/// STOPPED was held back for 20 s by a reader that stood still.
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_is_stopped_at_once_and_its_exit_told_within_the_patience() {
+    let mut fixture = Fixture::new().await;
+    fixture.service.shim.patience = Duration::from_secs(3600);
+    let path = fixture.folder.path().join("stdout");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    // It reads nothing.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+    let stdout = path.to_str().unwrap().to_owned();
+    let request = CreateTaskRequest { stdout, ..fixture.request("echo said; exit 3") };
+    fixture.service.create(request).await.unwrap();
+    let start = StartRequest { id: "c1".to_owned(), ..Default::default() };
+    fixture.service.start(start).await.unwrap();
+    let stopped = async {
+        while fixture.status().await != types::Status::Stopped {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, stopped).await.unwrap();
+    assert_eq!(fixture.service.shim.outbox.topics().last().unwrap(), "/tasks/start");
+    // Its reader leaves, so that nobody is waited for any more.
+    drop(reader);
+    assert_eq!(fixture.wait().await.exit_status, 3);
+    fixture.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_a_runtime_does_not_do_or_understand_is_said() {
+    let fixture = Fixture::new().await;
+    let options = Some(Any { type_url: "a.v1.Options".to_owned(), value: vec![] });
+    let request = CreateTaskRequest { options, ..fixture.request("exit") };
+    let refused = fixture.service.create(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("a.v1.Options"), "{refused}");
+
+    fixture.run("sleep 1000").await.unwrap();
+    let id = || "c1".to_owned();
+    let pause = fixture.service.pause(PauseRequest { id: id() }).await.unwrap_err();
+    assert_eq!(pause.code(), Code::Unimplemented);
+    assert_eq!(fixture.status().await, types::Status::Running);
+    let spec = Any { type_url: String::new(), value: b"{}".to_vec() };
+    let exec = ExecProcessRequest {
+        id: id(),
+        exec_id: "e1".to_owned(),
+        spec: Some(spec),
+        ..Default::default()
+    };
+    fixture.service.exec(exec).await.unwrap();
+    let start = StartRequest { id: id(), exec_id: "e1".to_owned() };
+    assert_eq!(fixture.service.start(start).await.unwrap_err().code(), Code::Unimplemented);
+    // Who waits for it does not wait for ever.
+    let wait = WaitRequest { id: id(), exec_id: "e1".to_owned() };
+    assert_eq!(fixture.service.wait(wait).await.unwrap().exit_status, 255);
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+    assert!(fixture.service.shim.outbox.topics().contains(&"/tasks/exec-added".to_owned()));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_shim_ends_when_it_is_told_to_and_has_no_containers() {
+    let fixture = Fixture::new().await;
+    fixture.run("sleep 1000").await.unwrap();
+    fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
+    assert!(!fixture.service.shutdown.is_cancelled());
+    assert!(fixture.service.to_string().contains("container c1: RUNNING"));
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+    fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
+    assert!(fixture.service.shutdown.is_cancelled());
+}

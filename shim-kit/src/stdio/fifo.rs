@@ -1,0 +1,139 @@
+//! One end of a FIFO or pipe.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::{is_fifo, open};
+use crate::{descriptors, log};
+
+/// Which end of a FIFO is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Read,
+    Write,
+}
+
+impl End {
+    fn interest(self) -> Interest {
+        match self {
+            End::Read => Interest::READABLE,
+            End::Write => Interest::WRITABLE,
+        }
+    }
+}
+
+/// A FIFO, or one end of a pipe.
+///
+/// A FIFO is first held: open for reading and writing, so that it neither ends nor fails while
+/// containerd's side is not there. Let go, it tells whether the other side is there.
+#[derive(Debug)]
+pub struct Fifo {
+    pub file: AsyncFd<File>,
+    end: End,
+    is_held: bool,
+    /// Whether the other side has been seen.
+    was_met: bool,
+}
+
+impl Fifo {
+    /// Opens and holds a FIFO; none if the path is something else.
+    pub fn open(path: &str, end: End) -> io::Result<Option<Fifo>> {
+        // Opening for writing alone fails without a reader. It stays open until the FIFO is held: a
+        // reader who was met and left alone again would take that for the end.
+        let writer = (end == End::Write).then(|| open(path, OpenOptions::new().write(true)));
+        let was_met = matches!(&writer, Some(Ok(_)));
+        let file = open(path, OpenOptions::new().read(true).write(true))?;
+        if !is_fifo(&file)? {
+            return Ok(None);
+        }
+        let file = descriptors::watch(file, end.interest())?;
+        Ok(Some(Fifo { file, end, is_held: true, was_met }))
+    }
+
+    /// The read end of a pipe, or a terminal's master.
+    pub fn pipe(file: AsyncFd<File>) -> Fifo {
+        Fifo { file, end: End::Read, is_held: false, was_met: true }
+    }
+
+    /// Lets the other side decide from now on when the FIFO ends.
+    pub fn let_go(&mut self) {
+        if self.is_held {
+            self.reopen(false);
+        }
+    }
+
+    /// Keeps the FIFO from ending without the other side.
+    pub fn hold(&mut self) {
+        if !self.is_held {
+            self.reopen(true);
+        }
+    }
+
+    /// A path that works also when the client has removed the FIFO's own.
+    pub fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
+    /// What is in the FIFO stays, since it is open all the time.
+    fn reopen(&mut self, is_held: bool) {
+        let path = self.path();
+        let mut options = OpenOptions::new();
+        options.read(is_held || self.end == End::Read).write(is_held || self.end == End::Write);
+        let reopened = open(&path, &mut options)
+            .and_then(|file| descriptors::watch(file, self.end.interest()));
+        match reopened {
+            Ok(file) => {
+                self.file = file;
+                self.is_held = is_held;
+            }
+            Err(error) => log::warn(format_args!("cannot reopen a FIFO: {error}")),
+        }
+    }
+
+    /// Whether somebody has the other end open for reading. The FIFO is let go for it, so that a
+    /// reader who leaves is noticed by a failing write.
+    pub fn has_reader(&mut self) -> bool {
+        self.let_go();
+        let is_there = self.is_read();
+        self.was_met |= is_there;
+        is_there
+    }
+
+    fn is_read(&self) -> bool {
+        let mut fds = [PollFd::new(&self.file, PollFlags::OUT)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&at_once)).is_ok()
+            && !fds[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Whether the other side has ever been there.
+    pub fn was_met(&self) -> bool {
+        self.was_met
+    }
+
+    /// Whether nobody can open the FIFO any more, since its path is gone.
+    pub fn is_removed(&self) -> bool {
+        self.file.get_ref().metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+
+    /// Waits until the last reader has left a FIFO that was let go. Cancel safe.
+    pub async fn reader_leaves(&self) {
+        while let Ok(mut guard) = self.file.ready(Interest::ERROR).await {
+            if !self.is_read() {
+                return;
+            }
+            guard.clear_ready();
+        }
+    }
+
+    /// Bytes that were written and not yet taken.
+    pub fn left(&self) -> u64 {
+        rustix::io::ioctl_fionread(self.file.get_ref()).unwrap_or(0)
+    }
+}

@@ -1,0 +1,139 @@
+//! Output that goes to a program: `binary://` and `binary-v2://`.
+//!
+//! The program gets the process's stdout as descriptor 3 and its stderr as descriptor 4, and says on
+//! descriptor 5 that it is ready: by closing it, and with `binary-v2` by writing a byte before. It
+//! is told the container by `CONTAINER_ID` and `CONTAINER_NAMESPACE`. Its arguments are the URI's
+//! query, each key followed by its value.
+
+use std::{
+    fs::File,
+    os::fd::OwnedFd,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::timeout,
+};
+use ttrpc::Status;
+
+use super::{nonblocking, pipe};
+use crate::{descriptors, reaper::Reaper};
+
+/// How long a logger may take until it is ready.
+const READY: Duration = Duration::from_secs(10);
+
+/// A logger's ends for the process.
+#[derive(Debug)]
+pub(crate) struct Logger {
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+/// A logger's URI.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Uri {
+    program: String,
+    args: Vec<String>,
+    /// Whether the logger has to say explicitly that it is ready.
+    is_strict: bool,
+}
+
+impl Uri {
+    /// Whether output goes to a program, and to which.
+    pub fn parse(text: &str) -> Option<Uri> {
+        let (scheme, rest) = text.split_once("://")?;
+        let is_strict = match scheme {
+            "binary" => false,
+            "binary-v2" => true,
+            _ => return None,
+        };
+        let (program, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut args = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            args.extend([decode(key, true), decode(value, true)]);
+        }
+        Some(Uri { program: decode(program, false), args, is_strict })
+    }
+
+    /// Starts the logger and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends or waits too long before it is ready.
+    pub async fn start(self, reaper: &Reaper, namespace: &str, id: &str) -> Result<Logger, Status> {
+        let (stdout_reader, stdout) = pipe((0, 0))?;
+        let (stderr_reader, stderr) = pipe((0, 0))?;
+        let (ready, ready_writer) = pipe((0, 0))?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear();
+        command.env("CONTAINER_ID", id).env("CONTAINER_NAMESPACE", namespace);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        descriptors::pass(&mut command, [stdout_reader, stderr_reader, ready_writer])
+            .and_then(|()| reaper.spawn(&mut command))
+            .map_err(|error| Status::internal(format!("cannot start the logger: {error}")))?;
+        // The command holds the logger's ends.
+        drop(command);
+        let said = timeout(READY, read_byte(ready)).await;
+        let failed = |what: &str| Status::internal(format!("the logger {} {what}", self.program));
+        match said {
+            Err(_) => Err(failed("was not ready in 10 seconds")),
+            Ok(Err(error)) => Err(failed(&format!("cannot be heard: {error}"))),
+            Ok(Ok(0)) if self.is_strict => Err(failed("ended before it was ready")),
+            Ok(Ok(_)) => Ok(Logger { stdout, stderr }),
+        }
+    }
+}
+
+async fn read_byte(pipe: OwnedFd) -> std::io::Result<usize> {
+    use std::io::Read;
+    nonblocking(&pipe).map_err(|status| std::io::Error::other(status.to_string()))?;
+    let pipe = descriptors::watch(File::from(pipe), Interest::READABLE)?;
+    loop {
+        let mut guard = pipe.readable().await?;
+        if let Ok(read) = guard.try_io(|pipe: &AsyncFd<File>| pipe.get_ref().read(&mut [0])) {
+            return read;
+        }
+    }
+}
+
+/// Undoes percent encoding, and `+` for a space in a query.
+fn decode(text: &str, is_query: bool) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, behind @ ..] = rest {
+        let digits = behind.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        rest = behind;
+        match (byte, escaped) {
+            (b'%', Some(escaped)) => {
+                decoded.push(escaped);
+                rest = &behind[2..];
+            }
+            (b'+', _) if is_query => decoded.push(b' '),
+            (byte, _) => decoded.push(*byte),
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_a_program_and_its_arguments() {
+        let uri =
+            Uri::parse("binary:///usr/bin/nerdctl?_NERDCTL_INTERNAL_LOGGING=%2Fvar%2Flib&b=c+d")
+                .unwrap();
+        assert_eq!(uri.program, "/usr/bin/nerdctl");
+        assert_eq!(uri.args, ["_NERDCTL_INTERNAL_LOGGING", "/var/lib", "b", "c d"]);
+        assert!(!uri.is_strict);
+        let uri = Uri::parse("binary-v2:///bin/a%20b").unwrap();
+        assert_eq!((uri.program.as_str(), uri.is_strict), ("/bin/a b", true));
+        assert_eq!(Uri::parse("file:///log"), None);
+        assert_eq!(Uri::parse("/a/fifo"), None);
+        assert_eq!(decode("100%", false), "100%");
+    }
+}

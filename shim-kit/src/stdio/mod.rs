@@ -1,0 +1,344 @@
+//! A process's stdin, stdout and stderr: pipes on its side, FIFOs on containerd's, copied between.
+//!
+//! Why copies, when a FIFO could be handed to the process as it is: the process outlives the FIFO's
+//! reader (containerd restarts, clients come and go), must not be killed by SIGPIPE meanwhile, and
+//! what it leaves running in the background must not keep the FIFO open for ever.
+//!
+//! # Output and exit
+//!
+//! What a process has written when it ends is in its pipe or terminal. The exit is told when a
+//! client has read those bytes, since some clients stop to read when they know of it. Output holds
+//! the exit back for one patience in total ([`crate::Runtime::PATIENCE`]), whatever readers do, and
+//! not at all if there is nobody who could read. After the exit the copies go on until the process
+//! is deleted.
+//!
+//! # Output that nobody reads
+//!
+//! A container's output waits for its next reader: containerd may be away. An exec's output is read
+//! by the client that started it. When that has left and the FIFO has been full for
+//! [`LET_GO_AFTER`], or when the process has ended, the output is let go, and a process that still
+//! writes is told by SIGPIPE.
+
+mod copy;
+mod fifo;
+mod input;
+pub(crate) mod logger;
+mod output;
+mod sink;
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::OwnedFd, unix::fs::FileTypeExt},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::{fs::OFlags, pipe::PipeFlags};
+use tokio::{
+    io::Interest,
+    sync::{Notify, oneshot, watch},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use ttrpc::Status;
+
+use self::{
+    copy::Copy,
+    fifo::{End, Fifo},
+    output::{Output, Rest},
+    sink::Sink,
+};
+use crate::{console, descriptors, inotify::Inotify};
+
+/// How long an exec's output waits for a reader while nobody has its FIFO open.
+pub(crate) const LET_GO_AFTER: Duration = Duration::from_secs(10);
+
+/// Where a process's stdio goes, as containerd said it.
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    /// A FIFO or a file; empty for none.
+    pub stdin: String,
+    /// A FIFO, a file, or a URI: `file://`, `binary://`, `binary-v2://`. Empty for none.
+    pub stdout: String,
+    /// The same for stderr. Unused with a terminal.
+    pub stderr: String,
+    /// Whether the process gets a terminal.
+    pub terminal: bool,
+}
+
+/// The descriptors that a process is started with.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// Its stdin.
+    pub stdin: Stdio,
+    /// Its stdout.
+    pub stdout: Stdio,
+    /// Its stderr.
+    pub stderr: Stdio,
+}
+
+impl Descriptors {
+    /// Nothing at all: for a program that makes a terminal of its own.
+    pub fn null() -> Descriptors {
+        Descriptors { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null() }
+    }
+}
+
+/// How far a process is, for its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// The process has ended; others may hold its stdout. The exit is told at the deadline.
+    Ended {
+        deadline: Instant,
+    },
+    /// Nobody is interested in what those others write.
+    Deleted,
+}
+
+/// Waits until the process has ended. Cancel safe.
+async fn ended(stage: &mut watch::Receiver<Stage>) {
+    // Whoever gives the stage up has said the last one before.
+    let _ = stage.wait_for(|stage| *stage != Stage::Running).await;
+}
+
+/// Waits until the process is deleted. Cancel safe.
+async fn deleted(stage: &mut watch::Receiver<Stage>) {
+    let _ = stage.wait_for(|stage| *stage == Stage::Deleted).await;
+}
+
+/// What the copies of a shim share. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Copies {
+    /// Where they run, so that the shim can wait for the last.
+    pub tasks: TaskTracker,
+    /// Tells of readers who come.
+    pub readers: Inotify,
+}
+
+/// How a process's output is treated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// How long output may hold back the exit, in total.
+    pub patience: Duration,
+    /// Whether output waits for the next reader however long it takes.
+    pub is_lasting: bool,
+}
+
+/// A process's copies. Dropping it ends them as soon as what the process itself wrote is delivered.
+#[derive(Debug)]
+pub(crate) struct Io {
+    copies: Copies,
+    manner: Manner,
+    stage: watch::Sender<Stage>,
+    /// Each resolves when a copy has delivered what the process wrote.
+    delivered: Vec<oneshot::Receiver<()>>,
+    /// Where stdin comes from and goes to, until the process is started.
+    input: Option<(String, OwnedFd)>,
+    /// Fires when nobody will read the output.
+    let_go: CancellationToken,
+    terminal: Terminal,
+}
+
+/// A terminal's master, until its output is let go. Clones are the same.
+#[derive(Clone, Debug, Default)]
+struct Terminal(Arc<Mutex<Option<OwnedFd>>>);
+
+impl Terminal {
+    fn with<T>(&self, act: impl FnOnce(&mut Option<OwnedFd>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Io {
+    /// No copies yet.
+    pub fn new(copies: Copies, manner: Manner) -> Io {
+        Io {
+            copies,
+            manner,
+            stage: watch::Sender::new(Stage::Running),
+            delivered: Vec::new(),
+            input: None,
+            let_go: CancellationToken::new(),
+            terminal: Terminal::default(),
+        }
+    }
+
+    /// Makes pipes for a process without a terminal, and starts to copy.
+    ///
+    /// # Errors
+    /// If a FIFO cannot be opened, or a descriptor is not to be had.
+    pub fn open_pipes(&mut self, paths: &Paths, owner: (u32, u32)) -> Result<Descriptors, Status> {
+        let stdin = self.open_stdin(&paths.stdin, owner)?;
+        let mut output = |path: &str| -> Result<Stdio, Status> {
+            if path.is_empty() {
+                return Ok(Stdio::null());
+            }
+            let (reader, writer) = pipe(owner)?;
+            nonblocking(&reader)?;
+            self.copy_output(reader, Sink::open(path)?, Rest::InPipe)?;
+            Ok(writer.into())
+        };
+        let (stdout, stderr) = (output(&paths.stdout)?, output(&paths.stderr)?);
+        Ok(Descriptors { stdin, stdout, stderr })
+    }
+
+    /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
+    pub fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
+        if path.is_empty() {
+            return Ok(Stdio::null());
+        }
+        let failed = |error| failed_to_open(path, error);
+        if !std::fs::metadata(path).map_err(failed)?.file_type().is_fifo() {
+            return Ok(File::open(path).map_err(failed)?.into());
+        }
+        let (reader, writer) = pipe(owner)?;
+        nonblocking(&writer)?;
+        self.input = Some((path.to_owned(), writer));
+        Ok(reader.into())
+    }
+
+    /// Starts to copy between a terminal's master and the FIFOs.
+    ///
+    /// # Errors
+    /// If a FIFO cannot be opened, or a descriptor is not to be had.
+    pub fn open_terminal(
+        &mut self,
+        paths: &Paths,
+        master: OwnedFd,
+        sink: Option<OwnedFd>,
+    ) -> Result<(), Status> {
+        nonblocking(&master)?;
+        if !paths.stdin.is_empty() {
+            self.input = Some((paths.stdin.clone(), duplicate(&master)?));
+        }
+        let sink = match sink {
+            Some(pipe) => {
+                nonblocking(&pipe)?;
+                Some(Sink::pipe(pipe)?)
+            }
+            None if paths.stdout.is_empty() => None,
+            None => Some(Sink::open(&paths.stdout)?),
+        };
+        if let Some(sink) = sink {
+            self.copy_output(duplicate(&master)?, sink, Rest::OfTerminal)?;
+        }
+        self.terminal.with(|terminal| *terminal = Some(master));
+        Ok(())
+    }
+
+    /// Starts to copy stdin, until its last writer has closed it after `close` fired. Not before the
+    /// process is started: clients that find a reader write and close, and may be so fast that they
+    /// cannot name yet whose stdin is to be closed.
+    ///
+    /// # Errors
+    /// If the FIFO cannot be opened, or is none.
+    pub fn start_input(&mut self, close: Arc<Notify>) -> Result<(), Status> {
+        let Some((path, sink)) = self.input.take() else { return Ok(()) };
+        let source = Fifo::open(&path, End::Read)
+            .map_err(|error| failed_to_open(&path, error))?
+            .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
+        let copy = Copy::new(source, Sink::pipe(sink)?);
+        let input = input::run(copy, self.stage.subscribe(), close, self.let_go.clone());
+        self.copies.tasks.spawn(input);
+        Ok(())
+    }
+
+    /// Says that the process has ended. What is returned waits until its output is delivered, for
+    /// the patience at most.
+    pub fn ended(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let deadline = Instant::now() + self.manner.patience;
+        self.stage.send_replace(Stage::Ended { deadline });
+        let delivered = std::mem::take(&mut self.delivered);
+        async move {
+            for copy in delivered {
+                // A copy that is gone has copied all there was.
+                let _ = copy.await;
+            }
+        }
+    }
+
+    /// Sets the size of the terminal, in characters, if there is one.
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub fn resize(&self, width: u32, height: u32) -> io::Result<()> {
+        self.terminal.with(|terminal| match terminal {
+            Some(terminal) => console::resize(terminal, width, height),
+            None => Ok(()),
+        })
+    }
+
+    fn copy_output(&mut self, source: OwnedFd, sink: Sink, rest: Rest) -> Result<(), Status> {
+        let source = descriptors::watch(File::from(source), Interest::READABLE)
+            .map_err(|error| Status::internal(format!("cannot watch an output: {error}")))?;
+        let (deliver, delivered) = oneshot::channel();
+        self.delivered.push(delivered);
+        let output = Output {
+            copy: Copy::new(Fifo::pipe(source), sink),
+            stage: self.stage.subscribe(),
+            rest,
+            manner: self.manner,
+            readers: self.copies.readers.clone(),
+        };
+        let (let_go, terminal) = (self.let_go.clone(), self.terminal.clone());
+        self.copies.tasks.spawn(async move {
+            if output.run(deliver).await == output::Fate::LetGo {
+                // Who holds the terminal is hung up, and nobody waits for its stdin.
+                terminal.with(|terminal| drop(terminal.take()));
+                let_go.cancel();
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        self.stage.send_replace(Stage::Deleted);
+    }
+}
+
+fn open(path: &str, options: &mut OpenOptions) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+fn is_fifo(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.file_type().is_fifo())
+}
+
+/// A pipe that belongs to whom the options say.
+pub(crate) fn pipe((uid, gid): (u32, u32)) -> Result<(OwnedFd, OwnedFd), Status> {
+    let failed = |error| Status::resource_exhausted(format!("cannot make a pipe: {error}"));
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+    if (uid, gid) != (0, 0) {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        for end in [&reader, &writer] {
+            rustix::fs::fchown(end, Some(uid), Some(gid)).map_err(failed)?;
+        }
+    }
+    Ok((reader, writer))
+}
+
+/// Makes our end of a pipe or terminal one that never blocks; the process's end is not touched.
+fn nonblocking(fd: &OwnedFd) -> Result<(), Status> {
+    rustix::fs::fcntl_getfl(fd)
+        .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK))
+        .map_err(|error| Status::internal(format!("cannot set O_NONBLOCK: {error}")))
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Status> {
+    fd.try_clone().map_err(|error| {
+        Status::resource_exhausted(format!("cannot duplicate a descriptor: {error}"))
+    })
+}
+
+fn failed_to_open(path: &str, error: io::Error) -> Status {
+    Status::internal(format!("cannot open {path}: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

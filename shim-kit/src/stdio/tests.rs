@@ -1,0 +1,395 @@
+//! The premises of the module, each as a test with real pipes, FIFOs and terminals.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::fd::AsFd,
+    thread,
+};
+
+use rustix::{
+    fs::{CWD, FileType, Mode},
+    pty::OpenptFlags,
+};
+use tokio::time::{sleep, timeout};
+
+use super::*;
+
+/// Far more than anything here takes, on a machine that is busy with other things.
+const LONG: Duration = Duration::from_secs(60);
+/// A patience that must not have been waited for.
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn fifo(folder: &tempfile::TempDir, name: &str) -> String {
+    let path = folder.path().join(name).to_str().unwrap().to_owned();
+    rustix::fs::mknodat(CWD, path.as_str(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    path
+}
+
+fn client(path: &str) -> File {
+    open(path, OpenOptions::new().read(true)).unwrap()
+}
+
+/// A FIFO in a folder of its own, and the copies of a process's stdout into it.
+struct Stdout {
+    path: String,
+    _folder: tempfile::TempDir,
+    io: Io,
+    process: Option<File>,
+}
+
+impl Stdout {
+    fn new(patience: Duration, is_lasting: bool) -> Stdout {
+        Stdout::with_reader(patience, is_lasting, |_| ()).0
+    }
+
+    /// With a reader who is there before the FIFO is opened.
+    fn with_reader<T>(
+        patience: Duration,
+        is_lasting: bool,
+        reader: impl FnOnce(&str) -> T,
+    ) -> (Stdout, T) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(&folder, "stdout");
+        let reader = reader(&path);
+        let mut io = Io::new(Copies::default(), Manner { patience, is_lasting });
+        let (source, writer) = pipe((0, 0)).unwrap();
+        nonblocking(&source).unwrap();
+        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe).unwrap();
+        (Stdout { path, _folder: folder, io, process: Some(writer.into()) }, reader)
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.process.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    /// Fills the FIFO and the pipe behind it.
+    async fn say_much(&mut self) {
+        let process = self.process.as_ref().unwrap();
+        nonblocking(&process.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        // The copy has its turn as long as it goes on.
+        let (mut full, mut written) = (0, 0);
+        while full < 10 {
+            match (&mut &*process).write(&[b'x'; 4096]) {
+                Ok(count) => (full, written) = (0, written + count),
+                Err(_) => full += 1,
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(written > 100_000, "{written}");
+    }
+
+    /// Waits until all copies are over.
+    async fn copies_end(&self) {
+        self.io.copies.tasks.close();
+        timeout(LONG, self.io.copies.tasks.wait()).await.expect("a copy goes on");
+    }
+}
+
+/// Clients that read nothing more when they knew of the exit lost what they had not read.
+#[tokio::test(flavor = "current_thread")]
+async fn everything_is_read_before_the_exit_is_told() {
+    let mut output = Stdout::new(HOUR, true);
+    let mut client = client(&output.path);
+    let said = vec![b'x'; 40_000];
+    output.say(&said);
+    drop(output.process.take());
+    let mut ended = std::pin::pin!(output.io.ended());
+    let mut heard = Vec::new();
+    let mut buffer = [0; 1000];
+    while heard.len() < said.len() {
+        tokio::select! {
+            biased;
+            () = &mut ended => panic!("the exit came after {} bytes", heard.len()),
+            () = sleep(Duration::from_millis(1)) => {}
+        }
+        if let Ok(read) = client.read(&mut buffer) {
+            heard.extend_from_slice(&buffer[..read]);
+        }
+    }
+    ended.await;
+    assert_eq!(heard, said);
+}
+
+/// A reader that took nothing held the exit back for 10 s twice, and longer if it took a little.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_reader_that_stands_still_or_drips_holds_back_the_exit_for_one_patience() {
+    let patience = Duration::from_secs(2);
+    for drips in [false, true] {
+        let (mut output, mut client) = Stdout::with_reader(patience, true, client);
+        output.say(&[b'x'; 60_000]);
+        output.say(b"rest");
+        // The process ends with bytes in its pipe and in the FIFO.
+        let begin = Instant::now();
+        let mut ended = std::pin::pin!(output.io.ended());
+        let mut byte = [0];
+        loop {
+            tokio::select! {
+                () = &mut ended => break,
+                () = sleep(Duration::from_millis(100)), if drips => drop(client.read(&mut byte)),
+            }
+        }
+        let held_back = begin.elapsed();
+        assert!(
+            held_back <= patience + Duration::from_millis(100),
+            "drips: {drips}: {held_back:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_reader_that_stood_still_before_the_end_has_used_up_its_patience() {
+    let patience = Duration::from_secs(2);
+    let (mut output, client) = Stdout::with_reader(patience, true, client);
+    output.say_much().await;
+    sleep(patience).await;
+    let begin = Instant::now();
+    output.io.ended().await;
+    assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+    drop(client);
+}
+
+/// `run -d` whose output nobody reads.
+#[tokio::test(flavor = "current_thread")]
+async fn an_exit_does_not_wait_for_a_reader_who_has_left() {
+    let (mut output, client) = Stdout::with_reader(HOUR, true, client);
+    drop(client);
+    output.say(b"nobody hears this");
+    timeout(LONG, output.io.ended()).await.unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_child_in_the_background_does_not_hold_back_the_exit_and_loses_nothing() {
+    let mut output = Stdout::new(HOUR, true);
+    let reader = client(&output.path);
+    let mut child = output.process.take().unwrap();
+    writeln!(child, "parent").unwrap();
+    let ended = output.io.ended();
+    let mut client = BufReader::new(reader);
+    let mut line = String::new();
+    while client.read_line(&mut line).is_err() {
+        tokio::task::yield_now().await;
+    }
+    timeout(LONG, ended).await.unwrap();
+    assert_eq!(line, "parent\n");
+
+    writeln!(child, "child").unwrap();
+    drop(child);
+    output.copies_end().await;
+    line.clear();
+    client.read_line(&mut line).unwrap();
+    assert_eq!(line, "child\n");
+}
+
+/// A client whose thread came late found neither output nor end, and waited for ever.
+#[tokio::test(flavor = "current_thread")]
+async fn a_reader_who_comes_late_gets_output_and_end() {
+    let mut output = Stdout::new(HOUR, true);
+    output.say(b"said early");
+    drop(output.process.take());
+    let ended = output.io.ended();
+    let path = output.path.clone();
+    // As containerd's clients open it: blocking, in a thread of its own.
+    let client = thread::spawn(move || std::fs::read(path).unwrap());
+    timeout(LONG, ended).await.unwrap();
+    output.copies_end().await;
+    assert_eq!(client.join().unwrap(), b"said early");
+}
+
+/// After containerd was away: the exit was told long ago.
+#[tokio::test(flavor = "current_thread")]
+async fn a_reader_who_comes_after_the_exit_gets_output_and_end_of_a_container() {
+    let mut output = Stdout::new(Duration::ZERO, true);
+    output.say(b"last words");
+    drop(output.process.take());
+    output.io.ended().await;
+    let path = output.path.clone();
+    let client = thread::spawn(move || std::fs::read(path).unwrap());
+    output.copies_end().await;
+    assert_eq!(client.join().unwrap(), b"last words");
+}
+
+/// The FIFO was opened for writing, closed, and opened again: a client that waited for a writer
+/// could take the pause for the end.
+#[tokio::test(flavor = "current_thread")]
+async fn a_reader_who_waits_for_a_writer_sees_no_end_before_the_output() {
+    for _ in 0..100 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(&folder, "stdout");
+        let reader = path.clone();
+        let client = thread::spawn(move || std::fs::read(reader).unwrap());
+        let mut sink = Sink::open(&path).unwrap();
+        assert_eq!(sink.write(b"said").unwrap(), 4);
+        sink.reader_comes(&Inotify::default()).await;
+        drop(sink);
+        assert_eq!(client.join().unwrap(), b"said");
+    }
+}
+
+/// What clients that were killed had left behind were tasks that looked for a reader for ever, and
+/// the descriptors of a pipe and a FIFO each.
+#[tokio::test(flavor = "current_thread")]
+async fn an_ended_exec_whose_client_was_killed_leaves_nothing() {
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    output.say(b"said");
+    drop(client);
+    // A child in the background has the pipe, and is silent.
+    timeout(LONG, output.io.ended()).await.unwrap();
+    output.copies_end().await;
+    let error = output.process.take().unwrap().write_all(b"x").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_client_that_is_killed_after_the_exit_of_its_exec_is_noticed() {
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    timeout(LONG, output.io.ended()).await.unwrap();
+    // The child in the background writes nothing, so that nothing fails.
+    assert_eq!(output.io.copies.tasks.len(), 1);
+    drop(client);
+    output.copies_end().await;
+}
+
+/// Processes of killed clients stood still for ever when their FIFO was full.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_running_exec_whose_client_was_killed_is_told_when_nobody_reads() {
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    drop(client);
+    output.say_much().await;
+    output.copies_end().await;
+    assert!(output.io.let_go.is_cancelled());
+    let error = output.process.take().unwrap().write_all(b"x").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_running_exec_whose_client_is_slow_is_not_let_go() {
+    let (mut output, mut client) = Stdout::with_reader(HOUR, false, client);
+    output.say_much().await;
+    sleep(10 * LET_GO_AFTER).await;
+    assert_eq!(output.io.copies.tasks.len(), 1);
+    // It reads on, and everything is there.
+    let mut heard = 0;
+    drop(output.process.take());
+    let ended = output.io.ended();
+    let mut buffer = [0; 4096];
+    while let Ok(read) = client.read(&mut buffer) {
+        heard += read;
+        sleep(Duration::from_millis(1)).await;
+        if read == 0 {
+            break;
+        }
+    }
+    ended.await;
+    assert!(heard > 100_000, "{heard}");
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_containers_output_waits_for_the_next_reader() {
+    let (mut output, client_before) = Stdout::with_reader(HOUR, true, client);
+    drop(client_before);
+    output.say_much().await;
+    sleep(100 * LET_GO_AFTER).await;
+    assert_eq!(output.io.copies.tasks.len(), 1);
+    let mut next = client(&output.path);
+    let mut buffer = [0; 4096];
+    assert!(next.read(&mut buffer).unwrap() > 0);
+}
+
+/// A terminal's master and its other side.
+fn terminal() -> (OwnedFd, File) {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    let slave = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+    (master, slave.into())
+}
+
+/// The exit was held back for as long as a child had the terminal and wrote, or 10 s if not.
+#[tokio::test(flavor = "current_thread")]
+async fn a_child_that_keeps_the_terminal_does_not_hold_back_the_exit() {
+    for writes in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(&folder, "stdout");
+        let mut reader = client(&path);
+        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+        let (master, mut slave) = terminal();
+        let paths = Paths { stdout: path, terminal: true, ..Paths::default() };
+        io.open_terminal(&paths, master, None).unwrap();
+        slave.write_all(b"the leader's last words").unwrap();
+        let reads = thread::spawn(move || {
+            let mut heard = Vec::new();
+            let mut buffer = [0; 4096];
+            while !String::from_utf8_lossy(&heard).contains("last words") {
+                match reader.read(&mut buffer) {
+                    Ok(read) => heard.extend_from_slice(&buffer[..read]),
+                    Err(_) => thread::yield_now(),
+                }
+            }
+            // It goes on to read until the end.
+            while !matches!(reader.read(&mut buffer), Ok(0)) {
+                thread::yield_now();
+            }
+        });
+        let child = writes.then(|| {
+            let mut slave = slave.try_clone().unwrap();
+            thread::spawn(move || while slave.write_all(b"child\n").is_ok() {})
+        });
+        timeout(LONG, io.ended()).await.expect("the exit is held back");
+        // Deleted: the child is hung up.
+        let tasks = io.copies.tasks.clone();
+        drop(io);
+        tasks.close();
+        timeout(LONG, tasks.wait()).await.expect("a copy goes on");
+        reads.join().unwrap();
+        if let Some(child) = child {
+            child.join().unwrap();
+        }
+        drop(slave);
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn stdin_ends_only_when_it_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fifo(&folder, "stdin");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+    // The process's end is inside of what it is given; another is made to look at it.
+    let (reader, writer) = pipe((0, 0)).unwrap();
+    nonblocking(&writer).unwrap();
+    io.input = Some((path.clone(), writer));
+    let close = Arc::new(Notify::new());
+    io.start_input(close.clone()).unwrap();
+    // Two clients come and go.
+    for word in ["one ", "two"] {
+        std::fs::write(&path, word).unwrap();
+    }
+    close.notify_one();
+    io.copies.tasks.close();
+    timeout(LONG, io.copies.tasks.wait()).await.unwrap();
+    let mut heard = String::new();
+    File::from(reader).read_to_string(&mut heard).unwrap();
+    assert_eq!(heard, "one two");
+}
+
+/// A client that found a reader too early wrote, closed, and its bytes were gone.
+#[tokio::test(flavor = "current_thread")]
+async fn stdin_has_no_reader_before_the_process_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fifo(&folder, "stdin");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+    io.open_stdin(&path, (0, 0)).unwrap();
+    let client = || open(&path, OpenOptions::new().write(true));
+    assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
+    io.start_input(Arc::default()).unwrap();
+    client().unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn stdin_may_be_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+    io.open_stdin(file.path().to_str().unwrap(), (0, 0)).unwrap();
+    assert!(io.input.is_none(), "nothing is to be copied");
+}
