@@ -208,3 +208,18 @@ async fn a_client_takes_only_the_first_end_of_a_stream() {
     assert_eq!(replies.recv().await, Ok(None));
     assert_eq!(client.calls_in_flight(), 0);
 }
+
+/// The stream has left the client's table with its last frame, whose message waits for room.
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_last_message_is_held_up_hears_of_the_connections_end() {
+    let config = ClientConfig { stream_inbox_messages: 1, ..ClientConfig::default() };
+    let (client, conformance, mut peer) = played_server(config);
+    let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let id = peer.receive().await.id;
+    peer.send(Frame::message(id, &chunk(0))).await;
+    peer.send(Frame { flags: REMOTE_CLOSED, ..Frame::message(id, &chunk(1)) }).await;
+    settle().await;
+    client.close();
+    assert_eq!(replies.recv().await, Ok(Some(chunk(0))));
+    assert_eq!(replies.recv().await.unwrap_err().code(), Code::Unavailable);
+}

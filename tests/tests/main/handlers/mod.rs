@@ -8,3 +8,4 @@ mod handed_on;
 mod late_starts;
 mod overload;
 mod panics;
+mod ready;

@@ -1,0 +1,108 @@
+//! Calls that are ready begin, whatever the other handlers of their connection do.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::{net::UnixStream, task::block_in_place};
+use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::Routes};
+use ttrpc_tests::{conformance::*, harness::*, wire::*};
+
+const SERVICE: &str = "ready.Test";
+
+/// Handlers that always wait for room to send keep the outgoing queue full at every moment.
+#[tokio::test(start_paused = true)]
+async fn calls_begin_beside_streams_that_keep_the_outgoing_queue_full() {
+    for streams in [1, 2, 16] {
+        let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+        let (_server, mut peer) = played_client_over(config, 100);
+        let endless = GenerateRequest { count: u64::MAX, size: 64, ..GenerateRequest::default() };
+        for nth in 0..streams {
+            let id = 2 * nth + 1;
+            let generate = "Generate";
+            let service = "ttrpc.conformance.v1.Conformance";
+            peer.send(Frame::request(id, REMOTE_CLOSED, service, generate, &endless)).await;
+        }
+        let echo = 2 * streams + 1;
+        peer.send(call(echo, "Echo", &echo_request(*b"x"))).await;
+        let mut frames = 0;
+        while peer.receive().await.id != echo {
+            frames += 1;
+            assert!(frames < 1000, "{streams} streams, and the call does not begin");
+        }
+    }
+}
+
+/// Where handlers wait, with their threads, until it is open.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    came: AtomicUsize,
+}
+
+/// As many as there may be runners, and more: a handler that blocks in a way that the runtime knows of
+/// holds up nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
+    const BLOCKED: usize = 40;
+    let gate = Arc::new(Gate::default());
+    let routes = Routes::new(SERVICE)
+        .unary("Wait", &gate, |gate, _, Empty {}| {
+            Box::pin(async {
+                gate.came.fetch_add(1, SeqCst);
+                block_in_place(|| {
+                    let is_open = gate.is_open.lock().unwrap();
+                    drop(gate.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+                });
+                Ok(Empty {})
+            })
+        })
+        .unary("Kill", &gate, |gate, _, Empty {}| {
+            Box::pin(async {
+                *gate.is_open.lock().unwrap() = true;
+                gate.opened.notify_all();
+                Ok(Empty {})
+            })
+        });
+    let (here, there) = UnixStream::pair().unwrap();
+    let server = Server::builder().add_service(Handmade(routes)).config(patient_server());
+    let serving = tokio::spawn(server.unix_stream(there).serve());
+    let client = Client::from_unix_stream(here, ClientConfig::default());
+    let call = |method: &'static str| {
+        let call = client.unary::<Empty, Empty>(SERVICE, method, Empty {});
+        tokio::spawn(async move { call.await })
+    };
+    let waits: Vec<_> = (0..BLOCKED).map(|_| call("Wait")).collect();
+    eventually("all wait", || gate.came.load(SeqCst) == BLOCKED).await;
+    call("Kill").await.unwrap().unwrap();
+    for wait in waits {
+        wait.await.unwrap().unwrap();
+    }
+    serving.abort();
+}
+
+/// A handler that takes nothing is told so in time, though another one keeps the queue full: its client
+/// reads all the time.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_stands_still_fails_beside_one_that_is_read_steadily() {
+    let config =
+        ServerConfig { send_queue_frames: 1, stream_inbox_messages: 1, ..ServerConfig::default() };
+    let (_server, mut peer) = played_client_over(config, 100);
+    let endless = GenerateRequest { count: u64::MAX, size: 64, ..GenerateRequest::default() };
+    let service = "ttrpc.conformance.v1.Conformance";
+    peer.send(Frame::request(1, REMOTE_CLOSED, service, "Generate", &endless)).await;
+    peer.send(open_stream(3, "Hold")).await;
+    for sequence in 0..2 {
+        peer.send(Frame::message(3, &chunk(sequence))).await;
+    }
+    let start = tokio::time::Instant::now();
+    while peer.receive().await.id != 3 {
+        assert!(start.elapsed() < Duration::from_secs(3), "the receiver is held up");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
