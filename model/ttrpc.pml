@@ -156,6 +156,12 @@
 #define LIMIT 4
 #define MESSAGES 2
 #define DATED
+#elif defined(SCENE_PATIENCE)  /* A stream that nobody reads, and one that is read for longer. */
+#define K0 STUCK
+#define K1 READ
+#define LIMIT 2
+#define MESSAGES 3
+#define DATED
 #elif defined(SCENE_CROWD)     /* A caller who never stops takes the places that another waits for. */
 #define K0 UNARY
 #define K1 AGAIN
@@ -274,10 +280,10 @@ bool expired[CALLS];
 /* What NOTHING_LOST says is not lost: a call is not refused, and a stream is not failed. */
 #ifndef NOTHING_LOST
 #define NOTE_LOSS(call) skip
-#elif defined(SCENE_NEIGHBOURS)
-/* Only a stream that has been read keeps the whole of its time when others are not read. */
-#define NOTE_LOSS(call) assert(call < 2 || (HALVINGS == 1 && !is_read[call]))
-#elif defined(SCENE_AFTERMATH)
+#elif defined(SCENE_PATIENCE)
+/* A stream that has been read keeps the whole of its time when others are not read. */
+#define NOTE_LOSS(call) assert(call < 1 || !is_read[call])
+#elif defined(SCENE_AFTERMATH) || defined(SCENE_NEIGHBOURS)
 #define NOTE_LOSS(call) assert(call < 2)
 #else
 #define NOTE_LOSS(call) assert(false)
@@ -607,6 +613,7 @@ chan server_queue = [SERVER_QUEUE + CALLS + 1] of { mtype, byte };
 byte server_room_taken;
 bool server_closed;
 mtype handler[CALLS] = Idle;
+chan ready_queue = [CALLS] of { byte }; /* Calls that have been let in and not begun. */
 byte in_flight;               /* Handlers that have not ended. */
 bool refusing;                /* The limit was stood at for the stall timeout, and nothing moved. */
 bool stream_open[CALLS];      /* The stream has an entry in the server's table. */
@@ -879,7 +886,12 @@ end_idle:
        };
        if
        /* What is half written is finished, whatever the caller does. */
-       :: atomic { SECOND_HALF(to_server, type, call) -> look(false, ROOM_DROPS); goto drop }
+       :: atomic {
+              SECOND_HALF(to_server, type, call) ->
+              look(false, ROOM_DROPS);
+              socket_is_full = false;
+              goto drop
+          }
 #ifdef BUG_HALF_FRAME
        :: atomic { given_up[call] -> goto drop }
 #endif
@@ -1099,10 +1111,11 @@ inline send_last(type, call, kind) {
            HAS_REPLIED;
            LEAVE(server_line, call);
 #ifdef BUG_REPLY_LOOKS_BEFORE_PUSH
+           server_room_taken++;
            open = stream_open[call]
        };
        atomic {
-           SERVER_HAS_ROOM(call) ->
+           server_room_taken--;
            if
            :: open -> queue_on_server(type, call)
            :: else
@@ -1134,16 +1147,16 @@ proctype Handler(byte me; byte kind) {
 end_idle:
     do
     :: atomic {
-           handler[me] == Ready ->
+           handler[me] == Ready && ready_queue?[eval(me)] ->
            JOIN(server_line, me)
            STEP
            /* Nothing begins while the queue is full, since its reply would wait as well. */
            if
-           :: MAY_BEGIN_WITH(me) && MAY_RUN -> LEAVE(server_line, me)
+           :: MAY_BEGIN_WITH(me) && MAY_RUN -> LEAVE(server_line, me); ready_queue?eval(me)
 #ifdef BUG_BEGINS_WHEN_NOBODY_WAITS
            :: SERVER_HAS_ROOM(me) && len(server_line) > 1 -> LEAVE(server_line, me); goto end_idle
 #endif
-           :: server_closed -> LEAVE(server_line, me); goto ended
+           :: server_closed -> LEAVE(server_line, me); ready_queue?eval(me); goto ended
            fi;
            RUNS;
            if
@@ -1254,7 +1267,8 @@ inline admit(call) {
     in_flight++;
     assert(in_flight <= LIMIT);
     stream_open[call] = true;
-    handler[call] = Ready
+    handler[call] = Ready;
+    ready_queue!call
 }
 
 /* A receiver that is held up by the application sees that the peer has gone. */
