@@ -47,6 +47,7 @@
 #define STREAMS_DOWN(kind) (kind >= WATCH && kind <= BIDI)
 #define HAS_DEADLINE(kind) \
     (kind == TIMED || kind == WAITED || kind == TIMED_READ || kind == TIMED_UPLOAD)
+#define SERVER_KNOWS(kind) (kind == WAITED || kind == TIMED_UPLOAD)
 #define MAY_STOP(kind) (kind == WATCH || kind == STUCK)
 
 #if defined(SCENE_UNARY)       /* Frames both ways through the smallest buffers. */
@@ -147,6 +148,26 @@
 #define LIMIT 3
 #define MESSAGES 2
 #define DATED
+#elif defined(SCENE_UNREAD)    /* Streams that nobody reads, one after the other, and a call. */
+#define K0 STUCK
+#define K1 STUCK
+#define K2 STUCK
+#define K3 UNARY
+#define LIMIT 4
+#define MESSAGES 2
+#define DATED
+#elif defined(SCENE_PATIENCE)  /* A stream that nobody reads, and one that is read for longer. */
+#define K0 STUCK
+#define K1 READ
+#define LIMIT 2
+#define MESSAGES 3
+#define DATED
+#elif defined(SCENE_CROWD)     /* A caller who never stops takes the places that another waits for. */
+#define K0 UNARY
+#define K1 AGAIN
+#define LIMIT 2
+#define OPEN_CALLS 1
+#define ENDLESS_CALLS 1
 #elif defined(SCENE_NESTING)   /* A consumer who calls on the connection that its stream is on. */
 #define K0 NESTING
 #define K1 NESTED
@@ -197,6 +218,10 @@
 #define MESSAGES 3      /* Messages that a stream carries. */
 #endif
 /* OPEN_CALLS: calls that a client has open at a time. Undefined, there is no limit. */
+/* RUNNERS: handlers of a connection in their first step at a time. Undefined, there is no limit. */
+#ifndef HALVINGS
+#define HALVINGS 4      /* Waits in vain after which a stream that nobody has read is not waited for. */
+#endif
 
 /* ------------------------------------------------------------------------------------------------
  * Steps. FINE splits steps in which a task reads, decides and writes; without it they are one where
@@ -207,6 +232,12 @@
 #else
 #define STEP ;
 #endif
+/* Between having room and the push others may move. */
+#if defined(FINE) || defined(BUG_ID_BEFORE_PUSH)
+#define APART }; atomic {
+#else
+#define APART ;
+#endif
 
 /* ------------------------------------------------------------------------------------------------
  * Time.
@@ -215,9 +246,11 @@
  * and in any order with others), so what holds here holds for all durations; and a run in which it
  * does not go off although nothing else can happen is no run, as in reality. "Nothing is lost"
  * cannot hold like that; for it, LATE lets a stall clock go off only when nobody else can move,
- * which says: each step of others takes less than the stall timeout.
+ * which says: each step of others takes less than the stall timeout. With NO_CLOCK none ever does.
  */
-#ifdef LATE
+#ifdef NO_CLOCK
+#define CLOCK false
+#elif defined(LATE)
 #define CLOCK timeout
 #else
 #define CLOCK true
@@ -247,6 +280,9 @@ bool expired[CALLS];
 /* What NOTHING_LOST says is not lost: a call is not refused, and a stream is not failed. */
 #ifndef NOTHING_LOST
 #define NOTE_LOSS(call) skip
+#elif defined(SCENE_PATIENCE)
+/* A stream that has been read keeps the whole of its time when others are not read. */
+#define NOTE_LOSS(call) assert(call < 1 || !is_read[call])
 #elif defined(SCENE_AFTERMATH) || defined(SCENE_NEIGHBOURS)
 #define NOTE_LOSS(call) assert(call < 2)
 #else
@@ -281,6 +317,11 @@ bool expired[CALLS];
 #else
 #define QUEUE_DEADLINE true
 #endif
+#ifdef BUG_PUSH_AFTER_END
+#define PUSH_IS_REFUSED false
+#else
+#define PUSH_IS_REFUSED client_queue_closed
+#endif
 #ifdef BUG_END_NEEDS_ROOM
 #define END_HAS_ROOM(call) (client_inbox[call] < INBOX)
 #else
@@ -310,7 +351,7 @@ bool server_busy;
 #define SERVER_IS_DONE skip
 #endif
 
-/* The lock of the client's table. In the right design it is held within one step. */
+/* The lock of the client's table and queue. In the right design it is held within one step. */
 #ifdef WRONG_LOCK_OVER_WRITE
 bool table_locked;
 #define TABLE_IS_FREE (!table_locked)
@@ -334,6 +375,20 @@ chan server_line = [CALLS + 1] of { byte };
 #define JOIN(line, who) skip
 #define HAS_TURN(line, who) true
 #define LEAVE(line, who) skip
+#endif
+#if defined(IN_TURN) && defined(OPEN_CALLS)
+chan place_line = [CALLS] of { byte };
+#define JOIN_PLACES(who) place_line!who
+#define LEAVE_PLACES(who) place_line??eval(who)
+#ifdef BUG_NEWCOMERS_OVERTAKE
+#define HAS_PLACE(who) (open_calls < OPEN_CALLS)
+#else
+#define HAS_PLACE(who) (open_calls < OPEN_CALLS && place_line?[eval(who)])
+#endif
+#else
+#define JOIN_PLACES(who) skip
+#define LEAVE_PLACES(who) skip
+#define HAS_PLACE(who) (open_calls < OPEN_CALLS)
 #endif
 #define RECEIVER CALLS /* The server's receiver, standing in line with the handlers. */
 
@@ -392,7 +447,6 @@ chan client_queue = [CLIENT_QUEUE + CALLS] of { mtype, byte };
 byte client_room_taken;       /* Frames queued or being written; a closing frame takes no room. */
 bool client_queue_closed;
 bool in_table[CALLS];         /* The stream has an entry in the client's table. */
-bool table_closed;
 mtype answer[CALLS] = None;   /* How the call was answered. */
 bool given_up[CALLS];         /* The caller does not want the call any more. */
 byte client_inbox[CALLS];     /* Messages that the consumer has not taken. */
@@ -402,6 +456,14 @@ bool over[CALLS];
 byte open_calls;              /* Calls that hold a place. */
 #endif
 
+/* Where the Request is. The sender takes the whole queue as a batch; what of it belongs to calls that
+ * were given up by then is dropped, and once more whenever a full socket has room again. */
+mtype = { Unmade, Queued, InBatch, Begun, Dropped };
+mtype request[CALLS] = Unmade;
+byte batch;                   /* Frames at the head of the queue that are in the sender's batch. */
+bool socket_is_full;          /* The sender found it so, and has not found room since. */
+bool must_drop[CALLS];        /* Given up before the sender last looked; for the assertion alone. */
+
 /* Consumers that stand still together are waited for once. A move is dated by the number of waits
  * that had begun: whoever has stood still for a whole wait in vain is refused without one. Only in
  * scenes where streams are failed side by side; elsewhere each full inbox is waited for. */
@@ -409,16 +471,33 @@ byte open_calls;              /* Calls that hold a place. */
 byte waits;
 byte in_vain;
 byte moved_at[CALLS];
+bool is_read[CALLS];          /* The consumer has taken a message. */
+byte halvings;                /* Waits in vain; after each, a stream never read is waited for less. */
+#ifdef BUG_READ_LIKE_UNREAD
+#define IS_EXHAUSTED(call) (halvings >= HALVINGS)
+#elif defined(BUG_WAITS_FOR_EACH_UNREAD)
+#define IS_EXHAUSTED(call) false
+#else
+#define IS_EXHAUSTED(call) (!is_read[call] && halvings >= HALVINGS)
+#endif
 #define NOTE_MOVE(call) moved_at[call] = waits
-#define NOTE_IN_VAIN(number) in_vain = number
+#define NOTE_READ(call) is_read[call] = true
+#define NOTE_IN_VAIN(call, number)                                          \
+    in_vain = number;                                                       \
+    if                                                                      \
+    :: !IS_EXHAUSTED(call) -> halvings++; assert(is_read[call] || halvings <= HALVINGS) \
+    :: else                                                                 \
+    fi
 #ifdef BUG_ONE_STREAM_SPEAKS_FOR_ALL
 #define STOOD_STILL(call) (in_vain > 0)
 #else
 #define STOOD_STILL(call) (moved_at[call] < in_vain)
 #endif
 #else
+#define IS_EXHAUSTED(call) false
 #define NOTE_MOVE(call) skip
-#define NOTE_IN_VAIN(number) skip
+#define NOTE_READ(call) skip
+#define NOTE_IN_VAIN(call, number) skip
 #endif
 
 #define CLIENT_HAS_ROOM(who) (HAS_TURN(client_line, who) && client_room_taken < CLIENT_QUEUE)
@@ -434,12 +513,18 @@ byte last_id;
 #define GIVE_ID(call) skip
 #define CHECK_ID(call) skip
 #endif
-#ifdef BUG_ID_BEFORE_QUEUE
+#if defined(BUG_ID_BEFORE_QUEUE)   /* A call has its id when it begins to wait for room, */
 #define GIVE_EARLY_ID(call) GIVE_ID(call)
-#define GIVE_LATE_ID(call) skip
-#else
+#define GIVE_ID_WITH_ROOM(call) skip
+#define GIVE_ID_WITH_PUSH(call) skip
+#elif defined(BUG_ID_BEFORE_PUSH)  /* or when it has room, one step before the push, */
 #define GIVE_EARLY_ID(call) skip
-#define GIVE_LATE_ID(call) GIVE_ID(call)
+#define GIVE_ID_WITH_ROOM(call) GIVE_ID(call)
+#define GIVE_ID_WITH_PUSH(call) skip
+#else                              /* or as its Request enters the queue, in the same step. */
+#define GIVE_EARLY_ID(call) skip
+#define GIVE_ID_WITH_ROOM(call) skip
+#define GIVE_ID_WITH_PUSH(call) GIVE_ID(call)
 #endif
 
 /* Callers of the same kind are alike, so it is enough to let them queue their Requests in one order.
@@ -455,17 +540,51 @@ bool has_begun[CALLS];
 #define BEGIN(call) has_begun[call] = true
 #endif
 
-/* Nothing more of the call goes onto the wire: its caller has given it up, or it was answered. One
- * whose stream stood still still closes its side, else its handler would wait for ever. */
+/* Messages are sent as long as the call goes on. When its sender is dropped the stream is closed, if
+ * the server may still wait for that: a stream that stood still on this side has no entry any more, and
+ * its handler would wait for ever. */
 #ifdef BUG_STALLED_STREAM_IS_NOT_CLOSED
-#define IS_SILENT(call) (answer[call] != None)
+#define IS_TO_BE_CLOSED(call) in_table[call]
 #else
-#define IS_SILENT(call) (answer[call] != None && answer[call] != Stalled)
+#define IS_TO_BE_CLOSED(call) (in_table[call] || answer[call] == Stalled)
+#endif
+
+/* The frames of a call that was given up are dropped, all or, if its Request has begun, none. */
+#ifdef BUG_MESSAGE_OUTLIVES_REQUEST
+#define IS_DROPPED(type, call) (request[call] == Dropped && type == Request)
+#else
+#define IS_DROPPED(type, call) (request[call] == Dropped)
+#endif
+
+/* The sender looks for calls that were given up, as it takes a batch or finds room. */
+inline look(takes_batch, drops) {
+    d_step {
+        other = 0;
+        do
+        :: other < CALLS ->
+           if
+           :: drops && given_up[other] &&
+              (request[other] == Queued || request[other] == InBatch) ->
+              request[other] = Dropped
+           :: takes_batch && request[other] == Queued && !(drops && given_up[other]) ->
+              request[other] = InBatch
+           :: else
+           fi;
+           other++
+        :: else -> break
+        od;
+        other = 0
+    }
+}
+#ifdef BUG_TAKES_GIVEN_UP
+#define TAKING_DROPS false
+#else
+#define TAKING_DROPS true
 #endif
 #ifdef BUG_WRITES_GIVEN_UP
-#define IS_UNWANTED(type, call) (type != Request && IS_SILENT(call))
+#define ROOM_DROPS false
 #else
-#define IS_UNWANTED(type, call) (given_up[call] || (type != Request && IS_SILENT(call)))
+#define ROOM_DROPS true
 #endif
 
 /* The call is answered. Never waits. */
@@ -479,6 +598,7 @@ inline answer_call(call, how) {
 inline give_up(call) {
     given_up[call] = true;
     client_inbox[call] = 0;
+    must_drop[call] = request[call] == Queued || (request[call] == InBatch && socket_is_full);
 #ifndef BUG_ENTRY_OUTLIVES_CALL
     in_table[call] = false
 #endif
@@ -487,21 +607,58 @@ inline give_up(call) {
 /* ------------------------------------------------------------------------------------------------
  * The server's state.
  */
-mtype = { Idle, Running };
+mtype = { Idle, Ready, Running };
 
 chan server_queue = [SERVER_QUEUE + CALLS + 1] of { mtype, byte };
 byte server_room_taken;
 bool server_closed;
 mtype handler[CALLS] = Idle;
+chan ready_queue = [CALLS] of { byte }; /* Calls that have been let in and not begun. */
 byte in_flight;               /* Handlers that have not ended. */
 bool refusing;                /* The limit was stood at for the stall timeout, and nothing moved. */
 bool stream_open[CALLS];      /* The stream has an entry in the server's table. */
 byte server_inbox[CALLS];
 bool sent_all[CALLS];         /* The client has closed its side. */
 bool released;                /* What WAIT and ATTACH wait for. */
+bool requested[CALLS];        /* A Request has arrived; for the assertions alone, as */
+bool last_sent[CALLS];        /* the last frame has been queued. */
+#ifdef RUNNERS
+byte runners;                 /* Handlers in their first step; for scenes of unary calls. */
+byte replies_waiting;         /* Replies that are made and wait for room: memory. */
+#define MAY_RUN (runners < RUNNERS)
+#define RUNS runners++
+#define REPLIES(call)                                                       \
+    runners--;                                                              \
+    if                                                                      \
+    :: !SERVER_HAS_ROOM(call) ->                                            \
+       waits_to_reply = true;                                               \
+       replies_waiting++;                                                   \
+       assert(replies_waiting <= 2 * RUNNERS)                               \
+    :: else                                                                 \
+    fi
+#define HAS_REPLIED                                                         \
+    if                                                                      \
+    :: waits_to_reply -> waits_to_reply = false; replies_waiting--          \
+    :: else                                                                 \
+    fi
+#else
+#define MAY_RUN true
+#define RUNS skip
+#define REPLIES(call) skip
+#define HAS_REPLIED skip
+#endif
 
 #define SERVER_HAS_ROOM(who) (HAS_TURN(server_line, who) && server_room_taken < SERVER_QUEUE)
 #define QUEUE_IS_FULL (server_room_taken >= SERVER_QUEUE)
+
+/* A call that has had its turn begins, though others wait behind it. */
+#if defined(BUG_BEGINS_WHILE_FULL)
+#define MAY_BEGIN_WITH(call) true
+#elif defined(BUG_BEGINS_WHEN_NOBODY_WAITS)
+#define MAY_BEGIN_WITH(call) (SERVER_HAS_ROOM(call) && len(server_line) == 1)
+#else
+#define MAY_BEGIN_WITH(call) SERVER_HAS_ROOM(call)
+#endif
 
 /* While the peer does not read, handlers are not to blame for standing still. */
 #ifdef BUG_CLOCK_RUNS_WHILE_FULL
@@ -513,6 +670,9 @@ bool released;                /* What WAIT and ATTACH wait for. */
 inline queue_on_server(type, call) {
     server_room_taken++;
     assert(server_room_taken <= SERVER_QUEUE);
+    /* Nothing follows the last frame of a call, and there is one. */
+    assert(!last_sent[call]);
+    last_sent[call] = (type != Data);
     server_queue!type, call
 }
 
@@ -520,8 +680,9 @@ inline queue_on_server(type, call) {
  * The client.
  */
 
-/* Waits for room and queues a frame. Goes to `returned` if the deadline passed or the connection
- * ended. */
+/* Waits for room and pushes a frame. A push is one step: a Request takes its id and its entry as it
+ * enters the queue, a message enters if the call has its entry, and nothing does once the queue is
+ * closed. Goes to `returned` if the deadline passed or the connection ended. */
 inline queue_on_client(type, call, kind) {
     JOIN(client_line, call);
     if
@@ -531,7 +692,25 @@ inline queue_on_client(type, call, kind) {
            LEAVE(client_line, call);
            client_room_taken++;
            assert(client_room_taken <= CLIENT_QUEUE);
-           client_queue!type, call
+           GIVE_ID_WITH_ROOM(call)
+           APART
+           TABLE_IS_FREE;
+           if
+           :: PUSH_IS_REFUSED ->
+              client_room_taken--;
+              if
+              :: answer[call] == None -> give_up(call)
+              :: else
+              fi;
+              goto returned
+           :: !PUSH_IS_REFUSED && type == Request ->
+              GIVE_ID_WITH_PUSH(call);
+              in_table[call] = true;
+              request[call] = Queued;
+              client_queue!type, call
+           :: !PUSH_IS_REFUSED && type != Request && in_table[call] -> client_queue!type, call
+           :: !PUSH_IS_REFUSED && type != Request && !in_table[call] -> client_room_taken--
+           fi
        }
     :: atomic {
            IS_LATE(call, kind) && QUEUE_DEADLINE && TABLE_IS_FREE && MAY_BEGIN(call) &&
@@ -571,16 +750,18 @@ again:
     /* A place among the calls that the client has open at a time. They may wait for each other, so
      * the call is refused when none of them ends; while the client's own queue is full, that is
      * not their fault. */
+    JOIN_PLACES(me);
     if
-    :: atomic { open_calls < OPEN_CALLS -> open_calls++ }
+    :: atomic { HAS_PLACE(me) -> LEAVE_PLACES(me); open_calls++ }
     :: atomic {
            open_calls >= OPEN_CALLS && PLACE_CLOCK && client_room_taken < CLIENT_QUEUE ->
+           LEAVE_PLACES(me);
            NOTE_LOSS(me);
            given_up[me] = true;
            goto done
        }
-    :: atomic { IS_LATE(me, kind) -> given_up[me] = true; goto done }
-    :: atomic { client_queue_closed -> given_up[me] = true; goto done }
+    :: atomic { IS_LATE(me, kind) -> LEAVE_PLACES(me); given_up[me] = true; goto done }
+    :: atomic { client_queue_closed -> LEAVE_PLACES(me); given_up[me] = true; goto done }
     fi;
 #endif
     atomic { GIVE_EARLY_ID(me) };
@@ -589,15 +770,15 @@ again:
     if
     :: STREAMS_UP(kind) ->
        do
-       :: sent < MESSAGES && !IS_SILENT(me) ->
+       :: sent < MESSAGES && answer[me] == None ->
           queue_on_client(Data, me, kind);
           sent++
        :: atomic {
-              sent == MESSAGES || IS_SILENT(me) ->
+              (sent == MESSAGES || answer[me] != None) && TABLE_IS_FREE ->
               sent = 0;
               /* The few bytes that close a stream need no room; there is at most one per call. */
               if
-              :: !client_queue_closed -> client_queue!End, me
+              :: !client_queue_closed && IS_TO_BE_CLOSED(me) -> client_queue!End, me
               :: else
               fi;
               break
@@ -611,6 +792,7 @@ again:
            STREAMS_DOWN(kind) && client_inbox[me] > 0 && kind != STUCK && MAY_READ(me) &&
            (kind != NESTING || over[1]) ->
            client_inbox[me]--;
+           NOTE_READ(me);
            NOTE_MOVE(me)
        }
     :: atomic { client_inbox[me] == 0 && answer[me] != None -> goto returned }
@@ -635,6 +817,7 @@ returned:
            /* The entry is gone, so the answer belongs to nobody any more. */
            assert(!in_table[me]);
            answer[me] = None;
+           request[me] = Unmade;
            goto again
         :: else -> goto done
         fi
@@ -660,6 +843,7 @@ done:
 proctype ClientSender() {
     mtype type;
     byte call;
+    byte other;
 
 end_idle:
     do
@@ -667,40 +851,47 @@ end_idle:
            nempty(client_queue) && CLIENT_IS_FREE && TABLE_IS_FREE ->
            CLIENT_BEGINS;
            LOCK_TABLE;
-           client_queue?type, call
-           STEP
-           /* Stamping: the frame gets its id and the call its entry, or the frame is dropped. */
            if
-           :: IS_UNWANTED(type, call) -> goto drop
+           :: batch == 0 -> look(true, TAKING_DROPS); batch = len(client_queue)
            :: else
            fi;
+           client_queue?type, call;
+           batch--;
            if
-           :: type == Request && table_closed ->
-#ifndef BUG_END_FORGETS_SENDER
-              answer_call(call, Unavailable);
-#endif
-              goto drop
-           :: type == Request && !table_closed ->
-              in_table[call] = true;
-              GIVE_LATE_ID(call)
+           :: IS_DROPPED(type, call) -> goto drop
            :: else
            fi
            STEP
            if
            :: nfull(to_server)
+           :: full(to_server) ->
+              socket_is_full = true;
+              if
+              :: nfull(to_server)
+              :: IS_CUT -> socket_is_full = false; break
+              fi;
+              look(false, ROOM_DROPS);
+              if
+              :: IS_DROPPED(type, call) -> goto drop
+              :: else
+              fi
            :: IS_CUT -> break
            fi;
-           /* Looked at again at each attempt to write. */
            if
-           :: IS_UNWANTED(type, call) -> goto drop
+           :: type == Request -> assert(!must_drop[call]); request[call] = Begun
            :: else
            fi;
-           assert(type != Request || !given_up[call]);
-           to_server!FIRST_HALF(type, call)
+           to_server!FIRST_HALF(type, call);
+           socket_is_full = true
        };
        if
        /* What is half written is finished, whatever the caller does. */
-       :: atomic { SECOND_HALF(to_server, type, call) -> goto drop }
+       :: atomic {
+              SECOND_HALF(to_server, type, call) ->
+              look(false, ROOM_DROPS);
+              socket_is_full = false;
+              goto drop
+          }
 #ifdef BUG_HALF_FRAME
        :: atomic { given_up[call] -> goto drop }
 #endif
@@ -708,6 +899,7 @@ end_idle:
        fi;
 drop:
        atomic {
+           socket_is_full = false;
            UNLOCK_TABLE;
            CLIENT_IS_DONE;
            if
@@ -717,7 +909,7 @@ drop:
            type = 0;
            call = 0
        }
-    :: client_queue_closed || IS_CUT -> break
+    :: client_queue_closed -> break
     od
 }
 
@@ -729,6 +921,46 @@ inline fail_stalled(call) {
 #endif
     client_inbox[call] = 0;
     answer_call(call, Stalled)
+}
+
+inline end_queue() {
+    atomic {
+        client_queue_closed = true;
+        do
+        :: client_queue?type, call ->
+           if
+           :: type != End -> client_room_taken--
+           :: else
+           fi
+        :: empty(client_queue) -> break
+        od;
+        batch = 0
+    }
+}
+
+#ifdef BUG_END_FORGETS_QUEUE
+#define IS_KNOWN_TO_END(call) (in_table[call] && request[call] == Begun)
+#else
+#define IS_KNOWN_TO_END(call) in_table[call]
+#endif
+
+inline end_calls() {
+    atomic {
+        call = 0;
+        do
+        :: call < CALLS ->
+           if
+           :: IS_KNOWN_TO_END(call) ->
+              in_table[call] = false;
+#ifndef BUG_END_FORGETS_TABLE
+              answer_call(call, Unavailable)
+#endif
+           :: else
+           fi;
+           call++
+        :: else -> break
+        od
+    }
 }
 
 /* The client's receiver: waits for the socket and, as long as it moves, for the consumer of a full
@@ -802,10 +1034,16 @@ end_idle:
              }
           :: atomic {
                  TABLE_IS_FREE && in_table[call] && client_inbox[call] >= INBOX &&
-                 CONSUMER_CLOCK ->
-                 NOTE_IN_VAIN(wait);
+                 (CONSUMER_CLOCK || IS_EXHAUSTED(call)) ->
+                 NOTE_IN_VAIN(call, wait);
                  fail_stalled(call)
-             };
+             }
+#if defined(CUT) && !defined(BUG_HELD_UP_MISSES_END)
+          /* The server has gone. There is no more to come than the socket holds, which may go over
+           * the limit, so that the end is seen at once. */
+          :: IS_CUT
+#endif
+          ;
 #ifdef BUG_RECEIVER_QUEUES
              /* The receiver tells the server so, and waits for room. */
              atomic {
@@ -830,41 +1068,15 @@ received:
     od;
 
 #ifdef CUT
-    /* The end of the connection: every call that is pending is answered. */
-    atomic {
-        client_queue_closed = true;
-        do
-        :: client_queue?type, call ->
-           if
-           :: type != End -> client_room_taken--
-           :: else
-           fi;
-#ifndef BUG_END_FORGETS_QUEUE
-           if
-           :: type == Request && !given_up[call] -> answer_call(call, Unavailable)
-           :: else
-           fi
+    /* The end of the connection: nothing is pushed any more, and then every call that is pending is
+     * answered. */
+#ifdef BUG_END_TAKES_TABLE_FIRST
+    end_calls();
+    end_queue()
+#else
+    end_queue();
+    end_calls()
 #endif
-        :: empty(client_queue) -> break
-        od
-    };
-    atomic {
-        table_closed = true;
-        call = 0;
-        do
-        :: call < CALLS ->
-           if
-           :: in_table[call] ->
-              in_table[call] = false;
-#ifndef BUG_END_FORGETS_TABLE
-              answer_call(call, Unavailable)
-#endif
-           :: else
-           fi;
-           call++
-        :: else -> break
-        od
-    }
 #endif
 }
 
@@ -888,20 +1100,36 @@ inline send(type, call) {
     fi
 }
 
-/* Its last frame; what the handler held is given back after that. */
-inline send_last(type, call) {
-    JOIN(server_line, call);
+/* Its last frame, which takes the entry out of the table as it enters the queue. As long as it waits
+ * for room the call is open; at the deadline it gives way to a status. What the handler held is given
+ * back after that. */
+inline send_last(type, call, kind) {
+    atomic { JOIN(server_line, call); REPLIES(call) };
     if
     :: atomic {
            SERVER_HAS_ROOM(call) ->
+           HAS_REPLIED;
            LEAVE(server_line, call);
+#ifdef BUG_REPLY_LOOKS_BEFORE_PUSH
+           server_room_taken++;
+           open = stream_open[call]
+       };
+       atomic {
+           server_room_taken--;
            if
-           :: stream_open[call] -> queue_on_server(type, call)
+           :: open -> queue_on_server(type, call)
            :: else
            fi;
+#else
+           if
+           :: stream_open[call] -> stream_open[call] = false; queue_on_server(type, call)
+           :: else
+           fi;
+#endif
            goto ended
        }
-    :: atomic { server_closed -> LEAVE(server_line, call); goto ended }
+    :: atomic { SERVER_KNOWS(kind) && !SERVER_HAS_ROOM(call) -> LEAVE(server_line, call); goto late }
+    :: atomic { server_closed -> HAS_REPLIED; LEAVE(server_line, call); goto ended }
     fi
 }
 
@@ -909,15 +1137,38 @@ inline send_last(type, call) {
  * a task that is spawned then. */
 proctype Handler(byte me; byte kind) {
     byte sent;
+#ifdef BUG_REPLY_LOOKS_BEFORE_PUSH
+    bool open;
+#endif
+#ifdef RUNNERS
+    bool waits_to_reply;
+#endif
 
 end_idle:
     do
     :: atomic {
-           handler[me] == Running ->
+           handler[me] == Ready && ready_queue?[eval(me)] ->
+           JOIN(server_line, me)
+           STEP
+           /* Nothing begins while the queue is full, since its reply would wait as well. */
+           if
+           :: MAY_BEGIN_WITH(me) && MAY_RUN -> LEAVE(server_line, me); ready_queue?eval(me)
+#ifdef BUG_BEGINS_WHEN_NOBODY_WAITS
+           :: SERVER_HAS_ROOM(me) && len(server_line) > 1 -> LEAVE(server_line, me); goto end_idle
+#endif
+           :: server_closed -> LEAVE(server_line, me); ready_queue?eval(me); goto ended
+           fi;
+           RUNS;
+           if
+           :: !stream_open[me] -> goto ended /* It was over before it began. */
+           :: else
+           fi;
+           handler[me] = Running
+           STEP
            /* What the application waits for before it does anything. */
            if
            :: (kind != WAIT && kind != WAITED && kind != ATTACH) || released
-           :: kind == WAITED /* The deadline passes on the server. */
+           :: kind == WAITED -> goto late /* The deadline passes on the server. */
            :: kind == ATTACH && !stream_open[me] -> goto ended /* It is cancelled. */
            :: server_closed -> goto ended
            fi;
@@ -937,7 +1188,7 @@ end_idle:
              fi
           :: sent == MESSAGES && kind != ENDLESS -> break
           od;
-          send_last(End, me)
+          send_last(End, me, kind)
        :: STREAMS_UP(kind) ->
           do
           :: atomic { server_inbox[me] > 0 -> server_inbox[me]-- };
@@ -946,11 +1197,27 @@ end_idle:
              :: else
              fi
           :: server_inbox[me] == 0 && (sent_all[me] || !stream_open[me]) -> break
-          :: HAS_DEADLINE(kind) -> break /* The deadline passes on the server. */
+          :: SERVER_KNOWS(kind) -> goto late /* The deadline passes on the server. */
           :: atomic { server_closed -> goto ended }
           od;
-          send_last((kind == BIDI -> End : Response), me)
-       :: else -> send_last(Response, me)
+          send_last((kind == BIDI -> End : Response), me, kind)
+       :: else -> send_last(Response, me, kind)
+       fi;
+late:
+       /* The deadline ends the call if nobody has, and says so when there is room. */
+       atomic {
+           if
+           :: stream_open[me] -> stream_open[me] = false; JOIN(server_line, me)
+           :: else -> goto ended
+           fi
+       };
+       if
+       :: atomic {
+              SERVER_HAS_ROOM(me) ->
+              LEAVE(server_line, me);
+              queue_on_server(Refusal, me)
+          }
+       :: atomic { server_closed -> LEAVE(server_line, me) }
        fi;
 ended:
        atomic {
@@ -997,12 +1264,19 @@ inline refuse(call) {
 }
 
 inline admit(call) {
-    CHECK_ID(call);
     in_flight++;
     assert(in_flight <= LIMIT);
     stream_open[call] = true;
-    handler[call] = Running
+    handler[call] = Ready;
+    ready_queue!call
 }
+
+/* A receiver that is held up by the application sees that the peer has gone. */
+#ifdef BUG_HELD_UP_MISSES_END
+#define SEES_END false
+#else
+#define SEES_END IS_CUT
+#endif
 
 /* The server's receiver: waits for the socket, for room in the queue, and for handlers as long as
  * they move. */
@@ -1029,6 +1303,11 @@ end_idle:
            fi
            STEP
 #endif
+           /* Whatever is said of a call follows its Request. */
+           if
+           :: type == Request -> CHECK_ID(call); requested[call] = true; last_sent[call] = false
+           :: else -> assert(requested[call])
+           fi;
            if
            :: type == Request && in_flight < LIMIT && handler[call] == Idle ->
               admit(call);
@@ -1059,6 +1338,7 @@ end_idle:
           :: in_flight >= LIMIT -> refuse(call)
 #endif
           :: server_closed -> break
+          :: SEES_END -> break
           fi
        :: type == Data ->
           if
@@ -1074,6 +1354,7 @@ end_idle:
              };
              refuse(call)
           :: server_closed -> break
+          :: SEES_END -> break
           fi
        :: else
        fi;
@@ -1114,7 +1395,7 @@ end_idle:
           }
        :: IS_CUT -> break
        fi
-    :: server_closed || IS_CUT -> break
+    :: server_closed -> break
     od;
     server_closed = true
 }

@@ -35,7 +35,8 @@ pub struct ClientConfig {
     /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
     pub stream_inbox_bytes: usize,
     /// How long a stream's consumer may hold up the connection without taking a message, and calls
-    /// may hold up another one without ending. Default 1 s, as in containerd's implementation.
+    /// may hold up another one without ending. All streams of which nothing was ever taken may hold
+    /// it up for less than twice this time together. Default 1 s, as in containerd's implementation.
     pub stall_timeout: Duration,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
@@ -76,10 +77,11 @@ pub struct ServerConfig {
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_calls_per_connection: usize,
     /// Calls in flight on all connections together; the same happens. The only call of a connection is
-    /// let in all the same if its Request has no more than 4 KiB, so that clients who hold every place
+    /// let in all the same if its Request costs no more than 4 KiB, so that clients who hold every place
     /// do not shut the others out: there are at most `max_connections` more. Default 16,384.
     pub max_calls: usize,
-    /// Bytes of the Requests of one connection whose handlers have not ended. When they are reached
+    /// Bytes of the Requests of one connection whose handlers have not ended, with what their
+    /// metadata cost in memory. When they are reached
     /// (the last Request may go over) the connection is not read while handlers end; after
     /// [`stall_timeout`] without any ending, new calls get RESOURCE_EXHAUSTED until one does. Default
     /// 16 MiB.
@@ -100,10 +102,11 @@ pub struct ServerConfig {
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub inbox_bytes_per_connection: usize,
-    /// The same on all connections together. Default 256 MiB.
+    /// The same on all connections together, but that the only message of a connection is let in all
+    /// the same. Default 256 MiB.
     pub inbox_bytes: usize,
     /// Frames that are encoded and not yet written to a connection's socket. Handlers wait for
-    /// room, and while there is none the connection is not read. Default 1,024.
+    /// room, and while there is none no call begins and the connection is not read. Default 1,024.
     pub send_queue_frames: usize,
     /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
     /// Default 4 MiB.
@@ -116,8 +119,9 @@ pub struct ServerConfig {
     pub stream_inbox_messages: usize,
     /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
     pub stream_inbox_bytes: usize,
-    /// How long handlers may hold up a connection without making progress. Default 1 s, as in
-    /// containerd's implementation.
+    /// How long handlers may hold up a connection without making progress. All streams of which
+    /// nothing was ever taken may hold it up for less than twice this time together. Default 1 s, as
+    /// in containerd's implementation.
     pub stall_timeout: Duration,
     /// How long a handler that has asked for its cancellation token may go on after the token
     /// fired because its deadline passed or its client went away. A handler that never asked is
