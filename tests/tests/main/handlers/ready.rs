@@ -19,20 +19,23 @@ const SERVICE: &str = "ready.Test";
 async fn calls_begin_beside_streams_that_keep_the_outgoing_queue_full() {
     for streams in [1, 2, 16] {
         let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
-        let (_server, mut peer) = played_client_over(config, 100);
+        // All Requests have room in the pipe: the server reads none while its queue is full.
+        let (_server, mut peer) = played_client_over(config, 4096);
         let endless = GenerateRequest { count: u64::MAX, size: 64, ..GenerateRequest::default() };
+        let mut requests = Vec::new();
         for nth in 0..streams {
             let id = 2 * nth + 1;
-            let generate = "Generate";
             let service = "ttrpc.conformance.v1.Conformance";
-            peer.send(Frame::request(id, REMOTE_CLOSED, service, generate, &endless)).await;
+            let generate = Frame::request(id, REMOTE_CLOSED, service, "Generate", &endless);
+            requests.extend(generate.to_bytes());
         }
         let echo = 2 * streams + 1;
-        peer.send(call(echo, "Echo", &echo_request(*b"x"))).await;
+        requests.extend(call(echo, "Echo", &echo_request(*b"x")).to_bytes());
+        peer.send_bytes(&requests).await;
         let mut frames = 0;
         while peer.receive().await.id != echo {
             frames += 1;
-            assert!(frames < 1000, "{streams} streams, and the call does not begin");
+            assert!(frames < 10_000, "{streams} streams, and the call does not begin");
         }
     }
 }
@@ -92,14 +95,13 @@ async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
 async fn a_stream_that_stands_still_fails_beside_one_that_is_read_steadily() {
     let config =
         ServerConfig { send_queue_frames: 1, stream_inbox_messages: 1, ..ServerConfig::default() };
-    let (_server, mut peer) = played_client_over(config, 100);
+    let (_server, mut peer) = played_client_over(config, 4096);
     let endless = GenerateRequest { count: u64::MAX, size: 64, ..GenerateRequest::default() };
     let service = "ttrpc.conformance.v1.Conformance";
-    peer.send(Frame::request(1, REMOTE_CLOSED, service, "Generate", &endless)).await;
-    peer.send(open_stream(3, "Hold")).await;
-    for sequence in 0..2 {
-        peer.send(Frame::message(3, &chunk(sequence))).await;
-    }
+    let generate = Frame::request(1, REMOTE_CLOSED, service, "Generate", &endless);
+    let mut frames = [generate.to_bytes(), open_stream(3, "Hold").to_bytes()].concat();
+    frames.extend((0..2).flat_map(|nth| Frame::message(3, &chunk(nth)).to_bytes()));
+    peer.send_bytes(&frames).await;
     let start = tokio::time::Instant::now();
     while peer.receive().await.id != 3 {
         assert!(start.elapsed() < Duration::from_secs(3), "the receiver is held up");
