@@ -21,18 +21,24 @@ use crate::victim::{Figures, Load, Victim, client_bound, start_client};
 /// stall timeout, after which the server reads on and refuses.
 const BLOCKED: Duration = Duration::from_secs(5);
 
+/// Tasks of a connection of the server that begin calls.
+const RUNNERS: u64 = 32;
+
 type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 
 /// An attack, on a small scale or on a large one.
 pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 11] = [
+pub(crate) const ATTACKS: [(&str, Attack); 12] = [
     ("requests of 30 bytes for ever, replies never read", |short| {
         Box::pin(flood(if short { 4 } else { 100 }, 0))
     }),
     ("requests of 30 bytes for replies of 64 KiB, never read", |short| {
         Box::pin(flood(if short { 2 } else { 20 }, 64 << 10))
+    }),
+    ("requests of 30 bytes for replies of 1 MiB, never read", |short| {
+        Box::pin(flood(if short { 1 } else { 4 }, 1 << 20))
     }),
     ("requests of 1 MiB to handlers that wait", |short| {
         Box::pin(wait_with_long_requests(if short { 4 } else { 30 }))
@@ -125,9 +131,11 @@ async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> 
     victim.expect_service().await?;
     drop(open);
     let (calls, unread) = (calls.min(max_calls), connections);
-    // What a handler gives back is its own until there is room for it in the queue.
-    let replies = calls * u64::from(response_size);
-    let mut figures = victim.figures(Load { connections, unread, calls, ..Load::default() })?;
+    // What a handler gives back is its own until there is room for it in the queue. No call begins
+    // before that, but for those that so many tasks of a connection have taken up already.
+    let replies = connections * RUNNERS * u64::from(response_size);
+    let load = Load { connections, unread, calls, ..Load::default() };
+    let mut figures = victim.figures(load).await?;
     figures.bound += replies;
     Ok(figures)
 }
@@ -172,7 +180,7 @@ async fn wait_with_long_requests(connections: u64) -> Result<Figures, String> {
     drop(open);
     let load =
         Load { connections, requesting: connections, arriving: connections, ..Load::default() };
-    let mut figures = victim.figures(load)?;
+    let mut figures = victim.figures(load).await?;
     // The handlers hold what was decoded, and here a copy of it as a key.
     figures.bound *= 2;
     Ok(figures)
@@ -190,7 +198,7 @@ async fn wait_with_many_calls(connections: u64) -> Result<Figures, String> {
     .await?;
     drop(open);
     let calls = (connections * 1024).min(16_384);
-    victim.figures(Load { connections, calls, unread: connections, ..Load::default() })
+    victim.figures(Load { connections, calls, unread: connections, ..Load::default() }).await
 }
 
 async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, String> {
@@ -212,7 +220,7 @@ async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, S
     let calls = (connections * u64::from(streams)).min(16_384);
     let load =
         Load { connections, calls, streaming: connections, unread: connections, ..Load::default() };
-    victim.figures(load)
+    victim.figures(load).await
 }
 
 async fn announce(connections: u64) -> Result<Figures, String> {
@@ -228,7 +236,7 @@ async fn announce(connections: u64) -> Result<Figures, String> {
     victim.expect_service().await?;
     drop(open);
     // Nothing of it is kept.
-    victim.figures(Load { connections, unread: 1, ..Load::default() })
+    victim.figures(Load { connections, unread: 1, ..Load::default() }).await
 }
 
 async fn begin_frames(connections: u64) -> Result<Figures, String> {
@@ -241,7 +249,7 @@ async fn begin_frames(connections: u64) -> Result<Figures, String> {
     .await?;
     victim.expect_service().await?;
     drop(open);
-    victim.figures(Load { connections, arriving: connections, ..Load::default() })
+    victim.figures(Load { connections, arriving: connections, ..Load::default() }).await
 }
 
 /// Connections that do nothing after so many calls at once.
@@ -263,9 +271,8 @@ async fn sit_idle(connections: u64, calls: u32) -> Result<Figures, String> {
     }
     victim.expect_service().await?;
     let load = Load { connections, calls: u64::from(calls), ..Load::default() };
-    let figures = victim.figures(load);
     drop(open);
-    figures
+    victim.figures(load).await
 }
 
 /// The client is attacked: its server sends on all its streams and never ends one.
@@ -288,7 +295,8 @@ async fn stream_at_client(streams: u64) -> Result<Figures, String> {
             }
         }
     }
-    let peak = client.usage().map_err(text)?.peak_memory;
+    let usage = client.usage().map_err(text)?;
     reading.abort();
-    Ok(Figures { at_rest, peak, bound: client_bound(streams) })
+    let (peak, afterwards) = (usage.peak_memory, usage.memory);
+    Ok(Figures { at_rest, peak, afterwards, bound: client_bound(streams) })
 }

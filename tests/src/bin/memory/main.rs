@@ -67,7 +67,7 @@ fn block_on(part: impl Future<Output = Result<(), String>>) -> ExitCode {
 }
 
 async fn attack(arguments: &Arguments) -> Result<(), String> {
-    println!("{:56} {:>8} {:>8} {:>8}", "resident MiB", "at rest", "peak", "bound");
+    println!("{:56} {:>8} {:>8} {:>8} {:>8}", "resident MiB", "at rest", "peak", "bound", "after");
     let mut failures = Vec::new();
     let mut running = JoinSet::new();
     for (name, attack) in ATTACKS.into_iter().filter(|(name, _)| name.contains(&arguments.only)) {

@@ -4,9 +4,10 @@ use std::{
     env, fmt, io,
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
 };
 
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, time::sleep};
 use ttrpc::{Client, ClientConfig, ServerConfig};
 use ttrpc_tests::{conformance::*, harness::MAX_DATA_LEN, process::Process};
 
@@ -67,6 +68,8 @@ pub(crate) fn client_bound(streams: u64) -> u64 {
 pub(crate) struct Figures {
     pub(crate) at_rest: u64,
     pub(crate) peak: u64,
+    /// When the attack is over.
+    pub(crate) afterwards: u64,
     /// Over what it holds at rest.
     pub(crate) bound: u64,
 }
@@ -80,9 +83,9 @@ impl Figures {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let (at_rest, peak) = (mebibytes(self.at_rest), mebibytes(self.peak));
+        let [at_rest, peak, afterwards] = [self.at_rest, self.peak, self.afterwards].map(mebibytes);
         let bound = mebibytes(self.at_rest + self.bound);
-        write!(f, "{at_rest:8.1} {peak:8.1} {bound:8.1}")
+        write!(f, "{at_rest:8.1} {peak:8.1} {bound:8.1} {afterwards:8.1}")
     }
 }
 
@@ -133,10 +136,29 @@ impl Victim {
         served.map(drop).map_err(|status| format!("somebody else is not served: {status}"))
     }
 
-    /// What the server has held at most since it was started.
-    pub(crate) fn figures(&self, load: Load) -> Result<Figures, String> {
+    /// What the server has held at most since it was started, and what it holds when all who have
+    /// attacked it are gone.
+    pub(crate) async fn figures(&self, load: Load) -> Result<Figures, String> {
+        self.is_alone().await?;
         let usage = self.process.usage().map_err(|error| format!("it is gone: {error}"))?;
-        Ok(Figures { at_rest: self.at_rest, peak: usage.peak_memory, bound: load.server_bound() })
+        Ok(Figures {
+            at_rest: self.at_rest,
+            peak: usage.peak_memory,
+            afterwards: usage.memory,
+            bound: load.server_bound(),
+        })
+    }
+
+    /// Waits until the server has no connection but the one that asks.
+    async fn is_alone(&self) -> Result<(), String> {
+        let client = Client::connect(&self.address).await.map_err(|error| error.to_string())?;
+        let conformance = ConformanceClient::new(client);
+        while conformance.stats(Empty {}).await.map_err(|status| status.to_string())?.connections
+            > 1
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
     }
 }
 
