@@ -227,14 +227,14 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.retract();
         self.call.connection.release_call(self.load);
-        // Most handlers leave nothing behind that could hear of it.
-        if Arc::strong_count(&self.call) > 1 {
-            self.call.end.fire();
-            if let Some(inbox) = &self.call.inbox {
-                inbox.change(|requests: &mut RequestStream, _| {
-                    requests.fail(Status::cancelled("the call is over"))
-                });
-            }
+        self.call.end.fire();
+        // Most handlers leave nothing behind that could read on.
+        if let Some(inbox) = &self.call.inbox
+            && Arc::strong_count(&self.call) > 1
+        {
+            inbox.change(|requests: &mut RequestStream, _| {
+                requests.fail(Status::cancelled("the call is over"))
+            });
         }
     }
 }

@@ -9,11 +9,10 @@
 //! any, one more task offers them to the threads of the runtime, one after the other: the thread that
 //! comes to run it makes a runner, and leaves the offer to the others before it runs any call.
 //!
-//! A connection has at most [`MAX_RUNNERS`] runners scheduled, however many calls stand here and however
-//! late they are: each turn of the runtime serves that many calls of each connection, so a connection
-//! with a thousand calls does not take the turns of one with a single call. A runner that runs is not
-//! counted, since its handler may block its thread. Who takes a call and leaves others sees to it that
-//! somebody else comes for them.
+//! A connection has few runners scheduled at a time, [`MIN_RUNNERS`] on most machines, however many
+//! calls stand here and however late they are: each turn of the runtime serves that many calls of each
+//! connection, so a connection with a thousand calls does not take the turns of one with a single call.
+//! A runner that runs is not counted, since its handler may block its thread.
 //!
 //! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
@@ -24,7 +23,7 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -42,9 +41,9 @@ const CALLS_PER_LOOK: usize = 32;
 /// What takes longer is late: this is many times what a call takes.
 const LATE: Duration = Duration::from_micros(100);
 
-/// Runners of a connection that are scheduled at a time: enough to be spread over many threads, and few beside what a
-/// runtime can take up in a turn.
-const MAX_RUNNERS: usize = 32;
+/// Runners of a connection that may be scheduled at a time, or twice as many as the runtime has threads
+/// if that is more: enough to be spread over all threads, and few beside what a turn can take up.
+const MIN_RUNNERS: usize = 32;
 
 /// Calls for which an empty queue keeps room.
 const IDLE_CAPACITY: usize = 32;
@@ -53,6 +52,7 @@ const IDLE_CAPACITY: usize = 32;
 /// it know: it goes with them when a runtime that shuts down drops all.
 pub(super) struct ReadyQueue {
     connection: Arc<Connection>,
+    max_runners: usize,
     state: Mutex<State>,
 }
 
@@ -70,7 +70,7 @@ struct State {
 impl State {
     /// Whether calls stand here for which nobody is on the way.
     fn wants_offer(&self) -> bool {
-        !self.calls.is_empty() && !self.is_offered && !self.is_held && self.scheduled == 0
+        !self.calls.is_empty() && !self.is_offered && !self.is_held
     }
 
     fn pop(&mut self) -> Option<BoxFuture<'static, ()>> {
@@ -84,7 +84,9 @@ impl State {
 
 impl ReadyQueue {
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
-        Arc::new(ReadyQueue { connection, state: Mutex::default() })
+        let threads = tokio::runtime::Handle::current().metrics().num_workers();
+        let max_runners = MIN_RUNNERS.max(2 * threads);
+        Arc::new(ReadyQueue { connection, max_runners, state: Mutex::default() })
     }
 
     /// Adds a call that was read at this time. It is held back until the receiver has acted on all that was
@@ -97,10 +99,7 @@ impl ReadyQueue {
         if state.wants_offer() && is_late() {
             state.is_offered = true;
             drop(state);
-            self.offer();
-            // While the receiver goes on, the runtime may keep the last task that it has made for its
-            // thread. This one takes the offer's place there.
-            self.add_runners(1);
+            self.offer_beside_a_runner();
         }
     }
 
@@ -131,25 +130,28 @@ impl ReadyQueue {
             let is_held = mem::replace(&mut state.is_held, true);
             return if is_held { Next::Nothing } else { Next::WaitForRoom };
         }
-        self.take(state)
+        state.pop().map_or(Next::Nothing, Next::Call)
     }
 
-    /// Takes a call, and has the others offered if nobody is on the way for them.
-    fn take(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Next {
+    /// The turn in the line for room has come: one call begins, however full the queue is again, and the
+    /// others are offered.
+    fn release(self: &Arc<Self>) -> Next {
+        let mut state = lock(&self.state);
+        state.is_held = false;
         let Some(call) = state.pop() else { return Next::Nothing };
         if state.wants_offer() {
             state.is_offered = true;
             drop(state);
-            self.offer();
+            self.offer_beside_a_runner();
         }
         Next::Call(call)
     }
 
-    /// The turn in the line for room has come: one call begins, however full the queue is again.
-    fn release(self: &Arc<Self>) -> Next {
-        let mut state = lock(&self.state);
-        state.is_held = false;
-        self.take(state)
+    /// Offers the calls, for a task that goes on to run. The runtime may keep the last task that it makes
+    /// for its thread, which may be blocked soon: a runner takes the offer's place there.
+    fn offer_beside_a_runner(self: &Arc<Self>) {
+        self.offer();
+        self.add_runners(1);
     }
 
     /// Offers the calls until there are none.
@@ -169,24 +171,24 @@ impl ReadyQueue {
             }
             let now = Instant::now();
             let is_late = now.duration_since(mem::replace(&mut last, now)) > LATE;
-            queue.add_runners(if is_late { MAX_RUNNERS } else { 1 });
+            queue.add_runners(if is_late { queue.max_runners } else { 1 });
             cx.waker().wake_by_ref();
             Poll::Pending
         }));
     }
 
-    /// Whether one more runner would find a call.
+    /// Whether there are calls that may begin. They are offered even while no more runners may be made:
+    /// those that there are may have been kept for threads that are blocked.
     fn keep_offering(&self) -> bool {
         let mut state = lock(&self.state);
-        let has_room = !state.is_held && state.scheduled < MAX_RUNNERS;
-        state.is_offered = has_room && !state.calls.is_empty();
+        state.is_offered = !state.is_held && !state.calls.is_empty();
         state.is_offered
     }
 
     /// Makes so many runners, as long as no more are scheduled than may be.
     fn add_runners(self: &Arc<Self>, count: usize) {
         let mut state = lock(&self.state);
-        let count = count.min(MAX_RUNNERS - state.scheduled);
+        let count = count.min(self.max_runners.saturating_sub(state.scheduled));
         state.scheduled += count;
         drop(state);
         for _ in 0..count {
@@ -198,7 +200,8 @@ impl ReadyQueue {
     /// Whether a runner that has run comes again: there are calls, and not too many runners.
     fn reschedule(&self) -> bool {
         let mut state = lock(&self.state);
-        let is_wanted = !state.calls.is_empty() && !state.is_held && state.scheduled < MAX_RUNNERS;
+        let is_wanted =
+            !state.calls.is_empty() && !state.is_held && state.scheduled < self.max_runners;
         state.scheduled += usize::from(is_wanted);
         is_wanted
     }
