@@ -212,3 +212,25 @@ async fn tokens_of_handlers_that_their_deadline_ended_fire_once_the_call_is_over
     let context = receiver.await.unwrap();
     timeout(PAUSE, context.cancelled()).await.expect("the call is over");
 }
+
+/// Nobody but the token is left of the call: neither its context nor a wait of its handler's.
+#[tokio::test(start_paused = true)]
+async fn tokens_of_handlers_that_never_waited_fire() {
+    let (give, mut tokens) = tokio::sync::mpsc::unbounded_channel();
+    let routes = ttrpc::server::Routes::new("signals.Test").unary(
+        "Call",
+        &Arc::new(give),
+        |give, ctx, (): ()| {
+            give.send(ctx.cancellation_token()).expect("the test takes it");
+            Box::pin(async { Ok(()) })
+        },
+    );
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let server = ttrpc::Server::builder().add_service(Handmade(routes)).io(there);
+    let serving = tokio::spawn(server.serve());
+    let client = ttrpc::Client::from_io(here, ttrpc::ClientConfig::default());
+    client.unary::<(), ()>("signals.Test", "Call", ()).await.unwrap();
+    let token: ttrpc::CancellationToken = tokens.recv().await.expect("the handler has run");
+    tokio::time::timeout(std::time::Duration::from_secs(1), token.cancelled()).await.unwrap();
+    serving.abort();
+}
