@@ -284,6 +284,8 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_program_that_is_missing_is_named() {
+        // A spawn that fails waits for its child, which another test must not collect.
+        let _alone = COLLECTING.lock().await;
         let error = Reaper::default().spawn(&mut Command::new("/missing/runc")).unwrap_err();
         assert!(error.to_string().contains("cannot run /missing/runc"), "{error}");
     }
