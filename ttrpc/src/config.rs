@@ -111,6 +111,18 @@ pub struct ServerConfig {
     /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
     /// Default 4 MiB.
     pub send_queue_bytes: usize,
+    /// Bytes of the replies and messages of one connection that wait for room in its send queue. They wait as
+    /// values, not encoded. When only a quarter is left, handlers that have been waiting for something go on
+    /// one after the other, as replies find room; after [`stall_timeout`] in which the client has read
+    /// nothing they all go on, and what has no room here is dropped: a reply gives way to
+    /// RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.
+    /// Default 4 MiB.
+    ///
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
+    pub reply_bytes_per_connection: usize,
+    /// The same on all connections together. When they are reached, one reply of each connection may wait.
+    /// Default 64 MiB.
+    pub reply_bytes: usize,
     /// Messages that a stream keeps for a handler that does not take them. When it is full the
     /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]
     /// without one the stream fails with RESOURCE_EXHAUSTED. Default 1,024.
@@ -145,6 +157,8 @@ impl Default for ServerConfig {
             inbox_bytes: 256 << 20,
             send_queue_frames: 1024,
             send_queue_bytes: 4 << 20,
+            reply_bytes_per_connection: 4 << 20,
+            reply_bytes: 64 << 20,
             stream_inbox_messages: 1024,
             stream_inbox_bytes: 1 << 20,
             stall_timeout: Duration::from_secs(1),
@@ -193,6 +207,8 @@ setters! {
         inbox_bytes: usize,
         send_queue_frames: usize,
         send_queue_bytes: usize,
+        reply_bytes_per_connection: usize,
+        reply_bytes: usize,
         stream_inbox_messages: usize,
         stream_inbox_bytes: usize,
         stall_timeout: Duration,

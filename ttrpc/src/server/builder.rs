@@ -113,6 +113,7 @@ impl ServerBuilder {
                 Overshoot::Last,
             ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
+            replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
             services: self.services,
             policy: self.policy,
             connection_permits: Semaphore::new(

@@ -21,7 +21,7 @@
 //! everybody who holds a part of the call that it is over.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicUsize},
     time::Duration,
 };
 
@@ -30,7 +30,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Connection;
+use super::{connection::Connection, replies::WaitingReply};
 use crate::{
     Code, Metadata, Status,
     proto::{
@@ -45,6 +45,7 @@ use crate::{
         chunk::FrameBytes,
         encode::Frame,
         inbox::{Inbox, Phase},
+        limiter::Closed,
         lock,
         queue::Room,
         registry::CallInfo,
@@ -54,6 +55,13 @@ use crate::{
 /// Room in a connection's outgoing queue.
 pub(super) type ReplyRoom<'a> = Room<'a, ServerTable<Arc<Call>>>;
 
+/// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
+type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
+
+fn push_bytes(frame: Vec<u8>, code: Code) -> PushLast {
+    Box::new(move |call, room| call.push_last(room, FrameBytes::Large(frame), code))
+}
+
 /// One call, shared by its handler, its driver and the connection's receiver.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -62,6 +70,8 @@ pub(crate) struct Call {
     /// Of the messages that the client streams; unary calls have none.
     pub(super) inbox: Option<Box<Inbox<RequestStream>>>,
     pub(super) end: EndSignal,
+    /// Its replies that wait for room: the last one, or messages of a stream.
+    pub(super) waiting_replies: AtomicUsize,
 }
 
 /// What a Request says of its call.
@@ -189,7 +199,8 @@ impl EndSignal {
 impl Call {
     pub(super) fn new(connection: Arc<Connection>, head: CallHead, kind: Kind) -> Self {
         let inbox = (kind != Kind::Unary).then(Box::default);
-        Call { connection, head, inbox, end: EndSignal::default() }
+        let waiting_replies = AtomicUsize::new(0);
+        Call { connection, head, inbox, end: EndSignal::default(), waiting_replies }
     }
 
     /// The inbox of a call whose method streams requests.
@@ -240,8 +251,9 @@ impl Call {
 
     /// Ends the call with its handler's reply: at once, or in the future that it returns.
     ///
-    /// That is boxed, so that the futures of calls are small: a full queue is the exception.
-    pub(super) fn respond<M: Message>(
+    /// That is boxed, so that the futures of calls are small: a full queue is the exception. A reply that
+    /// waits is not encoded.
+    pub(super) fn respond<M: Message + 'static>(
         self: &Arc<Self>,
         result: Result<M, Status>,
     ) -> Option<BoxFuture<'static, ()>> {
@@ -249,9 +261,28 @@ impl Call {
             Ok(reply) => reply,
             Err(status) => return self.fail(&status),
         };
-        match self.response(ResponseParts(&reply)) {
-            Ok(frame) => self.send_last(&frame, Code::Ok),
-            Err(status) => self.fail(&status),
+        let push = |call: &Call, frame: Frame<ResponseParts<'_, M>>, room: ReplyRoom<'_>| {
+            frame.encode(|bytes| call.push_last(room, bytes, Code::Ok));
+        };
+        let frame = match self.response(ResponseParts(&reply)) {
+            Ok(frame) => frame,
+            Err(status) => return self.fail(&status),
+        };
+        match self.connection.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => {
+                push(self, frame, room);
+                None
+            }
+            Ok(None) => {
+                let len = frame.len();
+                let push = move |call: &Call, room: ReplyRoom<'_>| {
+                    if let Ok(frame) = call.response(ResponseParts(&reply)) {
+                        push(call, frame, room);
+                    }
+                };
+                Some(self.send_last_in_turn(len, Box::new(push)))
+            }
+            Err(Closed) => None,
         }
     }
 
@@ -280,9 +311,9 @@ impl Call {
     }
 
     /// Ends the call with this frame, once there is room for it.
-    fn send_last<D: FrameData>(
+    fn send_last(
         self: &Arc<Self>,
-        frame: &Frame<D>,
+        frame: &Frame<&[u8]>,
         code: Code,
     ) -> Option<BoxFuture<'static, ()>> {
         match self.connection.queue.try_reserve(frame.len()) {
@@ -290,16 +321,29 @@ impl Call {
                 frame.encode(|bytes| self.push_last(room, bytes, code));
                 None
             }
-            // It waits as bytes, so that the code that waits is compiled once.
-            Ok(None) => Some(Box::pin(self.clone().send_last_in_turn(frame.to_vec(), code))),
-            Err(_) => None,
+            Ok(None) => Some(self.send_last_in_turn(frame.len(), push_bytes(frame.to_vec(), code))),
+            Err(Closed) => None,
         }
     }
 
-    async fn send_last_in_turn(self: Arc<Self>, frame: Vec<u8>, code: Code) {
-        if let Ok(room) = self.connection.reserve(frame.len(), Some(&self)).await {
-            self.push_last(room, FrameBytes::Large(frame), code);
-        }
+    /// Waits for room for the last frame, and pushes it. If it may not wait, a status takes its place.
+    fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
+        let call = self.clone();
+        Box::pin(async move {
+            let (waiting, push) = match WaitingReply::new(&call, len) {
+                Ok(waiting) => (waiting, push),
+                Err(status) => {
+                    drop(push);
+                    let data = super::connection::encode_failure(&status);
+                    let frame = call.response(&data[..]).expect("it is short").to_vec();
+                    let waiting = WaitingReply::of_any_length(&call, frame.len());
+                    (waiting, push_bytes(frame, status.code()))
+                }
+            };
+            if let Ok(room) = waiting.room().await {
+                push(&call, room);
+            }
+        })
     }
 
     /// Takes the right to end the call and uses it, in one step.

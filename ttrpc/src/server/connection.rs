@@ -51,6 +51,8 @@ pub(super) struct Connection {
     /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
     /// reads take no call's place.
     pub(super) inboxes: Limiter,
+    /// Counts the bytes of replies that wait for room in the queue.
+    pub(super) replies: Limiter,
     pub(super) patience: Patience,
     pub(super) registry: Registry,
     id: u64,
@@ -81,6 +83,13 @@ impl Connection {
         if let Ok(room) = self.reserve(frame.len(), call).await {
             room.push(FrameBytes::Large(frame), |_| Some(stream_id));
         }
+    }
+
+    /// A condition that holds while it is the client who holds handlers up, since it does not read: their
+    /// time does not count then.
+    pub(super) fn is_unread(&self) -> impl Fn() -> bool {
+        let is_stuck = self.queue.is_stuck();
+        move || self.replies.is_full() || is_stuck()
     }
 
     /// What the connection is doing at this moment.
@@ -165,6 +174,10 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
         inboxes: Limiter::new(
             Load { count: 1, cost: config.inbox_bytes_per_connection },
             Overshoot::Last,
+        ),
+        replies: Limiter::new(
+            Load { count: 1, cost: config.reply_bytes_per_connection },
+            Overshoot::Alone,
         ),
         patience: Patience::default(),
         registry: Registry::default(),

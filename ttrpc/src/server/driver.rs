@@ -27,11 +27,12 @@ use super::{
     admission::{AdmittedLoad, CallPermit},
     call::{Call, CallHead, RequestStream},
     ready_queue::ReadyQueue,
+    replies::{Turn, wait_for_turn},
 };
 use crate::{
     Status,
     proto::{frame::Flags, payload::Payload},
-    transport::{BoxFuture, messages::message_cost},
+    transport::{BoxFuture, limiter::Load, messages::message_cost},
 };
 
 /// A call that has been let in and is not started yet. Dropped, it leaves.
@@ -156,9 +157,16 @@ enum Phase {
     /// The handler has not been polled.
     Ready,
     /// The handler has had to wait. It goes on until the call is over or its deadline passes.
-    Running(BoxFuture<'static, Outcome>),
+    Running(Running),
     /// The call is over.
     Ending(Ending),
+}
+
+struct Running {
+    /// What ends the call before its handler does.
+    end: BoxFuture<'static, Outcome>,
+    /// The handler may go on, and waits for its turn.
+    turn: Option<BoxFuture<'static, Load>>,
 }
 
 /// What is left to do of a call that ended before its handler.
@@ -191,11 +199,11 @@ impl Driver {
             if let Phase::Ending(ending) = &mut self.phase {
                 return ending.poll(handler, cx);
             }
-            let polled = handler.poll(cx);
+            let polled = self.poll_handler(handler, cx);
             self.retract();
             let outcome = match polled {
                 Poll::Ready(outcome) => outcome,
-                Poll::Pending => ready!(self.end_of_time().as_mut().poll(cx)),
+                Poll::Pending => ready!(self.running().end.as_mut().poll(cx)),
             };
             match outcome {
                 Outcome::Finished => return Poll::Ready(()),
@@ -211,14 +219,36 @@ impl Driver {
         }
     }
 
-    /// What ends the call before its handler does.
-    fn end_of_time(&mut self) -> &mut BoxFuture<'static, Outcome> {
+    /// Polls the handler when it is its turn, see [`replies`](super::replies).
+    fn poll_handler(
+        &mut self,
+        handler: &mut dyn Handler,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Outcome> {
+        let Phase::Running(Running { turn, .. }) = &mut self.phase else {
+            return handler.poll(cx);
+        };
+        let taken = if turn.is_none() { Turn::try_take(&self.call) } else { None };
+        let _taken = match taken {
+            Some(taken) => taken,
+            None => {
+                let wait = || beside(wait_for_turn(self.call.clone()));
+                let load = ready!(turn.get_or_insert_with(wait).as_mut().poll(cx));
+                *turn = None;
+                Turn::granted(&self.call, load)
+            }
+        };
+        handler.poll(cx)
+    }
+
+    fn running(&mut self) -> &mut Running {
         if let Phase::Ready = self.phase {
-            self.phase = Phase::Running(beside(time_is_over(self.call.clone())));
+            let end = beside(time_is_over(self.call.clone()));
+            self.phase = Phase::Running(Running { end, turn: None });
         }
         match &mut self.phase {
-            Phase::Running(end) => end,
-            Phase::Ready | Phase::Ending(_) => unreachable!("a handler that runs has a time"),
+            Phase::Running(running) => running,
+            Phase::Ready | Phase::Ending(_) => unreachable!("a handler that is polled runs"),
         }
     }
 }

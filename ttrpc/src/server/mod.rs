@@ -44,6 +44,7 @@ mod listener;
 mod peer;
 mod ready_queue;
 mod receiver;
+mod replies;
 mod routes;
 mod shutdown;
 mod stream;
@@ -102,6 +103,8 @@ struct Shared {
     reserved_calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Limiter,
+    /// Counts bytes of replies that wait for room.
+    replies: Limiter,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,

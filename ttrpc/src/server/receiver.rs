@@ -382,7 +382,7 @@ async fn wait_for_handler(
 ) -> Result<(), Failure> {
     let bytes = decoder.data().len();
     let (limits, patience) = (inbox_limits(connection), &connection.patience);
-    let is_paused = connection.queue.is_stuck();
+    let is_paused = connection.is_unread();
     let stall_timeout = connection.server.config.stall_timeout;
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {

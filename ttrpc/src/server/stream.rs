@@ -13,7 +13,10 @@ use futures_core::Stream;
 use prost::Message;
 use tokio::task::coop::consume_budget;
 
-use super::call::{Call, ReplyRoom};
+use super::{
+    call::{Call, ReplyRoom},
+    replies::WaitingReply,
+};
 use crate::{
     Status,
     proto::{
@@ -125,8 +128,11 @@ impl<Resp: Message> StreamSender<Resp> {
     ///
     /// # Errors
     /// CANCELLED when the call is over: its deadline passed, its client went away, its handler has
-    /// returned. RESOURCE_EXHAUSTED if the message is longer than a frame may be; the stream goes
-    /// on then.
+    /// returned. RESOURCE_EXHAUSTED if the message is longer than a frame may be, or if the client
+    /// reads nothing and [`ServerConfig::reply_bytes_per_connection`] wait already; the stream goes on
+    /// then.
+    ///
+    /// [`ServerConfig::reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
     pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
         // A handler that is never held up lets other tasks run now and then.
         consume_budget().await;
@@ -146,8 +152,9 @@ impl<Resp: Message> StreamSender<Resp> {
 impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
+        let waiting = WaitingReply::new(self, len)?;
         tokio::select! {
-            room = self.connection.reserve(len, Some(self)) => room.map_err(|Closed| over()),
+            room = waiting.room() => room.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),
         }
     }

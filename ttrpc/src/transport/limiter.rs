@@ -199,6 +199,11 @@ impl Limiter {
         self.used.load(Acquire) & CLOSED != 0
     }
 
+    /// Whether a wait was in vain, and nothing has been released since.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.used.load(Acquire) & STALLED != 0
+    }
+
     /// Whether a load may come to what is there.
     fn fits(&self, load: Load, used: Load) -> bool {
         let (count, cost) = (self.limit.count, self.limit.cost);
@@ -246,7 +251,7 @@ impl Limiter {
         if let Some(permit) = self.try_acquire(load) {
             return Ok(permit);
         }
-        if self.used.load(Acquire) & STALLED != 0 {
+        if self.is_stalled() {
             return Err(Refused::Stalled);
         }
         let releases = || lock(&self.line).releases;

@@ -169,9 +169,14 @@ impl<T> Queue<T> {
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
         let seen = AtomicU64::new(u64::MAX);
         move || {
-            let written = self.written.load(Relaxed);
+            let written = self.written();
             seen.swap(written, Relaxed) == written && self.is_full()
         }
+    }
+
+    /// Chunks that have been written so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Relaxed)
     }
 
     /// Whether the connection has ended.

@@ -6,7 +6,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     task::JoinSet,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use ttrpc::ServerConfig;
 use ttrpc_tests::{
@@ -15,7 +15,7 @@ use ttrpc_tests::{
     wire::{Frame, REQUEST, header},
 };
 
-use crate::victim::{Figures, Load, Victim, client_bound, start_client};
+use crate::victim::{Figures, LATE, Load, Victim, client_bound, start_client};
 
 /// When a peer that could not write for so long is said not to be read any more. Longer than the
 /// stall timeout, after which the server reads on and refuses.
@@ -30,7 +30,7 @@ type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 12] = [
+pub(crate) const ATTACKS: [(&str, Attack); 13] = [
     ("requests of 30 bytes for ever, replies never read", |short| {
         Box::pin(flood(if short { 4 } else { 100 }, 0))
     }),
@@ -39,6 +39,9 @@ pub(crate) const ATTACKS: [(&str, Attack); 12] = [
     }),
     ("requests of 30 bytes for replies of 1 MiB, never read", |short| {
         Box::pin(flood(if short { 1 } else { 4 }, 1 << 20))
+    }),
+    ("replies of 1 MiB that handlers make together, never read", |short| {
+        Box::pin(reply_together(if short { 1 } else { 20 }))
     }),
     ("requests of 1 MiB to handlers that wait", |short| {
         Box::pin(wait_with_long_requests(if short { 4 } else { 30 }))
@@ -138,6 +141,25 @@ async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> 
     let mut figures = victim.figures(load).await?;
     figures.bound += replies;
     Ok(figures)
+}
+
+async fn reply_together(connections: u64) -> Result<Figures, String> {
+    const CALLS: u64 = 800;
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |mut io| async move {
+        let ids = (1..).step_by(2).take(CALLS as usize);
+        io.write_all(&together(ids.map(|id| Frame::unary(id, LATE, "Wait", &())))).await?;
+        Ok(io)
+    })
+    .await?;
+    victim.go_on(connections * CALLS).await?;
+    // Until they are waited for no more, and longer.
+    sleep(BLOCKED).await;
+    victim.expect_service().await?;
+    drop(open);
+    let calls = connections * CALLS;
+    let (unread, replying) = (connections, connections);
+    victim.figures(Load { connections, unread, calls, replying, ..Load::default() }).await
 }
 
 /// Reads and drops what comes.

@@ -11,10 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use tokio::{runtime::Runtime, task::JoinSet};
-use ttrpc_tests::{
-    conformance_suite::{ServerArguments, run_server},
-    process::raise_descriptor_limit,
-};
+use ttrpc_tests::process::raise_descriptor_limit;
 
 use attacks::{ATTACKS, Attack};
 
@@ -35,9 +32,9 @@ struct Arguments {
 /// What this program's child processes are.
 #[derive(Subcommand)]
 enum Part {
-    /// A server of the conformance service.
+    /// A server of the conformance service, and of one that replies late.
     #[command(hide = true)]
-    Server(ServerArguments),
+    Server { address: String },
     /// A client that opens streams of replies and takes nothing of them.
     #[command(hide = true)]
     Client { address: String, streams: usize },
@@ -47,7 +44,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     raise_descriptor_limit();
     match arguments.part {
-        Some(Part::Server(server)) => run_server(&server),
+        Some(Part::Server { address }) => block_on(victim::serve(&address)),
         Some(Part::Client { address, streams }) => {
             block_on(victim::take_nothing(&address, streams))
         }

@@ -3,13 +3,21 @@
 use std::{
     env, fmt, io,
     process::{Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
-use tokio::{net::UnixStream, time::sleep};
-use ttrpc::{Client, ClientConfig, ServerConfig};
-use ttrpc_tests::{conformance::*, harness::MAX_DATA_LEN, process::Process};
+use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
+use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::Routes};
+use ttrpc_tests::{
+    conformance::*,
+    harness::{Handmade, MAX_DATA_LEN},
+    process::Process,
+    service::ConformanceService,
+};
 
 /// What a connection costs that only sits there: its tasks, tables and buffers.
 const IDLE_CONNECTION: u64 = 16 << 10;
@@ -35,6 +43,8 @@ pub(crate) struct Load {
     pub(crate) requesting: u64,
     /// Connections that send messages which no handler takes.
     pub(crate) streaming: u64,
+    /// Connections whose handlers have waited, and reply together.
+    pub(crate) replying: u64,
 }
 
 impl Load {
@@ -50,8 +60,9 @@ impl Load {
         let requests =
             upto(config.request_bytes, config.request_bytes_per_connection, self.requesting);
         let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming);
+        let replies = upto(config.reply_bytes, config.reply_bytes_per_connection, self.replying);
         let queues = self.unread * config.send_queue_bytes as u64;
-        let buffers = self.arriving * frame + queues + requests + inboxes;
+        let buffers = self.arriving * frame + queues + requests + inboxes + replies;
         self.connections * IDLE_CONNECTION + self.calls * CALL + buffers * ALLOCATION_PERCENT / 100
     }
 }
@@ -115,7 +126,7 @@ impl Victim {
     /// Starts a server that has served a call and a stream.
     pub(crate) async fn server() -> Result<Self, String> {
         let address = fresh_address();
-        let process = Process::start_server(part("server").args(["--listen", &address]))
+        let process = Process::start_server(part("server").arg(&address))
             .map_err(|error| error.to_string())?;
         let mut victim = Victim { process, address, at_rest: 0 };
         victim.expect_service().await?;
@@ -134,6 +145,22 @@ impl Victim {
         let echo = EchoRequest { payload: vec![1; 1000], response_size: 0 };
         let served = conformance.echo(echo).await;
         served.map(drop).map_err(|status| format!("somebody else is not served: {status}"))
+    }
+
+    /// Waits until so many calls wait, and has them go on together.
+    pub(crate) async fn go_on(&self, calls: u64) -> Result<(), String> {
+        let client = Client::connect(&self.address).await.map_err(|error| error.to_string())?;
+        let conformance = ConformanceClient::new(client.clone());
+        while conformance
+            .stats(Empty {})
+            .await
+            .map_err(|status| status.to_string())?
+            .calls_in_flight
+            < calls
+        {
+            sleep(Duration::from_millis(10)).await;
+        }
+        client.unary::<(), ()>(LATE, "GoOn", ()).await.map_err(|status| status.to_string())
     }
 
     /// What the server has held at most since it was started, and what it holds when all who have
@@ -167,6 +194,38 @@ impl Drop for Victim {
         self.process.kill();
         let _ = std::fs::remove_file(&self.address);
     }
+}
+
+/// The service whose handlers wait, and then reply together.
+pub(crate) const LATE: &str = "ttrpc.memory.v1.Late";
+
+/// Bytes of such a reply.
+const LATE_REPLY: usize = 1 << 20;
+
+/// Serves until the process is killed.
+pub(crate) async fn serve(address: &str) -> Result<(), String> {
+    let late = Arc::new(Semaphore::new(0));
+    let routes = Routes::new(LATE)
+        .unary("Wait", &late, |late, _ctx, (): ()| {
+            Box::pin(async {
+                late.acquire().await.expect("it is never closed").forget();
+                Ok(vec![1; LATE_REPLY])
+            })
+        })
+        .unary("GoOn", &late, |late, _ctx, (): ()| {
+            late.add_permits(1 << 20);
+            Box::pin(async { Ok(()) })
+        });
+    let service = Arc::new(ConformanceService::default());
+    let server = Server::builder()
+        .add_service(ConformanceServer::from_arc(service.clone()))
+        .add_service(Handmade(routes))
+        .bind(address)
+        .and_then(|builder| builder.build())
+        .map_err(|error| error.to_string())?;
+    service.observe(server.handle());
+    println!("listening {address}");
+    server.serve().await.map_err(|error| error.to_string())
 }
 
 /// A client process that takes nothing, and the listener that it connects to.

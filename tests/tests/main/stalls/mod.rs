@@ -4,6 +4,7 @@
 mod backpressure;
 mod client;
 mod pauses;
+mod replies;
 mod server;
 mod shared;
 mod shares;

@@ -1,0 +1,150 @@
+//! Replies that wait for room in the outgoing queue, and the handlers that have to wait for them.
+//!
+//! No call begins while its connection's queue is full. But handlers that have begun, and have been
+//! waiting for something, may go on together, and each of them makes a reply, which waits as a value
+//! until it has room. So what waits is counted, by its encoded length, for each connection
+//! ([`reply_bytes_per_connection`]) and in all ([`reply_bytes`]); replies and messages of streams alike.
+//!
+//! A handler that goes on after a wait may be about to reply. It does so freely while little waits. When
+//! the limit is near, it waits for its turn in a line, and counts for a part of the limit while it is
+//! polled ([`Turn`]). So there wait no more replies than the limit allows, and one for each
+//! thread of the runtime.
+//!
+//! It is the client who holds such handlers up, and they may hold what others need. So they wait
+//! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
+//! on, and replies that have no room under the limit are dropped, until there is some.
+//!
+//! [`reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
+//! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
+//! [`stall_timeout`]: field@crate::ServerConfig::stall_timeout
+
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use super::{
+    call::{Call, ReplyRoom},
+    connection::Connection,
+};
+use crate::{
+    Status,
+    snapshot::CallWait,
+    transport::limiter::{Closed, Limiter, Load, Permit},
+};
+
+/// A handler's turn counts for this part of its connection's limit.
+const TURNS: usize = 4;
+
+impl Connection {
+    /// Whether as much may wait, beside what does. The only reply of a connection always may.
+    fn has_room_for_reply(&self, len: usize) -> bool {
+        let waiting = self.replies.load().cost;
+        waiting == 0
+            || (waiting + len <= self.replies.limit().cost && !self.server.replies.is_full())
+    }
+
+    /// What a handler's turn counts for. When the limit of the whole server is reached, a handler goes
+    /// on only if nothing of its connection waits.
+    fn turn(&self) -> Load {
+        let limit = self.replies.limit().cost;
+        Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(TURNS) })
+    }
+
+    /// A condition that holds while the client reads.
+    fn is_reading(&self) -> impl Fn() -> bool {
+        let seen = AtomicU64::new(self.queue.written());
+        move || {
+            let written = self.queue.written();
+            seen.swap(written, Relaxed) != written
+        }
+    }
+}
+
+/// A reply, or a message, that waits for room. It counts until this is dropped.
+#[derive(Debug)]
+pub(super) struct WaitingReply<'a> {
+    call: &'a Call,
+    load: Load,
+}
+
+impl<'a> WaitingReply<'a> {
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the client reads nothing and others take all room.
+    pub(super) fn new(call: &'a Call, len: usize) -> Result<Self, Status> {
+        let connection = &call.connection;
+        if connection.replies.is_stalled() && !connection.has_room_for_reply(len) {
+            return Err(Status::resource_exhausted(
+                "too many replies wait for a client that does not read them",
+            ));
+        }
+        Ok(WaitingReply::of_any_length(call, len))
+    }
+
+    /// The same whether or not there is room: for the few bytes of a status that takes a reply's place.
+    pub(super) fn of_any_length(call: &'a Call, len: usize) -> Self {
+        let load = Load::cost(len);
+        call.connection.replies.force(load);
+        call.connection.server.replies.force(load);
+        call.waiting_replies.fetch_add(1, SeqCst);
+        WaitingReply { call, load }
+    }
+
+    /// Waits for room.
+    pub(super) async fn room(&self) -> Result<ReplyRoom<'a>, Closed> {
+        self.call.connection.reserve(self.load.cost, Some(self.call)).await
+    }
+}
+
+impl Drop for WaitingReply<'_> {
+    fn drop(&mut self) {
+        self.call.waiting_replies.fetch_sub(1, SeqCst);
+        self.call.connection.replies.release(self.load);
+        self.call.connection.server.replies.release(self.load);
+    }
+}
+
+/// A handler's turn to go on, which it has while it is polled.
+pub(super) struct Turn<'a> {
+    replies: &'a Limiter,
+    load: Load,
+}
+
+impl<'a> Turn<'a> {
+    /// The turn of a call's handler, if it need not wait for it.
+    pub(super) fn try_take(call: &'a Call) -> Option<Self> {
+        let replies = &call.connection.replies;
+        // A handler that waits for room must be polled: it may have been granted.
+        if replies.load().cost == 0 || call.waiting_replies.load(SeqCst) > 0 {
+            return Some(Turn { replies, load: Load::default() });
+        }
+        let permit = replies.try_acquire(call.connection.turn())?;
+        Some(Turn { replies, load: permit.into_load() })
+    }
+
+    /// The turn that [`wait_for_turn`] has waited for.
+    pub(super) fn granted(call: &'a Call, load: Load) -> Self {
+        Turn { replies: &call.connection.replies, load }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.load.cost > 0 {
+            self.replies.release(self.load);
+        }
+    }
+}
+
+/// Waits for a handler's turn, as long as the client reads. Returns what it counts for.
+pub(super) async fn wait_for_turn(call: Arc<Call>) -> Load {
+    let connection = &call.connection;
+    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+    let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
+    let is_reading = connection.is_reading();
+    let turn = connection.replies.acquire_while_moving(load, stall_timeout, &is_reading);
+    turn.await.map(Permit::into_load).unwrap_or_default()
+}
