@@ -38,17 +38,18 @@
 #define NESTING      12  /* Server streaming; the consumer awaits call 1 before it reads. */
 #define NESTED       13  /* That call: UNARY, made when call 0 has a message. */
 #define STUCK        14  /* Server streaming; the consumer never reads. */
-#define BIDI         15  /* Bidirectional echo; the client sends everything before it reads. */
-#define UPLOAD       16  /* Client streaming; the handler reads all and replies. */
-#define TIMED_UPLOAD 17  /* UPLOAD with a deadline, which the server knows, too. */
-#define ATTACH       18  /* Client streaming; the handler reads nothing before a RELEASE. */
+#define ONCE         15  /* Server streaming; the consumer reads one message. */
+#define BIDI         16  /* Bidirectional echo; the client sends everything before it reads. */
+#define UPLOAD       17  /* Client streaming; the handler reads all and replies. */
+#define TIMED_UPLOAD 18  /* UPLOAD with a deadline, which the server knows, too. */
+#define ATTACH       19  /* Client streaming; the handler reads nothing before a RELEASE. */
 
 #define STREAMS_UP(kind) (kind >= BIDI)
 #define STREAMS_DOWN(kind) (kind >= WATCH && kind <= BIDI)
 #define HAS_DEADLINE(kind) \
     (kind == TIMED || kind == WAITED || kind == TIMED_READ || kind == TIMED_UPLOAD)
 #define SERVER_KNOWS(kind) (kind == WAITED || kind == TIMED_UPLOAD)
-#define MAY_STOP(kind) (kind == WATCH || kind == STUCK)
+#define MAY_STOP(kind) (kind == WATCH || kind == STUCK || kind == ONCE)
 
 #if defined(SCENE_UNARY)       /* Frames both ways through the smallest buffers. */
 #define K0 UNARY
@@ -156,11 +157,24 @@
 #define LIMIT 4
 #define MESSAGES 2
 #define DATED
+#elif defined(SCENE_ONCE)      /* The same with streams that are read once. */
+#define K0 ONCE
+#define K1 ONCE
+#define K2 UNARY
+#define LIMIT 3
+#define MESSAGES 3
+#define DATED
 #elif defined(SCENE_PATIENCE)  /* A stream that nobody reads, and one that is read for longer. */
 #define K0 STUCK
 #define K1 READ
 #define LIMIT 2
 #define MESSAGES 3
+#define DATED
+#elif defined(SCENE_CREDIT)    /* A stream that is read once, and one that is read for longer. */
+#define K0 ONCE
+#define K1 READ
+#define LIMIT 2
+#define MESSAGES 4
 #define DATED
 #elif defined(SCENE_CROWD)     /* A caller who never stops takes the places that another waits for. */
 #define K0 UNARY
@@ -219,8 +233,8 @@
 #endif
 /* OPEN_CALLS: calls that a client has open at a time. Undefined, there is no limit. */
 /* RUNNERS: handlers of a connection in their first step at a time. Undefined, there is no limit. */
-#ifndef HALVINGS
-#define HALVINGS 4      /* Waits in vain after which a stream that nobody has read is not waited for. */
+#ifndef BUDGET
+#define BUDGET 4        /* Waits in vain that a connection has. A stream never read leaves the last. */
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -281,8 +295,11 @@ bool expired[CALLS];
 #ifndef NOTHING_LOST
 #define NOTE_LOSS(call) skip
 #elif defined(SCENE_PATIENCE)
-/* A stream that has been read keeps the whole of its time when others are not read. */
+/* A stream that has been read keeps some time when others are not read. */
 #define NOTE_LOSS(call) assert(call < 1 || !is_read[call])
+#elif defined(SCENE_CREDIT)
+/* A stream that has moved while it was waited for keeps its time whatever others do. */
+#define NOTE_LOSS(call) assert(call < 1 || !has_credit[call])
 #elif defined(SCENE_AFTERMATH) || defined(SCENE_NEIGHBOURS)
 #define NOTE_LOSS(call) assert(call < 2)
 #else
@@ -472,20 +489,35 @@ byte waits;
 byte in_vain;
 byte moved_at[CALLS];
 bool is_read[CALLS];          /* The consumer has taken a message. */
-byte halvings;                /* Waits in vain; after each, a stream never read is waited for less. */
+bool has_credit[CALLS];       /* It has while it was waited for. */
+byte vain_waits;
 #ifdef BUG_READ_LIKE_UNREAD
-#define IS_EXHAUSTED(call) (halvings >= HALVINGS)
-#elif defined(BUG_WAITS_FOR_EACH_UNREAD)
-#define IS_EXHAUSTED(call) false
+#define SHARE(call) (BUDGET - 1)
 #else
-#define IS_EXHAUSTED(call) (!is_read[call] && halvings >= HALVINGS)
+#define SHARE(call) (is_read[call] -> BUDGET : BUDGET - 1)
+#endif
+#ifdef BUG_WAITS_FOR_EACH_UNREAD
+#define IS_EXHAUSTED(call) false
+#elif defined(BUG_READ_ONCE_IS_READ)
+#define IS_EXHAUSTED(call) (!is_read[call] && vain_waits >= SHARE(call))
+#elif defined(BUG_NO_CREDIT)
+#define IS_EXHAUSTED(call) (vain_waits >= SHARE(call))
+#else
+#define IS_EXHAUSTED(call) (!has_credit[call] && vain_waits >= SHARE(call))
 #endif
 #define NOTE_MOVE(call) moved_at[call] = waits
 #define NOTE_READ(call) is_read[call] = true
+#define HAS_READ(call) is_read[call]
+/* The move may go unnoticed for as long as it took. */
+#define NOTE_CREDIT(call)                                                   \
+    if                                                                      \
+    :: HAS_READ(call) -> has_credit[call] = true                            \
+    :: true                                                                 \
+    fi
 #define NOTE_IN_VAIN(call, number)                                          \
     in_vain = number;                                                       \
     if                                                                      \
-    :: !IS_EXHAUSTED(call) -> halvings++; assert(is_read[call] || halvings <= HALVINGS) \
+    :: !IS_EXHAUSTED(call) -> vain_waits++; assert(has_credit[call] || vain_waits <= BUDGET) \
     :: else                                                                 \
     fi
 #ifdef BUG_ONE_STREAM_SPEAKS_FOR_ALL
@@ -497,6 +529,8 @@ byte halvings;                /* Waits in vain; after each, a stream never read 
 #define IS_EXHAUSTED(call) false
 #define NOTE_MOVE(call) skip
 #define NOTE_READ(call) skip
+#define HAS_READ(call) false
+#define NOTE_CREDIT(call) skip
 #define NOTE_IN_VAIN(call, number) skip
 #endif
 
@@ -789,7 +823,8 @@ again:
 
     do
     :: atomic {
-           STREAMS_DOWN(kind) && client_inbox[me] > 0 && kind != STUCK && MAY_READ(me) &&
+           STREAMS_DOWN(kind) && client_inbox[me] > 0 && kind != STUCK &&
+           !(kind == ONCE && HAS_READ(me)) && MAY_READ(me) &&
            (kind != NESTING || over[1]) ->
            client_inbox[me]--;
            NOTE_READ(me);
@@ -1026,6 +1061,7 @@ end_idle:
           :: atomic { TABLE_IS_FREE && !in_table[call] }
           :: atomic {
                  TABLE_IS_FREE && in_table[call] && client_inbox[call] < INBOX ->
+                 NOTE_CREDIT(call);
                  if
                  :: client_inbox[call] == 0 -> NOTE_MOVE(call)
                  :: else

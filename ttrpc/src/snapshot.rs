@@ -25,8 +25,7 @@ use tokio::time::Instant;
 
 use crate::{
     ConnectionError,
-    server::Peer,
-    transport::{messages, queue::Queue, registry::CallInfo},
+    transport::{messages, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
 pub use crate::transport::registry::{CallWait, HeldUp, ReceiverWait};

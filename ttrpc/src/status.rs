@@ -5,97 +5,78 @@ use std::{error, fmt, io, sync::Arc};
 use prost::{Message, Name};
 use prost_types::Any;
 
-/// The status codes of gRPC, which ttrpc shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(i32)]
-pub enum Code {
-    /// Success.
-    Ok = 0,
-    /// The call was cancelled, typically by the caller.
-    Cancelled = 1,
-    /// An error of no known kind; also what a code outside this list is read as.
-    Unknown = 2,
-    /// The caller's argument is wrong whatever state the server is in.
-    InvalidArgument = 3,
-    /// The call's deadline passed.
-    DeadlineExceeded = 4,
-    /// What was asked for is not there.
-    NotFound = 5,
-    /// What was to be created is there already.
-    AlreadyExists = 6,
-    /// The caller may not do this.
-    PermissionDenied = 7,
-    /// A limit was reached: calls in flight, the size of a message, the room of a stream.
-    ResourceExhausted = 8,
-    /// The system is not in the state that the call needs.
-    FailedPrecondition = 9,
-    /// The call was given up, typically for a conflict.
-    Aborted = 10,
-    /// The argument is outside its valid range.
-    OutOfRange = 11,
-    /// The server knows no such service or method.
-    Unimplemented = 12,
-    /// Something that must not happen did; a handler that panics answers this.
-    Internal = 13,
-    /// The connection is gone or the server is shutting down; on a new connection it may work.
-    Unavailable = 14,
-    /// Data was lost or damaged.
-    DataLoss = 15,
-    /// The caller did not say who it is.
-    Unauthenticated = 16,
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $number:literal $name:literal $($constructor:ident)?;)*) => {
+        /// The status codes of gRPC, which ttrpc shares.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(i32)]
+        pub enum Code {
+            $($(#[$doc])* $code = $number,)*
+        }
+
+        impl Code {
+            /// The code with this number; [`Code::Unknown`] where there is none.
+            pub fn from_i32(number: i32) -> Code {
+                match number {
+                    $($number => Code::$code,)*
+                    _ => Code::Unknown,
+                }
+            }
+
+            /// The name as gRPC writes it, `NOT_FOUND` for example.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Code::$code => $name,)*
+                }
+            }
+        }
+
+        impl Status {
+            $($(
+                #[doc = concat!("A status with the code [`Code::", stringify!($code), "`] and a message.")]
+                pub fn $constructor(message: impl Into<String>) -> Self {
+                    Status::new(Code::$code, message)
+                }
+            )?)*
+        }
+    };
 }
 
-impl Code {
-    const ALL: [Code; 17] = [
-        Code::Ok,
-        Code::Cancelled,
-        Code::Unknown,
-        Code::InvalidArgument,
-        Code::DeadlineExceeded,
-        Code::NotFound,
-        Code::AlreadyExists,
-        Code::PermissionDenied,
-        Code::ResourceExhausted,
-        Code::FailedPrecondition,
-        Code::Aborted,
-        Code::OutOfRange,
-        Code::Unimplemented,
-        Code::Internal,
-        Code::Unavailable,
-        Code::DataLoss,
-        Code::Unauthenticated,
-    ];
-
-    /// The code with this number; [`Code::Unknown`] where there is none.
-    pub fn from_i32(number: i32) -> Code {
-        usize::try_from(number)
-            .ok()
-            .and_then(|index| Code::ALL.get(index).copied())
-            .unwrap_or(Code::Unknown)
-    }
-
-    /// The name as gRPC writes it, `NOT_FOUND` for example.
-    pub fn name(self) -> &'static str {
-        match self {
-            Code::Ok => "OK",
-            Code::Cancelled => "CANCELLED",
-            Code::Unknown => "UNKNOWN",
-            Code::InvalidArgument => "INVALID_ARGUMENT",
-            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Code::NotFound => "NOT_FOUND",
-            Code::AlreadyExists => "ALREADY_EXISTS",
-            Code::PermissionDenied => "PERMISSION_DENIED",
-            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-            Code::FailedPrecondition => "FAILED_PRECONDITION",
-            Code::Aborted => "ABORTED",
-            Code::OutOfRange => "OUT_OF_RANGE",
-            Code::Unimplemented => "UNIMPLEMENTED",
-            Code::Internal => "INTERNAL",
-            Code::Unavailable => "UNAVAILABLE",
-            Code::DataLoss => "DATA_LOSS",
-            Code::Unauthenticated => "UNAUTHENTICATED",
-        }
-    }
+codes! {
+    /// Success.
+    Ok = 0 "OK";
+    /// The call was cancelled, typically by the caller.
+    Cancelled = 1 "CANCELLED" cancelled;
+    /// An error of no known kind; also what a code outside this list is read as.
+    Unknown = 2 "UNKNOWN" unknown;
+    /// The caller's argument is wrong whatever state the server is in.
+    InvalidArgument = 3 "INVALID_ARGUMENT" invalid_argument;
+    /// The call's deadline passed.
+    DeadlineExceeded = 4 "DEADLINE_EXCEEDED" deadline_exceeded;
+    /// What was asked for is not there.
+    NotFound = 5 "NOT_FOUND" not_found;
+    /// What was to be created is there already.
+    AlreadyExists = 6 "ALREADY_EXISTS" already_exists;
+    /// The caller may not do this.
+    PermissionDenied = 7 "PERMISSION_DENIED" permission_denied;
+    /// A limit was reached: calls in flight, the size of a message, the room of a stream.
+    ResourceExhausted = 8 "RESOURCE_EXHAUSTED" resource_exhausted;
+    /// The system is not in the state that the call needs.
+    FailedPrecondition = 9 "FAILED_PRECONDITION" failed_precondition;
+    /// The call was given up, typically for a conflict.
+    Aborted = 10 "ABORTED" aborted;
+    /// The argument is outside its valid range.
+    OutOfRange = 11 "OUT_OF_RANGE" out_of_range;
+    /// The server knows no such service or method.
+    Unimplemented = 12 "UNIMPLEMENTED" unimplemented;
+    /// Something that must not happen did; a handler that panics answers this.
+    Internal = 13 "INTERNAL" internal;
+    /// The connection is gone or the server is shutting down; on a new connection it may work.
+    Unavailable = 14 "UNAVAILABLE" unavailable;
+    /// Data was lost or damaged.
+    DataLoss = 15 "DATA_LOSS" data_loss;
+    /// The caller did not say who it is.
+    Unauthenticated = 16 "UNAUTHENTICATED" unauthenticated;
 }
 
 impl fmt::Display for Code {
@@ -212,52 +193,6 @@ impl Status {
     }
 }
 
-macro_rules! constructors {
-    ($($(#[$doc:meta])* $name:ident => $code:ident;)*) => {
-        impl Status {
-            $($(#[$doc])*
-            pub fn $name(message: impl Into<String>) -> Self {
-                Status::new(Code::$code, message)
-            })*
-        }
-    };
-}
-
-constructors! {
-    /// The call was cancelled: [`Code::Cancelled`].
-    cancelled => Cancelled;
-    /// An error of no known kind: [`Code::Unknown`].
-    unknown => Unknown;
-    /// The argument is wrong: [`Code::InvalidArgument`].
-    invalid_argument => InvalidArgument;
-    /// The deadline passed: [`Code::DeadlineExceeded`].
-    deadline_exceeded => DeadlineExceeded;
-    /// What was asked for is not there: [`Code::NotFound`].
-    not_found => NotFound;
-    /// What was to be created is there already: [`Code::AlreadyExists`].
-    already_exists => AlreadyExists;
-    /// The caller may not do this: [`Code::PermissionDenied`].
-    permission_denied => PermissionDenied;
-    /// A limit was reached: [`Code::ResourceExhausted`].
-    resource_exhausted => ResourceExhausted;
-    /// The system is not in the needed state: [`Code::FailedPrecondition`].
-    failed_precondition => FailedPrecondition;
-    /// The call was given up: [`Code::Aborted`].
-    aborted => Aborted;
-    /// The argument is outside its range: [`Code::OutOfRange`].
-    out_of_range => OutOfRange;
-    /// No such service or method: [`Code::Unimplemented`].
-    unimplemented => Unimplemented;
-    /// Something that must not happen did: [`Code::Internal`].
-    internal => Internal;
-    /// The connection or the server is gone: [`Code::Unavailable`].
-    unavailable => Unavailable;
-    /// Data was lost or damaged: [`Code::DataLoss`].
-    data_loss => DataLoss;
-    /// The caller did not say who it is: [`Code::Unauthenticated`].
-    unauthenticated => Unauthenticated;
-}
-
 /// For handlers that use `?` on files and processes. The message is the error's own, and so may tell
 /// the peer a path; the error is kept as the source.
 ///
@@ -341,10 +276,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_keeps_its_number() {
-        for (number, code) in Code::ALL.into_iter().enumerate() {
-            assert_eq!(code as usize, number);
-            assert_eq!(Code::from_i32(number as i32), code);
+    fn every_number_of_grpc_is_a_code_and_no_other_is() {
+        for number in 0..17 {
+            assert_eq!(Code::from_i32(number) as i32, number);
         }
         assert_eq!(Code::from_i32(17), Code::Unknown);
         assert_eq!(Code::from_i32(-1), Code::Unknown);

@@ -34,7 +34,7 @@ pub(super) enum Phase {
     /// The server has said that nothing more comes; this side may go on.
     RemoteClosed,
     /// The same, and the requests cannot go on.
-    RequestsFailed(Status),
+    RequestsFailed(Refusal),
     /// The server has answered, which ends the call for both sides.
     Answered(Answer),
     /// The call has failed on this side.
@@ -47,6 +47,24 @@ pub(super) struct Failure {
     pub(super) status: Status,
     /// The server does not know, and its side of the stream may go on.
     pub(super) is_unknown_to_server: bool,
+}
+
+/// Why no message may be sent any more.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The server has answered; what it said is decoded when somebody asks.
+    Answered(Answer),
+    /// The call has failed on this side.
+    Failed(Status),
+}
+
+impl Refusal {
+    fn status(&self) -> Status {
+        match self {
+            Refusal::Answered(answer) => answer.refusal(),
+            Refusal::Failed(status) => status.clone(),
+        }
+    }
 }
 
 /// What becomes of a stream of requests when its sender is dropped.
@@ -85,7 +103,7 @@ impl Phase {
         let answer = Answer { response, ends_stream, is_taken: false, is_announced };
         match self {
             Phase::Open => *self = Phase::Answered(answer),
-            Phase::RemoteClosed => *self = Phase::RequestsFailed(answer.refusal()),
+            Phase::RemoteClosed => *self = Phase::RequestsFailed(Refusal::Answered(answer)),
             Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
         }
         true
@@ -104,7 +122,9 @@ impl Phase {
     pub(super) fn fail(&mut self, failure: &Failure) -> bool {
         match self {
             Phase::Open => *self = Phase::Failed(failure.clone()),
-            Phase::RemoteClosed => *self = Phase::RequestsFailed(failure.status.clone()),
+            Phase::RemoteClosed => {
+                *self = Phase::RequestsFailed(Refusal::Failed(failure.status.clone()));
+            }
             Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
         }
         true
@@ -119,9 +139,8 @@ impl Phase {
     pub(super) fn refusal(&self) -> Option<Status> {
         match self {
             Phase::Open | Phase::RemoteClosed => None,
-            Phase::RequestsFailed(status) | Phase::Failed(Failure { status, .. }) => {
-                Some(status.clone())
-            }
+            Phase::RequestsFailed(refusal) => Some(refusal.status()),
+            Phase::Failed(failure) => Some(failure.status.clone()),
             Phase::Answered(answer) => Some(answer.refusal()),
         }
     }

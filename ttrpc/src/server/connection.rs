@@ -12,9 +12,8 @@ use tokio::{sync::oneshot, task::AbortHandle, time::Instant};
 use tracing::Instrument;
 
 use super::{
-    Shared,
+    Peer, Shared,
     call::{Call, ReplyRoom},
-    peer::Peer,
     ready_queue::ReadyQueue,
     receiver,
 };

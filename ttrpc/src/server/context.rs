@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{call::Call, peer::Peer};
+use super::{Peer, call::Call};
 use crate::Metadata;
 
 /// What a handler knows of its call: who calls, what for, until when.

@@ -41,7 +41,6 @@ mod connection;
 mod context;
 mod driver;
 mod listener;
-mod peer;
 mod ready_queue;
 mod receiver;
 mod replies;
@@ -64,6 +63,7 @@ use tokio::{
     time::timeout,
 };
 
+pub use crate::transport::peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use crate::{
     Connection, Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
@@ -78,7 +78,6 @@ use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
 pub use context::Context;
 pub use listener::Listener;
-pub use peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use routes::Services;
 pub use routes::{
     BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,

@@ -43,25 +43,30 @@ impl Chunk {
         let mut next = 0;
         std::iter::from_fn(move || {
             let start = next;
-            let header = Header::from_bytes(self.bytes.get(start..)?.first_chunk()?);
+            let header = self.header_at(start)?;
             next += HEADER_LEN + header.data_len as usize;
             Some((start, header))
         })
     }
 
-    /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so. Their
-    /// room is freed with the chunk.
+    /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
     fn drop_frames(&mut self, from: usize, mut is_dropped: impl FnMut(Header) -> bool) {
-        let frames: Vec<_> = self.headers().collect();
-        let mut end = 0;
-        for (start, header) in frames {
+        let (mut start, mut end) = (0, 0);
+        while let Some(header) = self.header_at(start) {
             let len = HEADER_LEN + header.data_len as usize;
             if start < from || !is_dropped(header) {
-                self.bytes.copy_within(start..start + len, end);
+                if end < start {
+                    self.bytes.copy_within(start..start + len, end);
+                }
                 end += len;
             }
+            start += len;
         }
         self.bytes.truncate(end);
+    }
+
+    fn header_at(&self, start: usize) -> Option<Header> {
+        Some(Header::from_bytes(self.bytes.get(start..)?.first_chunk()?))
     }
 }
 
@@ -135,13 +140,14 @@ impl Chunks {
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
     /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// behind it.
+    /// behind it. Returns the room of chunks that are gone with all their frames. A frame that shares its
+    /// chunk with others keeps its room until that is written.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
         written: usize,
         withdrawn: &[u32],
-    ) {
+    ) -> Load {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         let mut is_dropped = |header: Header| {
@@ -154,6 +160,17 @@ impl Chunks {
         for (index, chunk) in batch.iter_mut().chain(&mut self.chunks).enumerate() {
             chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
         }
+        let mut freed = Load::default();
+        for chunks in [batch, &mut self.chunks] {
+            chunks.retain(|chunk| {
+                if chunk.bytes.is_empty() {
+                    freed.count += chunk.room.count;
+                    freed.cost += chunk.room.cost;
+                }
+                !chunk.bytes.is_empty()
+            });
+        }
+        freed
     }
 }
 
@@ -207,7 +224,8 @@ mod tests {
         push(&mut chunks, Request, 7, 4);
 
         // The first byte of the Request of stream 1 is written.
-        chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
+        let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
+        assert_eq!(freed, Load::one(HEADER_LEN + SHARED_FRAME_LEN), "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
         assert_eq!(batch[0].room, Load { count: 4, cost: 4 * 14 }, "freed with the chunk");

@@ -55,6 +55,8 @@ pub(crate) struct Inbox<P> {
     moved_at: AtomicU64,
     /// The consumer has taken a message.
     is_read: AtomicBool,
+    /// Nanoseconds for which the consumer was waited for until it moved; see [`Patience`].
+    credit: AtomicU64,
     /// The receiver is woken when no more than this is left: a packed [`Fill`], 0 if it does not
     /// wait.
     wake_at: AtomicU64,
@@ -150,28 +152,42 @@ impl<P: Phase + Send> Inbox<P> {
             self.has_room(bytes, limits)
         };
         let moves = || self.fill.load(SeqCst);
-        let wait = patience.begin(stall_timeout, self.is_read.load(SeqCst));
-        let has_room = if wait.time.is_zero() {
+        let credit = self.credit.load(SeqCst);
+        let wait =
+            patience.begin(stall_timeout, self.is_read.load(SeqCst), Duration::from_nanos(credit));
+        let unnoticed = if wait.time.is_zero() {
             // A consumer that was just woken gets its turn.
             yield_now().await;
-            has_room()
+            has_room().then_some(Duration::ZERO)
         } else {
             tokio::select! {
                 biased;
-                () = self.room(wait.time / 4, &has_room) => true,
-                _ = stands_still(wait.time, &moves, is_paused) => has_room(),
+                unnoticed = self.room(wait.time, &has_room) => Some(unnoticed),
+                _ = stands_still(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
             }
         };
         self.wake_at.store(0, SeqCst);
-        if !has_room {
+        let Some(unnoticed) = unnoticed else {
             patience.note_in_vain(wait, stall_timeout);
-        }
-        has_room
+            return false;
+        };
+        let earned = patience.note_move(wait, unnoticed, stall_timeout).as_nanos();
+        let earned = u64::try_from(earned).unwrap_or(u64::MAX);
+        self.credit.store(credit.saturating_add(earned), SeqCst);
+        true
     }
 
-    /// Waits for room, and looks for it now and then: room for one message alone wakes nobody.
-    async fn room(&self, pause: Duration, has_room: Condition<'_, bool>) {
-        while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() && !has_room() {}
+    /// Waits for room, and looks for it now and then, at longer and longer intervals: room for one
+    /// message alone wakes nobody. Returns how long there may have been room unnoticed.
+    async fn room(&self, stall: Duration, has_room: Condition<'_, bool>) -> Duration {
+        let mut pause = stall / 64;
+        while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() {
+            if has_room() {
+                return pause;
+            }
+            pause = (2 * pause).min(stall / 4);
+        }
+        Duration::ZERO
     }
 
     /// Whether what arrives is dropped.

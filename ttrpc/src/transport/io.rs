@@ -13,7 +13,7 @@ use tokio::{
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
 };
 
-use crate::server::Peer;
+use super::peer::Peer;
 
 /// The half of a connection from which frames are read.
 pub(crate) trait ReadHalf: AsyncRead + Unpin {

@@ -33,6 +33,7 @@ pub(crate) mod io;
 pub(crate) mod limiter;
 mod linger;
 pub(crate) mod messages;
+pub(crate) mod peer;
 pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod registry;

@@ -233,13 +233,16 @@ impl<T> Queue<T> {
     pub(super) async fn take(&self) -> Option<VecDeque<Chunk>> {
         let mut linger = Linger::default();
         poll_fn(|cx| {
+            // Copied and dropped without the lock.
+            let waker = cx.waker().clone();
             let mut state = lock(&self.state);
             if state.is_closed {
                 return Poll::Ready(None);
             }
             if state.chunks.is_empty() {
-                let flushed = state.become_idle(cx.waker());
+                let (before, flushed) = state.become_idle(waker);
                 drop(state);
+                drop(before);
                 flushed.into_iter().for_each(Waker::wake);
                 return Poll::Pending;
             }
@@ -247,12 +250,14 @@ impl<T> Queue<T> {
                 drop(state);
                 // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
                 // it: a handler that blocks this one does not hold it up.
-                cx.waker().wake_by_ref();
+                waker.wake();
                 return Poll::Pending;
             }
             state.sender = Sender::Writing;
             let mut batch = state.chunks.take();
-            state.drop_withdrawn(&mut batch, 0);
+            let freed = state.drop_withdrawn(&mut batch, 0);
+            drop(state);
+            self.release_dropped(freed);
             Poll::Ready(Some(batch))
         })
         .await
@@ -261,7 +266,14 @@ impl<T> Queue<T> {
     /// Drops the frames of streams that were given up and whose Request has not begun to be written,
     /// from the sender's batch, of whose first chunk so many bytes are written, and from the queue.
     pub(super) fn drop_withdrawn(&self, batch: &mut VecDeque<Chunk>, written: usize) {
-        lock(&self.state).drop_withdrawn(batch, written);
+        let freed = lock(&self.state).drop_withdrawn(batch, written);
+        self.release_dropped(freed);
+    }
+
+    fn release_dropped(&self, room: Load) {
+        if room != Load::default() {
+            self.room.release(room);
+        }
     }
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
@@ -294,13 +306,14 @@ impl<T> Queue<T> {
     /// Waits until every frame has been written.
     pub(crate) async fn flushed(&self) {
         poll_fn(|cx| {
+            let waker = cx.waker().clone();
             let mut state = lock(&self.state);
             let is_idle = matches!(state.sender, Sender::Idle(_)) && state.chunks.is_empty();
             if state.is_closed || is_idle {
                 return Poll::Ready(());
             }
-            if !state.flush_waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
-                state.flush_waiters.push(cx.waker().clone());
+            if !state.flush_waiters.iter().any(|waiter| waiter.will_wake(&waker)) {
+                state.flush_waiters.push(waker);
             }
             Poll::Pending
         })
@@ -333,24 +346,22 @@ impl Sender {
 }
 
 impl<T> State<T> {
-    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) {
+    /// Returns the room that is free now.
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Load {
         if self.withdrawn.is_empty() {
-            return;
+            return Load::default();
         }
         let mut withdrawn = mem::take(&mut self.withdrawn);
         withdrawn.sort_unstable();
-        self.chunks.drop_withdrawn(batch, written, &withdrawn);
+        self.chunks.drop_withdrawn(batch, written, &withdrawn)
     }
 
-    /// The sender has nothing to write. Returns those who waited for that.
-    fn become_idle(&mut self, sender: &Waker) -> Vec<Waker> {
-        match &mut self.sender {
-            Sender::Idle(Some(waker)) => waker.clone_from(sender),
-            _ => self.sender = Sender::Idle(Some(sender.clone())),
-        }
+    /// The sender has nothing to write. Returns what it did before, and those who waited for that.
+    fn become_idle(&mut self, sender: Waker) -> (Sender, Vec<Waker>) {
+        let before = mem::replace(&mut self.sender, Sender::Idle(Some(sender)));
         self.chunks.release_idle_memory();
         self.withdrawn = Vec::new();
-        mem::take(&mut self.flush_waiters)
+        (before, mem::take(&mut self.flush_waiters))
     }
 }
 
@@ -371,7 +382,7 @@ mod tests {
         };
         let frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
         let room = queue.try_reserve(len).unwrap().unwrap();
-        assert!(room.push(FrameBytes::Small(&frame), |()| Some(stream_id)).is_some());
+        assert!(room.push(FrameBytes::Large(frame), |()| Some(stream_id)).is_some());
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
@@ -410,6 +421,18 @@ mod tests {
         queue.take().await.unwrap().into_iter().for_each(|chunk| queue.release(chunk));
         push(&queue, 5000, 3);
         assert!(queue.is_full());
+    }
+
+    /// Else callers would wait, behind a socket that is full, for room that nothing needs.
+    #[tokio::test]
+    async fn the_room_of_a_large_frame_is_free_as_soon_as_it_is_dropped() {
+        let queue = Queue::new(10, 100_000, ());
+        push(&queue, 10, 1);
+        push(&queue, 50_000, 3);
+        let mut batch = queue.take().await.unwrap();
+        queue.withdraw(|()| Some(3));
+        queue.drop_withdrawn(&mut batch, 5);
+        assert_eq!(queue.fill().0, Load::one(10));
     }
 
     #[tokio::test]

@@ -54,8 +54,6 @@ impl<T> Batch<'_, T> {
         io: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        // Chunks may be empty: their frames were dropped.
-        self.advance(0);
         while !self.chunks.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let mut len = 0;

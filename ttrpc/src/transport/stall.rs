@@ -22,8 +22,8 @@ use super::lock;
 /// chance of the others to move.
 const PARTS: u32 = 4;
 
-/// Waits in vain after which a receiver waits no more for streams that stand still.
-const MAX_HALVINGS: u32 = 10;
+/// A wait for a consumer that would be shorter than this part of the `stall_timeout` is none.
+const SHORTEST_PART: u32 = 64;
 
 /// Something that a waiting task evaluates now and then.
 pub(crate) type Condition<'a, T> = &'a (dyn Fn() -> T + Sync);
@@ -49,12 +49,23 @@ pub(crate) async fn stands_still(
 
 /// How long a connection's receiver waits for the consumers of full streams that do not move.
 ///
-/// Consumers that stand still together are waited for once: a stream whose consumer has not moved
-/// since a wait that was in vain began is not waited for again. A consumer that has moved meanwhile
-/// is given its own time. One that has never taken anything, and whose messages came later, is waited
-/// for half as long after each wait in vain, so that all unread streams of a connection together hold
-/// it up for less than twice the `stall_timeout`. For each `stall_timeout` that passes without such a
-/// wait the patience doubles again, up to the whole.
+/// A consumer that stands still and one that is slow look alike until the slow one moves. A wait for the
+/// first is in vain, and holds up all other calls. So a connection has a budget for waits in vain: twice the
+/// `stall_timeout`, refilled by the time that is not charged to it, a second for each second.
+///
+/// - A consumer is waited for no longer than half of what is left in the budget, which is the whole
+///   `stall_timeout` if none of it is spent. If the consumer does not move, that time is charged, and its
+///   stream fails.
+/// - A stream from which nothing was ever taken leaves a quarter of the budget to those that are read.
+/// - A consumer that moved while it was waited for has a credit of the time that this took, up to the
+///   `stall_timeout`. It is waited for that long, whatever is left in the budget. So a slow consumer keeps
+///   its stream although others stand still.
+/// - Consumers that stand still together are waited for once: one that has not moved since a wait that was
+///   in vain began is not waited for again.
+///
+/// Together: from any moment on, streams that stand still hold their connection up for no longer than
+/// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
+/// while they moved.
 ///
 /// Moves are dated by the number of waits that had begun, which is cheaper than a clock.
 #[derive(Debug, Default)]
@@ -62,21 +73,20 @@ pub(crate) struct Patience {
     waits: AtomicU64,
     /// The last wait that was in vain, by its number; 0 for none.
     in_vain: AtomicU64,
-    exhaustion: Mutex<Option<Exhaustion>>,
+    spent: Mutex<Option<Spent>>,
 }
 
-/// Waits in vain, less those that have been made good by time.
+/// What was spent of the budget at a moment.
 #[derive(Clone, Copy, Debug)]
-struct Exhaustion {
-    halvings: u32,
-    since: Instant,
+struct Spent {
+    time: Duration,
+    at: Instant,
 }
 
-impl Exhaustion {
-    /// Halvings that still count.
-    fn now(self, stall_timeout: Duration) -> u32 {
-        let quiet = self.since.elapsed().as_nanos() / stall_timeout.as_nanos().max(1);
-        self.halvings.saturating_sub(u32::try_from(quiet).unwrap_or(u32::MAX))
+impl Spent {
+    /// What is spent now, if all but this much of the time since then refills the budget.
+    fn now(self, charged: Duration) -> Duration {
+        self.time.saturating_sub(self.at.elapsed().saturating_sub(charged))
     }
 }
 
@@ -84,6 +94,7 @@ impl Exhaustion {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConsumerWait {
     number: u64,
+    began: Instant,
     /// For how long the consumer may stand still.
     pub(crate) time: Duration,
 }
@@ -99,28 +110,48 @@ impl Patience {
         moved_at < self.in_vain.load(SeqCst)
     }
 
-    /// Begins to wait for a consumer; `is_read` says that it has taken something before.
-    pub(crate) fn begin(&self, stall_timeout: Duration, is_read: bool) -> ConsumerWait {
-        let number = self.waits.fetch_add(1, SeqCst) + 1;
-        if is_read {
-            return ConsumerWait { number, time: stall_timeout };
+    /// Begins to wait for a consumer. `is_read` says that it has taken something before.
+    pub(crate) fn begin(
+        &self,
+        stall_timeout: Duration,
+        is_read: bool,
+        credit: Duration,
+    ) -> ConsumerWait {
+        let spent = lock(&self.spent).map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
+        let left = stall_timeout.saturating_mul(2).saturating_sub(spent);
+        let reserve = if is_read { Duration::ZERO } else { stall_timeout / 2 };
+        let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
+        let is_worth_it = time >= stall_timeout / SHORTEST_PART;
+        ConsumerWait {
+            number: self.waits.fetch_add(1, SeqCst) + 1,
+            began: Instant::now(),
+            time: if is_worth_it { time } else { Duration::ZERO },
         }
-        let exhaustion = *lock(&self.exhaustion);
-        let halvings = exhaustion.map_or(0, |exhaustion| exhaustion.now(stall_timeout));
-        let time = match halvings {
-            MAX_HALVINGS => Duration::ZERO,
-            halvings => stall_timeout / (1 << halvings),
-        };
-        ConsumerWait { number, time }
     }
 
     /// The consumer has not moved.
     pub(crate) fn note_in_vain(&self, wait: ConsumerWait, stall_timeout: Duration) {
         self.in_vain.store(wait.number, SeqCst);
-        let mut exhaustion = lock(&self.exhaustion);
-        let halvings = exhaustion.map_or(0, |exhaustion| exhaustion.now(stall_timeout));
-        let halvings = (halvings + 1).min(MAX_HALVINGS);
-        *exhaustion = Some(Exhaustion { halvings, since: Instant::now() });
+        self.charge(wait.time, stall_timeout);
+    }
+
+    /// The consumer has moved, and that may have gone unnoticed for this long, which is charged. Returns
+    /// the credit that the consumer has earned.
+    pub(crate) fn note_move(
+        &self,
+        wait: ConsumerWait,
+        unnoticed: Duration,
+        stall_timeout: Duration,
+    ) -> Duration {
+        self.charge(unnoticed, stall_timeout);
+        wait.began.elapsed().saturating_sub(unnoticed)
+    }
+
+    fn charge(&self, time: Duration, stall_timeout: Duration) {
+        let mut spent = lock(&self.spent);
+        let before = spent.map_or(Duration::ZERO, |spent| spent.now(time));
+        let time = (before + time).min(stall_timeout.saturating_mul(2));
+        *spent = Some(Spent { time, at: Instant::now() });
     }
 }
 
@@ -129,23 +160,49 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const NO_CREDIT: Duration = Duration::ZERO;
 
-    #[tokio::test(start_paused = true)]
-    async fn patience_halves_with_every_wait_in_vain_and_comes_back_with_time() {
-        let patience = Patience::default();
-        let mut held_up = Duration::ZERO;
-        for _ in 0..100 {
-            let wait = patience.begin(SECOND, false);
+    /// Waits in vain, so many times; returns the time that this took.
+    async fn wait_in_vain(patience: &Patience, times: usize, is_read: bool) -> Duration {
+        let start = Instant::now();
+        for _ in 0..times {
+            let wait = patience.begin(SECOND, is_read, NO_CREDIT);
             sleep(wait.time).await;
-            held_up += wait.time;
             patience.note_in_vain(wait, SECOND);
         }
-        assert!(held_up < 2 * SECOND, "{held_up:?}");
-        sleep(SECOND * 8).await;
-        assert_eq!(patience.begin(SECOND, false).time, SECOND / 4);
-        assert_eq!(patience.begin(SECOND, true).time, SECOND, "it is read");
-        sleep(SECOND * 2).await;
-        assert_eq!(patience.begin(SECOND, false).time, SECOND);
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_in_vain_have_one_budget_which_time_refills() {
+        let patience = Patience::default();
+        assert_eq!(wait_in_vain(&patience, 1, true).await, SECOND);
+        assert!(wait_in_vain(&patience, 100, true).await < SECOND);
+        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, Duration::ZERO);
+        sleep(SECOND).await;
+        let time = patience.begin(SECOND, true, NO_CREDIT).time;
+        assert!((SECOND / 2..SECOND * 33 / 64).contains(&time), "{time:?}");
+        sleep(SECOND).await;
+        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, SECOND);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_were_never_read_leave_some_time_to_those_that_are() {
+        let patience = Patience::default();
+        assert_eq!(wait_in_vain(&patience, 100, false).await, SECOND * 3 / 2);
+        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, SECOND / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_moves_is_waited_for_as_long_again_whatever_is_left() {
+        let patience = Patience::default();
+        let wait = patience.begin(SECOND, true, NO_CREDIT);
+        sleep(SECOND / 2).await;
+        let credit = patience.note_move(wait, SECOND / 8, SECOND);
+        assert_eq!(credit, SECOND * 3 / 8);
+        wait_in_vain(&patience, 100, true).await;
+        assert_eq!(patience.begin(SECOND, true, credit).time, credit);
+        assert_eq!(patience.begin(SECOND, true, 9 * SECOND).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]

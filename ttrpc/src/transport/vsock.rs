@@ -14,8 +14,7 @@ use rustix::io::Errno;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::{io::Interest, net::UnixStream};
 
-use super::{io::Connection, unix::BACKLOG};
-use crate::server::Peer;
+use super::{io::Connection, peer::Peer, unix::BACKLOG};
 
 /// Connects to a port of a virtual machine or of the host.
 ///

@@ -1,15 +1,20 @@
-//! Streams that nobody reads, many of them one after the other: how long all together hold their
-//! connection up, and that its end is noticed meanwhile.
+//! Streams that nobody reads, or nobody reads any more, many of them one after the other: how long all
+//! together hold their connection up, and that its end is noticed meanwhile.
 
-use std::time::Duration;
+use std::{future::pending, ops::Range, sync::Arc, time::Duration};
 
-use tokio::{net::UnixStream, time::Instant};
-use ttrpc::{Client, ClientConfig, Code, ServerConfig};
+use tokio::{net::UnixStream, task::JoinHandle, time::Instant};
+use ttrpc::{
+    Client, ClientConfig, Code, Server, ServerConfig, Status, client::StreamReceiver,
+    server::Routes,
+};
 use ttrpc_tests::{
     conformance::*,
     harness::*,
-    wire::{Frame, Peer},
+    wire::{self, Frame, Peer},
 };
+
+type Requests = ttrpc::server::StreamReceiver<Chunk>;
 
 const STALL: Duration = Duration::from_secs(1);
 
@@ -22,10 +27,22 @@ const NOTICED: Duration = Duration::from_millis(100);
 /// Messages for which an inbox has room.
 const ROOM: u64 = 4;
 
-/// Full of messages of one stream, with one too many.
+/// Full of messages of one stream, with too many.
 fn too_many(id: u32) -> Vec<u8> {
-    (0..=ROOM).flat_map(|sequence| Frame::message(id, &chunk(sequence)).to_bytes()).collect()
+    (0..2 * ROOM).flat_map(|sequence| Frame::message(id, &chunk(sequence)).to_bytes()).collect()
 }
+
+/// How many messages a consumer takes, and when. Each stands still from then on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Takes {
+    Nothing,
+    /// One, before the messages that fill its inbox.
+    OneBefore,
+    /// The first of those.
+    TheFirst,
+}
+
+const ALL_TAKES: [Takes; 3] = [Takes::Nothing, Takes::OneBefore, Takes::TheFirst];
 
 fn client_config() -> ClientConfig {
     ClientConfig { stream_inbox_messages: ROOM as usize, ..ClientConfig::default() }
@@ -35,16 +52,34 @@ fn server_config() -> ServerConfig {
     ServerConfig { stream_inbox_messages: ROOM as usize, ..ServerConfig::default() }
 }
 
+/// A consumer that takes so many messages and then holds its stream.
+fn takes(mut stream: StreamReceiver<Chunk>, count: usize) -> JoinHandle<StreamReceiver<Chunk>> {
+    tokio::spawn(async move {
+        for _ in 0..count {
+            stream.recv().await.unwrap();
+        }
+        stream
+    })
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_clients_unread_streams_hold_its_calls_up_for_a_bounded_time_in_all() {
-    for streams in [2, 4, 16, 64] {
+async fn a_clients_streams_that_stand_still_hold_its_calls_up_for_a_bounded_time_in_all() {
+    for (streams, what) in
+        [2, 4, 8, 16, 64].iter().flat_map(|&streams| ALL_TAKES.map(|takes| (streams, takes)))
+    {
         let (_client, conformance, mut peer) = played_server(client_config());
-        let mut unread = Vec::new();
+        let mut consumers = Vec::new();
         let mut frames = Vec::new();
         for _ in 0..streams {
-            unread.push(conformance.generate(GenerateRequest::default()).await.unwrap());
-            frames.extend(too_many(peer.receive().await.id));
+            let stream = conformance.generate(GenerateRequest::default()).await.unwrap();
+            let id = peer.receive().await.id;
+            if what == Takes::OneBefore {
+                peer.send(Frame::message(id, &chunk(0))).await;
+            }
+            consumers.push(takes(stream, usize::from(what != Takes::Nothing)));
+            frames.extend(too_many(id));
         }
+        settle().await;
         let echo = tokio::spawn(conformance.echo(echo_request([])).into_future());
         let echo_id = peer.receive().await.id;
         frames.extend(Frame::reply(echo_id, &EchoResponse::default()).to_bytes());
@@ -52,24 +87,49 @@ async fn a_clients_unread_streams_hold_its_calls_up_for_a_bounded_time_in_all() 
         peer.send_bytes(&frames).await;
         echo.await.unwrap().expect("it is answered behind the streams");
         let held_up = start.elapsed();
-        assert!(held_up < 2 * STALL + BIT, "{streams} unread streams held it up for {held_up:?}");
-        for mut stream in unread {
-            assert_eq!(stream.recv().await.unwrap_err().code(), Code::ResourceExhausted);
+        assert!(held_up < 2 * STALL + BIT, "{streams} streams, {what:?}: {held_up:?}");
+        for consumer in consumers {
+            let status = consumer.await.unwrap().recv().await.unwrap_err();
+            assert_eq!(status.code(), Code::ResourceExhausted);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_servers_unread_streams_hold_calls_up_for_a_bounded_time_in_all() {
-    for streams in [2, 4, 8, 64] {
-        let (server, mut peer) = played_client(server_config());
-        let ids = (0..streams).map(|nth| 2 * nth + 1);
-        let opening: Vec<_> =
-            ids.clone().flat_map(|id| open_stream(id, "Hold").to_bytes()).collect();
-        peer.send_bytes(&opening).await;
-        server.has_begun(u64::from(streams)).await;
-        let messages: Vec<_> = ids.flat_map(too_many).collect();
-        let echo = call(2 * streams + 1, "Echo", &echo_request([]));
+async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_all() {
+    for (streams, what) in
+        [2, 4, 8, 64].iter().flat_map(|&streams| ALL_TAKES.map(|takes| (streams, takes)))
+    {
+        let routes = Routes::new("test.Still")
+            .client_streaming("TakeOne", &Arc::new(()), |_, _, mut requests: Requests| {
+                Box::pin(async move {
+                    requests.recv().await?;
+                    pending::<Result<Empty, Status>>().await
+                })
+            })
+            .client_streaming("TakeNothing", &Arc::new(()), |_, _, requests: Requests| {
+                Box::pin(async move {
+                    let _held = requests;
+                    pending::<Result<Empty, Status>>().await
+                })
+            })
+            .unary("Echo", &Arc::new(()), |_, _, _: Empty| Box::pin(async { Ok(Empty {}) }));
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let server = Server::builder().config(server_config()).add_service(Handmade(routes));
+        let serving = tokio::spawn(server.io(there).serve());
+        let mut peer = Peer::new(here);
+        let method = if what == Takes::Nothing { "TakeNothing" } else { "TakeOne" };
+        let mut messages = Vec::new();
+        for id in (0..streams).map(|nth| 2 * nth + 1) {
+            let open = wire::REMOTE_OPEN;
+            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            if what == Takes::OneBefore {
+                peer.send(Frame::message(id, &chunk(0))).await;
+            }
+            messages.extend(too_many(id));
+        }
+        settle().await;
+        let echo = Frame::unary(2 * streams + 1, "test.Still", "Echo", &Empty {});
         let start = Instant::now();
         peer.send_bytes(&[messages, echo.to_bytes()].concat()).await;
         for _ in 0..streams {
@@ -77,9 +137,40 @@ async fn a_servers_unread_streams_hold_calls_up_for_a_bounded_time_in_all() {
         }
         assert_eq!(peer.receive().await.id, 2 * streams + 1);
         let held_up = start.elapsed();
-        assert!(held_up < 2 * STALL + BIT, "{streams} unread streams held it up for {held_up:?}");
-        server.is_idle().await;
+        assert!(held_up < 2 * STALL + BIT, "{streams} streams, {what:?}: {held_up:?}");
+        serving.abort();
     }
+}
+
+/// A consumer that has been waited for, and has moved, is waited for again, although others that were
+/// read once have used up the connection's time.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_moves_loses_nothing_behind_streams_that_were_read_once() {
+    const COUNT: u64 = 60;
+    let (_client, conformance, mut peer) = played_server(client_config());
+    let mut slow = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let slow_id = peer.receive().await.id;
+    let messages =
+        |range: Range<u64>| range.flat_map(|nth| Frame::message(slow_id, &chunk(nth)).to_bytes());
+    let mut frames: Vec<_> = messages(0..20).collect();
+    let mut still = Vec::new();
+    for nth in 1..=10 {
+        let stream = conformance.generate(GenerateRequest::default()).await.unwrap();
+        frames.extend(too_many(peer.receive().await.id));
+        frames.extend(messages(16 + 4 * nth..20 + 4 * nth));
+        still.push(takes(stream, 1));
+    }
+    frames.extend(Frame::end(slow_id).to_bytes());
+    let sending = tokio::spawn(async move {
+        peer.send_bytes(&frames).await;
+        peer
+    });
+    for sequence in 0..COUNT {
+        assert_eq!(slow.recv().await, Ok(Some(chunk(sequence))));
+        tokio::time::sleep(STALL / 5).await;
+    }
+    assert_eq!(slow.recv().await, Ok(None));
+    sending.await.unwrap();
 }
 
 /// Streams that are read go on beside those that are not, however many fail.

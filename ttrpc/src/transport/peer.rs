@@ -220,7 +220,7 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| self.allows(peer) || other.allows(peer))
     }
 
-    pub(super) fn allows(&self, peer: &Peer) -> bool {
+    pub(crate) fn allows(&self, peer: &Peer) -> bool {
         (self.allows)(peer)
     }
 }
