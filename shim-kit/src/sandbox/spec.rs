@@ -87,8 +87,21 @@ fn process(context: &LinuxSandboxSecurityContext, program: &Program) -> Value {
         "cwd": "/",
         "capabilities": {},
         "noNewPrivileges": true,
-        "oomScoreAdj": OOM_SCORE,
+        "oomScoreAdj": oom_score(),
     })
+}
+
+/// What the kernel allows: to lower it needs a capability.
+fn oom_score() -> Option<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    may_lower_oom_score(&status).then_some(OOM_SCORE)
+}
+
+fn may_lower_oom_score(status: &str) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
 }
 
 fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Result<Vec<Value>, Status> {
@@ -210,6 +223,14 @@ mod tests {
         assert_eq!((&spec["hostname"], &spec["root"]["path"]), (&json!("mine"), &json!("/r")));
         assert_eq!(spec["ociVersion"], "1.0.2");
         assert!(spec["process"]["args"].as_array().unwrap().len() > 1);
+    }
+
+    /// In a container of its own containerd may not, and no pod was made.
+    #[test]
+    fn a_pods_oom_score_is_lowered_where_that_is_allowed() {
+        assert!(may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(!may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001fffeffffff\n"));
+        assert!(!may_lower_oom_score(""));
     }
 
     #[test]
