@@ -5,6 +5,8 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
         &[
             "proto/task_v2.proto",
             "proto/task_v3.proto",
+            "proto/sandbox.proto",
+            "proto/cri.proto",
             "proto/publish.proto",
             "proto/events.proto",
             "proto/process.proto",

@@ -13,6 +13,8 @@ pub enum Action {
     Serve,
     /// Live until stdin ends, in a namespace that is wanted: `hold`. The shim calls this itself.
     Hold,
+    /// Be the first process of a pod: `pause`. The shim has its containers call this.
+    Pause,
     /// Print a `RuntimeInfo`: `-info`.
     Info,
     /// Print the version: `-v`.
@@ -93,7 +95,7 @@ impl Args {
     }
 
     fn check(self) -> Result<Args, String> {
-        if matches!(self.action, Action::Version | Action::Info | Action::Hold) {
+        if matches!(self.action, Action::Version | Action::Info | Action::Hold | Action::Pause) {
             return Ok(self);
         }
         if self.namespace.is_empty() {
@@ -111,6 +113,7 @@ fn action(word: &str) -> Result<Action, String> {
         "start" => Ok(Action::Start),
         "delete" => Ok(Action::Delete),
         "hold" => Ok(Action::Hold),
+        "pause" => Ok(Action::Pause),
         _ => Err(format!("unknown action {word}")),
     }
 }

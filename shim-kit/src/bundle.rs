@@ -13,7 +13,8 @@ use ttrpc::{Any, prost::Message};
 use crate::files::write_whole;
 
 /// Labels by which containers share a shim, in the order of their weight.
-const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
+const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", POD_LABEL];
+pub(crate) const POD_LABEL: &str = "io.kubernetes.cri.sandbox-id";
 
 /// A container's bundle.
 #[derive(Clone, Debug)]
@@ -72,6 +73,30 @@ impl Bundle {
         Any::decode(fs::read(self.0.join("options.pb")).ok()?.as_slice()).ok()
     }
 
+    /// The folder for the files that the containers of a pod share, in the bundle of its sandbox.
+    pub(crate) fn pod(&self) -> PathBuf {
+        self.0.join("pod")
+    }
+
+    /// Says what the container is to be.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub(crate) fn write_spec(&self, spec: &Spec) -> io::Result<()> {
+        write_whole(&self.0.join("config.json"), spec.0.to_string().as_bytes())
+    }
+
+    /// What the container is to be; nothing where that is not said yet, as in a sandbox's bundle.
+    ///
+    /// # Errors
+    /// Those of reading a file and parsing JSON.
+    pub(crate) fn spec_if_any(&self) -> io::Result<Spec> {
+        match self.spec() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Spec(Value::Null)),
+            result => result,
+        }
+    }
+
     /// What the container is to be, as the OCI runtime specification writes it.
     ///
     /// # Errors
@@ -83,13 +108,28 @@ impl Bundle {
 
 /// A container's config.json, as far as a shim cares.
 #[derive(Debug)]
-pub struct Spec(Value);
+pub struct Spec(pub(crate) Value);
 
 impl Spec {
+    /// The pod that Kubernetes has put the container into.
+    pub(crate) fn pod(&self) -> Option<&str> {
+        self.0.get("annotations")?.get(POD_LABEL)?.as_str()
+    }
+
     /// The group of containers that one shim is to serve, if not this one alone.
     pub fn group(&self) -> Option<&str> {
         let annotations = self.0.get("annotations")?;
         GROUP_LABELS.iter().find_map(|label| annotations.get(label)?.as_str())
+    }
+
+    /// Whether it says which program to run.
+    pub(crate) fn has_process(&self) -> bool {
+        self.0.get("process").is_some_and(Value::is_object)
+    }
+
+    /// Whether it says where the root file system is.
+    pub(crate) fn has_root(&self) -> bool {
+        self.0.pointer("/root/path").and_then(Value::as_str).is_some_and(|path| !path.is_empty())
     }
 
     /// The whole specification.

@@ -18,7 +18,7 @@ use crate::{
     address::Socket,
     args::Args,
     descriptors, log,
-    proto::{v2, v3},
+    proto::{sandbox, v2, v3},
     reaper::Reaper,
     runtime::Runtime,
     service::TaskService,
@@ -76,6 +76,7 @@ async fn run<R: Runtime>(
         .allow_peers(PeerPolicy::same_user())
         .add_service(v2::TaskServer::new(service.clone()))
         .add_service(v3::TaskServer::new(service.clone()))
+        .add_service(sandbox::SandboxServer::new(service.clone()))
         .listener(listener)
         .build()?;
     let signals = Signals::new()?;

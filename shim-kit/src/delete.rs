@@ -15,6 +15,7 @@ use crate::{
     log, mount, options,
     proto::task::DeleteResponse,
     runtime::{Remains, Runtime},
+    sandbox,
 };
 
 /// What a container's exit status is when nobody saw its end: that of a process killed by SIGKILL.
@@ -39,6 +40,7 @@ pub fn delete<R: Runtime>(args: &Args) -> io::Result<()> {
     if let Err(error) = mount::unmount_now(&bundle.rootfs()) {
         log::warn(format_args!("cannot unmount the rootfs: {error}"));
     }
+    sandbox::clean_up(&bundle);
     if let Some(path) = bundle.address().as_deref().and_then(address::from_uri) {
         address::remove_if_dead(path);
     }

@@ -56,6 +56,7 @@ mod process;
 mod proto;
 mod reaper;
 mod runtime;
+mod sandbox;
 mod service;
 mod shim;
 mod start;
@@ -102,6 +103,7 @@ fn act<R: Runtime>(name: &str) -> Result<(), Box<dyn Error>> {
         Action::Delete => delete::delete::<R>(&args)?,
         Action::Serve => daemon::serve::<R>(&args)?,
         Action::Hold => drop(io::copy(&mut io::stdin(), &mut io::sink())?),
+        Action::Pause => sandbox::pause()?,
         Action::Info => info::print::<R>(name)?,
         Action::Version => println!("{name} {}", R::VERSION),
     }

@@ -34,12 +34,21 @@ pub mod containerd {
         }
     }
     pub mod runtime {
+        pub mod sandbox {
+            pub mod v1 {
+                ttrpc::include_proto!("containerd.runtime.sandbox.v1");
+            }
+        }
         pub mod bootstrap {
             pub mod v1 {
                 ttrpc::include_proto!("containerd.runtime.bootstrap.v1");
             }
         }
     }
+}
+
+pub mod cri {
+    ttrpc::include_proto!("runtime.v1");
 }
 
 pub mod runtimeoptions {
@@ -62,7 +71,7 @@ pub mod io {
 pub use containerd::{
     events,
     runc::v1 as runc,
-    runtime::bootstrap::v1 as bootstrap,
+    runtime::{bootstrap::v1 as bootstrap, sandbox::v1 as sandbox},
     services::events::ttrpc::v1 as publish,
     task::{self, v2, v3},
     types,

@@ -1,4 +1,4 @@
-//! The Task service: what containerd calls, in both versions.
+//! The Task service: what containerd calls, in both versions. The Sandbox service is beside it.
 
 use std::{
     collections::HashMap,
@@ -10,61 +10,72 @@ use tokio_util::sync::CancellationToken;
 use ttrpc::{Context, Status, async_trait, prost_types::Timestamp};
 
 use crate::{
+    bundle::Bundle,
     container::Container,
     log,
-    proto::{events, task::*, v2, v3},
+    proto::{events, sandbox, sandbox::*, task::*, v2, v3},
     reaper::Exit,
     runtime::Runtime,
+    sandbox::Sandbox,
     shim::Shim,
 };
 
-/// What serves all containers of a shim. Clones are the same service.
+/// What serves all containers of a shim, and its sandbox. Clones are the same service.
 #[derive(Debug)]
 pub(crate) struct TaskService<R> {
-    shim: Shim,
-    containers: Arc<Mutex<HashMap<String, Slot<R>>>>,
+    pub(crate) shim: Shim,
+    containers: Arc<Mutex<Containers<R>>>,
+    sandbox: Arc<Mutex<Option<Slot<Sandbox<R>>>>>,
     /// Fires when the shim is to end.
-    shutdown: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
 }
+
+type Containers<R> = HashMap<String, Slot<Container<R>>>;
 
 impl<R> Clone for TaskService<R> {
     fn clone(&self) -> TaskService<R> {
         TaskService {
             shim: self.shim.clone(),
             containers: self.containers.clone(),
+            sandbox: self.sandbox.clone(),
             shutdown: self.shutdown.clone(),
         }
     }
 }
 
-/// A container's place, taken before the container is there so that an id is not made twice.
+/// A container's place, taken before the container is there so that an id is not made twice. Also a
+/// sandbox's.
 #[derive(Debug)]
-enum Slot<R> {
+pub(crate) enum Slot<T> {
     Reserved,
-    Made(Arc<Container<R>>),
+    Made(Arc<T>),
 }
 
 /// Finishes what was begun even if the caller goes away: a handler is dropped when its client is,
 /// and half a container would be left. containerd learns how it ended from events and State.
-async fn to_the_end<T: Send + 'static>(
+pub(crate) async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
     let done = tokio::spawn(work).await;
     done.unwrap_or_else(|error| Err(Status::internal(format!("the shim has a fault: {error}"))))
 }
 
-fn at(exit: Exit) -> Option<Timestamp> {
+pub(crate) fn at(exit: Exit) -> Option<Timestamp> {
     Some(exit.at.into())
 }
 
 impl<R: Runtime> TaskService<R> {
     /// A service without containers. The token fires when containerd wants the shim to end.
     pub fn new(shim: Shim, shutdown: CancellationToken) -> TaskService<R> {
-        TaskService { shim, containers: Arc::default(), shutdown }
+        TaskService { shim, containers: Arc::default(), sandbox: Arc::default(), shutdown }
     }
 
-    fn containers(&self) -> MutexGuard<'_, HashMap<String, Slot<R>>> {
+    pub(crate) fn containers(&self) -> MutexGuard<'_, Containers<R>> {
         self.containers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sandbox_slot(&self) -> MutexGuard<'_, Option<Slot<Sandbox<R>>>> {
+        self.sandbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn container(&self, id: &str) -> Result<Arc<Container<R>>, Status> {
@@ -74,15 +85,26 @@ impl<R: Runtime> TaskService<R> {
         }
     }
 
-    async fn create(&self, request: CreateTaskRequest) -> Result<CreateTaskResponse, Status> {
+    pub(crate) async fn create(
+        &self,
+        request: CreateTaskRequest,
+    ) -> Result<CreateTaskResponse, Status> {
         let id = request.id.clone();
         if self.containers().contains_key(&id) {
             return Err(Status::already_exists(format!("container {id} exists already")));
         }
         self.containers().insert(id.clone(), Slot::Reserved);
         let this = self.clone();
+        let sandbox = match &*self.sandbox_slot() {
+            Some(Slot::Made(sandbox)) => Some(sandbox.clone()),
+            _ => None,
+        };
         to_the_end(async move {
-            let made = Container::create(&this.shim, &request).await;
+            let shared = sandbox.map(|sandbox| sandbox.share_files(&Bundle::new(&request.bundle)));
+            let made = match shared.transpose() {
+                Ok(_) => Container::create(&this.shim, &request).await,
+                Err(status) => Err(status),
+            };
             let mut containers = this.containers();
             containers.remove(&id);
             let container = made?;
@@ -94,7 +116,7 @@ impl<R: Runtime> TaskService<R> {
         .await
     }
 
-    async fn start(&self, request: StartRequest) -> Result<StartResponse, Status> {
+    pub(crate) async fn start(&self, request: StartRequest) -> Result<StartResponse, Status> {
         let container = self.container(&request.id)?;
         to_the_end(async move { container.start(&request.exec_id).await })
             .await
@@ -218,12 +240,16 @@ impl<R: Runtime> TaskService<R> {
         })
     }
 
-    async fn shutdown(&self, _: ShutdownRequest) -> Result<(), Status> {
-        // Whoever shares the shim needs it still.
-        if self.containers().is_empty() {
+    pub(crate) async fn shutdown(&self, _: ShutdownRequest) -> Result<(), Status> {
+        self.end_if_empty();
+        Ok(())
+    }
+
+    /// Ends the shim, unless there is anything that needs it still.
+    pub(crate) fn end_if_empty(&self) {
+        if self.containers().is_empty() && self.sandbox_slot().is_none() {
             self.shutdown.cancel();
         }
-        Ok(())
     }
 }
 
@@ -254,6 +280,14 @@ impl<R: Runtime> fmt::Display for TaskService<R> {
         }
         writeln!(f, "children: {children} waited for, {unclaimed} ends unclaimed")?;
         write!(f, "copies of stdio: {}", self.shim.copies.tasks.len())?;
+        match &*self.sandbox_slot() {
+            None => {}
+            Some(Slot::Reserved) => write!(f, "\nsandbox: being created")?,
+            Some(Slot::Made(sandbox)) => {
+                let status = sandbox.phase().status().as_str_name();
+                write!(f, "\nsandbox {}: {status}, pid {}", sandbox.id, sandbox.pid())?;
+            }
+        }
         for (id, slot) in self.containers().iter() {
             match slot {
                 Slot::Reserved => write!(f, "\ncontainer {id}: being created")?,
@@ -269,11 +303,11 @@ impl<R: Runtime> fmt::Display for TaskService<R> {
     }
 }
 
-/// Serves one version: its methods differ from the other's in the service's name alone.
+/// Serves the methods of a service with those of the same name.
 macro_rules! serve {
-    ($version:ident: $($method:ident($request:ident) -> $response:ty,)*) => {
+    ($service:path: $($method:ident($request:ident) -> $response:ty,)*) => {
         #[async_trait]
-        impl<R: Runtime> $version::Task for TaskService<R> {
+        impl<R: Runtime> $service for TaskService<R> {
             $(async fn $method(&self, ctx: &Context, request: $request) -> Result<$response, Status> {
                 let result = TaskService::<R>::$method(self, request).await;
                 if let Err(status) = &result {
@@ -283,9 +317,9 @@ macro_rules! serve {
             })*
         }
     };
-    ($($version:ident)*) => {
+    (tasks: $($service:path)*) => {
         $(serve! {
-            $version:
+            $service:
             state(StateRequest) -> StateResponse,
             create(CreateTaskRequest) -> CreateTaskResponse,
             start(StartRequest) -> StartResponse,
@@ -307,7 +341,21 @@ macro_rules! serve {
     };
 }
 
-serve!(v2 v3);
+serve!(tasks: v2::Task v3::Task);
+
+serve! {
+    sandbox::Sandbox:
+    create_sandbox(CreateSandboxRequest) -> CreateSandboxResponse,
+    start_sandbox(StartSandboxRequest) -> StartSandboxResponse,
+    platform(PlatformRequest) -> PlatformResponse,
+    stop_sandbox(StopSandboxRequest) -> StopSandboxResponse,
+    wait_sandbox(WaitSandboxRequest) -> WaitSandboxResponse,
+    sandbox_status(SandboxStatusRequest) -> SandboxStatusResponse,
+    ping_sandbox(PingRequest) -> PingResponse,
+    shutdown_sandbox(ShutdownSandboxRequest) -> ShutdownSandboxResponse,
+    sandbox_metrics(SandboxMetricsRequest) -> SandboxMetricsResponse,
+    update_sandbox(UpdateSandboxRequest) -> UpdateSandboxResponse,
+}
 
 #[cfg(test)]
 pub(crate) mod tests;

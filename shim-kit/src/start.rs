@@ -31,7 +31,7 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
     let request = Request::read(&input, max_version.as_deref(), &args.namespace, &args.id);
 
     let bundle = Bundle::new(env::current_dir()?);
-    let spec = bundle.spec()?;
+    let spec = bundle.spec_if_any()?;
     let group = spec.group().unwrap_or(&args.id);
     let folder = request.socket_folder.as_deref().unwrap_or(Path::new(address::DEFAULT_FOLDER));
     let path = address::socket_path(folder, &args.address, &args.namespace, group)?;
@@ -39,6 +39,8 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
 
     // Before there is a socket, so that `delete` finds it whatever becomes of this process.
     bundle.write_address(&uri)?;
+    // For the sandbox, if this is its bundle: nobody says them again.
+    bundle.write_options(request.options.as_ref())?;
     if let Bound::New(listener) = address::bind(&path)?
         && let Err(error) = spawn_daemon::<R>(args, &request, listener.into())
     {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Far more than anything here takes, on a machine that is busy with other things.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A container whose first process is a shell that waits for the word to start.
 pub(crate) struct Shell {
@@ -70,15 +70,15 @@ impl Runtime for Shell {
 }
 
 /// A service, with children that are collected, and a bundle.
-struct Fixture {
-    service: TaskService<Shell>,
-    folder: tempfile::TempDir,
+pub(crate) struct Fixture {
+    pub service: TaskService<Shell>,
+    pub folder: tempfile::TempDir,
     collecting: JoinHandle<()>,
     _alone: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Fixture {
-    async fn new() -> Fixture {
+    pub async fn new() -> Fixture {
         let alone = reaper::COLLECTING.lock().await;
         let shim = Shim::new("default", Duration::from_millis(300));
         let mut children = signal(SignalKind::child()).unwrap();
@@ -92,7 +92,7 @@ impl Fixture {
         Fixture { service, folder: tempfile::tempdir().unwrap(), collecting, _alone: alone }
     }
 
-    fn request(&self, script: &str) -> CreateTaskRequest {
+    pub fn request(&self, script: &str) -> CreateTaskRequest {
         let spec =
             serde_json::json!({ "script": script, "linux": {"namespaces": [{"type": "pid"}]} });
         fs::write(self.folder.path().join("config.json"), spec.to_string()).unwrap();
@@ -103,13 +103,13 @@ impl Fixture {
         }
     }
 
-    async fn run(&self, script: &str) -> Result<u32, Status> {
+    pub async fn run(&self, script: &str) -> Result<u32, Status> {
         self.service.create(self.request(script)).await?;
         let request = StartRequest { id: "c1".to_owned(), ..Default::default() };
         self.service.start(request).await.map(|response| response.pid)
     }
 
-    async fn wait(&self) -> WaitResponse {
+    pub async fn wait(&self) -> WaitResponse {
         let request = WaitRequest { id: "c1".to_owned(), ..Default::default() };
         timeout(LONG, self.service.wait(request)).await.unwrap().unwrap()
     }
@@ -119,7 +119,7 @@ impl Fixture {
         self.service.state(request).await.unwrap().status()
     }
 
-    async fn delete(&self) -> Result<DeleteResponse, Status> {
+    pub async fn delete(&self) -> Result<DeleteResponse, Status> {
         let request = DeleteRequest { id: "c1".to_owned(), ..Default::default() };
         timeout(LONG, self.service.delete(request)).await.unwrap()
     }

@@ -1,0 +1,263 @@
+//! A sandbox: what the containers of a pod share, made by the shim where containerd is configured
+//! with `sandboxer = "shim"`.
+//!
+//! Behind a sandbox is a container of the runtime, whose first process keeps the pod's namespaces. A
+//! client may say what it runs; otherwise it is this program, which then waits and collects
+//! processes that nobody else does ([`pause`]). Its events are not published: containerd asks for the
+//! sandbox and knows of no task behind it.
+
+mod files;
+mod pause;
+mod service;
+mod spec;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::timeout;
+use ttrpc::{
+    Any, Status,
+    prost::{Message, Name},
+};
+
+pub(crate) use self::pause::pause;
+use self::{files::Files, spec::Pod};
+use crate::{
+    bundle::{Bundle, Spec},
+    container::Container,
+    events::Outbox,
+    lifecycle::Phase,
+    log,
+    process::Process,
+    proto::{cri::PodSandboxConfig, sandbox::CreateSandboxRequest, task::CreateTaskRequest, types},
+    reaper::Exit,
+    runtime::Runtime,
+    shim::Shim,
+};
+
+const KILL: u32 = libc::SIGKILL.unsigned_abs();
+
+/// What the containers of a pod share.
+#[derive(Debug)]
+pub(crate) struct Sandbox<R> {
+    pub id: String,
+    pub created_at: SystemTime,
+    bundle: Bundle,
+    /// The one whose first process keeps the namespaces.
+    container: Arc<Container<R>>,
+    init: Arc<Process>,
+    /// Where Kubernetes said what belongs into them.
+    files: Option<Files>,
+}
+
+impl<R: Runtime> Sandbox<R> {
+    /// Makes the sandbox's container, which waits for [`start`](Sandbox::start).
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the client's options are not understood; the runtime's. Nothing is left
+    /// then.
+    pub async fn create(shim: &Shim, request: CreateSandboxRequest) -> Result<Sandbox<R>, Status> {
+        let failed = |error| Status::internal(format!("cannot prepare the sandbox: {error}"));
+        let bundle = Bundle::new(&request.bundle_path);
+        let config = pod_config(request.options.as_ref())?;
+        let given = bundle.spec_if_any().map_err(failed)?;
+        let mut rootfs = request.rootfs;
+        if !given.has_process() {
+            if rootfs.is_empty() && !given.has_root() {
+                rootfs = vec![empty_root()];
+            }
+            let pod = Pod {
+                id: &request.sandbox_id,
+                config: config.as_ref(),
+                network: &request.netns_path,
+                annotations: &request.annotations,
+            };
+            let spec = spec::complete(given, &pod, &pause::Program::this().map_err(failed)?)?;
+            bundle.write_spec(&spec).map_err(failed)?;
+        }
+        let files = match &config {
+            Some(config) => Some(Files::make(&bundle, config, &shim.reaper).await.map_err(failed)?),
+            None => None,
+        };
+        // Nobody takes these events. They are few.
+        let silent = Shim { outbox: Outbox::new(&shim.namespace), ..shim.clone() };
+        let task = CreateTaskRequest {
+            id: request.sandbox_id.clone(),
+            bundle: request.bundle_path,
+            rootfs,
+            // `start` has kept them.
+            options: bundle.options(),
+            ..CreateTaskRequest::default()
+        };
+        let made = async {
+            let container = Container::create(&silent, &task).await?;
+            let init = container.process("")?;
+            Ok((container, init))
+        };
+        match made.await {
+            Ok((container, init)) => Ok(Sandbox {
+                id: request.sandbox_id,
+                created_at: SystemTime::now(),
+                bundle,
+                container,
+                init,
+                files,
+            }),
+            Err(status) => {
+                files::remove(&bundle);
+                Err(status)
+            }
+        }
+    }
+
+    /// Lets the first process run, and gives its pid.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it was started before; the runtime's.
+    pub async fn start(&self) -> Result<u32, Status> {
+        self.container.start("").await
+    }
+
+    /// What the sandbox's container is.
+    ///
+    /// # Errors
+    /// INTERNAL if that cannot be read any more.
+    pub fn spec(&self) -> Result<Spec, Status> {
+        let failed = |error| Status::internal(format!("cannot read the sandbox's spec: {error}"));
+        self.bundle.spec().map_err(failed)
+    }
+
+    /// The pid of the first process.
+    pub fn pid(&self) -> u32 {
+        self.init.pid()
+    }
+
+    /// How far the first process is.
+    pub fn phase(&self) -> Phase {
+        self.init.phase()
+    }
+
+    /// Waits for the end of the first process. Cancel safe.
+    pub async fn ended(&self) -> Exit {
+        self.init.told().await
+    }
+
+    /// Gives a container of this pod the pod's files, as far as it has none of its own.
+    ///
+    /// # Errors
+    /// INTERNAL if its bundle cannot be changed.
+    pub fn share_files(&self, bundle: &Bundle) -> Result<(), Status> {
+        let failed = |error| Status::internal(format!("cannot share the pod's files: {error}"));
+        let Some(files) = &self.files else { return Ok(()) };
+        // What is wrong with it is said where the container is made.
+        let Ok(mut spec) = bundle.spec() else { return Ok(()) };
+        if spec.pod() == Some(&self.id) && files.add_to(&mut spec) {
+            bundle.write_spec(&spec).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Ends all processes: those of the pod's containers, then its own.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED if that takes longer than is allowed; the runtime's.
+    pub async fn stop(
+        &self,
+        members: &[Arc<Container<R>>],
+        limit: Option<Duration>,
+    ) -> Result<(), Status> {
+        let all = async {
+            for container in members.iter().chain([&self.container]) {
+                end(container).await?;
+            }
+            Ok(())
+        };
+        let Some(limit) = limit else { return all.await };
+        let late = |_| Status::deadline_exceeded("the sandbox's processes do not end");
+        timeout(limit, all).await.map_err(late)?
+    }
+
+    /// Removes what was made. To be called when it has stopped.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub async fn delete(&self) -> Result<(), Status> {
+        let deleted = self.container.delete().await;
+        files::remove(&self.bundle);
+        deleted.map(drop)
+    }
+
+    /// What the sandbox's container uses.
+    ///
+    /// # Errors
+    /// Those of [`Container::stats`].
+    pub async fn stats(&self) -> Result<Any, Status> {
+        self.container.stats().await
+    }
+
+    /// Takes note of a new specification: its resources are set.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it is none; the runtime's.
+    pub async fn update(&self, spec: &Any) -> Result<(), Status> {
+        let wrong = |error| Status::invalid_argument(format!("the sandbox's spec: {error}"));
+        let spec: serde_json::Value = serde_json::from_slice(&spec.value).map_err(wrong)?;
+        match spec.pointer("/linux/resources") {
+            Some(resources) => self.container.update(resources.to_string().as_bytes()).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Kills a container, and waits until its end is told.
+async fn end<R: Runtime>(container: &Container<R>) -> Result<(), Status> {
+    let init = container.process("")?;
+    if init.phase().exit().is_none() && init.pid() == 0 {
+        return Ok(());
+    }
+    match container.kill("", KILL, false).await {
+        // It has ended, or the runtime sees that before its end is collected.
+        Err(status) if status.code() == ttrpc::Code::NotFound => {}
+        result => result?,
+    }
+    init.told().await;
+    Ok(())
+}
+
+/// Understands what a client says about the pod.
+fn pod_config(options: Option<&Any>) -> Result<Option<PodSandboxConfig>, Status> {
+    let Some(any) = options.filter(|any| !any.type_url.is_empty()) else { return Ok(None) };
+    let wrong = |what: String| Status::invalid_argument(format!("the sandbox's options {what}"));
+    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    if name != PodSandboxConfig::full_name() {
+        return Err(wrong(format!("are of the unknown type {name}")));
+    }
+    let decoded = PodSandboxConfig::decode(any.value.as_slice());
+    decoded.map(Some).map_err(|error| wrong(format!("cannot be read: {error}")))
+}
+
+/// A root file system with nothing in it.
+fn empty_root() -> types::Mount {
+    let options = ["nosuid", "size=1m", "mode=755"];
+    types::Mount {
+        r#type: "tmpfs".to_owned(),
+        source: "sandbox".to_owned(),
+        options: options.map(str::to_owned).into(),
+        ..types::Mount::default()
+    }
+}
+
+/// Unmounts what a shim that has died left in the bundle of a sandbox.
+pub(crate) fn clean_up(bundle: &Bundle) {
+    files::remove(bundle);
+}
+
+/// Says that something of a pod cannot be removed, which stops nothing.
+fn complain(what: &std::path::Path, error: std::io::Error) {
+    log::warn(format_args!("cannot remove {}: {error}", what.display()));
+}
+
+#[cfg(test)]
+mod tests;

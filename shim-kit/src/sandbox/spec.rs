@@ -1,0 +1,243 @@
+//! What the container behind a sandbox is, in the words of the OCI runtime specification.
+
+use std::{collections::HashMap, path::Path};
+
+use serde_json::{Map, Value, json};
+use ttrpc::Status;
+
+use super::pause::Program;
+use crate::{
+    bundle::{POD_LABEL, Spec},
+    proto::cri::{LinuxSandboxSecurityContext, NamespaceMode, PodSandboxConfig},
+};
+
+/// The user that runs the pod's first process unless another is asked for: one without rights.
+const NOBODY: i64 = 65535;
+/// The kernel, short of memory, ends a pod's containers before what holds them together.
+const OOM_SCORE: i32 = -998;
+/// The first process only waits: the least share of the processors that there is.
+const CPU_SHARES: u32 = 2;
+
+/// What is known of a pod.
+pub struct Pod<'a> {
+    pub id: &'a str,
+    pub config: Option<&'a PodSandboxConfig>,
+    /// The file of its network namespace; empty for none in particular.
+    pub network: &'a str,
+    pub annotations: &'a HashMap<String, String>,
+}
+
+/// Completes a specification that has no process. What the client has given stays.
+///
+/// # Errors
+/// UNIMPLEMENTED for a pod with a user namespace.
+pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, Status> {
+    let default = PodSandboxConfig::default();
+    let config = pod.config.unwrap_or(&default);
+    let linux = config.linux.clone().unwrap_or_default();
+    let context = linux.security_context.unwrap_or_default();
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc",
+            "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+            "options": ["nosuid", "strictatime", "mode=755", "size=64k"]}),
+    ];
+    mounts.extend(program.mounts());
+    let namespaces = namespaces(&context, pod.network)?;
+    let has_own_hostname = namespaces.iter().any(|namespace| namespace["type"] == "uts");
+    let mut spec = json!({
+        "ociVersion": "1.0.2",
+        "process": process(&context, program),
+        "root": {"path": "rootfs", "readonly": true},
+        "mounts": mounts,
+        "annotations": annotations(config, pod),
+        "linux": {
+            "namespaces": namespaces,
+            "sysctl": linux.sysctls,
+            "resources": {
+                "devices": [{"allow": false, "access": "rwm"}],
+                "cpu": {"shares": CPU_SHARES},
+            },
+        },
+    });
+    if has_own_hostname && !config.hostname.is_empty() {
+        spec["hostname"] = config.hostname.clone().into();
+    }
+    if !linux.cgroup_parent.is_empty() {
+        spec["linux"]["cgroupsPath"] = cgroups_path(&linux.cgroup_parent, pod.id).into();
+    }
+    if let Value::Object(given) = given.0 {
+        // Go writes what was not given as an empty string.
+        let present = given.into_iter().filter(|(_, value)| !value.is_null() && *value != "");
+        spec.as_object_mut().unwrap_or(&mut Map::new()).extend(present);
+    }
+    Ok(Spec(spec))
+}
+
+fn process(context: &LinuxSandboxSecurityContext, program: &Program) -> Value {
+    let or_nobody =
+        |id: &Option<_>| id.as_ref().map_or(NOBODY, |id: &crate::proto::cri::Int64Value| id.value);
+    json!({
+        "user": {
+            "uid": or_nobody(&context.run_as_user),
+            "gid": or_nobody(&context.run_as_group),
+            "additionalGids": context.supplemental_groups,
+        },
+        "args": program.args(),
+        "cwd": "/",
+        "capabilities": {},
+        "noNewPrivileges": true,
+        "oomScoreAdj": oom_score(),
+    })
+}
+
+/// What the kernel allows: to lower it needs a capability.
+fn oom_score() -> Option<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    may_lower_oom_score(&status).then_some(OOM_SCORE)
+}
+
+fn may_lower_oom_score(status: &str) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
+}
+
+fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Result<Vec<Value>, Status> {
+    let options = context.namespace_options.unwrap_or_default();
+    if options.userns_options.is_some_and(|users| users.mode() == NamespaceMode::Pod) {
+        return Err(Status::unimplemented(
+            "pods with a user namespace need the sandboxer `podsandbox`",
+        ));
+    }
+    let mut namespaces = vec![json!({"type": "mount"})];
+    if options.ipc() != NamespaceMode::Node {
+        namespaces.push(json!({"type": "ipc"}));
+    }
+    if options.pid() != NamespaceMode::Node {
+        namespaces.push(json!({"type": "pid"}));
+    }
+    if options.network() != NamespaceMode::Node {
+        namespaces.push(json!({"type": "uts"}));
+        namespaces.push(match network {
+            "" => json!({"type": "network"}),
+            path => json!({"type": "network", "path": path}),
+        });
+    }
+    Ok(namespaces)
+}
+
+/// What Kubernetes' tools look for, and what the client has given.
+fn annotations(config: &PodSandboxConfig, pod: &Pod<'_>) -> Value {
+    let mut annotations = json!({
+        "io.kubernetes.cri.container-type": "sandbox",
+        POD_LABEL: pod.id,
+    });
+    if let Some(metadata) = &config.metadata {
+        annotations["io.kubernetes.cri.sandbox-name"] = metadata.name.clone().into();
+        annotations["io.kubernetes.cri.sandbox-namespace"] = metadata.namespace.clone().into();
+        annotations["io.kubernetes.cri.sandbox-uid"] = metadata.uid.clone().into();
+        annotations["io.kubernetes.cri.sandbox-log-directory"] =
+            config.log_directory.clone().into();
+    }
+    for (key, value) in pod.annotations {
+        annotations[key] = value.clone().into();
+    }
+    annotations
+}
+
+/// The control group: a folder below the pod's, or what systemd's driver makes a scope of.
+fn cgroups_path(parent: &str, id: &str) -> String {
+    let slice = Path::new(parent).file_name().unwrap_or_default().to_string_lossy();
+    match slice.ends_with(".slice") {
+        true => format!("{slice}:cri-containerd:{id}"),
+        false => format!("{}/{id}", parent.trim_end_matches('/')),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::cri::{
+        LinuxPodSandboxConfig, NamespaceOption, PodSandboxMetadata, UserNamespace,
+    };
+
+    fn config(options: NamespaceOption, cgroup_parent: &str) -> PodSandboxConfig {
+        let context =
+            LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
+        PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata { name: "web".to_owned(), ..Default::default() }),
+            hostname: "web-0".to_owned(),
+            linux: Some(LinuxPodSandboxConfig {
+                cgroup_parent: cgroup_parent.to_owned(),
+                security_context: Some(context),
+                sysctls: HashMap::from([("net.core.somaxconn".to_owned(), "9".to_owned())]),
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn completed(given: Value, config: Option<&PodSandboxConfig>) -> Result<Value, Status> {
+        let annotations = HashMap::from([("own".to_owned(), "1".to_owned())]);
+        let pod = Pod { id: "p1", config, network: "/run/netns/a", annotations: &annotations };
+        complete(Spec(given), &pod, &Program::this().unwrap()).map(|spec| spec.0)
+    }
+
+    fn namespaces_of(spec: &Value) -> Vec<&str> {
+        let namespaces = spec["linux"]["namespaces"].as_array().unwrap();
+        namespaces.iter().map(|namespace| namespace["type"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_pod_of_kubernetes_has_what_its_configuration_says() {
+        let pod = config(NamespaceOption::default(), "/kubepods/pod1");
+        let spec = completed(Value::Null, Some(&pod)).unwrap();
+        assert_eq!(namespaces_of(&spec), ["mount", "ipc", "pid", "uts", "network"]);
+        assert_eq!(spec["linux"]["namespaces"][4]["path"], "/run/netns/a");
+        assert_eq!(spec["linux"]["cgroupsPath"], "/kubepods/pod1/p1");
+        assert_eq!(spec["linux"]["sysctl"]["net.core.somaxconn"], "9");
+        assert_eq!(spec["hostname"], "web-0");
+        assert_eq!(spec["process"]["user"]["uid"], NOBODY);
+        assert_eq!(spec["process"]["capabilities"], json!({}));
+        assert_eq!(spec["annotations"]["io.kubernetes.cri.sandbox-name"], "web");
+        assert_eq!(spec["annotations"]["own"], "1");
+        assert_eq!(Spec(spec).pod(), Some("p1"));
+    }
+
+    #[test]
+    fn a_pod_may_share_its_machines_namespaces() {
+        let node = NamespaceMode::Node.into();
+        let options = NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() };
+        let pod = config(options, "/kubepods.slice/kubepods-pod1.slice");
+        let spec = completed(Value::Null, Some(&pod)).unwrap();
+        assert_eq!(namespaces_of(&spec), ["mount"]);
+        assert_eq!(spec.get("hostname"), None, "it has no name of its own");
+        assert_eq!(spec["linux"]["cgroupsPath"], "kubepods-pod1.slice:cri-containerd:p1");
+    }
+
+    #[test]
+    fn what_a_client_has_given_stays() {
+        let given = json!({"ociVersion": "", "hostname": "mine", "root": {"path": "/r"}});
+        let spec = completed(given, None).unwrap();
+        assert_eq!((&spec["hostname"], &spec["root"]["path"]), (&json!("mine"), &json!("/r")));
+        assert_eq!(spec["ociVersion"], "1.0.2");
+        assert!(spec["process"]["args"].as_array().unwrap().len() > 1);
+    }
+
+    /// In a container of its own containerd may not, and no pod was made.
+    #[test]
+    fn a_pods_oom_score_is_lowered_where_that_is_allowed() {
+        assert!(may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(!may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001fffeffffff\n"));
+        assert!(!may_lower_oom_score(""));
+    }
+
+    #[test]
+    fn a_pod_with_a_user_namespace_is_refused() {
+        let users = Some(UserNamespace { mode: NamespaceMode::Pod.into() });
+        let pod = config(NamespaceOption { userns_options: users, ..Default::default() }, "");
+        let status = completed(Value::Null, Some(&pod)).unwrap_err();
+        assert_eq!(status.code(), ttrpc::Code::Unimplemented);
+    }
+}
