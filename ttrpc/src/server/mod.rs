@@ -40,6 +40,7 @@ mod call;
 mod connection;
 mod context;
 mod driver;
+mod fallback;
 mod listener;
 mod peer;
 mod ready_queue;
@@ -76,7 +77,8 @@ use crate::{
 use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
 pub use context::Context;
-pub use listener::Listener;
+pub use fallback::{Fallback, FallbackCall};
+pub use listener::{Acceptor, Listener};
 pub use peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use routes::Services;
 pub use routes::{
