@@ -109,8 +109,8 @@ fn describe_connection(connection: &ConnectionSnapshot) -> Connection {
 fn describe_call(call: &CallSnapshot) -> Call {
     Call {
         stream_id: call.stream_id.unwrap_or_default(),
-        service: call.service.to_owned(),
-        method: call.method.to_owned(),
+        service: call.service.to_string(),
+        method: call.method.to_string(),
         age: to_proto(call.age),
         timeout: call.timeout.and_then(to_proto),
         waits_for: match call.wait {

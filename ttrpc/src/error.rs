@@ -4,6 +4,8 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use crate::Name;
+
 /// A client could not connect, or a server could not bind or serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -85,7 +87,7 @@ pub enum Error {
     Listener(#[source] io::Error),
     /// Two services of the same name were added to one server.
     #[error("service `{0}` was added twice")]
-    DuplicateService(&'static str),
+    DuplicateService(Name),
     /// The server has neither a listener nor a connection.
     #[error("the server has nothing to serve: bind an address or hand over a connection")]
     NothingToServe,

@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    ConnectionError,
+    ConnectionError, Name,
     transport::{messages, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
@@ -60,9 +60,9 @@ pub struct QueueSnapshot {
 #[non_exhaustive]
 pub struct CallSnapshot {
     /// The full name of the service.
-    pub service: &'static str,
+    pub service: Name,
     /// The method.
-    pub method: &'static str,
+    pub method: Name,
     /// `None` while the Request is not written.
     pub stream_id: Option<u32>,
     /// Time since the call began.
@@ -188,8 +188,9 @@ pub(crate) fn merge_calls(
         }
     }
     for (info, wait) in waiting {
+        let stream_id = info.stream_id;
         let new = || CallSnapshot::new(info, wait, messages::Fill::default());
-        match info.stream_id {
+        match stream_id {
             Some(id) => sent.entry(id).or_insert_with(new).wait = wait,
             None => not_sent.push(new()),
         }

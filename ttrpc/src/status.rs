@@ -5,6 +5,8 @@ use std::{error, fmt, io, sync::Arc};
 use prost::{Message, Name};
 use prost_types::Any;
 
+use crate::ConnectionError;
+
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $number:literal $name:literal $($constructor:ident)?;)*) => {
         /// The status codes of gRPC, which ttrpc shares.
@@ -111,6 +113,7 @@ struct Parts {
     message: String,
     details: Vec<Any>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
+    is_from_peer: bool,
 }
 
 impl Status {
@@ -124,7 +127,14 @@ impl Status {
     #[cold]
     #[inline(never)]
     pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
-        Status { parts: Arc::new(Parts { code, message, details, source: None }) }
+        let parts = Parts { code, message, details, source: None, is_from_peer: false };
+        Status { parts: Arc::new(parts) }
+    }
+
+    /// A status that has been received.
+    pub(crate) fn received(code: i32, message: String, details: Vec<Any>) -> Self {
+        let parts = Parts { code, message, details, source: None, is_from_peer: true };
+        Status { parts: Arc::new(parts) }
     }
 
     /// The code; [`Code::Unknown`] if the number is none of gRPC's.
@@ -185,6 +195,34 @@ impl Status {
     pub fn with_source(mut self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
         Arc::make_mut(&mut self.parts).source = Some(Arc::from(source.into()));
         self
+    }
+
+    /// Whether the peer has sent this status. One that was made on this side says `false`: so a
+    /// DEADLINE_EXCEEDED tells on which side the deadline passed first, and a RESOURCE_EXHAUSTED whose
+    /// limit it was.
+    pub fn is_from_peer(&self) -> bool {
+        self.parts.is_from_peer
+    }
+
+    /// Why the connection of the call ended, if that is what the call failed with. A server that says
+    /// UNAVAILABLE itself leaves the connection as it is, and this `None`.
+    ///
+    /// ```
+    /// # use ttrpc::{Client, Status};
+    /// # async fn example(client: Client, address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let call = client.unary::<(), ()>("greeter.v1.Greeter", "Ping", ());
+    /// match call.await {
+    ///     Err(status) if status.connection_error().is_some() => {
+    ///         // The next call needs a new connection.
+    ///         let client = Client::connect(address).await?;
+    ///         # drop(client);
+    ///     }
+    ///     result => result?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn connection_error(&self) -> Option<&ConnectionError> {
+        self.parts.source.as_deref().and_then(|source| source.downcast_ref())
     }
 
     /// A status with a raw number, for codes outside gRPC's list.

@@ -1,12 +1,16 @@
 //! A client's connection: its clones, its end, and what it leaves.
 
+use std::time::Duration;
+
 use tokio::{io::duplex, net::UnixStream, time::timeout};
-use ttrpc::{Client, ClientConfig, Code, ConnectionError, Status};
+use ttrpc::{Client, ClientConfig, Code, ConnectionError, Metadata, Status};
 use ttrpc_tests::{
     conformance::*,
     harness::*,
     wire::{Frame, RESPONSE},
 };
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn cause(status: &Status) -> &ConnectionError {
     let source = std::error::Error::source(status).expect("there is a cause");
@@ -194,4 +198,120 @@ async fn unix_streams_that_the_program_has_are_used_on_both_sides() {
     assert_eq!(large.payload, vec![3; 1_000_000]);
     client.close();
     serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_defaults_hold_for_one_clone_and_give_way_to_what_a_call_says() {
+    let (client, plain, mut peer) = played_server(ClientConfig::default());
+    let client =
+        client.with_timeout(SECOND).with_metadata("user", "ann").with_metadata("trace", "a");
+    let conformance = ConformanceClient::new(client);
+    let calls = [
+        (tokio::spawn(conformance.echo(echo_request([]))), Some(1), vec!["user ann", "trace a"]),
+        (
+            tokio::spawn(
+                conformance.echo(echo_request([])).metadata("trace", "b").timeout(2 * SECOND),
+            ),
+            Some(2),
+            vec!["user ann", "trace a", "trace b"],
+        ),
+        (
+            tokio::spawn(conformance.echo(echo_request([])).with_metadata(Metadata::new())),
+            Some(1),
+            vec![],
+        ),
+        (tokio::spawn(plain.echo(echo_request([]))), None, vec![]),
+    ];
+    for (call, timeout, metadata) in calls {
+        let request = peer.receive().await.as_request();
+        let sent = request.metadata.iter().map(|pair| format!("{} {}", pair.key, pair.value));
+        assert_eq!(sent.collect::<Vec<_>>(), metadata);
+        assert_eq!(request.timeout_nano, timeout.map_or(0, |seconds: i64| seconds * 1_000_000_000));
+        drop(call);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_shuts_down_lets_what_is_queued_leave() {
+    const MESSAGES: u64 = 500;
+    // The pipe takes a few bytes at a time, so that nearly all is queued when the shutdown begins.
+    let (client, conformance, mut peer) = played_server_over(ClientConfig::default(), 16);
+    let (mut requests, reply) = conformance.collect().await.unwrap();
+    for sequence in 0..MESSAGES {
+        requests.send(chunk(sequence)).await.unwrap();
+    }
+    requests.finish();
+    let shutdown = tokio::spawn({
+        let client = client.clone();
+        async move { client.shutdown().await }
+    });
+    settle().await;
+    let refused = conformance.echo(echo_request([])).await.unwrap_err();
+    assert!(matches!(refused.connection_error(), Some(ConnectionError::ClosedLocally)));
+    let stream = peer.receive().await;
+    for sequence in 0..MESSAGES {
+        assert_eq!(peer.receive().await, Frame::message(stream.id, &chunk(sequence)));
+    }
+    assert_eq!(peer.receive().await, Frame::end(stream.id));
+    shutdown.await.unwrap();
+    assert_eq!(peer.try_receive().await, None);
+    assert!(reply.await.unwrap_err().connection_error().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_whose_shutdown_is_dropped_goes_on_with_what_is_pending() {
+    let (client, conformance, mut peer) = played_server_over(ClientConfig::default(), 16);
+    let call = tokio::spawn(conformance.echo(echo_request([1; 1000])));
+    settle().await;
+    assert!(timeout(SECOND, client.shutdown()).await.is_err(), "the server does not read");
+    answer_echo(&mut peer).await;
+    assert_eq!(call.await.unwrap().unwrap().payload, [1; 1000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_tells_a_lost_connection_from_a_server_that_says_unavailable() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let call = tokio::spawn(conformance.echo(echo_request([])));
+    let id = peer.receive().await.id;
+    peer.send(Frame::failure(id, code::UNAVAILABLE, "draining")).await;
+    let said = call.await.unwrap().unwrap_err();
+    assert_eq!(said.code(), Code::Unavailable);
+    assert!(said.connection_error().is_none() && said.is_from_peer());
+
+    let call = tokio::spawn(conformance.echo(echo_request([])));
+    peer.receive().await;
+    drop(peer);
+    let lost = call.await.unwrap().unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable);
+    assert!(matches!(lost.connection_error(), Some(ConnectionError::ClosedByServer)));
+    assert!(!lost.is_from_peer());
+}
+
+#[tokio::test]
+async fn calls_of_every_kind_are_joined_and_spawned_as_they_are() {
+    let (_server, _client, conformance) = connected_by_default();
+    let echo = |byte| conformance.echo(echo_request([byte]));
+    let (first, second) = tokio::join!(echo(1), echo(2));
+    assert_eq!((first.unwrap().payload, second.unwrap().payload), (vec![1], vec![2]));
+
+    let mut calls = tokio::task::JoinSet::new();
+    for byte in 0..10 {
+        calls.spawn(echo(byte));
+    }
+    let mut bytes: Vec<_> =
+        calls.join_all().await.into_iter().map(|reply| reply.unwrap().payload[0]).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, (0..10).collect::<Vec<_>>());
+
+    let generate =
+        tokio::spawn(conformance.generate(GenerateRequest { count: 1, ..Default::default() }));
+    let (collect, exchange) =
+        (tokio::spawn(conformance.collect()), tokio::spawn(conformance.exchange()));
+    assert!(generate.await.unwrap().unwrap().recv().await.unwrap().is_some());
+    let (requests, reply) = collect.await.unwrap().unwrap();
+    requests.finish();
+    assert_eq!(reply.await.unwrap().chunks, 0);
+    let (requests, mut replies) = exchange.await.unwrap().unwrap();
+    requests.finish();
+    assert_eq!(replies.recv().await.unwrap(), None);
 }

@@ -1,13 +1,16 @@
 //! A deadline covers the whole life of a call: waiting for a place, for room, for the socket, for the
 //! answer; in a stream and in `send`. The clock is paused, so "about" is "exactly".
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     io::AsyncReadExt,
     time::{Instant, sleep},
 };
-use ttrpc::{ClientConfig, Code, ServerConfig, Status};
+use ttrpc::{
+    Client, ClientConfig, Code, Server, ServerConfig, Status,
+    server::{Routes, Service},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{code::DEADLINE_EXCEEDED, *},
@@ -331,4 +334,83 @@ async fn replies_that_wait_for_room_at_the_deadline_give_way_to_a_status() {
     codes.sort_unstable();
     assert_eq!(codes, [(1, DEADLINE_EXCEEDED), (3, DEADLINE_EXCEEDED)]);
     server.is_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_the_earliest_of_all_that_are_said() {
+    let said: [(Option<Duration>, &[Duration]); 4] = [
+        (None, &[LIMIT]),
+        (Some(2 * LIMIT), &[LIMIT]),
+        (Some(LIMIT), &[2 * LIMIT]),
+        (None, &[2 * LIMIT, LIMIT, 3 * LIMIT]),
+    ];
+    for (timeout, ends) in said {
+        let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+        let start = Instant::now();
+        let mut call = conformance.echo(echo_request([]));
+        if let Some(timeout) = timeout {
+            call = call.timeout(timeout);
+        }
+        let call = ends.iter().fold(call, |call, end| call.deadline(start + *end));
+        assert_deadline(call.await, start);
+        let nanos = i64::try_from(LIMIT.as_nanos()).unwrap();
+        assert_eq!(peer.receive().await.as_request().timeout_nano, nanos);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_keeps_a_call_from_being_sent_when_it_has_passed_before() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let deadline = Instant::now();
+    sleep(LIMIT).await;
+    let late = conformance.echo(echo_request([])).deadline(deadline).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(conformance.collect().deadline(deadline).await.is_err());
+    client.shutdown().await;
+    assert_eq!(peer.try_receive().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_says_on_which_side_it_passed_first() {
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let call = tokio::spawn(conformance.echo(echo_request([])).timeout(LIMIT));
+    let id = peer.receive().await.id;
+    peer.send(Frame::failure(id, DEADLINE_EXCEEDED, "late")).await;
+    assert!(call.await.unwrap().unwrap_err().is_from_peer());
+    let here = conformance.echo(echo_request([])).timeout(LIMIT).await.unwrap_err();
+    assert_eq!(here.code(), Code::DeadlineExceeded);
+    assert!(!here.is_from_peer());
+}
+
+/// A server that calls on.
+struct Relay {
+    backend: Client,
+}
+
+impl Service for Relay {
+    fn into_routes(self) -> Routes {
+        Routes::new("Relay").unary("Call", &Arc::new(self), |relay, ctx, (): ()| {
+            Box::pin(relay.backend.unary::<(), ()>("Backend", "Call", ()).within(ctx))
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_handed_down_to_calls_within_a_handlers_own() {
+    let (backend, _, mut peer) = played_server(ClientConfig::default());
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    tokio::spawn(Server::builder().add_service(Relay { backend }).io(there).serve());
+    let client = Client::from_io(here, ClientConfig::default());
+    for timeout in [None, Some(LIMIT)] {
+        let mut call = client.unary::<(), ()>("Relay", "Call", ());
+        if let Some(timeout) = timeout {
+            call = call.timeout(timeout);
+        }
+        let call = tokio::spawn(call);
+        let request = peer.receive().await;
+        let nanos = timeout.map_or(0, |limit| i64::try_from(limit.as_nanos()).unwrap());
+        assert_eq!(request.as_request().timeout_nano, nanos);
+        peer.send(Frame::reply(request.id, &())).await;
+        call.await.unwrap().unwrap();
+    }
 }

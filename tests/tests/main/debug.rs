@@ -91,7 +91,7 @@ async fn debug_of_a_client_a_call_or_a_context_prints_no_payload_and_no_metadata
     let metadata = Metadata::from_iter([("x-password", SECRET)]);
 
     let call = greeter.say_hello(request()).with_metadata(metadata.clone());
-    assert!(assert_silent(&call).starts_with("UnaryCall(greeter.v1.Greeter/SayHello)"));
+    assert!(assert_silent(&call).starts_with("Call(greeter.v1.Greeter/SayHello)"));
     let mut future = call.into_future();
     let waiting = tokio::select! {
         biased;

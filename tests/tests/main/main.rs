@@ -22,6 +22,7 @@ mod payloads;
 mod peers;
 mod processes;
 mod races;
+mod raw;
 mod readme;
 mod schedules;
 mod shutdown;

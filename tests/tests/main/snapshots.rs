@@ -15,8 +15,8 @@ use ttrpc_tests::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn methods_and_waits(calls: &[CallSnapshot]) -> Vec<(&'static str, CallWait)> {
-    calls.iter().map(|call| (call.method, call.wait)).collect()
+fn methods_and_waits(calls: &[CallSnapshot]) -> Vec<(&str, CallWait)> {
+    calls.iter().map(|call| (call.method.as_str(), call.wait)).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,216 +1,179 @@
-//! One call that has been queued: [`Call`] is what its caller and the receiver share, [`CallOwner`]
-//! the caller's hold on it. The call is given up when its owner is dropped.
+//! A call: a future that is told what it needs to know before it is awaited.
 
 use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    mem,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use bytes::Bytes;
-use tokio::time::Instant;
+use prost::Message;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    connection::{Connection, ConnectionOwner},
-    options::Times,
-    state::{Failure, Phase},
+    kind::CallKind, options::CallOptions, owner::CallOwner, pending::PendingCall,
+    tasks::ConnectionTasks,
 };
-use crate::{
-    Code, Status,
-    proto::stream::Kind,
-    snapshot::CallSnapshot,
-    transport::{
-        inbox::{self, Inbox},
-        limiter::Load,
-        registry::{CallInfo, CallWait},
-        wait_until,
-    },
-};
+use crate::{Metadata, Status};
 
-/// One call.
-#[derive(Debug)]
-pub(super) struct Call {
-    kind: Kind,
-    service: &'static str,
-    method: &'static str,
-    times: Times,
-    /// What has arrived, and the state of the call.
-    pub(super) inbox: Inbox<Phase>,
+/// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
+/// and joined with others as it is.
+///
+/// What is said of it before, its metadata and its time, goes with the Request.
+///
+/// Cancel safe: dropped, the call is given up, see [the module](super).
+///
+/// # Panics
+/// A call that has a deadline, when it is polled outside of a tokio runtime. Any call that is polled
+/// after it has ended.
+#[must_use = "a call is made when it is awaited"]
+pub struct Call<K, Req, Resp> {
+    progress: Progress<Req>,
+    /// Made when the call first has to wait for its reply.
+    timer: Option<Pin<Box<Sleep>>>,
+    kind: PhantomData<fn() -> (K, Resp)>,
 }
 
-impl Call {
-    pub(super) fn new(
-        kind: Kind,
-        service: &'static str,
-        method: &'static str,
-        times: Times,
-    ) -> Self {
-        Call { kind, service, method, times, inbox: Inbox::default() }
+/// Boxed since it is needed only when there is no room at once.
+type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
+
+enum Progress<Req> {
+    Start(Arc<ConnectionTasks>, PendingCall<Req>),
+    WaitForRoom(WaitForRoom),
+    Queued(Option<CallOwner>),
+    Done,
+}
+
+impl<K, Req, Resp> Call<K, Req, Resp> {
+    pub(super) fn new(tasks: Arc<ConnectionTasks>, pending: PendingCall<Req>) -> Self {
+        let progress = Progress::Start(tasks, pending);
+        Call { progress, timer: None, kind: PhantomData }
     }
 
-    /// The server has answered. The caller of a unary call will probably make another one: the
-    /// sender is told.
-    pub(super) fn answer(&self, response: Bytes, connection: &Connection) {
-        self.inbox.change(|phase, caller_waits| {
-            let is_announced = caller_waits && self.kind == Kind::Unary;
-            let is_answered = phase.answer(response, self.kind.server_streams(), is_announced);
-            if is_answered && is_announced {
-                connection.queue.announced.announce();
+    /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
+    /// waiting for room, being written, waiting for the answer. The time runs from the moment when
+    /// the call is first awaited. The server is told, and ends its side too. The last one that is said
+    /// counts, in place of [the client's](super::Client::with_timeout).
+    ///
+    /// For calls with streams, this is the time of the whole stream.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|options| options.timeout = Some(timeout))
+    }
+
+    /// Ends the call at this moment. The earliest of all ends that are said counts, the
+    /// [timeout's](Call::timeout) included.
+    pub fn deadline(self, deadline: Instant) -> Self {
+        self.with(|options| options.end_by(deadline))
+    }
+
+    /// Ends the call no later than the one that a handler is about, for a server that calls on. Nothing
+    /// changes if that one has no deadline.
+    ///
+    /// ```
+    /// # use ttrpc::{Client, Context, Status};
+    /// async fn handler(backend: &Client, ctx: &Context, name: String) -> Result<String, Status> {
+    ///     backend.unary("backend.v1.Names", "Look", name).within(ctx).await
+    /// }
+    /// ```
+    pub fn within(self, ctx: &crate::Context) -> Self {
+        match ctx.deadline() {
+            Some(deadline) => self.deadline(deadline),
+            None => self,
+        }
+    }
+
+    /// Adds a pair of metadata, behind the values that the key already has.
+    pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|options| options.metadata.append(key, value))
+    }
+
+    /// Replaces all metadata of the call, [the client's](super::Client::with_metadata) included.
+    pub fn with_metadata(self, metadata: Metadata) -> Self {
+        self.with(|options| options.metadata = metadata)
+    }
+
+    /// A call that has been polled has said what it had to say.
+    fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
+        if let Progress::Start(_, pending) = &mut self.progress {
+            set(&mut pending.options);
+        }
+        self
+    }
+}
+
+/// Nothing in it is pinned in place.
+impl<K, Req, Resp> Unpin for Call<K, Req, Resp> {}
+
+impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.progress {
+            Progress::Start(_, PendingCall { service, method, .. }) => {
+                write!(f, "Call({service}/{method})")
             }
-            is_answered
-        });
+            _ => f.debug_struct("Call").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl<K, Req, Resp> Future for Call<K, Req, Resp>
+where
+    K: CallKind<Req, Resp>,
+    Req: Message + 'static,
+{
+    type Output = Result<K::Output, Status>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Poll::Ready(result) = this.poll_call(cx) {
+            this.progress = Progress::Done;
+            return Poll::Ready(result);
+        }
+        // While it waits for room the call keeps an eye on its deadline itself.
+        let Progress::Queued(Some(owner)) = &this.progress else { return Poll::Pending };
+        let Some(deadline) = owner.deadline() else { return Poll::Pending };
+        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
+        owner.pass_deadline();
+        // The end: this one, or a reply that came just before it.
+        let result = ready!(this.poll_call(cx));
+        this.progress = Progress::Done;
+        Poll::Ready(result)
+    }
+}
+
+impl<K, Req, Resp> Call<K, Req, Resp>
+where
+    K: CallKind<Req, Resp>,
+    Req: Message + 'static,
+{
+    /// Takes the call as far as it goes, without regard to the deadline of its reply.
+    fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
+        loop {
+            self.progress = match &mut self.progress {
+                Progress::Start(..) => self.start()?,
+                Progress::WaitForRoom(room) => {
+                    Progress::Queued(Some(ready!(room.as_mut().poll(cx))?))
+                }
+                Progress::Queued(owner) => return K::poll_output(owner, cx),
+                Progress::Done => panic!("a call was polled after it had ended"),
+            };
+        }
     }
 
-    /// The server is done sending on the stream; this side may go on.
-    pub(super) fn close_remote(&self) {
-        self.inbox.change(|phase, _| phase.close_remote());
-    }
-
-    /// The connection has ended. What has arrived may still be taken.
-    pub(super) fn lose_connection(&self, status: &Status) {
-        let failure = Failure { status: status.clone(), is_unknown_to_server: false };
-        self.inbox.change(|phase, _| phase.fail(&failure));
-    }
-
-    /// The call fails on this side while the server may go on. What has arrived is lost, unless the
-    /// replies had ended well before.
-    pub(super) fn fail(&self, status: Status) {
-        self.inbox.fail(|phase| phase.fail(&Failure { status, is_unknown_to_server: true }));
-    }
-
-    fn pass_deadline(&self, status: Status) {
-        self.inbox.fail(|phase| phase.fail(&Failure { status, is_unknown_to_server: false }));
-    }
-
-    /// Waits until no message may be sent any more.
-    pub(super) async fn requests_ended(&self) {
-        let is_so = || !self.inbox.with(|phase| phase.may_send());
-        wait_until(self.inbox.changed(), &is_so).await;
-    }
-
-    pub(super) fn info(&self, stream_id: Option<u32>) -> CallInfo {
-        let Call { service, method, times: Times { started, deadline }, .. } = *self;
-        CallInfo { service, method, stream_id, started, deadline }
-    }
-
-    /// The call at this moment; `stream_id` is `None` while its Request is queued. It does not wait
-    /// for room: calls that do are registered elsewhere.
-    pub(super) fn snapshot(&self, stream_id: Option<u32>) -> CallSnapshot {
-        let (fill, consumer_waits) = self.inbox.fill();
-        let wait = match self.kind {
-            _ if stream_id.is_none() => CallWait::Sender,
-            Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
-            Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
-            Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
+    fn start(&mut self) -> Result<Progress<Req>, Status> {
+        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
+        else {
+            unreachable!("only called at the start");
         };
-        CallSnapshot::new(self.info(stream_id), wait, fill)
-    }
-}
-
-/// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
-/// its Request has not begun to be written it never is.
-#[derive(Debug)]
-pub(super) struct CallOwner {
-    pub(super) connection: Arc<ConnectionOwner>,
-    pub(super) call: Arc<Call>,
-    pub(super) stream_id: u32,
-    /// Its end has been taken: nothing is left to give up.
-    is_finished: bool,
-}
-
-impl CallOwner {
-    /// Takes over a call that has been queued, with its place among the calls in flight.
-    pub(super) fn new(connection: Arc<ConnectionOwner>, call: Arc<Call>, stream_id: u32) -> Self {
-        CallOwner { connection, call, stream_id, is_finished: false }
-    }
-
-    pub(super) fn connection(&self) -> &Connection {
-        self.connection.connection()
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.call.times.deadline
-    }
-
-    pub(super) fn info(&self) -> CallInfo {
-        self.call.info(Some(self.stream_id))
-    }
-
-    /// The reply of a call that has only one: takes the call's end.
-    pub(super) fn poll_reply(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Bytes>, Status>> {
-        let end = self.call.inbox.poll_phase(cx, |phase| {
-            inbox::Phase::end(phase).map(|end| (end, phase.take_announcement()))
-        });
-        let (end, was_announced) = ready!(end);
-        self.retract(was_announced);
-        self.is_finished = true;
-        Poll::Ready(end)
-    }
-
-    /// The caller runs, after it was woken with an answer.
-    fn retract(&self, was_announced: bool) {
-        if was_announced {
-            self.connection().queue.announced.retract();
+        let times = pending.options.times();
+        if let Some(owner) = pending.try_queue(&tasks, times)? {
+            return Ok(Progress::Queued(Some(owner)));
         }
+        let queue = async move { pending.queue(&tasks, times).await };
+        Ok(Progress::WaitForRoom(Box::pin(queue)))
     }
-
-    /// Whether the deadline has passed.
-    pub(super) fn is_too_late(&self) -> bool {
-        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
-    }
-
-    /// Ends the call because its deadline has passed, if nothing has ended it before. The server
-    /// knows the deadline and ends the stream itself, so no close is sent, which it could take for a
-    /// good end.
-    pub(super) fn pass_deadline(&self) -> Status {
-        self.call.pass_deadline(too_late());
-        self.give_up();
-        too_late()
-    }
-
-    fn give_up(&self) {
-        let id = self.stream_id;
-        self.connection().queue.withdraw(|table| table.remove(id).map(|_| id));
-    }
-
-    fn trace_end(&self) {
-        if tracing::enabled!(tracing::Level::DEBUG) {
-            match self.call.inbox.with(|phase| phase.outcome()) {
-                Some(end) => trace_end(self.info(), &end),
-                None => tracing::debug!(call = ?self.info(), "call given up"),
-            }
-        }
-    }
-}
-
-impl Drop for CallOwner {
-    fn drop(&mut self) {
-        self.trace_end();
-        if !self.is_finished {
-            self.call.inbox.abandon(&mut Default::default());
-            self.give_up();
-            self.retract(self.call.inbox.with(Phase::take_announcement));
-        }
-        self.connection().calls.release(Load::one(0));
-        self.connection().end_if_spent();
-    }
-}
-
-/// The status of a call whose deadline has passed.
-pub(super) fn too_late() -> Status {
-    Status::deadline_exceeded("the call's deadline passed")
-}
-
-/// Traces how a call ended.
-pub(super) fn trace_end(call: CallInfo, end: &Result<(), Status>) {
-    tracing::debug!(
-        service = call.service,
-        method = call.method,
-        stream_id = call.stream_id,
-        code = ?end.as_ref().map_or_else(Status::code, |()| Code::Ok),
-        duration = ?call.started.elapsed(),
-        "call ended",
-    );
 }

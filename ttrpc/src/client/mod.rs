@@ -44,28 +44,42 @@
 mod call;
 mod connect;
 mod connection;
+mod entry;
+mod incoming;
+mod kind;
 mod options;
+mod owner;
+mod pending;
+mod raw;
 mod receiver;
-mod request;
 mod state;
 mod stream;
-mod unary;
+mod tasks;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixStream,
 };
 
-use crate::{ClientConfig, Connection, ConnectionError, Error, snapshot::ClientSnapshot};
-pub use connect::ConnectOptions;
-use connection::ConnectionOwner;
-pub use stream::{
-    BidiStreamingCall, ClientStreamingCall, Reply, ServerStreamingCall, StreamReceiver,
-    StreamSender,
+use crate::{
+    ClientConfig, Connection, ConnectionError, Error, Name, Raw,
+    proto::{frame::Flags, stream::Kind},
+    snapshot::ClientSnapshot,
 };
-pub use unary::{UnaryCall, UnaryFuture};
+pub use call::Call;
+pub use connect::ConnectOptions;
+use entry::CallShape;
+pub use kind::{
+    AnyKind, BidiStreaming, BidiStreamingCall, CallKind, ClientStreaming, ClientStreamingCall,
+    RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
+};
+use options::CallOptions;
+use pending::PendingCall;
+pub use raw::{RawReceiver, RawReply};
+pub use stream::{Reply, StreamReceiver, StreamSender};
+use tasks::ConnectionTasks;
 
 /// One connection to a server, shared by all clones and all calls.
 ///
@@ -73,7 +87,9 @@ pub use unary::{UnaryCall, UnaryFuture};
 /// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
 #[derive(Clone)]
 pub struct Client {
-    connection: Arc<ConnectionOwner>,
+    tasks: Arc<ConnectionTasks>,
+    /// What this clone says of each of its calls, if anything.
+    defaults: Option<Arc<CallOptions>>,
 }
 
 impl Client {
@@ -112,7 +128,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_connection(connection: impl Into<Connection>, config: ClientConfig) -> Self {
-        Client { connection: ConnectionOwner::spawn(connection.into(), config) }
+        Client::from_tasks(ConnectionTasks::spawn(connection.into(), config))
     }
 
     /// Uses a stream that the program already has.
@@ -131,70 +147,148 @@ impl Client {
         Client::from_connection(Connection::new(io), config)
     }
 
+    fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
+        Client { tasks, defaults: None }
+    }
+
+    /// Gives each call that this client makes from now on this time, as [`Call::timeout`] does, unless the
+    /// call says another one. For calls with streams, this is the time of the whole stream.
+    ///
+    /// Other clones of the client are as they were; all share the connection.
+    ///
+    /// ```
+    /// # use ttrpc::Client; use std::time::Duration;
+    /// # fn example(client: Client) {
+    /// let impatient = client.clone().with_timeout(Duration::from_secs(1)).with_metadata("user", "ann");
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        self.with_defaults(|options| options.timeout = Some(timeout))
+    }
+
+    /// Adds a pair of metadata to each call that this client makes from now on, before the call's own.
+    ///
+    /// Other clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with_defaults(|options| options.metadata.append(key, value))
+    }
+
+    fn with_defaults(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
+        set(Arc::make_mut(self.defaults.get_or_insert_default()));
+        self
+    }
+
     /// Calls a unary method. Generated clients call this.
     pub fn unary<Req, Resp>(
         &self,
-        service: &'static str,
-        method: &'static str,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
         request: Req,
     ) -> UnaryCall<Req, Resp> {
-        UnaryCall::new(self.connection.clone(), service, method, request)
+        self.call(Kind::Unary.into(), service.into(), method.into(), Some(request))
     }
 
     /// Calls a method that answers with a stream. Generated clients call this.
     pub fn server_streaming<Req, Resp>(
         &self,
-        service: &'static str,
-        method: &'static str,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
         request: Req,
     ) -> ServerStreamingCall<Req, Resp> {
-        ServerStreamingCall::new(self.connection.clone(), service, method, request)
+        self.call(Kind::ServerStreaming.into(), service.into(), method.into(), Some(request))
     }
 
     /// Calls a method that takes a stream. Generated clients call this.
     pub fn client_streaming<Req, Resp>(
         &self,
-        service: &'static str,
-        method: &'static str,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
     ) -> ClientStreamingCall<Req, Resp> {
-        ClientStreamingCall::new(self.connection.clone(), service, method)
+        self.call(Kind::ClientStreaming.into(), service.into(), method.into(), None)
     }
 
     /// Calls a method that takes and gives a stream. Generated clients call this.
     pub fn bidi_streaming<Req, Resp>(
         &self,
-        service: &'static str,
-        method: &'static str,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
     ) -> BidiStreamingCall<Req, Resp> {
-        BidiStreamingCall::new(self.connection.clone(), service, method)
+        self.call(Kind::Bidirectional.into(), service.into(), method.into(), None)
+    }
+
+    /// Makes a call of any kind from a Request, for programs that do not know the kind, such as a proxy.
+    ///
+    /// The flags of a Request say what the caller is about to send: [`Flags::NONE`], a unary call;
+    /// [`Flags::REMOTE_CLOSED`], one request with which a stream of replies is asked for;
+    /// [`Flags::REMOTE_OPEN`], a stream of requests, which can begin with the payload if that is not
+    /// empty. Whether one reply or a stream of them is the answer to those is for the server to say,
+    /// and a [`RawReceiver`] tells.
+    pub fn raw(
+        &self,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
+        flags: Flags,
+        payload: Raw,
+    ) -> RawCall {
+        self.call(CallShape::raw(flags), service.into(), method.into(), Some(payload))
+    }
+
+    fn call<K, Req, Resp>(
+        &self,
+        shape: CallShape,
+        service: Name,
+        method: Name,
+        request: Option<Req>,
+    ) -> Call<K, Req, Resp> {
+        let options = self.defaults.as_deref().cloned().unwrap_or_default();
+        let pending = PendingCall { shape, service, method, request, options };
+        Call::new(self.tasks.clone(), pending)
     }
 
     /// Waits for the connection's end and says why it ended.
     ///
     /// Cancel safe.
     pub async fn closed(&self) -> ConnectionError {
-        self.connection.connection().closed().await
+        self.tasks.connection().closed().await
     }
 
     /// Why the connection ended, if it has.
     pub fn close_reason(&self) -> Option<ConnectionError> {
-        self.connection.connection().close_reason()
+        self.tasks.connection().close_reason()
     }
 
-    /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too.
+    /// Ends the connection when all that has been queued is written: messages whose `send` has returned,
+    /// requests of calls that have been made, and the ends of streams whose senders were dropped. Without
+    /// this, what is queued when the last client and the last call are dropped is lost.
+    ///
+    /// Later calls fail with UNAVAILABLE at once; those that are pending do when the connection ends, so
+    /// await first what is to be answered. A server that does not read holds this up without end: give it a
+    /// timeout where that may be.
+    ///
+    /// Cancel safe: dropped before it is done, it leaves the connection open, for what is pending.
+    pub async fn shutdown(&self) {
+        self.tasks.connection().refuse_calls();
+        self.tasks.connection().queue.flushed().await;
+        self.close();
+    }
+
+    /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too. What is queued and
+    /// not written is lost; [`Client::shutdown`] lets it leave.
     pub fn close(&self) {
-        self.connection.close(ConnectionError::ClosedLocally);
+        self.tasks.close(ConnectionError::ClosedLocally);
     }
 
     /// What the connection and its calls are waiting for at this moment. It takes a few locks one after
     /// another and may be made under load.
     pub fn snapshot(&self) -> ClientSnapshot {
-        self.connection.connection().snapshot()
+        self.tasks.connection().snapshot()
     }
 
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.
     pub fn calls_in_flight(&self) -> usize {
-        self.connection.connection().streams_open()
+        self.tasks.connection().streams_open()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
 use bytes::Bytes;
 
-use super::{call::Call, connection::Connection};
+use super::{connection::ClientConnection, entry::CallEntry};
 use crate::{
     ConnectionError, Status,
     proto::{
@@ -29,7 +29,7 @@ use crate::{
 const STATUS_KEY: u8 = 1 << 3 | 2;
 
 /// Reads until the connection ends, and says why it did.
-pub(super) async fn run(connection: &Connection, io: impl ReadHalf) -> ConnectionError {
+pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
     let mut run = MessageRun::default();
     loop {
@@ -61,13 +61,13 @@ pub(super) async fn run(connection: &Connection, io: impl ReadHalf) -> Connectio
 /// the table, so that only the first of them has to be looked up there.
 #[derive(Debug, Default)]
 struct MessageRun {
-    stream: Option<(u32, Arc<Call>)>,
+    stream: Option<(u32, Arc<CallEntry>)>,
     gathered: Gathered,
 }
 
 impl MessageRun {
     /// Takes a frame that goes on with the run.
-    fn take(&mut self, connection: &Connection, header: Header, data: &[u8]) -> bool {
+    fn take(&mut self, connection: &ClientConnection, header: Header, data: &[u8]) -> bool {
         let is_message = header.frame_type == FrameType::Data && header.flags == Flags::NONE;
         match &self.stream {
             Some((stream_id, call)) if is_message && *stream_id == header.stream_id => {
@@ -78,7 +78,7 @@ impl MessageRun {
     }
 
     /// Hands over what was taken.
-    fn end(&mut self, connection: &Connection) {
+    fn end(&mut self, connection: &ClientConnection) {
         if let Some((_, call)) = self.stream.take() {
             call.inbox.push_all(&mut self.gathered, &connection.patience);
         }
@@ -88,7 +88,7 @@ impl MessageRun {
 /// The next frame from the socket; or, when the sender has failed and all that had arrived is read,
 /// its error.
 async fn next_frame<R: ReadHalf>(
-    connection: &Connection,
+    connection: &ClientConnection,
     reader: &mut FrameReader<R>,
 ) -> Result<Decoded, ConnectionError> {
     let mut next = pin!(reader.next());
@@ -109,12 +109,14 @@ async fn next_frame<R: ReadHalf>(
 /// Acts on one frame. Only a message whose stream's inbox is full is waited with. Returns the stream
 /// of a message that others may follow.
 async fn receive<R: ReadHalf>(
-    connection: &Connection,
+    connection: &ClientConnection,
     header: Header,
     reader: &mut FrameReader<R>,
-) -> Option<(u32, Arc<Call>)> {
+) -> Option<(u32, Arc<CallEntry>)> {
     match connection.queue.streams(|table| table.receive(header)) {
-        ClientEvent::Response(call) => call.answer(take_response(reader.decoder()), connection),
+        ClientEvent::Response(call) => {
+            call.answer(take_response(reader.decoder()), &connection.queue);
+        }
         ClientEvent::Data(call, event) => {
             if event.has_message
                 && !has_room(connection, &call, reader.decoder())
@@ -147,17 +149,17 @@ fn take_response(decoder: &mut Decoder) -> Bytes {
     decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))
 }
 
-fn limits(connection: &Connection) -> InboxLimits {
+fn limits(connection: &ClientConnection) -> InboxLimits {
     let config = &connection.config;
     InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
-fn has_room(connection: &Connection, call: &Call, decoder: &Decoder) -> bool {
+fn has_room(connection: &ClientConnection, call: &CallEntry, decoder: &Decoder) -> bool {
     call.inbox.has_room(decoder.data().len(), limits(connection))
 }
 
 /// Puts a message into its stream's inbox.
-fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
+fn push(connection: &ClientConnection, call: &CallEntry, decoder: &mut Decoder) {
     let long_data = decoder.take_long_data();
     call.inbox.push(decoder.payload(&long_data), &connection.patience);
 }
@@ -168,9 +170,9 @@ fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
 /// When the server has gone, there is no more to come than the socket holds. That may go over the
 /// inbox's limits, so that the end is seen, and pending calls end, at once.
 async fn wait_for_consumer<R: ReadHalf>(
-    connection: &Connection,
+    connection: &ClientConnection,
     stream_id: u32,
-    call: &Call,
+    call: &CallEntry,
     reader: &mut FrameReader<R>,
 ) -> bool {
     let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
@@ -198,8 +200,8 @@ async fn wait_for_consumer<R: ReadHalf>(
 /// A call with whose message the receiver is held up. The call may have left the table already, so that
 /// the connection's end does not find it there: it hears of it from here.
 struct HeldCall<'a> {
-    connection: &'a Connection,
-    call: &'a Call,
+    connection: &'a ClientConnection,
+    call: &'a CallEntry,
 }
 
 impl Drop for HeldCall<'_> {
@@ -210,7 +212,7 @@ impl Drop for HeldCall<'_> {
     }
 }
 
-fn refuse_oversized(connection: &Connection, header: Header) {
+fn refuse_oversized(connection: &ClientConnection, header: Header) {
     if let FrameType::Unknown(_) | FrameType::Request = header.frame_type {
         return;
     }

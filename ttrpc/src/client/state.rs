@@ -16,18 +16,18 @@
 //! requests meanwhile. A call that the caller drops keeps its state; it is taken out of the
 //! connection's table, and nobody looks at it again.
 //!
-//! What is owed to the server reads off the state, too, see [`Phase::close`]: `Open` and
+//! What is owed to the server reads off the state, too, see [`CallState::close`]: `Open` and
 //! `RemoteClosed` are the states in which messages may be sent, and a stream of requests is closed
 //! when its sender goes. So is one that has failed on this side for a reason that the server does not
 //! know, since its handler would wait for ever otherwise.
 
 use bytes::Bytes;
 
-use crate::{Status, proto::message::decode_response, transport::inbox};
+use crate::{Status, proto::message::decode_response, transport::inbox::Phase};
 
 /// The state of a call.
 #[derive(Debug, Default)]
-pub(super) enum Phase {
+pub(super) enum CallState {
     /// Both sides may go on.
     #[default]
     Open,
@@ -38,12 +38,12 @@ pub(super) enum Phase {
     /// The server has answered, which ends the call for both sides.
     Answered(Answer),
     /// The call has failed on this side.
-    Failed(Failure),
+    Failed(CallFailure),
 }
 
 /// Why a call failed on this side.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct CallFailure {
     pub(super) status: Status,
     /// The server does not know, and its side of the stream may go on.
     pub(super) is_unknown_to_server: bool,
@@ -69,7 +69,7 @@ impl Refusal {
 
 /// What becomes of a stream of requests when its sender is dropped.
 #[derive(Debug, PartialEq)]
-pub(super) enum Close {
+pub(super) enum RequestsClose {
     /// It is closed if the stream is in the connection's table.
     IfListed,
     /// It is closed.
@@ -92,7 +92,7 @@ pub(super) struct Answer {
     is_announced: bool,
 }
 
-impl Phase {
+impl CallState {
     /// The server has answered. Returns whether that changes anything.
     pub(super) fn answer(
         &mut self,
@@ -102,89 +102,102 @@ impl Phase {
     ) -> bool {
         let answer = Answer { response, ends_stream, is_taken: false, is_announced };
         match self {
-            Phase::Open => *self = Phase::Answered(answer),
-            Phase::RemoteClosed => *self = Phase::RequestsFailed(Refusal::Answered(answer)),
-            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
+            CallState::Open => *self = CallState::Answered(answer),
+            CallState::RemoteClosed => *self = CallState::RequestsFailed(Refusal::Answered(answer)),
+            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
+                return false;
+            }
         }
         true
     }
 
     /// The server has closed its side.
     pub(super) fn close_remote(&mut self) -> bool {
-        let is_open = matches!(self, Phase::Open);
+        let is_open = matches!(self, CallState::Open);
         if is_open {
-            *self = Phase::RemoteClosed;
+            *self = CallState::RemoteClosed;
         }
         is_open
     }
 
     /// The call fails on this side. Returns whether that changes anything.
-    pub(super) fn fail(&mut self, failure: &Failure) -> bool {
+    pub(super) fn fail(&mut self, failure: &CallFailure) -> bool {
         match self {
-            Phase::Open => *self = Phase::Failed(failure.clone()),
-            Phase::RemoteClosed => {
-                *self = Phase::RequestsFailed(Refusal::Failed(failure.status.clone()));
+            CallState::Open => *self = CallState::Failed(failure.clone()),
+            CallState::RemoteClosed => {
+                *self = CallState::RequestsFailed(Refusal::Failed(failure.status.clone()));
             }
-            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => return false,
+            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
+                return false;
+            }
         }
         true
     }
 
     /// Whether messages may be sent.
     pub(super) fn may_send(&self) -> bool {
-        matches!(self, Phase::Open | Phase::RemoteClosed)
+        matches!(self, CallState::Open | CallState::RemoteClosed)
     }
 
     /// Why no message may be sent; `None` if it may.
     pub(super) fn refusal(&self) -> Option<Status> {
         match self {
-            Phase::Open | Phase::RemoteClosed => None,
-            Phase::RequestsFailed(refusal) => Some(refusal.status()),
-            Phase::Failed(failure) => Some(failure.status.clone()),
-            Phase::Answered(answer) => Some(answer.refusal()),
+            CallState::Open | CallState::RemoteClosed => None,
+            CallState::RequestsFailed(refusal) => Some(refusal.status()),
+            CallState::Failed(failure) => Some(failure.status.clone()),
+            CallState::Answered(answer) => Some(answer.refusal()),
         }
     }
 
     /// What becomes of the stream of requests when its sender is dropped now.
-    pub(super) fn close(&self) -> Close {
+    pub(super) fn close(&self) -> RequestsClose {
         match self {
-            Phase::Open | Phase::RemoteClosed => Close::IfListed,
-            Phase::Failed(Failure { is_unknown_to_server: true, .. }) => Close::Always,
-            Phase::RequestsFailed(_) | Phase::Answered(_) | Phase::Failed(_) => Close::Never,
+            CallState::Open | CallState::RemoteClosed => RequestsClose::IfListed,
+            CallState::Failed(CallFailure { is_unknown_to_server: true, .. }) => {
+                RequestsClose::Always
+            }
+            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
+                RequestsClose::Never
+            }
         }
     }
 
     /// How the call ended, for traces; `None` as long as it goes on.
     pub(super) fn outcome(&self) -> Option<Result<(), Status>> {
         match self {
-            Phase::Open => None,
-            Phase::RemoteClosed | Phase::RequestsFailed(_) => Some(Ok(())),
-            Phase::Answered(answer) => Some(answer.decode().map(drop)),
-            Phase::Failed(failure) => Some(Err(failure.status.clone())),
+            CallState::Open => None,
+            CallState::RemoteClosed | CallState::RequestsFailed(_) => Some(Ok(())),
+            CallState::Answered(answer) => Some(answer.decode().map(drop)),
+            CallState::Failed(failure) => Some(Err(failure.status.clone())),
         }
+    }
+
+    /// Whether what was taken last is the payload of a Response.
+    pub(super) fn is_reply_taken(&self) -> bool {
+        matches!(self, CallState::Answered(Answer { is_taken: true, .. }))
     }
 
     /// Whether the caller was announced; it is not afterwards.
     pub(super) fn take_announcement(&mut self) -> bool {
         match self {
-            Phase::Answered(answer) => std::mem::take(&mut answer.is_announced),
+            CallState::Answered(answer) => std::mem::take(&mut answer.is_announced),
             _ => false,
         }
     }
 }
 
-impl inbox::Phase for Phase {
+impl Phase for CallState {
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         match self {
-            Phase::Open => None,
-            Phase::RemoteClosed | Phase::RequestsFailed(_) => Some(Ok(None)),
-            Phase::Answered(answer) => Some(answer.take()),
-            Phase::Failed(failure) => Some(Err(failure.status.clone())),
+            CallState::Open => None,
+            CallState::RemoteClosed | CallState::RequestsFailed(_) => Some(Ok(None)),
+            CallState::Answered(answer) => Some(answer.take()),
+            CallState::Failed(failure) => Some(Err(failure.status.clone())),
         }
     }
 
     fn is_open(&self) -> bool {
-        matches!(self, Phase::Open)
+        matches!(self, CallState::Open)
     }
 }
 
@@ -212,11 +225,11 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::transport::inbox::Phase as _, *};
+    use super::*;
     use crate::{Code, proto::message::encode_status};
 
-    fn failure(is_unknown_to_server: bool) -> Failure {
-        Failure { status: Status::deadline_exceeded("late"), is_unknown_to_server }
+    fn failure(is_unknown_to_server: bool) -> CallFailure {
+        CallFailure { status: Status::deadline_exceeded("late"), is_unknown_to_server }
     }
 
     fn ok(payload: &'static [u8]) -> Bytes {
@@ -229,69 +242,71 @@ mod tests {
 
     #[test]
     fn an_answer_stays_whatever_fails_later() {
-        let mut phase = Phase::default();
-        assert!(phase.answer(ok(b"reply"), false, true));
-        assert!(!phase.fail(&failure(true)) && !phase.close_remote() && !phase.may_send());
-        assert_eq!(phase.close(), Close::Never);
-        assert_eq!(phase.refusal().unwrap().code(), Code::Cancelled);
-        assert!(phase.take_announcement() && !phase.take_announcement());
-        assert_eq!(phase.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
-        assert_eq!(phase.end(), Some(Ok(None)));
-        assert_eq!(phase.outcome(), Some(Ok(())));
+        let mut state = CallState::default();
+        assert!(state.answer(ok(b"reply"), false, true));
+        assert!(!state.fail(&failure(true)) && !state.close_remote() && !state.may_send());
+        assert_eq!(state.close(), RequestsClose::Never);
+        assert_eq!(state.refusal().unwrap().code(), Code::Cancelled);
+        assert!(state.take_announcement() && !state.take_announcement());
+        assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
+        assert_eq!(state.end(), Some(Ok(None)));
+        assert_eq!(state.outcome(), Some(Ok(())));
     }
 
     #[test]
     fn a_good_end_of_the_replies_stays_when_the_requests_fail() {
         for fail in [
-            |phase: &mut Phase| phase.fail(&failure(true)),
-            |phase: &mut Phase| phase.answer(not_found(), true, false),
+            |state: &mut CallState| state.fail(&failure(true)),
+            |state: &mut CallState| state.answer(not_found(), true, false),
         ] {
-            let mut phase = Phase::default();
-            assert!(phase.close_remote() && phase.may_send());
-            assert_eq!(phase.close(), Close::IfListed);
-            assert_eq!(phase.end(), Some(Ok(None)));
-            assert!(fail(&mut phase) && !phase.may_send() && phase.refusal().is_some());
-            assert_eq!(phase.end(), Some(Ok(None)));
-            assert!(!fail(&mut phase), "the first failure counts");
+            let mut state = CallState::default();
+            assert!(state.close_remote() && state.may_send());
+            assert_eq!(state.close(), RequestsClose::IfListed);
+            assert_eq!(state.end(), Some(Ok(None)));
+            assert!(fail(&mut state) && !state.may_send() && state.refusal().is_some());
+            assert_eq!(state.end(), Some(Ok(None)));
+            assert!(!fail(&mut state), "the first failure counts");
         }
     }
 
     #[test]
     fn a_status_ends_both_sides_and_is_said_to_both() {
-        let mut phase = Phase::default();
-        assert!(phase.answer(not_found(), true, false));
-        assert_eq!(phase.refusal().unwrap().code(), Code::NotFound);
+        let mut state = CallState::default();
+        assert!(state.answer(not_found(), true, false));
+        assert_eq!(state.refusal().unwrap().code(), Code::NotFound);
         for _ in 0..2 {
-            assert_eq!(phase.end().unwrap().unwrap_err().code(), Code::NotFound);
+            assert_eq!(state.end().unwrap().unwrap_err().code(), Code::NotFound);
         }
     }
 
     #[test]
     fn an_empty_response_ends_a_stream_and_is_a_reply_elsewhere() {
         for (ends_stream, reply) in [(true, None), (false, Some(Bytes::new()))] {
-            let mut phase = Phase::default();
-            assert!(phase.answer(Bytes::new(), ends_stream, false));
-            assert_eq!(phase.end(), Some(Ok(reply)));
-            assert_eq!(phase.end(), Some(Ok(None)));
+            let mut state = CallState::default();
+            assert!(state.answer(Bytes::new(), ends_stream, false));
+            assert_eq!(state.end(), Some(Ok(reply)));
+            assert_eq!(state.end(), Some(Ok(None)));
         }
-        let mut phase = Phase::default();
-        assert!(phase.answer(ok(b"last"), true, false));
-        assert_eq!(phase.end(), Some(Ok(Some(Bytes::from_static(b"last")))));
-        assert_eq!(phase.end(), Some(Ok(None)));
+        let mut state = CallState::default();
+        assert!(state.answer(ok(b"last"), true, false));
+        assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"last")))));
+        assert_eq!(state.end(), Some(Ok(None)));
     }
 
     #[test]
     fn a_failure_is_the_end_and_the_first_one_counts() {
         for is_unknown_to_server in [true, false] {
-            let mut phase = Phase::default();
+            let mut state = CallState::default();
             let first = failure(is_unknown_to_server);
-            assert!(phase.end().is_none() && phase.fail(&first));
-            let later = Failure { status: Status::unavailable(""), is_unknown_to_server: false };
-            assert!(!phase.fail(&later) && !phase.answer(ok(b""), false, false));
-            assert_eq!(phase.end(), Some(Err(first.status.clone())));
-            assert_eq!(phase.refusal(), Some(first.status));
-            let close = if is_unknown_to_server { Close::Always } else { Close::Never };
-            assert_eq!(phase.close(), close);
+            assert!(state.end().is_none() && state.fail(&first));
+            let later =
+                CallFailure { status: Status::unavailable(""), is_unknown_to_server: false };
+            assert!(!state.fail(&later) && !state.answer(ok(b""), false, false));
+            assert_eq!(state.end(), Some(Err(first.status.clone())));
+            assert_eq!(state.refusal(), Some(first.status));
+            let close =
+                if is_unknown_to_server { RequestsClose::Always } else { RequestsClose::Never };
+            assert_eq!(state.close(), close);
         }
     }
 }

@@ -272,7 +272,7 @@ pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malform
     if status.code == 0 {
         return Ok(Ok(payload));
     }
-    Ok(Err(Status::from_parts(status.code, status.message, status.details)))
+    Ok(Err(Status::received(status.code, status.message, status.details)))
 }
 
 /// A successful Response with this payload. Its status is left out, which means OK.

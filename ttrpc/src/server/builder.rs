@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::{
-    AcceptControl, Lifecycle, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerOwner,
-    Service, Services, Shared,
+    AcceptControl, Fallback, Lifecycle, Limiter, Listener, Load, Overshoot, PeerPolicy, Server,
+    ServerOwner, Service, Services, Shared,
 };
 use crate::{Connection, Error, ServerConfig};
 
@@ -35,6 +35,13 @@ impl ServerBuilder {
     /// Serves this service too.
     pub fn add_service(mut self, service: impl Service) -> Self {
         self.services.add(service.into_routes());
+        self
+    }
+
+    /// Has every call that no service takes handled by this one, in place of UNIMPLEMENTED: the method of
+    /// an unknown service, and an unknown method of a known one. The last one that is said counts.
+    pub fn fallback(mut self, fallback: impl Fallback) -> Self {
+        self.services.set_fallback(fallback);
         self
     }
 

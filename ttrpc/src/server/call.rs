@@ -32,11 +32,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{connection::Connection, replies::WaitingReply};
 use crate::{
-    Code, Metadata, Status,
+    Code, Metadata, Name, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
-        stream::Kind,
         table::ServerTable,
     },
     snapshot::{CallSnapshot, CallWait},
@@ -78,8 +77,8 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(super) struct CallHead {
     pub(super) stream_id: u32,
-    pub(super) service: &'static str,
-    pub(super) method: &'static str,
+    pub(super) service: Name,
+    pub(super) method: Name,
     pub(super) metadata: Metadata,
     pub(super) timeout: Option<Duration>,
     pub(super) started: Instant,
@@ -197,8 +196,8 @@ impl EndSignal {
 }
 
 impl Call {
-    pub(super) fn new(connection: Arc<Connection>, head: CallHead, kind: Kind) -> Self {
-        let inbox = (kind != Kind::Unary).then(Box::default);
+    pub(super) fn new(connection: Arc<Connection>, head: CallHead, has_inbox: bool) -> Self {
+        let inbox = has_inbox.then(Box::default);
         let waiting_replies = AtomicUsize::new(0);
         Call { connection, head, inbox, end: EndSignal::default(), waiting_replies }
     }
@@ -209,8 +208,14 @@ impl Call {
     }
 
     pub(super) fn info(&self) -> CallInfo {
-        let CallHead { service, method, stream_id, started, deadline, .. } = self.head;
-        CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
+        let CallHead { service, method, stream_id, started, deadline, .. } = &self.head;
+        CallInfo {
+            service: service.clone(),
+            method: method.clone(),
+            stream_id: Some(*stream_id),
+            started: *started,
+            deadline: *deadline,
+        }
     }
 
     /// The call at this moment. It does not wait for room: calls that do are registered elsewhere.
@@ -245,7 +250,8 @@ impl Call {
     }
 
     fn trace_end(&self, code: Code) {
-        let CallHead { service, method, stream_id, started, .. } = self.head;
+        let CallHead { service, method, stream_id, started, .. } = &self.head;
+        let (service, method) = (service.as_str(), method.as_str());
         tracing::debug!(service, method, stream_id, ?code, duration = ?started.elapsed(), "call ended");
     }
 

@@ -26,13 +26,13 @@ impl Context {
     }
 
     /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
-    pub fn service(&self) -> &'static str {
-        self.call.head.service
+    pub fn service(&self) -> &str {
+        &self.call.head.service
     }
 
     /// Bare name of the method, `State` for example.
-    pub fn method(&self) -> &'static str {
-        self.call.head.method
+    pub fn method(&self) -> &str {
+        &self.call.head.method
     }
 
     /// The metadata that came with the call, in order.
@@ -79,6 +79,12 @@ impl Context {
     /// Cancel safe.
     pub async fn cancelled(&self) {
         self.cancellation_token().cancelled().await;
+    }
+
+    /// Whether the connection has ended on which the call came: its client has gone, or the server has
+    /// closed it.
+    pub fn is_disconnected(&self) -> bool {
+        self.call.connection.queue.is_closed()
     }
 
     /// Whether the call is over.

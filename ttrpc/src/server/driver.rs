@@ -68,10 +68,16 @@ impl AdmittedCall<'_> {
         F: Future<Output = ()> + Send + 'static,
     {
         let AdmittedCall { call, permit, flags, ready_queue } = self;
-        let CallHead { stream_id, service, method, started, .. } = call.head;
+        let CallHead { stream_id, service, method, started, .. } = &call.head;
+        let (stream_id, started) = (*stream_id, *started);
         call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
         call.connection.queue.announced.announce();
-        let span = tracing::debug_span!("call", stream_id, service, method);
+        let span = tracing::debug_span!(
+            "call",
+            stream_id,
+            service = service.as_str(),
+            method = method.as_str()
+        );
         let driver = Driver {
             phase: Phase::Ready,
             is_announced: true,
@@ -305,7 +311,7 @@ fn end(call: &Arc<Call>, outcome: Outcome) -> Ending {
     let status = match outcome {
         Outcome::DeadlinePassed => Some(Status::deadline_exceeded("the call's deadline passed")),
         Outcome::Panicked => {
-            let (service, method) = (call.head.service, call.head.method);
+            let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
             tracing::warn!(service, method, "a handler panicked");
             Some(Status::internal("the handler panicked"))
         }

@@ -1,7 +1,9 @@
 //! What a server listens on.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     os::fd::OwnedFd,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -81,8 +83,15 @@ impl Listener {
         Source::Incoming(Box::pin(IntoConnections { connections })).into()
     }
 
-    /// Registers the listener with the runtime.
-    pub(super) fn start(self) -> io::Result<Acceptor> {
+    /// Registers the listener with the runtime, for programs that accept connections by themselves: those
+    /// that give each one to a server of its own, for example.
+    ///
+    /// # Errors
+    /// If the listener cannot be used with this runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(self) -> io::Result<Acceptor> {
         let kind = match self.source {
             Source::Socket(socket) => start_socket(socket)?,
             Source::Unix(listener) => Kind::Unix(listener),
@@ -195,7 +204,7 @@ impl fmt::Debug for Listener {
 }
 
 /// A listener that is registered with a runtime.
-pub(super) struct Acceptor {
+pub struct Acceptor {
     /// Dropped before the socket, as in [`Listener`].
     _file: Option<SocketFile>,
     kind: Kind,
@@ -210,6 +219,16 @@ enum Kind {
 }
 
 impl Acceptor {
+    /// Accepts the next connection; `None` when there will be no more.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// What the operating system says: usually the lack of descriptors, which passes.
+    pub async fn accept(&mut self) -> Option<io::Result<Connection>> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
     /// The next connection, `None` when there will be no more.
     pub(super) fn poll_accept(
         &mut self,
@@ -227,6 +246,12 @@ impl Acceptor {
             Kind::Incoming(connections) => return connections.as_mut().poll_next(cx),
         };
         Poll::Ready(Some(accepted))
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").finish_non_exhaustive()
     }
 }
 

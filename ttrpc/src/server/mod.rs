@@ -40,6 +40,7 @@ mod call;
 mod connection;
 mod context;
 mod driver;
+mod fallback;
 mod listener;
 mod ready_queue;
 mod receiver;
@@ -77,7 +78,8 @@ use crate::{
 use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
 pub use context::Context;
-pub use listener::Listener;
+pub use fallback::{Fallback, FallbackCall};
+pub use listener::{Acceptor, Listener};
 use routes::Services;
 pub use routes::{
     BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,

@@ -19,17 +19,17 @@ use super::{
     connection::Connection,
     driver::AdmittedCall,
     ready_queue::ReadyQueue,
-    routes::Method,
+    routes::Target,
     violations::Violations,
 };
 use crate::{
     Status,
     proto::{
         codec::{Decoded, Decoder},
-        frame::{Flags, FrameType, Header, MAX_DATA_LEN},
+        frame::{FrameType, Header, MAX_DATA_LEN},
         message::{Malformed, Request, RequestDecoder},
         payload::Payload,
-        stream::{DataEvent, Kind},
+        stream::DataEvent,
         table::ServerEvent,
     },
     snapshot::ReceiverWait,
@@ -182,12 +182,11 @@ struct Opening<'a> {
     arrived: Instant,
 }
 
-/// A Request whose method is known.
+/// A Request of which is known where it goes.
 #[derive(Clone, Copy)]
 struct Routed<'a> {
     request: Request<'a>,
-    service: &'static str,
-    method: &'a Method,
+    target: Target<'a>,
     timeout: Option<Duration>,
 }
 
@@ -259,35 +258,37 @@ impl<'a> Opening<'a> {
 
     fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Status> {
         let server = &self.connection.server;
-        let (service, method) = server.services.find(request.service, request.method)?;
-        check_flags(method, service, self.header.flags)?;
+        let target = server.services.find(request.service, request.method)?;
+        target.check_flags(self.header.flags)?;
         let timeout = match request.timeout_nano {
             0 => None,
             nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
         };
-        Ok(Routed { request, service, method, timeout })
+        Ok(Routed { request, target, timeout })
     }
 
     fn start(&self, routed: Routed<'a>, permit: CallPermit<'_>) -> Result<(), Status> {
-        let Routed { request, service, method, timeout } = routed;
+        let Routed { request, target, timeout } = routed;
         // The time that the call has waited to be let in is part of its time.
         let deadline = timeout.and_then(|timeout| self.arrived.checked_add(timeout));
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(too_late());
         }
+        let (service, method) = target.names(&request);
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
-            method: method.name,
+            method,
             metadata: request.metadata.decode().map_err(malformed)?,
             timeout,
             started: self.arrived,
             deadline,
         };
-        let call = Arc::new(Call::new(self.connection.clone(), head, method.kind));
         let (flags, ready_queue) = (self.header.flags, self.ready_queue);
+        let has_inbox = target.has_inbox(flags);
+        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
         let admitted = AdmittedCall { call, permit, flags, ready_queue };
-        (method.start)(admitted, self.data.part(request.payload))
+        target.start(admitted, self.data.part(request.payload))
     }
 }
 
@@ -300,19 +301,6 @@ fn malformed(error: Malformed) -> Status {
 
 fn too_late() -> Status {
     Status::deadline_exceeded("the call's deadline passed before it was started")
-}
-
-/// Whether a Request with these flags can call the method.
-fn check_flags(method: &Method, service: &str, flags: Flags) -> Result<(), Status> {
-    let is_stream = flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED);
-    let wrong = match method.kind {
-        Kind::Unary if flags.contains(Flags::REMOTE_OPEN) => "is unary and was called as a stream",
-        Kind::ServerStreaming | Kind::ClientStreaming | Kind::Bidirectional if !is_stream => {
-            "is a stream and was called as unary"
-        }
-        _ => return Ok(()),
-    };
-    Err(Status::invalid_argument(format!("method {service}/{} {wrong}", method.name)))
 }
 
 /// Puts a message into its stream's inbox; a handler that stands still loses its stream.

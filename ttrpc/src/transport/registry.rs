@@ -7,6 +7,7 @@ use std::{fmt, sync::Mutex, time::Duration};
 use tokio::time::Instant;
 
 use super::{lock, slab::Slab};
+use crate::Name;
 
 /// What a call is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,10 @@ pub struct HeldUp {
 }
 
 /// What identifies a call in snapshots and traces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallInfo {
-    pub(crate) service: &'static str,
-    pub(crate) method: &'static str,
+    pub(crate) service: Name,
+    pub(crate) method: Name,
     /// `None` while the call's Request is not written.
     pub(crate) stream_id: Option<u32>,
     pub(crate) started: Instant,
@@ -75,7 +76,7 @@ struct State {
     receiver: Option<(ReceiverWait, Instant)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     call: CallInfo,
     wait: CallWait,
@@ -104,7 +105,7 @@ impl Registry {
 
     /// The calls that wait, in the order in which they began to, each with what it waits for.
     pub(crate) fn callers(&self) -> Vec<(CallInfo, CallWait)> {
-        let mut waiters: Vec<_> = lock(&self.state).callers.iter().copied().collect();
+        let mut waiters: Vec<_> = lock(&self.state).callers.iter().cloned().collect();
         waiters.sort_by_key(|waiter| waiter.since);
         waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
@@ -140,8 +141,8 @@ impl Drop for Registration<'_> {
         state.total += waited;
         drop(state);
         tracing::debug!(
-            service = call.service,
-            method = call.method,
+            service = call.service.as_str(),
+            method = call.method.as_str(),
             stream_id = call.stream_id,
             "waited {waited:?} for {wait}",
         );

@@ -6,17 +6,15 @@ use prost::Message;
 use tokio::time::timeout_at;
 
 use super::{
-    call::{Call, CallOwner, too_late, trace_end},
-    connection::{Connection, ConnectionOwner},
-    options::{CallOptions, Times},
+    connection::ClientConnection,
+    entry::{CallEntry, CallShape, Times},
+    options::CallOptions,
+    owner::{CallOwner, too_late, trace_end},
+    tasks::ConnectionTasks,
 };
 use crate::{
-    Status,
-    proto::{
-        frame::{Flags, FrameType},
-        message::RequestParts,
-        stream::Kind,
-    },
+    Name, Status,
+    proto::{frame::FrameType, message::RequestParts},
     transport::{
         encode::Frame,
         limiter::{Closed, Load, Permit, Refused},
@@ -27,25 +25,17 @@ use crate::{
 /// All that is needed to make a call.
 #[derive(Debug)]
 pub(super) struct PendingCall<Req> {
-    pub(super) kind: Kind,
-    pub(super) service: &'static str,
-    pub(super) method: &'static str,
+    pub(super) shape: CallShape,
+    pub(super) service: Name,
+    pub(super) method: Name,
     pub(super) request: Option<Req>,
     pub(super) options: CallOptions,
 }
 
 impl<Req> PendingCall<Req> {
     fn info(&self, Times { started, deadline }: Times) -> CallInfo {
-        let PendingCall { service, method, .. } = *self;
+        let (service, method) = (self.service.clone(), self.method.clone());
         CallInfo { service, method, stream_id: None, started, deadline }
-    }
-
-    /// A call without any time is not made.
-    fn check_time(&self) -> Result<(), Status> {
-        match self.options.timeout {
-            Some(timeout) if timeout.is_zero() => Err(too_late()),
-            _ => Ok(()),
-        }
     }
 }
 
@@ -57,11 +47,11 @@ impl<Req: Message> PendingCall<Req> {
     /// DEADLINE_EXCEEDED for a call that has no time at all.
     pub(super) fn try_queue(
         &self,
-        owner: &Arc<ConnectionOwner>,
+        tasks: &Arc<ConnectionTasks>,
         times: Times,
     ) -> Result<Option<CallOwner>, Status> {
-        let connection = owner.connection();
-        self.check_time()?;
+        let connection = tasks.connection();
+        check_time(times)?;
         let frame = self.frame(times)?;
         let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
             return if connection.calls.is_closed() {
@@ -72,10 +62,11 @@ impl<Req: Message> PendingCall<Req> {
         };
         match connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
-                let call = self.call(times);
-                let push = frame
-                    .encode(|bytes| room.push(bytes, |table| table.open(self.kind, call.clone())));
-                self.own(owner, permit, call, push).map(Some)
+                let entry = self.entry(times);
+                let push = frame.encode(|bytes| {
+                    room.push(bytes, |table| table.open(self.shape.kind, entry.clone()))
+                });
+                self.own(tasks, permit, entry, push).map(Some)
             }
             Ok(None) => Ok(None),
             Err(Closed) => Err(connection.unavailable()),
@@ -85,11 +76,11 @@ impl<Req: Message> PendingCall<Req> {
     /// Waits for room, within the call's deadline, and queues the Request.
     pub(super) async fn queue(
         &self,
-        owner: &Arc<ConnectionOwner>,
+        tasks: &Arc<ConnectionTasks>,
         times: Times,
     ) -> Result<CallOwner, Status> {
-        self.check_time()?;
-        let queue = self.queue_in_turn(owner, times);
+        check_time(times)?;
+        let queue = self.queue_in_turn(tasks, times);
         let result = match times.deadline {
             Some(deadline) => timeout_at(deadline, queue).await.unwrap_or_else(|_| Err(too_late())),
             None => queue.await,
@@ -102,10 +93,10 @@ impl<Req: Message> PendingCall<Req> {
 
     async fn queue_in_turn(
         &self,
-        owner: &Arc<ConnectionOwner>,
+        tasks: &Arc<ConnectionTasks>,
         times: Times,
     ) -> Result<CallOwner, Status> {
-        let connection = owner.connection();
+        let connection = tasks.connection();
         let len = self.frame(times)?.len();
         let waiting = connection.registry.enter(self.info(times), CallWait::Place);
         let permit = place(connection).await?;
@@ -114,54 +105,58 @@ impl<Req: Message> PendingCall<Req> {
             connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
-        let call = self.call(times);
-        let push =
-            frame.encode(|bytes| room.push(bytes, |table| table.open(self.kind, call.clone())));
-        self.own(owner, permit, call, push)
+        let entry = self.entry(times);
+        let push = frame
+            .encode(|bytes| room.push(bytes, |table| table.open(self.shape.kind, entry.clone())));
+        self.own(tasks, permit, entry, push)
     }
 
     /// The Request's frame; its timeout is what is left now.
     fn frame(&self, times: Times) -> Result<Frame<RequestParts<'_, Req>>, Status> {
         let parts = RequestParts {
-            service: self.service,
-            method: self.method,
+            service: &self.service,
+            method: &self.method,
             payload: self.request.as_ref(),
             timeout_nano: self.options.timeout_nano(times),
             metadata: &self.options.metadata,
         };
-        let flags = match self.kind {
-            Kind::Unary => Flags::NONE,
-            Kind::ServerStreaming => Flags::REMOTE_CLOSED,
-            Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
-        };
         // The queue gives the stream its id.
-        Frame::new(FrameType::Request, flags, 0, parts)
+        Frame::new(FrameType::Request, self.shape.flags, 0, parts)
     }
 
-    fn call(&self, times: Times) -> Arc<Call> {
-        Arc::new(Call::new(self.kind, self.service, self.method, times))
+    fn entry(&self, times: Times) -> Arc<CallEntry> {
+        let (service, method) = (self.service.clone(), self.method.clone());
+        Arc::new(CallEntry::new(self.shape, service, method, times))
     }
 
     /// The call with the place that it has taken, if its Request was queued under an id.
     fn own(
         &self,
-        owner: &Arc<ConnectionOwner>,
+        tasks: &Arc<ConnectionTasks>,
         place: Permit<'_>,
-        call: Arc<Call>,
+        entry: Arc<CallEntry>,
         stream_id: Option<u32>,
     ) -> Result<CallOwner, Status> {
         let Some(stream_id) = stream_id else {
-            return Err(owner.connection().no_id());
+            return Err(tasks.connection().no_id());
         };
         // From here on the owner releases the place.
         place.into_load();
-        Ok(CallOwner::new(owner.clone(), call, stream_id))
+        Ok(CallOwner::new(tasks.clone(), entry, stream_id))
+    }
+}
+
+/// A call without any time is not made.
+fn check_time(Times { started, deadline }: Times) -> Result<(), Status> {
+    match deadline {
+        Some(deadline) if deadline <= started => Err(too_late()),
+        _ => Ok(()),
     }
 }
 
 /// Waits for a place among the calls in flight, as long as others end. Time during which the queue
 /// is full does not count.
-async fn place(connection: &Connection) -> Result<Permit<'_>, Status> {
+async fn place(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
     let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;
     let place = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);

@@ -1,0 +1,144 @@
+//! One call as its connection knows it: what its caller and the receiver share.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::state::{CallFailure, CallState};
+use crate::{
+    Name, Status,
+    proto::{frame::Flags, stream::Kind, table::ClientTable},
+    snapshot::CallSnapshot,
+    transport::{
+        inbox::Inbox,
+        queue::Queue,
+        registry::{CallInfo, CallWait},
+        wait_until,
+    },
+};
+
+/// How a call is opened and answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallShape {
+    pub(super) kind: Kind,
+    /// Those of its Request.
+    pub(super) flags: Flags,
+    /// A Response ends a stream of replies: a payload is the last one, and an empty one is none.
+    response_ends_stream: bool,
+}
+
+impl From<Kind> for CallShape {
+    fn from(kind: Kind) -> Self {
+        let flags = match kind {
+            Kind::Unary => Flags::NONE,
+            Kind::ServerStreaming => Flags::REMOTE_CLOSED,
+            Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
+        };
+        CallShape { kind, flags, response_ends_stream: kind.server_streams() }
+    }
+}
+
+impl CallShape {
+    /// A call of which these flags are all that is known: what the server may send is what it may
+    /// send on any stream that is opened so, and a Response is what it says it is.
+    pub(super) fn raw(flags: Flags) -> Self {
+        let kind = match () {
+            () if flags.contains(Flags::REMOTE_OPEN) => Kind::Bidirectional,
+            () if flags.contains(Flags::REMOTE_CLOSED) => Kind::ServerStreaming,
+            () => Kind::Unary,
+        };
+        CallShape { kind, flags, response_ends_stream: false }
+    }
+}
+
+/// When a call began, and when its time is over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) started: Instant,
+    /// `None` also where it is too far away to be named.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// One call, in the connection's table.
+#[derive(Debug)]
+pub(super) struct CallEntry {
+    shape: CallShape,
+    service: Name,
+    method: Name,
+    pub(super) times: Times,
+    /// What has arrived, and the state of the call.
+    pub(super) inbox: Inbox<CallState>,
+}
+
+impl CallEntry {
+    pub(super) fn new(shape: CallShape, service: Name, method: Name, times: Times) -> Self {
+        CallEntry { shape, service, method, times, inbox: Inbox::default() }
+    }
+
+    /// Whether messages may follow the Request.
+    pub(super) fn may_stream(&self) -> bool {
+        self.shape.kind.client_streams()
+    }
+
+    /// The server has answered. The caller of a unary call will probably make another one: the
+    /// sender is told.
+    pub(super) fn answer(&self, response: Bytes, queue: &Queue<ClientTable<Arc<Self>>>) {
+        self.inbox.change(|state, caller_waits| {
+            let is_announced = caller_waits && self.shape.kind == Kind::Unary;
+            let ends_stream = self.shape.response_ends_stream;
+            let is_answered = state.answer(response, ends_stream, is_announced);
+            if is_answered && is_announced {
+                queue.announced.announce();
+            }
+            is_answered
+        });
+    }
+
+    /// The server is done sending on the stream; this side may go on.
+    pub(super) fn close_remote(&self) {
+        self.inbox.change(|state, _| state.close_remote());
+    }
+
+    /// The connection has ended. What has arrived may still be taken.
+    pub(super) fn lose_connection(&self, status: &Status) {
+        let failure = CallFailure { status: status.clone(), is_unknown_to_server: false };
+        self.inbox.change(|state, _| state.fail(&failure));
+    }
+
+    /// The call fails on this side while the server may go on. What has arrived is lost, unless the
+    /// replies had ended well before.
+    pub(super) fn fail(&self, status: Status) {
+        self.inbox.fail(|state| state.fail(&CallFailure { status, is_unknown_to_server: true }));
+    }
+
+    /// The call's deadline has passed, which the server knows.
+    pub(super) fn pass_deadline(&self, status: Status) {
+        self.inbox.fail(|state| state.fail(&CallFailure { status, is_unknown_to_server: false }));
+    }
+
+    /// Waits until no message may be sent any more.
+    pub(super) async fn requests_ended(&self) {
+        let is_so = || !self.inbox.with(|state| state.may_send());
+        wait_until(self.inbox.changed(), &is_so).await;
+    }
+
+    pub(super) fn info(&self, stream_id: Option<u32>) -> CallInfo {
+        let Times { started, deadline } = self.times;
+        let (service, method) = (self.service.clone(), self.method.clone());
+        CallInfo { service, method, stream_id, started, deadline }
+    }
+
+    /// The call at this moment; `stream_id` is `None` while its Request is queued. It does not wait
+    /// for room: calls that do are registered elsewhere.
+    pub(super) fn snapshot(&self, stream_id: Option<u32>) -> CallSnapshot {
+        let (fill, consumer_waits) = self.inbox.fill();
+        let wait = match self.shape.kind {
+            _ if stream_id.is_none() => CallWait::Sender,
+            Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
+            Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
+            Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
+        };
+        CallSnapshot::new(self.info(stream_id), wait, fill)
+    }
+}

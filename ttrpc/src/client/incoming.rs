@@ -1,0 +1,73 @@
+//! What arrives for a call with streams.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::time::{Sleep, sleep_until};
+
+use super::owner::CallOwner;
+use crate::{
+    Status,
+    transport::{inbox::Phase, messages::Batch},
+};
+
+/// What arrives for a call, within its deadline.
+pub(super) struct Incoming {
+    owner: Arc<CallOwner>,
+    batch: Batch,
+    /// Made when the consumer first has to wait.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Incoming {
+    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
+        Incoming { owner, batch: Batch::default(), timer: None }
+    }
+
+    pub(super) fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let inbox = &self.owner.entry.inbox;
+        // A server may go on for ever. What ended in time may be read later.
+        if self.owner.is_too_late() && inbox.with(|state| state.is_open()) {
+            return Poll::Ready(Err(self.owner.pass_deadline()));
+        }
+        let patience = &self.owner.connection().patience;
+        if let Poll::Ready(taken) = inbox.poll_take(&mut self.batch, cx, patience) {
+            return Poll::Ready(taken);
+        }
+        let Some(deadline) = self.owner.deadline() else { return Poll::Pending };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
+        self.owner.pass_deadline();
+        // The end: this one, or another that came just before it.
+        inbox.poll_take(&mut self.batch, cx, patience)
+    }
+
+    /// Whether what was taken last is the payload of a Response.
+    pub(super) fn is_reply(&self) -> bool {
+        self.owner.entry.inbox.with(|state| state.is_reply_taken())
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.owner.entry.inbox.abandon(&mut self.batch);
+    }
+}
+
+/// Decodes a reply, from [`Bytes`] since prost copies a field of bytes twice from anything else.
+///
+/// # Errors
+/// INTERNAL if the bytes are not a message of this type.
+pub(super) fn decode_reply<M: Message + Default>(payload: Bytes) -> Result<M, Status> {
+    M::decode(payload)
+        .map_err(|error| Status::internal(format!("the server's reply does not decode: {error}")))
+}

@@ -1,0 +1,130 @@
+//! The kinds of calls, and what a call of each gives when it is awaited.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use prost::Message;
+
+use super::{
+    call::Call,
+    incoming::decode_reply,
+    owner::CallOwner,
+    raw::RawReceiver,
+    stream::{Reply, StreamReceiver, StreamSender},
+};
+use crate::{Raw, Status};
+
+/// One request, one reply. Awaited, it gives the reply.
+pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
+
+/// One request, many replies. Awaited, it gives a [`StreamReceiver`].
+///
+/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
+/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
+/// Cancel safe: dropped before that, nothing is sent.
+pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
+
+/// Many requests, one reply. Awaited, it gives a [`StreamSender`] and the [`Reply`].
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
+
+/// Many requests, many replies. Awaited, it gives a [`StreamSender`] and a [`StreamReceiver`], which may
+/// be used from different tasks.
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
+
+/// A call of which only the Request is known. Awaited, it gives a [`StreamSender`], if the Request has
+/// said that messages follow, and a [`RawReceiver`].
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type RawCall = Call<AnyKind, Raw, Raw>;
+
+/// The kind of [`UnaryCall`].
+#[derive(Debug)]
+pub enum Unary {}
+/// The kind of [`ServerStreamingCall`].
+#[derive(Debug)]
+pub enum ServerStreaming {}
+/// The kind of [`ClientStreamingCall`].
+#[derive(Debug)]
+pub enum ClientStreaming {}
+/// The kind of [`BidiStreamingCall`].
+#[derive(Debug)]
+pub enum BidiStreaming {}
+/// The kind of [`RawCall`].
+#[derive(Debug)]
+pub enum AnyKind {}
+
+/// A kind of calls with these messages. Implemented here alone.
+pub trait CallKind<Req, Resp>: PollOutput<Req, Resp> {}
+
+impl<K: PollOutput<Req, Resp>, Req, Resp> CallKind<Req, Resp> for K {}
+
+/// What a poll of a call gives.
+type Polled<T> = Poll<Result<T, Status>>;
+
+/// How a kind's output is made.
+pub trait PollOutput<Req, Resp> {
+    /// What the call gives when it is awaited.
+    type Output;
+
+    /// Polls a call that has been queued, until it is taken.
+    fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Self::Output>;
+}
+
+impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
+    type Output = Resp;
+
+    fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
+        let owner = owner.as_mut().expect("a unary call stays with its future");
+        Poll::Ready(match ready!(owner.poll_reply(cx))? {
+            Some(payload) => decode_reply(payload),
+            None => Err(Status::internal("the call ended without a reply")),
+        })
+    }
+}
+
+/// The parts of a stream share the call once it is queued.
+fn share(owner: &mut Option<CallOwner>) -> Arc<CallOwner> {
+    Arc::new(owner.take().expect("a call's output is taken once"))
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for ServerStreaming {
+    type Output = StreamReceiver<Resp>;
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        Poll::Ready(Ok(StreamReceiver::new(share(owner))))
+    }
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for ClientStreaming {
+    type Output = (StreamSender<Req>, Reply<Resp>);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        Poll::Ready(Ok((StreamSender::new(owner.clone()), Reply::new(owner))))
+    }
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for BidiStreaming {
+    type Output = (StreamSender<Req>, StreamReceiver<Resp>);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        Poll::Ready(Ok((StreamSender::new(owner.clone()), StreamReceiver::new(owner))))
+    }
+}
+
+impl PollOutput<Raw, Raw> for AnyKind {
+    type Output = (Option<StreamSender<Raw>>, RawReceiver);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        let requests = owner.entry.may_stream().then(|| StreamSender::new(owner.clone()));
+        Poll::Ready(Ok((requests, RawReceiver::new(owner))))
+    }
+}

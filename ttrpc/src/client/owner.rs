@@ -1,0 +1,127 @@
+//! The caller's hold on a call that has been queued.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    connection::ClientConnection, entry::CallEntry, state::CallState, tasks::ConnectionTasks,
+};
+use crate::{
+    Code, Status,
+    transport::{inbox::Phase, limiter::Load, registry::CallInfo},
+};
+
+/// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
+/// its Request has not begun to be written it never is.
+#[derive(Debug)]
+pub struct CallOwner {
+    tasks: Arc<ConnectionTasks>,
+    pub(super) entry: Arc<CallEntry>,
+    pub(super) stream_id: u32,
+    /// Its end has been taken: nothing is left to give up.
+    is_finished: bool,
+}
+
+impl CallOwner {
+    /// Takes over a call that has been queued, with its place among the calls in flight.
+    pub(super) fn new(tasks: Arc<ConnectionTasks>, entry: Arc<CallEntry>, stream_id: u32) -> Self {
+        CallOwner { tasks, entry, stream_id, is_finished: false }
+    }
+
+    pub(super) fn connection(&self) -> &ClientConnection {
+        self.tasks.connection()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.entry.times.deadline
+    }
+
+    pub(super) fn info(&self) -> CallInfo {
+        self.entry.info(Some(self.stream_id))
+    }
+
+    /// The reply of a call that has only one: takes the call's end.
+    pub(super) fn poll_reply(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let end = self
+            .entry
+            .inbox
+            .poll_phase(cx, |state| state.end().map(|end| (end, state.take_announcement())));
+        let (end, was_announced) = ready!(end);
+        self.retract(was_announced);
+        self.is_finished = true;
+        Poll::Ready(end)
+    }
+
+    /// The caller runs, after it was woken with an answer.
+    fn retract(&self, was_announced: bool) {
+        if was_announced {
+            self.connection().queue.announced.retract();
+        }
+    }
+
+    /// Whether the deadline has passed.
+    pub(super) fn is_too_late(&self) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Ends the call because its deadline has passed, if nothing has ended it before. The server
+    /// knows the deadline and ends the stream itself, so no close is sent, which it could take for a
+    /// good end.
+    pub(super) fn pass_deadline(&self) -> Status {
+        self.entry.pass_deadline(too_late());
+        self.give_up();
+        too_late()
+    }
+
+    fn give_up(&self) {
+        let id = self.stream_id;
+        self.connection().queue.withdraw(|table| table.remove(id).map(|_| id));
+    }
+
+    fn trace_end(&self) {
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            match self.entry.inbox.with(|state| state.outcome()) {
+                Some(end) => trace_end(self.info(), &end),
+                None => tracing::debug!(call = ?self.info(), "call given up"),
+            }
+        }
+    }
+}
+
+impl Drop for CallOwner {
+    fn drop(&mut self) {
+        self.trace_end();
+        if !self.is_finished {
+            self.entry.inbox.abandon(&mut Default::default());
+            self.give_up();
+            self.retract(self.entry.inbox.with(CallState::take_announcement));
+        }
+        self.connection().calls.release(Load::one(0));
+        self.connection().end_if_spent();
+    }
+}
+
+/// The status of a call whose deadline has passed.
+pub(super) fn too_late() -> Status {
+    Status::deadline_exceeded("the call's deadline passed")
+}
+
+/// Traces how a call ended.
+pub(super) fn trace_end(call: CallInfo, end: &Result<(), Status>) {
+    tracing::debug!(
+        service = call.service.as_str(),
+        method = call.method.as_str(),
+        stream_id = call.stream_id,
+        code = ?end.as_ref().map_or_else(Status::code, |()| Code::Ok),
+        duration = ?call.started.elapsed(),
+        "call ended",
+    );
+}

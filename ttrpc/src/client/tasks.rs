@@ -1,0 +1,167 @@
+//! The two tasks of a client's connection, and who owns them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{io::AsyncWrite, sync::oneshot, task::AbortHandle, time::timeout};
+
+use super::{connection::ClientConnection, entry::CallEntry, receiver};
+use crate::{
+    ClientConfig, Connection, ConnectionError,
+    proto::table::ClientTable,
+    transport::{io::ReadHalf, spawn, writer},
+};
+
+/// Owns a connection's two tasks: they end when the last client and the last call are gone. The
+/// sender's ends with the receiver's.
+#[derive(Debug)]
+pub(super) struct ConnectionTasks {
+    connection: Arc<ClientConnection>,
+    receiver: AbortHandle,
+}
+
+impl ConnectionTasks {
+    pub(super) fn spawn(io: Connection, config: ClientConfig) -> Arc<Self> {
+        ConnectionTasks::with_table(io, config, ClientTable::default())
+    }
+
+    fn with_table(
+        io: Connection,
+        config: ClientConfig,
+        table: ClientTable<Arc<CallEntry>>,
+    ) -> Arc<Self> {
+        let connection = Arc::new(ClientConnection::new(config, table));
+        let (signal, ended) = oneshot::channel();
+        spawn(run_sender(connection.clone(), io.writer, ended));
+        let guard = EndGuard { connection: connection.clone(), _signal: signal };
+        let receiver = spawn(run_receiver(guard, io.reader)).abort_handle();
+        Arc::new(ConnectionTasks { connection, receiver })
+    }
+
+    pub(super) fn connection(&self) -> &ClientConnection {
+        &self.connection
+    }
+
+    pub(super) fn close(&self, reason: ConnectionError) {
+        self.connection.end(reason);
+        self.receiver.abort();
+    }
+}
+
+impl Drop for ConnectionTasks {
+    fn drop(&mut self) {
+        self.close(ConnectionError::ClosedLocally);
+    }
+}
+
+/// How long the receiver may go on after a write has failed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+async fn run_sender(
+    connection: Arc<ClientConnection>,
+    writer: impl AsyncWrite + Unpin,
+    mut ended: writer::Ended,
+) {
+    if let Err(error) = writer::run(writer, &connection.queue, &mut ended).await {
+        // What the server has sent before it went away may still be in the socket, and so is its
+        // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
+        // comes, the server having closed one direction alone, the failed write ends the connection.
+        if timeout(LAST_WORDS, ended).await.is_ok() {
+            return;
+        }
+        let error = ConnectionError::Write(Arc::new(error));
+        connection.write_error.set(error).expect("there is one sender, and it fails once");
+    }
+}
+
+async fn run_receiver(guard: EndGuard, reader: impl ReadHalf) {
+    let reason = receiver::run(&guard.connection, reader).await;
+    guard.connection.end(reason);
+}
+
+/// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down
+/// included.
+struct EndGuard {
+    connection: Arc<ClientConnection>,
+    /// Dropped behind the connection's end, to tell the sender, which shuts the writer down.
+    _signal: oneshot::Sender<()>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.connection.end(ConnectionError::ClosedLocally);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error, future::poll_fn, pin::Pin, task::Poll};
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::{
+        super::{Client, UnaryCall},
+        *,
+    };
+    use crate::{
+        Code, Status,
+        proto::{
+            codec::{Decoded, Decoder},
+            frame::{Flags, FrameType, Header},
+        },
+    };
+
+    fn call(tasks: &Arc<ConnectionTasks>) -> UnaryCall<(), ()> {
+        Client::from_tasks(tasks.clone()).unary("S", "M", ())
+    }
+
+    #[tokio::test]
+    async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
+        let (here, _there) = tokio::io::duplex(1);
+        let tasks = ConnectionTasks::spawn(Connection::new(here), ClientConfig::default());
+        let mut call = call(&tasks);
+        let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
+        assert!(poll().await.is_pending());
+        tokio::task::yield_now().await;
+        assert!(tasks.connection().queue.unsent_requests().is_empty(), "the sender has it");
+        tasks.connection().end(ConnectionError::ClosedLocally);
+        let Poll::Ready(Err(status)) = poll().await else { panic!("the call ends") };
+        assert_eq!(status.code(), Code::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
+        let (here, mut there) = tokio::io::duplex(1000);
+        let table = ClientTable::starting_at(u32::MAX);
+        let tasks =
+            ConnectionTasks::with_table(Connection::new(here), ClientConfig::default(), table);
+        let mut last = call(&tasks);
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
+
+        let is_spent = |status: Status| {
+            let source = status.source().and_then(|source| source.downcast_ref());
+            matches!(source, Some(ConnectionError::IdsExhausted))
+        };
+        let status = call(&tasks).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(is_spent(status));
+        assert!(tasks.connection().close_reason().is_none(), "a call is in flight");
+
+        let header = Header {
+            data_len: 0,
+            stream_id: u32::MAX,
+            frame_type: FrameType::Response,
+            flags: Flags::NONE,
+        };
+        there.write_all(&header.to_bytes()).await.unwrap();
+        last.await.unwrap();
+        let reason = tasks.connection().closed().await;
+        assert!(matches!(reason, ConnectionError::IdsExhausted));
+        assert!(is_spent(call(&tasks).await.unwrap_err()));
+        let mut request = [0; 100];
+        let len = tokio::io::AsyncReadExt::read(&mut there, &mut request).await.unwrap();
+        let mut decoder = Decoder::default();
+        decoder.feed(&request[..len]);
+        let decoded = decoder.decode();
+        assert!(matches!(decoded, Some(Decoded::Frame(header)) if header.stream_id == u32::MAX));
+    }
+}

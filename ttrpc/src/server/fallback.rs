@@ -1,0 +1,102 @@
+//! Calls that no service takes.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::{
+    context::Context,
+    routes::Start,
+    stream::{StreamReceiver, StreamSender},
+};
+use crate::{Raw, RawEnd, Status, proto::frame::Flags};
+
+/// Handles every call that no service of a server takes, whatever its service, its method and its kind:
+/// for proxies and recorders. [`ServerBuilder::fallback`](super::ServerBuilder::fallback) adds one.
+///
+/// Its calls are like any others: they count for the limits, end with their deadlines, and are cancelled
+/// with their connection. [`Context::service`] and [`Context::method`] tell what is called.
+///
+/// ```
+/// use ttrpc::{Context, RawEnd, Status, async_trait, server::{Fallback, FallbackCall}};
+///
+/// /// Answers each unary call with its own request.
+/// struct Echo;
+///
+/// #[async_trait]
+/// impl Fallback for Echo {
+///     async fn call(&self, _ctx: &Context, call: FallbackCall) -> Result<RawEnd, Status> {
+///         match call.replies {
+///             None => Ok(RawEnd::Reply(call.payload)),
+///             Some(_) => Err(Status::unimplemented("streams")),
+///         }
+///     }
+/// }
+/// # let _ = ttrpc::Server::builder().fallback(Echo);
+/// ```
+#[async_trait]
+pub trait Fallback: Send + Sync + 'static {
+    /// Handles one call. What it returns is sent as the end of the call.
+    ///
+    /// A call that is not a stream ends with a reply or a status; [`RawEnd::Closed`] makes INTERNAL of it.
+    async fn call(&self, ctx: &Context, call: FallbackCall) -> Result<RawEnd, Status>;
+}
+
+/// A call as it came, raw.
+#[non_exhaustive]
+pub struct FallbackCall {
+    /// Those of the Request, which say what the client is about to send; see
+    /// [`Client::raw`](crate::Client::raw).
+    pub flags: Flags,
+    /// The Request's payload.
+    pub payload: Raw,
+    /// What the client sends after its Request; `None` if it has said that nothing follows.
+    pub requests: Option<StreamReceiver<Raw>>,
+    /// Sends messages before the end; `None` if the call is unary.
+    pub replies: Option<StreamSender<Raw>>,
+}
+
+/// Without the payload.
+impl fmt::Debug for FallbackCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FallbackCall")
+            .field("flags", &self.flags)
+            .field("payload_len", &self.payload.0.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What starts calls that go to the fallback.
+pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
+    let fallback = Arc::new(fallback);
+    Box::new(move |admitted, payload| {
+        let (flags, payload) = (admitted.flags, Raw(payload.to_bytes()));
+        let fallback = fallback.clone();
+        admitted.begin(|call| async move {
+            let ctx = Context::new(call);
+            let call = ctx.call();
+            let has_requests = flags.contains(Flags::REMOTE_OPEN);
+            let has_replies = has_requests || flags.contains(Flags::REMOTE_CLOSED);
+            let raw = FallbackCall {
+                flags,
+                payload,
+                requests: has_requests.then(|| StreamReceiver::new(call.clone())),
+                replies: has_replies.then(|| StreamSender::new(call.clone())),
+            };
+            let rest = match fallback.call(&ctx, raw).await {
+                Ok(RawEnd::Reply(reply)) => call.respond(Ok(reply)),
+                Ok(RawEnd::Closed) if has_replies => call.finish_stream(Ok(())),
+                Ok(RawEnd::Closed) => call.respond::<Raw>(Err(no_reply())),
+                Err(status) => call.respond::<Raw>(Err(status)),
+            };
+            if let Some(rest) = rest {
+                rest.await;
+            }
+        });
+        Ok(())
+    })
+}
+
+fn no_reply() -> Status {
+    Status::internal("the fallback closed a call that is not a stream")
+}
