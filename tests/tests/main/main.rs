@@ -29,6 +29,7 @@ mod shutdown;
 mod snapshots;
 mod stalls;
 mod thread_locals;
+mod tls;
 mod transports;
 mod wakers;
 mod wire;

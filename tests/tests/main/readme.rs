@@ -16,7 +16,7 @@ mod greeter {
 use greeter::{CountdownRequest, Greeter, GreeterServer, HelloReply, HelloRequest, Summary};
 use ttrpc::{
     Client, Context, Server, Status, async_trait,
-    server::{StreamReceiver, StreamSender},
+    server::{PeerPolicy, StreamReceiver, StreamSender},
 };
 
 struct MyGreeter;
@@ -71,6 +71,18 @@ impl Greeter for MyGreeter {
 
 async fn serve(address: &str) -> Result<(), ttrpc::Error> {
     Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.serve().await
+}
+
+#[allow(dead_code, reason = "not every machine has vsock; the agent of `tests/vm` does this")]
+async fn serve_agent(socket: &str) -> Result<(), ttrpc::Error> {
+    Server::builder()
+        .add_service(GreeterServer::new(MyGreeter))
+        .bind("vsock://any:1024")?
+        .bind(socket)?
+        // Machine 2 is the host. A policy holds for every listener.
+        .allow_peers(PeerPolicy::machine(2).or(PeerPolicy::same_user()))
+        .serve()
+        .await
 }
 
 async fn hand_over(

@@ -1,5 +1,6 @@
 //! The only program of a virtual machine: its kernel starts it as `/init`. It loads the modules for vsock
-//! and serves the conformance service to the host, which may also ask it to call back.
+//! and serves the conformance service to the host and, over a Unix socket, to itself. The host may ask it
+//! to call back, to call itself, and to run the conformance suite over its kernel's own vsock.
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -13,16 +14,26 @@ mod linux {
     use ttrpc::{
         Server, Status,
         client::ConnectOptions,
-        server::{Routes, ServerHandle},
+        server::{PeerPolicy, Routes, ServerBuilder, ServerHandle},
     };
     use ttrpc_tests::{
         conformance::*,
+        conformance_suite::{Report, Trial, all_cases, matches, run_case},
         harness::{Handmade, echo_request},
         service::ConformanceService,
     };
 
+    /// Where the guest listens: for the host, and for itself.
+    const ADDRESSES: [&str; 2] = ["vsock://any:1024", "unix:///agent.sock"];
+
+    /// The guest, for itself.
+    const ITSELF: [&str; 2] = ["vsock://local:1024", ADDRESSES[1]];
+
     /// Where the host listens for calls of its guest.
     const HOST: &str = "vsock://host:5000";
+
+    /// How long a case may take in a machine that is played by another one.
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// What the host may ask besides the conformance service.
     #[derive(Default)]
@@ -47,9 +58,33 @@ mod linux {
                     Box::pin(async move { echoes_of(HOST, calls).await })
                 })
                 .unary("CallItself", service, |_, _ctx, calls: u64| {
-                    Box::pin(async move { echoes_of("vsock://local:1024", calls).await })
+                    Box::pin(async move {
+                        let mut echoes = 0;
+                        for address in ITSELF {
+                            echoes += echoes_of(address, calls).await?;
+                        }
+                        Ok(echoes)
+                    })
+                })
+                .unary("Conform", service, |_, _ctx, chosen: String| {
+                    Box::pin(async move { conform(&chosen).await })
                 })
         }
+    }
+
+    /// Runs the cases that go through the library's API over the kernel's vsock. Returns the report, or
+    /// fails with it.
+    async fn conform(chosen: &str) -> Result<String, Status> {
+        let mut lines = Vec::new();
+        let mut report = Report::new(None::<fs::File>);
+        let is_chosen = |name: &str| !name.starts_with("wire/") && matches(chosen, name);
+        for case in all_cases().iter().filter(|case| is_chosen(&case.name)) {
+            let row = run_case(case, &Trial::new(ITSELF[0], true), PATIENCE).await;
+            report.add(&row, &mut lines)?;
+        }
+        let is_well = report.finish(&mut lines)?;
+        let lines = String::from_utf8_lossy(&lines).into_owned();
+        if is_well { Ok(lines) } else { Err(Status::failed_precondition(lines)) }
     }
 
     /// Calls a server so often. Returns how many calls brought back what they sent.
@@ -81,12 +116,15 @@ mod linux {
         let runtime = tokio::runtime::Runtime::new().expect("the runtime starts");
         let service = Arc::new(ConformanceService::default());
         let guest = Arc::new(Guest::default());
-        let server = Server::builder()
+        let builder = Server::builder()
             .add_service(ConformanceServer::from_arc(service.clone()))
             .add_service(Handmade(guest.routes()))
-            .bind("vsock://any:1024")
-            .and_then(|builder| builder.build())
-            .expect("the guest listens");
+            // The host alone over vsock, and itself.
+            .allow_peers(
+                PeerPolicy::machine(2).or(PeerPolicy::machine(1)).or(PeerPolicy::same_user()),
+            );
+        let bound = ADDRESSES.into_iter().try_fold(builder, ServerBuilder::bind);
+        let server = bound.and_then(ServerBuilder::build).expect("the guest listens");
         service.observe(server.handle());
         guest.server.get_or_init(|| server.handle());
         println!("listening");
