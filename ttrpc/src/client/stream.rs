@@ -34,7 +34,9 @@ use crate::{
         table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, inbox::Phase as _, limiter::Closed, messages::Batch, queue::Room},
+    transport::{
+        encode::Frame, inbox::Phase as _, limiter::Closed, messages::Batch, queue::PushPermit,
+    },
 };
 
 /// A future of a call that is being opened.
@@ -246,7 +248,10 @@ impl<Req: Message> StreamSender<Req> {
     }
 
     /// Room for a message. `None` if the connection has ended.
-    async fn room(&self, len: usize) -> Result<Option<Room<'_, ClientTable<Arc<Call>>>>, Status> {
+    async fn room(
+        &self,
+        len: usize,
+    ) -> Result<Option<PushPermit<'_, ClientTable<Arc<Call>>>>, Status> {
         let connection = self.call.connection();
         match connection.queue.try_reserve(len) {
             Ok(None) => {}

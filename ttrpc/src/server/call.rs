@@ -46,13 +46,13 @@ use crate::{
         encode::Frame,
         inbox::{Inbox, Phase},
         lock,
-        queue::Room,
+        queue::PushPermit,
         registry::CallInfo,
     },
 };
 
 /// Room in a connection's outgoing queue.
-pub(super) type ReplyRoom<'a> = Room<'a, ServerTable<Arc<Call>>>;
+pub(super) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
 /// One call, shared by its handler, its driver and the connection's receiver.
 #[derive(Debug)]
