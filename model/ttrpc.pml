@@ -515,9 +515,11 @@ byte vain_waits;
     :: true                                                                 \
     fi
 #define NOTE_IN_VAIN(call, number)                                          \
-    in_vain = number;                                                       \
     if                                                                      \
-    :: !IS_EXHAUSTED(call) -> vain_waits++; assert(has_credit[call] || vain_waits <= BUDGET) \
+    :: !IS_EXHAUSTED(call) ->                                               \
+       in_vain = number;                                                    \
+       vain_waits++;                                                        \
+       assert(has_credit[call] || vain_waits <= BUDGET)                     \
     :: else                                                                 \
     fi
 #ifdef BUG_ONE_STREAM_SPEAKS_FOR_ALL

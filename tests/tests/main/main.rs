@@ -21,6 +21,7 @@ mod oversized;
 mod payloads;
 mod peers;
 mod processes;
+mod proto;
 mod races;
 mod raw;
 mod readme;

@@ -27,7 +27,7 @@ use crate::{
         table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, limiter::Closed, queue::Room},
+    transport::{encode::Frame, limiter::Closed, queue::PushPermit},
 };
 
 /// The caller's side of a stream of requests.
@@ -80,7 +80,7 @@ impl<Req: Message> StreamSender<Req> {
     async fn room(
         &self,
         len: usize,
-    ) -> Result<Option<Room<'_, ClientTable<Arc<CallEntry>>>>, Status> {
+    ) -> Result<Option<PushPermit<'_, ClientTable<Arc<CallEntry>>>>, Status> {
         let connection = self.owner.connection();
         match connection.queue.try_reserve(len) {
             Ok(None) => {}

@@ -124,26 +124,3 @@ impl Header {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn header_bytes_are_big_endian_and_survive_the_round_trip() {
-        let bytes = [0, 0, 1, 2, 0x80, 0, 0, 5, 3, 0x85];
-        let header = Header::from_bytes(&bytes);
-        assert_eq!(header.data_len, 0x102);
-        assert_eq!(header.stream_id, 0x8000_0005);
-        assert_eq!(header.frame_type, FrameType::Data);
-        assert!(header.flags.contains(Flags::END), "an unknown bit hides no known one");
-        assert_eq!(header.to_bytes(), bytes);
-    }
-
-    #[test]
-    fn every_type_byte_survives_the_round_trip() {
-        for byte in 0..=u8::MAX {
-            assert_eq!(FrameType::from_byte(byte).to_byte(), byte);
-        }
-    }
-}

@@ -93,21 +93,3 @@ impl Buf for Payload<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shared_bytes_are_taken_without_a_copy_and_borrowed_ones_with_one() {
-        let data = Bytes::from_static(b"head and tail");
-        let mut shared = Payload::shared(&data, &data).part(&data[9..]);
-        let taken = shared.copy_to_bytes(2);
-        assert_eq!((&taken[..], shared.bytes()), (&b"ta"[..], &b"il"[..]));
-        assert_eq!(taken.as_ptr(), data[9..].as_ptr());
-
-        let borrowed = Payload::borrowed(&data).part(&data[..4]).to_bytes();
-        assert_eq!(&borrowed[..], b"head");
-        assert_ne!(borrowed.as_ptr(), data.as_ptr());
-    }
-}

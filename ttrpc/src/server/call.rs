@@ -46,13 +46,13 @@ use crate::{
         inbox::{Inbox, Phase},
         limiter::Closed,
         lock,
-        queue::Room,
+        queue::PushPermit,
         registry::CallInfo,
     },
 };
 
 /// Room in a connection's outgoing queue.
-pub(super) type ReplyRoom<'a> = Room<'a, ServerTable<Arc<Call>>>;
+pub(super) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
 /// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
 type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;

@@ -9,11 +9,8 @@ use crate::{
     },
 };
 
-/// Frames up to this many bytes are put together on the stack.
-const STACK_FRAME_LEN: usize = 512;
-
-/// Most frames are no longer than this, and less of the stack has to be cleared for them.
-const SHORT_FRAME_LEN: usize = 128;
+/// Frames up to this many bytes are put together on the stack, as most are. It is cleared for each.
+const STACK_FRAME_LEN: usize = 256;
 
 /// A frame that is known to fit, not yet encoded.
 pub(crate) struct Frame<D> {
@@ -48,13 +45,13 @@ impl<D: FrameData> Frame<D> {
     /// Encodes the frame and hands it on.
     pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
         let len = self.len();
-        if len <= SHORT_FRAME_LEN {
-            return self.encode_on_stack::<SHORT_FRAME_LEN, _>(hand_on);
+        if len > STACK_FRAME_LEN {
+            return hand_on(FrameBytes::Large(self.to_vec()));
         }
-        if len <= STACK_FRAME_LEN {
-            return self.encode_on_stack::<STACK_FRAME_LEN, _>(hand_on);
-        }
-        hand_on(FrameBytes::Large(self.to_vec()))
+        let mut stack = [0; STACK_FRAME_LEN];
+        stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
+        self.data.encode(&mut &mut stack[HEADER_LEN..len]);
+        hand_on(FrameBytes::Small(&stack[..len]))
     }
 
     /// Encodes the frame into a buffer of its own.
@@ -63,13 +60,5 @@ impl<D: FrameData> Frame<D> {
         bytes.extend_from_slice(&self.header.to_bytes());
         self.data.encode(&mut bytes);
         bytes
-    }
-
-    fn encode_on_stack<const N: usize, R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
-        let len = self.len();
-        let mut stack = [0; N];
-        stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
-        self.data.encode(&mut &mut stack[HEADER_LEN..len]);
-        hand_on(FrameBytes::Small(&stack[..len]))
     }
 }

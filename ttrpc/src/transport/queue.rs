@@ -17,12 +17,10 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Poll, Waker},
-    time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
+    blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes},
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
@@ -63,38 +61,14 @@ enum Sender {
     Idle(Option<Waker>),
 }
 
-/// For how long the socket has been full.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Blocked {
-    since: Option<Instant>,
-    /// Without the time since `since`.
-    before: Duration,
-}
-
-impl Blocked {
-    /// For how long the socket has refused to take more, if it does.
-    pub(crate) fn now(&self) -> Option<Duration> {
-        self.since.map(|since| since.elapsed())
-    }
-
-    /// For how long it has in all.
-    pub(crate) fn total(&self) -> Duration {
-        self.before + self.now().unwrap_or_default()
-    }
-
-    fn set(&mut self, is_blocked: bool) {
-        *self = Blocked { since: is_blocked.then(Instant::now), before: self.total() };
-    }
-}
-
-/// Room for one frame. Dropped unused, it is released.
+/// A permit to push one frame. Dropped unused, it is released.
 #[derive(Debug)]
-pub(crate) struct Room<'a, T> {
+pub(crate) struct PushPermit<'a, T> {
     queue: &'a Queue<T>,
     permit: Permit<'a>,
 }
 
-impl<T> Room<'_, T> {
+impl<T> PushPermit<'_, T> {
     /// Adds the frame if `claim` gives it a stream id; returns that. `claim` runs under the lock, and
     /// not at all once the queue is closed.
     pub(crate) fn push(
@@ -102,7 +76,7 @@ impl<T> Room<'_, T> {
         frame: FrameBytes<'_>,
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
-        let Room { queue, permit } = self;
+        let PushPermit { queue, permit } = self;
         queue.push(frame, permit.into_load(), claim)
     }
 }
@@ -138,9 +112,9 @@ impl<T> Queue<T> {
 
     /// Room for a frame of `len` bytes if there is some now and nobody waits for it. `Ok(None)` when
     /// the queue is full.
-    pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<Room<'_, T>>, Closed> {
+    pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
         match self.room.try_acquire(self.load_of(len)) {
-            Some(permit) => Ok(Some(Room { queue: self, permit })),
+            Some(permit) => Ok(Some(PushPermit { queue: self, permit })),
             None if self.room.is_closed() => Err(Closed),
             None => Ok(None),
         }
@@ -149,9 +123,9 @@ impl<T> Queue<T> {
     /// Waits for room for a frame of `len` bytes, first come, first served.
     ///
     /// Cancel safe: dropped, it leaves the line and releases what it had reserved.
-    pub(crate) async fn reserve(&self, len: usize) -> Result<Room<'_, T>, Closed> {
+    pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
         let permit = self.room.acquire(self.load_of(len)).await?;
-        Ok(Room { queue: self, permit })
+        Ok(PushPermit { queue: self, permit })
     }
 
     /// Waits until the queue is not full, behind those that wait for room already.

@@ -98,9 +98,9 @@ impl Registry {
     }
 
     /// Registers what holds the receiver up, until the result is dropped.
-    pub(crate) fn hold_up(&self, wait: ReceiverWait) -> HoldUp<'_> {
+    pub(crate) fn hold_up(&self, wait: ReceiverWait) -> ReceiverRegistration<'_> {
         lock(&self.state).receiver = Some((wait, Instant::now()));
-        HoldUp(self)
+        ReceiverRegistration(self)
     }
 
     /// The calls that wait, in the order in which they began to, each with what it waits for.
@@ -151,9 +151,9 @@ impl Drop for Registration<'_> {
 
 /// The receiver is held up until this is dropped.
 #[derive(Debug)]
-pub(crate) struct HoldUp<'a>(&'a Registry);
+pub(crate) struct ReceiverRegistration<'a>(&'a Registry);
 
-impl Drop for HoldUp<'_> {
+impl Drop for ReceiverRegistration<'_> {
     fn drop(&mut self) {
         let held_up = lock(&self.0.state).receiver.take();
         if let Some((by, since)) = held_up {

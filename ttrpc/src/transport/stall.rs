@@ -60,8 +60,8 @@ pub(crate) async fn stands_still(
 /// - A consumer that moved while it was waited for has a credit of the time that this took, up to the
 ///   `stall_timeout`. It is waited for that long, whatever is left in the budget. So a slow consumer keeps
 ///   its stream although others stand still.
-/// - Consumers that stand still together are waited for once: one that has not moved since a wait that was
-///   in vain began is not waited for again.
+/// - Consumers that stand still together are waited for once: one that has not moved since a wait of a whole
+///   `stall_timeout` began, which was in vain, is not waited for again.
 ///
 /// Together: from any moment on, streams that stand still hold their connection up for no longer than
 /// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
@@ -71,7 +71,7 @@ pub(crate) async fn stands_still(
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     waits: AtomicU64,
-    /// The last wait that was in vain, by its number; 0 for none.
+    /// The last wait for the whole `stall_timeout` that was in vain, by its number; 0 for none.
     in_vain: AtomicU64,
     spent: Mutex<Option<Spent>>,
 }
@@ -131,7 +131,9 @@ impl Patience {
 
     /// The consumer has not moved.
     pub(crate) fn note_in_vain(&self, wait: ConsumerWait, stall_timeout: Duration) {
-        self.in_vain.store(wait.number, SeqCst);
+        if wait.time >= stall_timeout {
+            self.in_vain.store(wait.number, SeqCst);
+        }
         self.charge(wait.time, stall_timeout);
     }
 
@@ -191,6 +193,15 @@ mod tests {
         let patience = Patience::default();
         assert_eq!(wait_in_vain(&patience, 100, false).await, SECOND * 3 / 2);
         assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, SECOND / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_wait_in_vain_says_nothing_of_other_streams() {
+        let patience = Patience::default();
+        wait_in_vain(&patience, 1, true).await;
+        let moved_at = patience.date();
+        wait_in_vain(&patience, 100, true).await;
+        assert!(!patience.stood_still_since(moved_at));
     }
 
     #[tokio::test(start_paused = true)]

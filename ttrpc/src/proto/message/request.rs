@@ -1,0 +1,225 @@
+//! Requests, and the metadata in them.
+
+use bytes::BufMut;
+use prost::{
+    Message,
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+};
+
+use super::{
+    FrameData, Malformed,
+    fields::{
+        delimited_len, non_empty_len, put_key, put_message, put_non_empty, put_varint, take_bytes,
+        take_str, varint_len,
+    },
+};
+use crate::Metadata;
+
+/// Fields that a pair of metadata may have, unknown ones included: an honest one has two.
+const MAX_PAIR_FIELDS: usize = 16;
+
+/// What a pair of metadata costs beside its bytes: two strings.
+const PAIR_COST: usize = 2 * size_of::<String>();
+
+/// What a string that is not empty costs beside its bytes: what allocation adds.
+const STRING_COST: usize = 16;
+
+/// A decoded Request that borrows everything from its frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
+    pub service: &'a str,
+    /// Bare name of the method, `State` for example.
+    pub method: &'a str,
+    /// The encoded request message.
+    pub payload: &'a [u8],
+    /// Nanoseconds from now until the deadline: 0 for none, negative if it has passed already.
+    pub timeout_nano: i64,
+    /// The call's metadata.
+    pub metadata: EncodedMetadata<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Decodes the data of a Request frame. Unknown fields are skipped.
+    ///
+    /// # Errors
+    /// If the bytes are not a protobuf message of this shape.
+    pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
+        let request = RequestDecoder::new(data, usize::MAX).advance(usize::MAX)?;
+        Ok(request.expect("no frame has so many fields"))
+    }
+}
+
+/// Metadata that has been found in a Request and not been decoded.
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedMetadata<'a> {
+    /// The Request, from its first pair on.
+    data: &'a [u8],
+    pairs: usize,
+    cost: usize,
+}
+
+impl EncodedMetadata<'_> {
+    /// The number of pairs.
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
+    /// What the decoded pairs cost to keep, in bytes of memory.
+    pub fn cost(&self) -> usize {
+        self.cost
+    }
+
+    /// Decodes the pairs, in order.
+    ///
+    /// # Errors
+    /// [`Malformed::NotUtf8`].
+    pub fn decode(&self) -> Result<Metadata, Malformed> {
+        let mut metadata = Metadata::with_capacity(self.pairs);
+        let mut data = self.data;
+        while metadata.len() < self.pairs {
+            let (tag, wire_type) = decode_key(&mut data)?;
+            if (tag, wire_type) == (5, WireType::LengthDelimited) {
+                let (key, value) = decode_key_value(take_bytes(&mut data)?)?;
+                let (key, value) = (std::str::from_utf8(key)?, std::str::from_utf8(value)?);
+                metadata.push_received(key.to_owned(), value.to_owned());
+            } else {
+                skip_field(wire_type, tag, &mut data, DecodeContext::default())?;
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+/// Decodes a Request in steps, so that a peer's Request of millions of fields keeps no task from
+/// giving others their turn.
+#[derive(Debug)]
+pub struct RequestDecoder<'a> {
+    rest: &'a [u8],
+    request: Request<'a>,
+    max_pairs: usize,
+}
+
+impl<'a> RequestDecoder<'a> {
+    /// Decodes this data of a Request frame, with no more than so many pairs of metadata.
+    pub fn new(data: &'a [u8], max_pairs: usize) -> Self {
+        let metadata = EncodedMetadata { data, pairs: 0, cost: 0 };
+        let request = Request { service: "", method: "", payload: &[], timeout_nano: 0, metadata };
+        RequestDecoder { rest: data, request, max_pairs }
+    }
+
+    /// The Request as far as it has been decoded.
+    pub fn request(&self) -> &Request<'a> {
+        &self.request
+    }
+
+    /// Decodes up to so many fields more; returns the Request once it is whole. Unknown fields are
+    /// skipped.
+    ///
+    /// # Errors
+    /// If the bytes are not a protobuf message of this shape, or it has too many pairs of metadata.
+    pub fn advance(&mut self, max_fields: usize) -> Result<Option<Request<'a>>, Malformed> {
+        let (data, request) = (&mut self.rest, &mut self.request);
+        for _ in 0..max_fields {
+            if data.is_empty() {
+                return Ok(Some(*request));
+            }
+            let field = *data;
+            let (tag, wire_type) = decode_key(data)?;
+            match (tag, wire_type) {
+                (1, WireType::LengthDelimited) => request.service = take_str(data)?,
+                (2, WireType::LengthDelimited) => request.method = take_str(data)?,
+                (3, WireType::LengthDelimited) => request.payload = take_bytes(data)?,
+                (4, WireType::Varint) => request.timeout_nano = decode_varint(data)? as i64,
+                (5, WireType::LengthDelimited) => {
+                    let metadata = &mut request.metadata;
+                    if metadata.pairs == 0 {
+                        metadata.data = field;
+                    }
+                    let (key, value) = decode_key_value(take_bytes(data)?)?;
+                    if metadata.pairs == self.max_pairs {
+                        return Err(Malformed::TooManyPairs(self.max_pairs));
+                    }
+                    metadata.pairs += 1;
+                    metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
+                }
+                _ => skip(wire_type, tag, data)?,
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn string_cost(bytes: &[u8]) -> usize {
+    if bytes.is_empty() { 0 } else { STRING_COST + bytes.len() }
+}
+
+/// A Request about to be encoded.
+#[derive(Debug)]
+pub struct RequestParts<'a, M> {
+    /// Full protobuf name of the service.
+    pub service: &'a str,
+    /// Bare name of the method.
+    pub method: &'a str,
+    /// The request message; `None` for a stream that opens without one.
+    pub payload: Option<&'a M>,
+    /// Nanoseconds until the deadline, 0 for none.
+    pub timeout_nano: i64,
+    /// The call's metadata.
+    pub metadata: &'a Metadata,
+}
+
+impl<M: Message> FrameData for RequestParts<'_, M> {
+    fn encoded_len(&self) -> usize {
+        let metadata: usize = (self.metadata.iter())
+            .map(|(key, value)| delimited_len(5, key_value_len(key, value)))
+            .sum();
+        non_empty_len(1, self.service.len())
+            + non_empty_len(2, self.method.len())
+            + non_empty_len(3, self.payload.map_or(0, M::encoded_len))
+            + varint_len(4, self.timeout_nano as u64)
+            + metadata
+    }
+
+    fn encode(&self, buf: &mut impl BufMut) {
+        put_non_empty(1, self.service.as_bytes(), buf);
+        put_non_empty(2, self.method.as_bytes(), buf);
+        if let Some(payload) = self.payload {
+            put_message(3, payload, buf);
+        }
+        put_varint(4, self.timeout_nano as u64, buf);
+        for (key, value) in self.metadata.iter() {
+            put_key(5, key_value_len(key, value), buf);
+            put_non_empty(1, key.as_bytes(), buf);
+            put_non_empty(2, value.as_bytes(), buf);
+        }
+    }
+}
+
+fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (mut key, mut value) = (&[][..], &[][..]);
+    for _ in 0..MAX_PAIR_FIELDS {
+        if data.is_empty() {
+            return Ok((key, value));
+        }
+        let (tag, wire_type) = decode_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::LengthDelimited) => key = take_bytes(&mut data)?,
+            (2, WireType::LengthDelimited) => value = take_bytes(&mut data)?,
+            _ => skip(wire_type, tag, &mut data)?,
+        }
+    }
+    Err(Malformed::TooManyFields)
+}
+
+/// Skips an unknown field, in a time that does not depend on what is in it.
+fn skip(wire_type: WireType, tag: u32, data: &mut &[u8]) -> Result<(), Malformed> {
+    match wire_type {
+        WireType::StartGroup | WireType::EndGroup => Err(Malformed::Group),
+        _ => Ok(skip_field(wire_type, tag, data, DecodeContext::default())?),
+    }
+}
+
+fn key_value_len(key: &str, value: &str) -> usize {
+    non_empty_len(1, key.len()) + non_empty_len(2, value.len())
+}

@@ -1,0 +1,92 @@
+//! Responses, and the statuses in them.
+
+use bytes::BufMut;
+use prost::{
+    Message,
+    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+};
+use prost_types::Any;
+
+use super::{
+    FrameData, Malformed,
+    fields::{delimited_len, non_empty_len, put_message, take_bytes, take_str},
+};
+use crate::Status;
+
+/// The most details of a status that are decoded; those behind them are dropped. An empty detail takes
+/// two bytes on the wire and fifty in memory.
+pub const MAX_DETAILS: usize = 1024;
+
+/// A decoded Response: the payload of a success, or the status of a failure, with no more than
+/// [`MAX_DETAILS`] details.
+///
+/// # Errors
+/// If the bytes are not a protobuf message of this shape.
+pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malformed> {
+    let (mut status, mut payload) = (StatusMessage::default(), &[][..]);
+    while !data.is_empty() {
+        let (tag, wire_type) = decode_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::LengthDelimited) => merge_status(&mut status, take_bytes(&mut data)?)?,
+            (2, WireType::LengthDelimited) => payload = take_bytes(&mut data)?,
+            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+        }
+    }
+    if status.code == 0 {
+        return Ok(Ok(payload));
+    }
+    Ok(Err(Status::received(status.code, status.message, status.details)))
+}
+
+/// A successful Response with this payload. Its status is left out, which means OK.
+#[derive(Debug)]
+pub struct ResponseParts<'a, M>(pub &'a M);
+
+impl<M: Message> FrameData for ResponseParts<'_, M> {
+    fn encoded_len(&self) -> usize {
+        non_empty_len(2, self.0.encoded_len())
+    }
+
+    fn encode(&self, buf: &mut impl BufMut) {
+        put_message(2, self.0, buf);
+    }
+}
+
+/// The data of a Response that carries a failure.
+pub fn encode_status(status: &Status) -> Vec<u8> {
+    let message = StatusMessage {
+        code: status.raw_code(),
+        message: status.message().to_owned(),
+        details: status.details().to_vec(),
+    };
+    let mut data = Vec::with_capacity(delimited_len(1, message.encoded_len()));
+    put_message(1, &message, &mut data);
+    data
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct StatusMessage {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+/// Decodes what is found of a status into what there is of it, as protobuf merges messages.
+fn merge_status(status: &mut StatusMessage, mut data: &[u8]) -> Result<(), Malformed> {
+    while !data.is_empty() {
+        let (tag, wire_type) = decode_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::Varint) => status.code = decode_varint(&mut data)? as i32,
+            (2, WireType::LengthDelimited) => status.message = take_str(&mut data)?.to_owned(),
+            (3, WireType::LengthDelimited) if status.details.len() < MAX_DETAILS => {
+                status.details.push(Any::decode(take_bytes(&mut data)?)?);
+            }
+            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+        }
+    }
+    Ok(())
+}
