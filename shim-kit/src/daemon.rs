@@ -23,6 +23,7 @@ use crate::{
     runtime::Runtime,
     service::TaskService,
     shim::Shim,
+    tasks,
 };
 
 /// How long the last answers may take to leave, and the last events to be taken.
@@ -81,10 +82,10 @@ async fn run<R: Runtime>(
         .build()?;
     let signals = Signals::new()?;
     match env::var("TTRPC_ADDRESS") {
-        Ok(address) => drop(tokio::spawn(shim.outbox.clone().deliver(address))),
+        Ok(address) => drop(tasks::spawn(shim.outbox.clone().deliver(address))),
         Err(_) => log::warn("TTRPC_ADDRESS is not set: events stay here"),
     }
-    let handling = tokio::spawn(signals.handle(
+    let handling = tasks::spawn(signals.handle(
         shim.reaper.clone(),
         service,
         server.handle(),

@@ -19,7 +19,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{descriptors, log};
+use crate::{descriptors, log, tasks};
 
 /// How often it is looked where the kernel gives no instance.
 const LOOK: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl Inotify {
     fn open(&self) -> io::Result<Instance> {
         let file = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let file = Arc::new(descriptors::watch(File::from(file), Interest::READABLE)?);
-        let reader = tokio::spawn(read_events(file.clone(), self.changed.clone()));
+        let reader = tasks::spawn(read_events(file.clone(), self.changed.clone()));
         Ok(Instance { file, users: HashMap::new(), reader })
     }
 }

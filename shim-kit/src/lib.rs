@@ -61,6 +61,7 @@ mod service;
 mod shim;
 mod start;
 mod stdio;
+mod tasks;
 
 use std::{env, error::Error, io, process::ExitCode};
 

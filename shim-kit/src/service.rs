@@ -18,6 +18,7 @@ use crate::{
     runtime::Runtime,
     sandbox::Sandbox,
     shim::Shim,
+    tasks::to_the_end,
 };
 
 /// What serves all containers of a shim, and its sandbox. Clones are the same service.
@@ -49,15 +50,6 @@ impl<R> Clone for TaskService<R> {
 pub(crate) enum Slot<T> {
     Reserved,
     Made(Arc<T>),
-}
-
-/// Finishes what was begun even if the caller goes away: a handler is dropped when its client is,
-/// and half a container would be left. containerd learns how it ended from events and State.
-pub(crate) async fn to_the_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, Status>> + Send + 'static,
-) -> Result<T, Status> {
-    let done = tokio::spawn(work).await;
-    done.unwrap_or_else(|error| Err(Status::internal(format!("the shim has a fault: {error}"))))
 }
 
 pub(crate) fn at(exit: Exit) -> Option<Timestamp> {

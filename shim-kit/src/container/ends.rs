@@ -14,6 +14,7 @@ use crate::{
     proto::events,
     reaper::Ended,
     runtime::Runtime,
+    tasks,
 };
 
 impl<R: Runtime> Container<R> {
@@ -27,7 +28,7 @@ impl<R: Runtime> Container<R> {
                 };
                 let watch = cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
                 // A container has one first process.
-                let _ = self.oom.set(tokio::spawn(watch));
+                let _ = self.oom.set(tasks::spawn(watch));
                 let _ = self.cgroup.set(cgroup);
             }
             Err(error) => log::warn(format_args!("no control group: {error}")),
@@ -37,7 +38,7 @@ impl<R: Runtime> Container<R> {
 
     /// Reports a process's end when it comes, after everything that has to come before.
     pub(super) fn watch(self: Arc<Self>, process: Arc<Process>, ended: Ended) {
-        tokio::spawn(async move {
+        tasks::spawn(async move {
             let Ok(exit) = ended.await else { return };
             let deadline = Instant::now() + self.shim.patience;
             let delivered = process.ended(exit);

@@ -7,9 +7,9 @@ use std::{
 };
 
 use rustix::mount::UnmountFlags;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::complain;
+use super::{bind_mount, complain};
 use crate::{
     bundle::{Bundle, Spec},
     mount,
@@ -55,7 +55,9 @@ impl Files {
         let is_read_only = spec.0.pointer("/root/readonly").and_then(Value::as_bool);
         let access = if is_read_only.unwrap_or(false) { "ro" } else { "rw" };
         let Some(spec) = spec.0.as_object_mut() else { return false };
-        let Some(mounts) = spec.entry("mounts").or_insert_with(|| json!([])).as_array_mut() else {
+        let Some(mounts) =
+            spec.entry("mounts").or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+        else {
             return false;
         };
         let before = mounts.len();
@@ -65,12 +67,12 @@ impl Files {
         {
             // What every container has by default would hide the pod's.
             mounts.retain(|mount| mount["destination"] != SHARED_MEMORY);
-            mounts.push(bound(source, SHARED_MEMORY, "rw"));
+            mounts.push(bind_mount(source, SHARED_MEMORY, ["rbind", "rprivate", "rw"]));
             is_changed = true;
         }
         for (source, destination) in &self.names {
             if !mounts.iter().any(|mount| mount["destination"] == *destination) {
-                mounts.push(bound(source, destination, access));
+                mounts.push(bind_mount(source, destination, ["rbind", "rprivate", access]));
             }
         }
         is_changed || mounts.len() != before
@@ -159,17 +161,10 @@ fn has_own(mounts: &[Value], destination: &str) -> bool {
     mounts.iter().any(|mount| mount["destination"] == destination && mount["type"] == "bind")
 }
 
-fn bound(source: &Path, destination: &str, access: &str) -> Value {
-    json!({
-        "destination": destination,
-        "type": "bind",
-        "source": source,
-        "options": ["rbind", "rprivate", access],
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::proto::cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceOption};
 

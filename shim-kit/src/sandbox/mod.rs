@@ -12,10 +12,13 @@ mod service;
 mod spec;
 
 use std::{
+    io,
+    path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use serde_json::{Value, json};
 use tokio::time::timeout;
 use ttrpc::{
     Any, Status,
@@ -203,7 +206,7 @@ impl<R: Runtime> Sandbox<R> {
     /// INVALID_ARGUMENT if it is none; the runtime's.
     pub async fn update(&self, spec: &Any) -> Result<(), Status> {
         let wrong = |error| Status::invalid_argument(format!("the sandbox's spec: {error}"));
-        let spec: serde_json::Value = serde_json::from_slice(&spec.value).map_err(wrong)?;
+        let spec: Value = serde_json::from_slice(&spec.value).map_err(wrong)?;
         match spec.pointer("/linux/resources") {
             Some(resources) => self.container.update(resources.to_string().as_bytes()).await,
             None => Ok(()),
@@ -249,13 +252,23 @@ fn empty_root() -> types::Mount {
     }
 }
 
+/// An entry of the OCI runtime specification's `mounts`.
+fn bind_mount<const N: usize>(source: &Path, destination: &str, options: [&str; N]) -> Value {
+    json!({
+        "destination": destination,
+        "type": "bind",
+        "source": source,
+        "options": options.as_slice(),
+    })
+}
+
 /// Unmounts what a shim that has died left in the bundle of a sandbox.
 pub(crate) fn clean_up(bundle: &Bundle) {
     files::remove(bundle);
 }
 
 /// Says that something of a pod cannot be removed, which stops nothing.
-fn complain(what: &std::path::Path, error: std::io::Error) {
+fn complain(what: &Path, error: io::Error) {
     log::warn(format_args!("cannot remove {}: {error}", what.display()));
 }
 

@@ -7,8 +7,10 @@ use std::{
 };
 
 use rustix::process::{WaitOptions, wait};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::bind_mount;
 
 /// Where the program is in its container, with its libraries.
 const PROGRAM: &str = "/pause";
@@ -86,15 +88,8 @@ impl Program {
         let others = self.linker.iter().chain(&self.libraries);
         let pairs = others.map(|path| (path, in_container(path)));
         let all = pairs.chain([(&self.executable, PROGRAM.to_owned())]);
-        all.map(|(source, destination)| {
-            json!({
-                "destination": destination,
-                "type": "bind",
-                "source": source,
-                "options": ["bind", "ro", "nosuid", "nodev"],
-            })
-        })
-        .collect()
+        let options = ["bind", "ro", "nosuid", "nodev"];
+        all.map(|(source, destination)| bind_mount(source, &destination, options)).collect()
     }
 }
 

@@ -10,7 +10,8 @@ use crate::{
     container::Container,
     proto::{sandbox::*, types},
     runtime::Runtime,
-    service::{Slot, TaskService, at, to_the_end},
+    service::{Slot, TaskService, at},
+    tasks::to_the_end,
 };
 
 /// What OCI specifications are packed as.

@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, path::Path};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use ttrpc::Status;
 
 use super::pause::Program;
 use crate::{
     bundle::{POD_LABEL, Spec},
-    proto::cri::{LinuxSandboxSecurityContext, NamespaceMode, PodSandboxConfig},
+    proto::cri::{Int64Value, LinuxSandboxSecurityContext, NamespaceMode, PodSandboxConfig},
 };
 
 /// The user that runs the pod's first process unless another is asked for: one without rights.
@@ -27,6 +27,20 @@ pub struct Pod<'a> {
     pub annotations: &'a HashMap<String, String>,
 }
 
+/// What is the same for all.
+const TEMPLATE: &str = r#"{
+    "ociVersion": "1.0.2",
+    "process": {"cwd": "/", "capabilities": {}, "noNewPrivileges": true, "user": {}},
+    "root": {"path": "rootfs", "readonly": true},
+    "mounts": [
+        {"destination": "/proc", "type": "proc", "source": "proc",
+            "options": ["nosuid", "noexec", "nodev"]},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+            "options": ["nosuid", "strictatime", "mode=755", "size=64k"]}
+    ],
+    "linux": {"resources": {"devices": [{"allow": false, "access": "rwm"}], "cpu": {}}}
+}"#;
+
 /// Completes a specification that has no process. What the client has given stays.
 ///
 /// # Errors
@@ -36,67 +50,44 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     let config = pod.config.unwrap_or(&default);
     let linux = config.linux.clone().unwrap_or_default();
     let context = linux.security_context.unwrap_or_default();
-    let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc",
-            "options": ["nosuid", "noexec", "nodev"]}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
-            "options": ["nosuid", "strictatime", "mode=755", "size=64k"]}),
-    ];
-    mounts.extend(program.mounts());
     let namespaces = namespaces(&context, pod.network)?;
     let has_own_hostname = namespaces.iter().any(|namespace| namespace["type"] == "uts");
-    let mut spec = json!({
-        "ociVersion": "1.0.2",
-        "process": process(&context, program),
-        "root": {"path": "rootfs", "readonly": true},
-        "mounts": mounts,
-        "annotations": annotations(config, pod),
-        "linux": {
-            "namespaces": namespaces,
-            "sysctl": linux.sysctls,
-            "resources": {
-                "devices": [{"allow": false, "access": "rwm"}],
-                "cpu": {"shares": CPU_SHARES},
-            },
-        },
-    });
+
+    let mut spec: Value = serde_json::from_str(TEMPLATE).unwrap_or_default();
+    describe_process(&mut spec["process"], &context, program);
+    if let Some(mounts) = spec["mounts"].as_array_mut() {
+        mounts.extend(program.mounts());
+    }
+    spec["annotations"] = annotations(config, pod);
+    spec["linux"]["namespaces"] = namespaces.into();
+    spec["linux"]["sysctl"] = object(linux.sysctls);
+    spec["linux"]["resources"]["cpu"]["shares"] = CPU_SHARES.into();
     if has_own_hostname && !config.hostname.is_empty() {
         spec["hostname"] = config.hostname.clone().into();
     }
     if !linux.cgroup_parent.is_empty() {
         spec["linux"]["cgroupsPath"] = cgroups_path(&linux.cgroup_parent, pod.id).into();
     }
-    if let Value::Object(given) = given.0 {
+    if let (Value::Object(spec), Value::Object(given)) = (&mut spec, given.0) {
         // Go writes what was not given as an empty string.
-        let present = given.into_iter().filter(|(_, value)| !value.is_null() && *value != "");
-        spec.as_object_mut().unwrap_or(&mut Map::new()).extend(present);
+        spec.extend(given.into_iter().filter(|(_, value)| !value.is_null() && *value != ""));
     }
     Ok(Spec(spec))
 }
 
-fn process(context: &LinuxSandboxSecurityContext, program: &Program) -> Value {
-    let or_nobody =
-        |id: &Option<_>| id.as_ref().map_or(NOBODY, |id: &crate::proto::cri::Int64Value| id.value);
-    json!({
-        "user": {
-            "uid": or_nobody(&context.run_as_user),
-            "gid": or_nobody(&context.run_as_group),
-            "additionalGids": context.supplemental_groups,
-        },
-        "args": program.args(),
-        "cwd": "/",
-        "capabilities": {},
-        "noNewPrivileges": true,
-        "oomScoreAdj": oom_score(),
-    })
+fn describe_process(process: &mut Value, context: &LinuxSandboxSecurityContext, program: &Program) {
+    let or_nobody = |id: Option<Int64Value>| id.map_or(NOBODY, |id| id.value);
+    process["user"]["uid"] = or_nobody(context.run_as_user).into();
+    process["user"]["gid"] = or_nobody(context.run_as_group).into();
+    process["user"]["additionalGids"] = context.supplemental_groups.clone().into();
+    process["args"] = program.args().into();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if may_lower_oom_score(&status) {
+        process["oomScoreAdj"] = OOM_SCORE.into();
+    }
 }
 
-/// What the kernel allows: to lower it needs a capability.
-fn oom_score() -> Option<i32> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    may_lower_oom_score(&status).then_some(OOM_SCORE)
-}
-
+/// To lower a score needs a capability.
 fn may_lower_oom_score(status: &str) -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -111,40 +102,46 @@ fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Result<Ve
             "pods with a user namespace need the sandboxer `podsandbox`",
         ));
     }
-    let mut namespaces = vec![json!({"type": "mount"})];
+    let mut namespaces = vec![namespace("mount", "")];
     if options.ipc() != NamespaceMode::Node {
-        namespaces.push(json!({"type": "ipc"}));
+        namespaces.push(namespace("ipc", ""));
     }
     if options.pid() != NamespaceMode::Node {
-        namespaces.push(json!({"type": "pid"}));
+        namespaces.push(namespace("pid", ""));
     }
     if options.network() != NamespaceMode::Node {
-        namespaces.push(json!({"type": "uts"}));
-        namespaces.push(match network {
-            "" => json!({"type": "network"}),
-            path => json!({"type": "network", "path": path}),
-        });
+        namespaces.push(namespace("uts", ""));
+        namespaces.push(namespace("network", network));
     }
     Ok(namespaces)
 }
 
+fn namespace(kind: &str, path: &str) -> Value {
+    let mut namespace = Map::from_iter([("type".to_owned(), kind.into())]);
+    if !path.is_empty() {
+        namespace.insert("path".to_owned(), path.into());
+    }
+    namespace.into()
+}
+
 /// What Kubernetes' tools look for, and what the client has given.
 fn annotations(config: &PodSandboxConfig, pod: &Pod<'_>) -> Value {
-    let mut annotations = json!({
-        "io.kubernetes.cri.container-type": "sandbox",
-        POD_LABEL: pod.id,
-    });
-    if let Some(metadata) = &config.metadata {
-        annotations["io.kubernetes.cri.sandbox-name"] = metadata.name.clone().into();
-        annotations["io.kubernetes.cri.sandbox-namespace"] = metadata.namespace.clone().into();
-        annotations["io.kubernetes.cri.sandbox-uid"] = metadata.uid.clone().into();
-        annotations["io.kubernetes.cri.sandbox-log-directory"] =
-            config.log_directory.clone().into();
-    }
-    for (key, value) in pod.annotations {
-        annotations[key] = value.clone().into();
-    }
-    annotations
+    let metadata = config.metadata.clone().unwrap_or_default();
+    let known = [
+        (POD_LABEL, pod.id),
+        ("io.kubernetes.cri.container-type", "sandbox"),
+        ("io.kubernetes.cri.sandbox-name", &metadata.name),
+        ("io.kubernetes.cri.sandbox-namespace", &metadata.namespace),
+        ("io.kubernetes.cri.sandbox-uid", &metadata.uid),
+        ("io.kubernetes.cri.sandbox-log-directory", &config.log_directory),
+    ];
+    let known = known.into_iter().filter(|(_, value)| !value.is_empty());
+    let known = known.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    object(known.chain(pod.annotations.clone()))
+}
+
+fn object(entries: impl IntoIterator<Item = (String, String)>) -> Value {
+    entries.into_iter().map(|(key, value)| (key, Value::String(value))).collect()
 }
 
 /// The control group: a folder below the pod's, or what systemd's driver makes a scope of.
@@ -158,6 +155,8 @@ fn cgroups_path(parent: &str, id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::proto::cri::{
         LinuxPodSandboxConfig, NamespaceOption, PodSandboxMetadata, UserNamespace,

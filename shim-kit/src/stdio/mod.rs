@@ -50,7 +50,7 @@ use self::{
     output::{Output, Rest},
     sink::Sink,
 };
-use crate::{console, descriptors, inotify::Inotify};
+use crate::{console, descriptors, inotify::Inotify, tasks};
 
 /// How long an exec's output waits for a reader while nobody has its FIFO open.
 pub(crate) const LET_GO_AFTER: Duration = Duration::from_secs(10);
@@ -242,7 +242,7 @@ impl Io {
             .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
         let copy = Copy::new(source, Sink::pipe(sink)?);
         let input = input::run(copy, self.stage.subscribe(), close, self.let_go.clone());
-        self.copies.tasks.spawn(input);
+        tasks::spawn(self.copies.tasks.track_future(input));
         Ok(())
     }
 
@@ -284,13 +284,13 @@ impl Io {
             readers: self.copies.readers.clone(),
         };
         let (let_go, terminal) = (self.let_go.clone(), self.terminal.clone());
-        self.copies.tasks.spawn(async move {
+        tasks::spawn(self.copies.tasks.track_future(async move {
             if output.run(deliver).await == output::Fate::LetGo {
                 // Who holds the terminal is hung up, and nobody waits for its stdin.
                 terminal.with(|terminal| drop(terminal.take()));
                 let_go.cancel();
             }
-        });
+        }));
         Ok(())
     }
 }
