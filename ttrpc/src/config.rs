@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Limits of a client's connection.
 ///
+/// A limit of 0 counts as 1. More than 2,097,152 calls or frames, 8,388,608 messages, or 128 GiB count as that
+/// many.
+///
 /// ```
 /// use ttrpc::ClientConfig;
 ///
@@ -58,6 +61,9 @@ impl Default for ClientConfig {
 }
 
 /// Limits of a server: of each connection, and of all together.
+///
+/// A limit of 0 counts as 1. More than 2,097,152 calls or frames, 8,388,608 messages, or 128 GiB count as that
+/// many.
 ///
 /// ```
 /// use ttrpc::ServerConfig;

@@ -2,8 +2,8 @@
 //!
 //! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
 //! frames and bytes of an outgoing queue. What it grants is counted until it is released. Who finds
-//! no room waits in line: a newcomer never overtakes, and a release wakes exactly those whom it lets
-//! in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
+//! no room waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that it
+//! lets in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
 //!
 //! Without contention, granting and releasing is one atomic operation each. All that others must
 //! notice stands in the same word as the counts, as flags, so there is one order of all changes and
@@ -14,22 +14,21 @@
 //!     WAITING WATCHED STALLED  CLOSED  count     cost
 //! ```
 //!
-//! A release that finds a flag set takes the lock and acts on it. Whoever wants to be noticed sets
-//! its flag under that lock *before* it looks whether there is room.
+//! A release that finds a flag set takes the lock and acts on it. A task that wants to be noticed sets
+//! its flag under that lock *before* it looks whether there is room. Wakers are the program's code: they
+//! are cloned, woken and dropped without the lock.
+
+mod waiting;
 
 use std::{
-    collections::VecDeque,
-    future::Future,
     mem,
-    pin::Pin,
     sync::{
-        Mutex, MutexGuard,
+        Mutex,
         atomic::{
             AtomicU64,
             Ordering::{AcqRel, Acquire},
         },
     },
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -40,10 +39,11 @@ use super::{
     stall::{Condition, stands_still},
     wait_until,
 };
+use waiting::{WaiterQueue, Waiting, Watch};
 
-/// Somebody waits in line.
+/// There are waiters.
 const WAITING: u64 = 1 << 63;
-/// Somebody waits until less is in flight.
+/// A task waits until less is in flight.
 const WATCHED: u64 = 1 << 62;
 /// A wait was in vain, and nothing has been released since.
 const STALLED: u64 = 1 << 61;
@@ -110,6 +110,12 @@ pub(crate) enum Overshoot {
     Alone,
 }
 
+/// A limit on what is counted in so many bits: at least 1, and no more than half of what can be counted,
+/// since a load may be let in over its limit.
+pub(super) fn clamp(limit: usize, bits: u32) -> usize {
+    limit.clamp(1, usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX))
+}
+
 /// A limit, and what counts against it.
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -117,26 +123,9 @@ pub(crate) struct Limiter {
     overshoot: Overshoot,
     /// A packed [`Load`] and the flags.
     used: AtomicU64,
-    line: Mutex<Line>,
+    queue: Mutex<WaiterQueue>,
     /// Notified of releases while [`WATCHED`].
     released: Notify,
-}
-
-/// Those who wait, first come first.
-#[derive(Debug, Default)]
-struct Line {
-    waiters: VecDeque<Waiter>,
-    next_ticket: u64,
-    watchers: usize,
-    /// Releases that found a flag set.
-    releases: u64,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    ticket: u64,
-    load: Load,
-    waker: Waker,
 }
 
 /// Room that was granted. Dropped, it is released.
@@ -162,20 +151,15 @@ impl Drop for Permit<'_> {
 }
 
 impl Limiter {
-    /// Both limits are at least 1, and no more than half of what can be counted, since a load may
-    /// be let in over its limit.
+    /// Both limits are clamped, see [`clamp`].
     pub(crate) fn new(limit: Load, overshoot: Overshoot) -> Self {
-        let clamp = |limit: usize, bits: u32| {
-            let max = usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX);
-            limit.clamp(1, max)
-        };
         let limit =
             Load { count: clamp(limit.count, COUNT_BITS), cost: clamp(limit.cost, COST_BITS) };
         Limiter {
             limit,
             overshoot,
             used: AtomicU64::new(0),
-            line: Mutex::default(),
+            queue: Mutex::default(),
             released: Notify::new(),
         }
     }
@@ -229,14 +213,15 @@ impl Limiter {
         self.add(load, false).then(|| Permit { limiter: self, load })
     }
 
-    /// Waits in line until there is room.
+    /// Waits for its turn and for room.
     ///
-    /// Cancel safe: dropped, it leaves the line and releases what it had been granted.
+    /// Cancel safe: dropped, it leaves the queue and releases what it had been granted. What is granted to a
+    /// future that is neither polled nor dropped is lost to the others meanwhile.
     pub(crate) async fn acquire(&self, load: Load) -> Result<Permit<'_>, Closed> {
         if let Some(permit) = self.try_acquire(load) {
             return Ok(permit);
         }
-        Waiting { limiter: self, load, ticket: None }.await
+        Waiting::new(self, load).await
     }
 
     /// The same as long as others release. When nobody has for `stall_timeout`, it refuses, and
@@ -254,8 +239,8 @@ impl Limiter {
         if self.is_stalled() {
             return Err(Refused::Stalled);
         }
-        let releases = || lock(&self.line).releases;
-        let mut waiting = Waiting { limiter: self, load, ticket: None };
+        let releases = || lock(&self.queue).releases;
+        let mut waiting = Waiting::new(self, load);
         loop {
             tokio::select! {
                 biased;
@@ -267,16 +252,6 @@ impl Limiter {
                 }
             }
         }
-    }
-
-    /// Notes that a wait was in vain, unless something has been released after all.
-    fn note_stall(&self, releases: u64) -> bool {
-        let line = lock(&self.line);
-        let is_stalled = line.releases == releases;
-        if is_stalled {
-            self.used.fetch_or(STALLED, AcqRel);
-        }
-        is_stalled
     }
 
     /// Counts a load whether or not there is room.
@@ -292,31 +267,6 @@ impl Limiter {
         }
     }
 
-    #[cold]
-    fn note_release(&self) {
-        let mut line = lock(&self.line);
-        line.releases += 1;
-        self.used.fetch_and(!STALLED, AcqRel);
-        let is_watched = line.watchers > 0;
-        self.grant(line);
-        if is_watched {
-            self.released.notify_waiters();
-        }
-    }
-
-    /// Lets in those at the head of the line who fit, and wakes them without the lock.
-    fn grant(&self, mut line: MutexGuard<'_, Line>) {
-        let mut granted = Vec::new();
-        while line.waiters.front().is_some_and(|first| self.add(first.load, true)) {
-            granted.extend(line.waiters.pop_front().map(|first| first.waker));
-        }
-        if line.waiters.is_empty() {
-            self.used.fetch_and(!WAITING, AcqRel);
-        }
-        drop(line);
-        granted.into_iter().for_each(Waker::wake);
-    }
-
     /// Waits until no more than this is in flight. It holds up nobody.
     ///
     /// Cancel safe.
@@ -324,122 +274,15 @@ impl Limiter {
         let _watch = Watch::new(self);
         wait_until(&self.released, &|| self.load().is_within(load)).await;
     }
-
-    /// Nothing is granted any more; those who wait are told.
-    pub(crate) fn close(&self) {
-        let line = lock(&self.line);
-        self.used.fetch_or(CLOSED, AcqRel);
-        let wakers: Vec<_> = line.waiters.iter().map(|waiter| waiter.waker.clone()).collect();
-        drop(line);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Marks the limiter as watched until it is dropped.
-struct Watch<'a>(&'a Limiter);
-
-impl<'a> Watch<'a> {
-    fn new(limiter: &'a Limiter) -> Self {
-        lock(&limiter.line).watchers += 1;
-        limiter.used.fetch_or(WATCHED, AcqRel);
-        Watch(limiter)
-    }
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        let mut line = lock(&self.0.line);
-        line.watchers -= 1;
-        if line.watchers == 0 {
-            self.0.used.fetch_and(!WATCHED, AcqRel);
-        }
-    }
-}
-
-/// A place in line, taken when it is first polled.
-struct Waiting<'a> {
-    limiter: &'a Limiter,
-    load: Load,
-    /// `None` before the first poll and after the end.
-    ticket: Option<u64>,
-}
-
-impl<'a> Future for Waiting<'a> {
-    type Output = Result<Permit<'a>, Closed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (limiter, load) = (self.limiter, self.load);
-        let mut line = lock(&limiter.line);
-        let Some(ticket) = self.ticket else {
-            // From here on a release is noticed.
-            limiter.used.fetch_or(WAITING, AcqRel);
-            if limiter.is_closed() {
-                return Poll::Ready(Err(Closed));
-            }
-            let ticket = line.next_ticket;
-            line.next_ticket += 1;
-            line.waiters.push_back(Waiter { ticket, load, waker: cx.waker().clone() });
-            self.ticket = Some(ticket);
-            // There may have been a release since it was found full.
-            if line.waiters.len() == 1 && limiter.add(load, true) {
-                let waiter = line.waiters.pop_front();
-                limiter.used.fetch_and(!WAITING, AcqRel);
-                drop(line);
-                drop(waiter);
-                self.ticket = None;
-                return Poll::Ready(Ok(Permit { limiter, load }));
-            }
-            return Poll::Pending;
-        };
-        match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
-            Ok(index) if limiter.is_closed() => {
-                let waiter = line.waiters.remove(index);
-                drop(line);
-                drop(waiter);
-                self.ticket = None;
-                Poll::Ready(Err(Closed))
-            }
-            Ok(index) => {
-                let waker = &mut line.waiters[index].waker;
-                if !waker.will_wake(cx.waker()) {
-                    let before = mem::replace(waker, cx.waker().clone());
-                    drop(line);
-                    // Dropping a waker runs code of the program's: not under the lock.
-                    drop(before);
-                }
-                Poll::Pending
-            }
-            Err(_) => {
-                self.ticket = None;
-                Poll::Ready(Ok(Permit { limiter, load }))
-            }
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let limiter = self.limiter;
-        let mut line = lock(&limiter.line);
-        match line.waiters.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
-            Ok(index) => {
-                let waiter = line.waiters.remove(index);
-                // The next one may need less.
-                limiter.grant(line);
-                drop(waiter);
-            }
-            Err(_) => {
-                drop(line);
-                limiter.release(self.load);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, pin::pin};
+    use std::{
+        future::{Future, poll_fn},
+        pin::{Pin, pin},
+        task::Poll,
+    };
 
     use tokio::time::Instant;
 

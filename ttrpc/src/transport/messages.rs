@@ -4,6 +4,7 @@ use std::{collections::VecDeque, mem, vec};
 
 use bytes::{Buf, Bytes};
 
+use super::limiter::clamp;
 use crate::proto::payload::Payload;
 
 /// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
@@ -27,11 +28,8 @@ pub(crate) struct InboxLimits {
 }
 
 impl InboxLimits {
-    /// Both at least 1, and no more than half of what can be counted.
+    /// Both limits are clamped, see [`clamp`].
     pub(crate) fn new(messages: usize, bytes: usize) -> Self {
-        let clamp = |limit: usize, bits: u32| {
-            limit.clamp(1, usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX))
-        };
         InboxLimits {
             messages: clamp(messages, u64::BITS - Fill::BYTES_BITS),
             bytes: clamp(bytes, Fill::BYTES_BITS),
