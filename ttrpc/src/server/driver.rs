@@ -3,9 +3,11 @@
 //! ```text
 //!     Ready ──► Running ──► (done)       the handler has ended the call, or has nothing to end
 //!                  │
-//!                  └─► Ending ──► (done) the call ended first: its deadline passed, it was cancelled,
+//!                  └─► Ended ──► (done)  the call ended first: its deadline passed, it was cancelled,
 //!                                        the handler panicked
 //! ```
+
+mod ended;
 
 use std::{
     future::{Future, pending},
@@ -19,10 +21,11 @@ use bytes::Buf;
 use pin_project_lite::pin_project;
 use tokio::{
     task::coop::unconstrained,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tracing::Span;
 
+use self::ended::{EndedCall, end};
 use super::{
     admission::{AdmittedLoad, CallPermit},
     call::{Call, CallHead, RequestStream},
@@ -79,7 +82,7 @@ impl AdmittedCall<'_> {
             method = method.as_str()
         );
         let driver = Driver {
-            phase: Phase::Ready,
+            state: DriverState::Ready,
             is_announced: true,
             load: permit.into_load(),
             span: (!span.is_disabled()).then(|| Box::new(span)),
@@ -150,7 +153,7 @@ impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
 /// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
 /// they are first polled, so what the others need is boxed, and made when it is needed.
 struct Driver {
-    phase: Phase,
+    state: DriverState,
     /// The sender expects the handler to run for the first time soon.
     is_announced: bool,
     load: AdmittedLoad,
@@ -159,13 +162,13 @@ struct Driver {
     span: Option<Box<Span>>,
 }
 
-enum Phase {
+enum DriverState {
     /// The handler has not been polled.
     Ready,
     /// The handler has had to wait. It goes on until the call is over or its deadline passes.
     Running(Running),
     /// The call is over.
-    Ending(Ending),
+    Ended(EndedCall),
 }
 
 struct Running {
@@ -173,14 +176,6 @@ struct Running {
     end: BoxFuture<'static, Outcome>,
     /// The handler may go on, and waits for its turn.
     turn: Option<BoxFuture<'static, Load>>,
-}
-
-/// What is left to do of a call that ended before its handler.
-struct Ending {
-    /// Says so to the client.
-    last_frame: Option<BoxFuture<'static, ()>>,
-    /// The time that the handler still has.
-    grace: Option<BoxFuture<'static, ()>>,
 }
 
 impl Driver {
@@ -194,16 +189,16 @@ impl Driver {
     }
 
     fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        if let Phase::Ready = self.phase
+        if let DriverState::Ready = self.state
             && let Some(outcome) = end_before_begin(&self.call)
         {
             self.retract();
             handler.drop_now();
-            self.phase = Phase::Ending(end(&self.call, outcome));
+            self.state = DriverState::Ended(end(&self.call, outcome));
         }
         loop {
-            if let Phase::Ending(ending) = &mut self.phase {
-                return ending.poll(handler, cx);
+            if let DriverState::Ended(ended) = &mut self.state {
+                return ended.poll(handler, cx);
             }
             let polled = self.poll_handler(handler, cx);
             self.retract();
@@ -213,7 +208,7 @@ impl Driver {
             };
             match outcome {
                 Outcome::Finished => return Poll::Ready(()),
-                outcome => self.phase = Phase::Ending(end(&self.call, outcome)),
+                outcome => self.state = DriverState::Ended(end(&self.call, outcome)),
             }
         }
     }
@@ -231,30 +226,37 @@ impl Driver {
         handler: &mut dyn Handler,
         cx: &mut task::Context<'_>,
     ) -> Poll<Outcome> {
-        let Phase::Running(Running { turn, .. }) = &mut self.phase else {
+        let DriverState::Running(Running { turn, .. }) = &mut self.state else {
             return handler.poll(cx);
         };
-        let taken = if turn.is_none() { Turn::try_take(&self.call) } else { None };
+        let connection = &self.call.connection;
+        let taken = if turn.is_none() {
+            Turn::try_take(connection, &self.call.waiting_replies)
+        } else {
+            None
+        };
         let _taken = match taken {
             Some(taken) => taken,
             None => {
-                let wait = || beside(wait_for_turn(self.call.clone()));
+                let wait = || beside(wait_for_turn(connection.clone(), self.call.info()));
                 let load = ready!(turn.get_or_insert_with(wait).as_mut().poll(cx));
                 *turn = None;
-                Turn::granted(&self.call, load)
+                Turn::granted(connection, load)
             }
         };
         handler.poll(cx)
     }
 
     fn running(&mut self) -> &mut Running {
-        if let Phase::Ready = self.phase {
+        if let DriverState::Ready = self.state {
             let end = beside(time_is_over(self.call.clone()));
-            self.phase = Phase::Running(Running { end, turn: None });
+            self.state = DriverState::Running(Running { end, turn: None });
         }
-        match &mut self.phase {
-            Phase::Running(running) => running,
-            Phase::Ready | Phase::Ending(_) => unreachable!("a handler that is polled runs"),
+        match &mut self.state {
+            DriverState::Running(running) => running,
+            DriverState::Ready | DriverState::Ended(_) => {
+                unreachable!("a handler that is polled runs")
+            }
         }
     }
 }
@@ -275,27 +277,6 @@ impl Drop for Driver {
     }
 }
 
-impl Ending {
-    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        // The handler is polled before it is dropped, so that it sees its token.
-        let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
-            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
-        };
-        if !self.grace.as_mut().is_some_and(is_waiting) {
-            self.grace = None;
-            handler.drop_now();
-        }
-        let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
-        if !self.last_frame.as_mut().is_some_and(is_waiting) {
-            self.last_frame = None;
-        }
-        match self {
-            Ending { last_frame: None, grace: None } => Poll::Ready(()),
-            _ => Poll::Pending,
-        }
-    }
-}
-
 /// What has ended a call whose handler has not begun.
 fn end_before_begin(call: &Call) -> Option<Outcome> {
     let is_too_late = || call.head.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -304,24 +285,6 @@ fn end_before_begin(call: &Call) -> Option<Outcome> {
         () if is_too_late() => Some(Outcome::DeadlinePassed),
         () => None,
     }
-}
-
-/// Ends the call if nobody has. The handler has time only if it has asked for its token.
-fn end(call: &Arc<Call>, outcome: Outcome) -> Ending {
-    let status = match outcome {
-        Outcome::DeadlinePassed => Some(Status::deadline_exceeded("the call's deadline passed")),
-        Outcome::Panicked => {
-            let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
-            tracing::warn!(service, method, "a handler panicked");
-            Some(Status::internal("the handler panicked"))
-        }
-        Outcome::Finished | Outcome::Cancelled => None,
-    };
-    let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
-    let grace = (may_go_on && call.end.is_graceful()).then(|| grace(call.clone()));
-    let last_frame = status.filter(|status| call.take_end(status.code()));
-    let last_frame = last_frame.map(|status| beside(send_status(call.clone(), status)));
-    Ending { last_frame, grace }
 }
 
 /// A future that a call's task polls after its handler. It has no part in the task's budget: a
@@ -343,22 +306,4 @@ async fn time_is_over(call: Arc<Call>) -> Outcome {
         () = call.end.token().cancelled_owned() => Outcome::Cancelled,
         () = deadline_passed => Outcome::DeadlinePassed,
     }
-}
-
-/// The time in which a handler that has asked for its token may act on it. Once the server has
-/// ended, or its limit has passed, that is one more poll.
-fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
-    beside(async move {
-        let server = &call.connection.server;
-        tokio::select! {
-            biased;
-            () = server.lifecycle.limit_passed() => {}
-            () = sleep(server.config.cancellation_grace) => {}
-        }
-    })
-}
-
-/// Says that the call has failed, for whoever has taken it out of the table.
-async fn send_status(call: Arc<Call>, status: Status) {
-    call.connection.send_status(call.head.stream_id, &status, Some(&call)).await;
 }

@@ -36,15 +36,17 @@
 mod accept;
 mod admission;
 mod builder;
-mod call;
 mod connection;
+mod connection_task;
 mod context;
 mod driver;
+mod end_signal;
 mod fallback;
 mod listener;
 mod ready_queue;
 mod receiver;
 mod replies;
+mod request;
 mod routes;
 mod shutdown;
 mod stream;
@@ -77,6 +79,7 @@ use crate::{
 };
 use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
+use connection::call;
 pub use context::Context;
 pub use fallback::{Fallback, FallbackCall};
 pub use listener::{Acceptor, Listener};
@@ -136,7 +139,7 @@ impl Shared {
         }
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
         permit.forget();
-        connection::serve(self.clone(), connection, id);
+        connection_task::serve(self.clone(), connection, id);
         Ok(())
     }
 

@@ -8,18 +8,15 @@ use std::{
     pin::pin,
     sync::Arc,
     task::Poll,
-    time::Duration,
 };
 
-use tokio::{task::yield_now, time::Instant};
+use tokio::task::coop::consume_budget;
 
 use super::{
-    admission::CallPermit,
-    call::{Call, CallHead},
+    call::Call,
     connection::Connection,
-    driver::AdmittedCall,
     ready_queue::ReadyQueue,
-    routes::Target,
+    request::{Failure, open},
     violations::Violations,
 };
 use crate::{
@@ -27,37 +24,17 @@ use crate::{
     proto::{
         codec::{Decoded, Decoder},
         frame::{FrameType, Header, MAX_DATA_LEN},
-        message::{Malformed, Request, RequestDecoder},
-        payload::Payload,
         stream::DataEvent,
         table::ServerEvent,
     },
     snapshot::ReceiverWait,
     transport::{
         io::ReadHalf,
-        limiter::{Closed, Load, Refused},
+        limiter::{Closed, Refused},
         messages::{InboxLimits, message_cost},
         reader::{FrameReader, hung_up},
     },
 };
-
-/// Fields of a Request that are decoded before other tasks get their turn: more than any honest one
-/// has.
-const FIELDS_PER_TURN: usize = 4096;
-
-/// Why a frame was not acted on as it asks.
-enum Failure {
-    /// Its stream is refused, or ends, with this status.
-    Refused(Status),
-    /// The client has gone.
-    Gone,
-}
-
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Failure::Refused(status)
-    }
-}
 
 /// Reads until the client goes away, or the server drains and has nothing to say to it any more.
 pub(super) async fn run(
@@ -137,7 +114,11 @@ async fn receive<R: ReadHalf>(
             taken_out(ended, &status);
             Err(status.into())
         }
-        ServerEvent::Ignore => Ok(()),
+        ServerEvent::Ignore => {
+            // Nothing waits for what is ignored, however much of it comes at once.
+            consume_budget().await;
+            Ok(())
+        }
     }
 }
 
@@ -146,161 +127,6 @@ fn taken_out(call: Option<Arc<Call>>, status: &Status) {
     if let Some(call) = call {
         call.taken_out(status.code());
     }
-}
-
-/// Opens a stream, or refuses it.
-async fn open<R: ReadHalf>(
-    connection: &Arc<Connection>,
-    ready_queue: &Arc<ReadyQueue>,
-    header: Header,
-    reader: &mut FrameReader<R>,
-) -> Result<(), Failure> {
-    let arrived = reader.read_at();
-    let (decoder, io) = reader.parts();
-    let long_data = decoder.take_long_data();
-    let data = decoder.payload(&long_data);
-    let opening = Opening { connection, ready_queue, header, data, arrived };
-    let opened = match opening.try_open() {
-        Ok(true) => Ok(()),
-        Ok(false) => Box::pin(opening.open_in_turn(io)).await,
-        Err(status) => Err(status.into()),
-    };
-    if let Err(Failure::Refused(status)) = &opened {
-        tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
-        connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
-    }
-    opened
-}
-
-/// A Request on its way to its handler.
-struct Opening<'a> {
-    connection: &'a Arc<Connection>,
-    ready_queue: &'a Arc<ReadyQueue>,
-    header: Header,
-    data: Payload<'a>,
-    /// When it was read.
-    arrived: Instant,
-}
-
-/// A Request of which is known where it goes.
-#[derive(Clone, Copy)]
-struct Routed<'a> {
-    request: Request<'a>,
-    target: Target<'a>,
-    timeout: Option<Duration>,
-}
-
-impl<'a> Opening<'a> {
-    /// Has the call's handler begin; `false` if that takes time. What cannot be served is refused
-    /// first, so that it neither waits nor counts.
-    fn try_open(&self) -> Result<bool, Status> {
-        if !self.connection.server.lifecycle.is_running() {
-            return Err(Status::unavailable("the server is shutting down"));
-        }
-        let Some(request) = self.advance(&mut self.decoder())? else { return Ok(false) };
-        let routed = self.route(request)?;
-        let Some(permit) = self.connection.try_admit_call(self.load(&request)) else {
-            return Ok(false);
-        };
-        self.start(routed, permit).map(|()| true)
-    }
-
-    /// The same with waiting: for others' turns while it decodes, and until the call is let in.
-    async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
-        let mut decoder = self.decoder();
-        let request = loop {
-            match self.advance(&mut decoder)? {
-                Some(request) => break request,
-                None => yield_now().await,
-            }
-        };
-        let routed = self.route(request)?;
-        let permit = tokio::select! {
-            biased;
-            permit = self.connection.admit_call(self.load(&request)) => permit,
-            () = hung_up(io) => return Err(Failure::Gone),
-        };
-        match permit {
-            Ok(permit) => Ok(self.start(routed, permit)?),
-            Err(Refused::Closed) => Err(Failure::Gone),
-            Err(Refused::Stalled) => Err(self.stalled().into()),
-        }
-    }
-
-    fn decoder(&self) -> RequestDecoder<'a> {
-        let max_pairs = self.connection.server.config.max_metadata_pairs;
-        RequestDecoder::new(self.data.bytes(), max_pairs)
-    }
-
-    /// Decodes for a turn. If the Request is refused for its metadata although nobody serves its
-    /// method, that is said instead.
-    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Status> {
-        decoder.advance(FIELDS_PER_TURN).map_err(|error| {
-            let Request { service, method, .. } = *decoder.request();
-            let is_named = !service.is_empty() && !method.is_empty();
-            let unknown = self.connection.server.services.find(service, method).err();
-            unknown.filter(|_| is_named).unwrap_or_else(|| malformed(error))
-        })
-    }
-
-    /// What the call counts for until its handler has ended.
-    fn load(&self, request: &Request<'_>) -> Load {
-        Load::one(self.data.bytes().len() + request.metadata.cost())
-    }
-
-    /// The status of a call that is not let in.
-    fn stalled(&self) -> Status {
-        Status::resource_exhausted(match self.connection.is_full_of_calls() {
-            true => "too many calls are in flight and none of them ends",
-            false => "too many bytes of requests are in flight and none of their calls ends",
-        })
-    }
-
-    fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Status> {
-        let server = &self.connection.server;
-        let target = server.services.find(request.service, request.method)?;
-        target.check_flags(self.header.flags)?;
-        let timeout = match request.timeout_nano {
-            0 => None,
-            nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
-        };
-        Ok(Routed { request, target, timeout })
-    }
-
-    fn start(&self, routed: Routed<'a>, permit: CallPermit<'_>) -> Result<(), Status> {
-        let Routed { request, target, timeout } = routed;
-        // The time that the call has waited to be let in is part of its time.
-        let deadline = timeout.and_then(|timeout| self.arrived.checked_add(timeout));
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(too_late());
-        }
-        let (service, method) = target.names(&request);
-        let head = CallHead {
-            stream_id: self.header.stream_id,
-            service,
-            method,
-            metadata: request.metadata.decode().map_err(malformed)?,
-            timeout,
-            started: self.arrived,
-            deadline,
-        };
-        let (flags, ready_queue) = (self.header.flags, self.ready_queue);
-        let has_inbox = target.has_inbox(flags);
-        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
-        let admitted = AdmittedCall { call, permit, flags, ready_queue };
-        target.start(admitted, self.data.part(request.payload))
-    }
-}
-
-fn malformed(error: Malformed) -> Status {
-    match error {
-        Malformed::TooManyPairs(_) => Status::resource_exhausted(error.to_string()),
-        error => Status::invalid_argument(format!("the Request is malformed: {error}")),
-    }
-}
-
-fn too_late() -> Status {
-    Status::deadline_exceeded("the call's deadline passed before it was started")
 }
 
 /// Puts a message into its stream's inbox; a handler that stands still loses its stream.

@@ -21,19 +21,19 @@
 use std::sync::{
     Arc,
     atomic::{
-        AtomicU64,
+        AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
     },
 };
 
-use super::{
-    call::{Call, ReplyRoom},
-    connection::Connection,
-};
+use super::connection::{Connection, ReplyRoom};
 use crate::{
     Status,
     snapshot::CallWait,
-    transport::limiter::{Closed, Limiter, Load, Permit},
+    transport::{
+        limiter::{Closed, Limiter, Load, Permit},
+        registry::CallInfo,
+    },
 };
 
 /// A handler's turn counts for this part of its connection's limit.
@@ -64,46 +64,58 @@ impl Connection {
     }
 }
 
+/// The replies of a call that wait for room: the last one, or messages of a stream.
+#[derive(Debug, Default)]
+pub(super) struct WaitingReplies(AtomicUsize);
+
 /// A reply, or a message, that waits for room. It counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct WaitingReply<'a> {
-    call: &'a Call,
+    connection: &'a Connection,
+    of_call: &'a WaitingReplies,
     load: Load,
 }
 
 impl<'a> WaitingReply<'a> {
     /// # Errors
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all room.
-    pub(super) fn new(call: &'a Call, len: usize) -> Result<Self, Status> {
-        let connection = &call.connection;
+    pub(super) fn new(
+        connection: &'a Connection,
+        of_call: &'a WaitingReplies,
+        len: usize,
+    ) -> Result<Self, Status> {
         if connection.replies.is_stalled() && !connection.has_room_for_reply(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
         }
-        Ok(WaitingReply::of_any_length(call, len))
+        Ok(WaitingReply::of_any_length(connection, of_call, len))
     }
 
     /// The same whether or not there is room: for the few bytes of a status that takes a reply's place.
-    pub(super) fn of_any_length(call: &'a Call, len: usize) -> Self {
+    pub(super) fn of_any_length(
+        connection: &'a Connection,
+        of_call: &'a WaitingReplies,
+        len: usize,
+    ) -> Self {
         let load = Load::cost(len);
-        call.connection.replies.force(load);
-        call.connection.server.replies.force(load);
-        call.waiting_replies.fetch_add(1, SeqCst);
-        WaitingReply { call, load }
+        connection.replies.force(load);
+        connection.server.replies.force(load);
+        of_call.0.fetch_add(1, SeqCst);
+        WaitingReply { connection, of_call, load }
     }
 
     /// Waits for room.
-    pub(super) async fn room(&self) -> Result<ReplyRoom<'a>, Closed> {
-        self.call.connection.reserve(self.load.cost, Some(self.call)).await
+    pub(super) async fn room(&self, call: CallInfo) -> Result<ReplyRoom<'a>, Closed> {
+        self.connection.reserve(self.load.cost, Some(call)).await
     }
 }
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        self.call.waiting_replies.fetch_sub(1, SeqCst);
-        self.call.connection.replies.release(self.load);
-        self.call.connection.server.replies.release(self.load);
+        self.of_call.0.fetch_sub(1, SeqCst);
+        self.connection.replies.release(self.load);
+        self.connection.server.replies.release(self.load);
     }
 }
 
@@ -115,19 +127,19 @@ pub(super) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     /// The turn of a call's handler, if it need not wait for it.
-    pub(super) fn try_take(call: &'a Call) -> Option<Self> {
-        let replies = &call.connection.replies;
+    pub(super) fn try_take(connection: &'a Connection, of_call: &WaitingReplies) -> Option<Self> {
+        let replies = &connection.replies;
         // A handler that waits for room must be polled: it may have been granted.
-        if replies.load().cost == 0 || call.waiting_replies.load(SeqCst) > 0 {
+        if replies.load().cost == 0 || of_call.0.load(SeqCst) > 0 {
             return Some(Turn { replies, load: Load::default() });
         }
-        let permit = replies.try_acquire(call.connection.turn())?;
+        let permit = replies.try_acquire(connection.turn())?;
         Some(Turn { replies, load: permit.into_load() })
     }
 
     /// The turn that [`wait_for_turn`] has waited for.
-    pub(super) fn granted(call: &'a Call, load: Load) -> Self {
-        Turn { replies: &call.connection.replies, load }
+    pub(super) fn granted(connection: &'a Connection, load: Load) -> Self {
+        Turn { replies: &connection.replies, load }
     }
 }
 
@@ -140,9 +152,8 @@ impl Drop for Turn<'_> {
 }
 
 /// Waits for a handler's turn, as long as the client reads. Returns what it counts for.
-pub(super) async fn wait_for_turn(call: Arc<Call>) -> Load {
-    let connection = &call.connection;
-    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+pub(super) async fn wait_for_turn(connection: Arc<Connection>, call: CallInfo) -> Load {
+    let _waiting = connection.registry.enter(call, CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.is_reading();
     let turn = connection.replies.acquire_while_moving(load, stall_timeout, &is_reading);

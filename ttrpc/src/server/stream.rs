@@ -13,10 +13,7 @@ use futures_core::Stream;
 use prost::Message;
 use tokio::task::coop::consume_budget;
 
-use super::{
-    call::{Call, ReplyRoom},
-    replies::WaitingReply,
-};
+use super::{call::Call, connection::ReplyRoom, replies::WaitingReply};
 use crate::{
     Status,
     proto::{
@@ -124,7 +121,8 @@ impl<Resp: Message> StreamSender<Resp> {
     /// Sends a message, waiting while the outgoing queue is full. Messages arrive in the order in
     /// which they were sent.
     ///
-    /// Cancel safe: dropped before it is done, the message is not sent.
+    /// Cancel safe: dropped before it is done, the message is not sent. Poll it until it is done, or drop it: one
+    /// that is kept unpolled may hold room that all other replies of its connection wait for.
     ///
     /// # Errors
     /// CANCELLED when the call is over: its deadline passed, its client went away, its handler has
@@ -152,9 +150,9 @@ impl<Resp: Message> StreamSender<Resp> {
 impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
-        let waiting = WaitingReply::new(self, len)?;
+        let waiting = WaitingReply::new(&self.connection, &self.waiting_replies, len)?;
         tokio::select! {
-            room = waiting.room() => room.map_err(|Closed| over()),
+            room = waiting.room(self.info()) => room.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),
         }
     }

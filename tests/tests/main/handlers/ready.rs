@@ -48,12 +48,29 @@ struct Gate {
     came: AtomicUsize,
 }
 
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+/// Opens the gate when a test ends, in whatever way: a runtime waits for its blocked threads.
+struct OpenedAtTheEnd(Arc<Gate>);
+
+impl Drop for OpenedAtTheEnd {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 /// As many as there may be runners, and more: a handler that blocks in a way that the runtime knows of
 /// holds up nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
     const BLOCKED: usize = 40;
     let gate = Arc::new(Gate::default());
+    let _opened = OpenedAtTheEnd(gate.clone());
     let routes = Routes::new(SERVICE)
         .unary("Wait", &gate, |gate, _, Empty {}| {
             Box::pin(async {
@@ -67,8 +84,7 @@ async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
         })
         .unary("Kill", &gate, |gate, _, Empty {}| {
             Box::pin(async {
-                *gate.is_open.lock().unwrap() = true;
-                gate.opened.notify_all();
+                gate.open();
                 Ok(Empty {})
             })
         });

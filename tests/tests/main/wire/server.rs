@@ -1,5 +1,11 @@
 //! A server seen from the other side of the wire: frames that it answers, refuses and ignores.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use tokio::task::yield_now;
 use ttrpc::ServerConfig;
 use ttrpc_tests::{
     conformance::*,
@@ -128,6 +134,29 @@ async fn unknown_frame_types_and_responses_are_ignored() {
     assert!(peer.is_quiet().await);
     assert_eq!(server.service.calls_cancelled(), 0);
     expect_echo(&mut peer, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_that_are_ignored_leave_other_tasks_their_turns() {
+    const FRAMES: usize = 6000;
+    let (_server, mut peer) = played_client_over(ServerConfig::default(), 64 << 10);
+    expect_echo(&mut peer, 1).await;
+    let mut flood = Frame::new(3, 99, 0, []).to_bytes().repeat(FRAMES);
+    flood.extend(call(3, "Echo", &echo_request([])).to_bytes());
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = turns.clone();
+    let counting = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Relaxed);
+            yield_now().await;
+        }
+    });
+    peer.send_bytes(&flood).await;
+    let before = turns.load(Relaxed);
+    assert_eq!(peer.receive().await.id, 3);
+    let turns = turns.load(Relaxed) - before;
+    counting.abort();
+    assert!(turns >= FRAMES / 256, "{turns} turns for {FRAMES} frames");
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,26 +17,25 @@
 //! | the connection's end | all that are left |
 //!
 //! A reply that waits for room leaves its call open: the deadline may still pass. Nothing is sent on
-//! a stream after its entry has gone, but the last frame of whoever took it. [`EndSignal`] tells
-//! everybody who holds a part of the call that it is over.
+//! a stream after its entry has gone, but the last frame of the task that took it. [`EndSignal`] tells
+//! all holders of a part of the call that it is over.
 
-use std::{
-    sync::{Arc, Mutex, atomic::AtomicUsize},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::{connection::Connection, replies::WaitingReply};
+use super::{Connection, ReplyRoom, encode_failure};
 use crate::{
     Code, Metadata, Name, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
-        table::ServerTable,
+    },
+    server::{
+        end_signal::EndSignal,
+        replies::{WaitingReplies, WaitingReply},
     },
     snapshot::{CallSnapshot, CallWait},
     transport::{
@@ -45,14 +44,9 @@ use crate::{
         encode::Frame,
         inbox::{Inbox, Phase},
         limiter::Closed,
-        lock,
-        queue::PushPermit,
         registry::CallInfo,
     },
 };
-
-/// Room in a connection's outgoing queue.
-pub(super) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
 /// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
 type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
@@ -64,30 +58,29 @@ fn push_bytes(frame: Vec<u8>, code: Code) -> PushLast {
 /// One call, shared by its handler, its driver and the connection's receiver.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(super) connection: Arc<Connection>,
-    pub(super) head: CallHead,
+    pub(in crate::server) connection: Arc<Connection>,
+    pub(in crate::server) head: CallHead,
     /// Of the messages that the client streams; unary calls have none.
-    pub(super) inbox: Option<Box<Inbox<RequestStream>>>,
-    pub(super) end: EndSignal,
-    /// Its replies that wait for room: the last one, or messages of a stream.
-    pub(super) waiting_replies: AtomicUsize,
+    pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
+    pub(in crate::server) end: EndSignal,
+    pub(in crate::server) waiting_replies: WaitingReplies,
 }
 
 /// What a Request says of its call.
 #[derive(Debug)]
-pub(super) struct CallHead {
-    pub(super) stream_id: u32,
-    pub(super) service: Name,
-    pub(super) method: Name,
-    pub(super) metadata: Metadata,
-    pub(super) timeout: Option<Duration>,
-    pub(super) started: Instant,
-    pub(super) deadline: Option<Instant>,
+pub(in crate::server) struct CallHead {
+    pub(in crate::server) stream_id: u32,
+    pub(in crate::server) service: Name,
+    pub(in crate::server) method: Name,
+    pub(in crate::server) metadata: Metadata,
+    pub(in crate::server) timeout: Option<Duration>,
+    pub(in crate::server) started: Instant,
+    pub(in crate::server) deadline: Option<Instant>,
 }
 
 /// The state of the messages that a client streams.
 #[derive(Debug, Default)]
-pub(super) enum RequestStream {
+pub(in crate::server) enum RequestStream {
     /// More may come.
     #[default]
     Open,
@@ -99,7 +92,7 @@ pub(super) enum RequestStream {
 
 impl RequestStream {
     /// Nothing more comes. Returns whether that changes anything.
-    pub(super) fn close(&mut self) -> bool {
+    pub(in crate::server) fn close(&mut self) -> bool {
         let is_open = self.is_open();
         if is_open {
             *self = RequestStream::Closed;
@@ -108,7 +101,7 @@ impl RequestStream {
     }
 
     /// The stream breaks off. Returns whether that changes anything.
-    pub(super) fn fail(&mut self, status: Status) -> bool {
+    pub(in crate::server) fn fail(&mut self, status: Status) -> bool {
         let is_open = self.is_open();
         if is_open {
             *self = RequestStream::Failed(status);
@@ -131,83 +124,23 @@ impl Phase for RequestStream {
     }
 }
 
-/// How everybody who holds a part of a call hears that it is over, in whatever way.
-#[derive(Debug, Default)]
-pub(super) struct EndSignal(Mutex<EndState>);
-
-#[derive(Debug, Default)]
-struct EndState {
-    is_over: bool,
-    has_begun: bool,
-    /// Made for the first one who waits.
-    token: Option<CancellationToken>,
-    /// The program has asked for the token, which earns the handler its grace.
-    is_graceful: bool,
-}
-
-impl EndSignal {
-    /// The call is over.
-    pub(super) fn fire(&self) {
-        let mut state = lock(&self.0);
-        state.is_over = true;
-        let token = state.token.clone();
-        drop(state);
-        if let Some(token) = token {
-            token.cancel();
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        lock(&self.0).is_over
-    }
-
-    /// The handler is about to begin. `false` if the call is over already.
-    pub(super) fn begin(&self) -> bool {
-        let mut state = lock(&self.0);
-        state.has_begun = true;
-        !state.is_over
-    }
-
-    fn has_begun(&self) -> bool {
-        lock(&self.0).has_begun
-    }
-
-    /// A token that fires when the call is over, for the library itself.
-    pub(super) fn token(&self) -> CancellationToken {
-        let mut state = lock(&self.0);
-        let is_over = state.is_over;
-        let token = state.token.get_or_insert_default().clone();
-        drop(state);
-        if is_over {
-            token.cancel();
-        }
-        token
-    }
-
-    /// The same for the program.
-    pub(super) fn graceful_token(&self) -> CancellationToken {
-        lock(&self.0).is_graceful = true;
-        self.token()
-    }
-
-    pub(super) fn is_graceful(&self) -> bool {
-        lock(&self.0).is_graceful
-    }
-}
-
 impl Call {
-    pub(super) fn new(connection: Arc<Connection>, head: CallHead, has_inbox: bool) -> Self {
+    pub(in crate::server) fn new(
+        connection: Arc<Connection>,
+        head: CallHead,
+        has_inbox: bool,
+    ) -> Self {
         let inbox = has_inbox.then(Box::default);
-        let waiting_replies = AtomicUsize::new(0);
+        let waiting_replies = WaitingReplies::default();
         Call { connection, head, inbox, end: EndSignal::default(), waiting_replies }
     }
 
     /// The inbox of a call whose method streams requests.
-    pub(super) fn inbox(&self) -> &Inbox<RequestStream> {
+    pub(in crate::server) fn inbox(&self) -> &Inbox<RequestStream> {
         self.inbox.as_ref().expect("a stream has an inbox")
     }
 
-    pub(super) fn info(&self) -> CallInfo {
+    pub(in crate::server) fn info(&self) -> CallInfo {
         let CallHead { service, method, stream_id, started, deadline, .. } = &self.head;
         CallInfo {
             service: service.clone(),
@@ -219,7 +152,7 @@ impl Call {
     }
 
     /// The call at this moment. It does not wait for room: calls that do are registered elsewhere.
-    pub(super) fn snapshot(&self) -> CallSnapshot {
+    pub(in crate::server) fn snapshot(&self) -> CallSnapshot {
         let (fill, handler_waits) =
             self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
         let wait = match handler_waits {
@@ -233,7 +166,7 @@ impl Call {
 
     /// Ends the call for another reason than its handler's reply. `false` if it is over already;
     /// else the caller sends a status.
-    pub(super) fn take_end(&self, code: Code) -> bool {
+    pub(in crate::server) fn take_end(&self, code: Code) -> bool {
         let id = self.head.stream_id;
         let is_taken = self.connection.queue.streams(|table| table.remove(id)).is_some();
         if is_taken {
@@ -244,7 +177,7 @@ impl Call {
     }
 
     /// The call has been taken out of the table, since it failed with this code.
-    pub(super) fn taken_out(&self, code: Code) {
+    pub(in crate::server) fn taken_out(&self, code: Code) {
         self.trace_end(code);
         self.end.fire();
     }
@@ -259,7 +192,7 @@ impl Call {
     ///
     /// That is boxed, so that the futures of calls are small: a full queue is the exception. A reply that
     /// waits is not encoded.
-    pub(super) fn respond<M: Message + 'static>(
+    pub(in crate::server) fn respond<M: Message + 'static>(
         self: &Arc<Self>,
         result: Result<M, Status>,
     ) -> Option<BoxFuture<'static, ()>> {
@@ -293,7 +226,7 @@ impl Call {
     }
 
     /// Ends a stream of replies.
-    pub(super) fn finish_stream(
+    pub(in crate::server) fn finish_stream(
         self: &Arc<Self>,
         result: Result<(), Status>,
     ) -> Option<BoxFuture<'static, ()>> {
@@ -307,7 +240,7 @@ impl Call {
     }
 
     fn fail(self: &Arc<Self>, status: &Status) -> Option<BoxFuture<'static, ()>> {
-        let data = super::connection::encode_failure(status);
+        let data = encode_failure(status);
         let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
         self.send_last(&frame, status.code())
     }
@@ -336,17 +269,18 @@ impl Call {
     fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
         let call = self.clone();
         Box::pin(async move {
-            let (waiting, push) = match WaitingReply::new(&call, len) {
+            let (connection, replies) = (&*call.connection, &call.waiting_replies);
+            let (waiting, push) = match WaitingReply::new(connection, replies, len) {
                 Ok(waiting) => (waiting, push),
                 Err(status) => {
                     drop(push);
-                    let data = super::connection::encode_failure(&status);
+                    let data = encode_failure(&status);
                     let frame = call.response(&data[..]).expect("it is short").to_vec();
-                    let waiting = WaitingReply::of_any_length(&call, frame.len());
+                    let waiting = WaitingReply::of_any_length(connection, replies, frame.len());
                     (waiting, push_bytes(frame, status.code()))
                 }
             };
-            if let Ok(room) = waiting.room().await {
+            if let Ok(room) = waiting.room(call.info()).await {
                 push(&call, room);
             }
         })

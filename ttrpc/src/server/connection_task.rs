@@ -1,0 +1,133 @@
+//! The tasks of a server's connection, from its beginning to its end.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use tokio::{sync::oneshot, task::AbortHandle};
+use tracing::Instrument;
+
+use super::{Shared, connection::Connection, ready_queue::ReadyQueue, receiver};
+use crate::{
+    Code,
+    transport::{lock, spawn, writer},
+};
+
+/// Serves one connection until the client goes away, or the server has drained or closes. It returns the
+/// permit that was taken for it.
+pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
+    let crate::Connection { mut reader, mut writer, peer } = connection;
+    let span = tracing::debug_span!("connection", id, %peer);
+    let connection = Arc::new(Connection::new(server, peer, id));
+    let sending = connection.clone();
+    let (signal, mut ended) = oneshot::channel();
+    let mut sender = spawn(async move {
+        // A client that cannot be written to has gone away; there is nobody to be told.
+        if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
+            tracing::debug!(connection = id, "writing to the client failed: {error}");
+        }
+    });
+    let mut owner = ConnectionOwner {
+        signal: Some(signal),
+        sender: sender.abort_handle(),
+        registration: Registration::new(connection),
+    };
+    // A task is as large as the largest thing that it may ever wait for. So that an idle connection
+    // is small, what seldom has to be waited for is boxed when it has.
+    let receiving = async move {
+        // Dropped before the connection is taken off the list.
+        let reader = &mut reader;
+        let connection = owner.registration.connection.clone();
+        tracing::debug!("connection accepted");
+        let ready_queue = ReadyQueue::new(connection.clone());
+        let receiver = pin!(receiver::run(&connection, &ready_queue, reader));
+        tokio::select! {
+            biased;
+            () = closed(&connection.server) => {}
+            _ = &mut sender => {}
+            () = ready_queue.drive(receiver) => {}
+        }
+        owner.end();
+        // Its end is seen only when the writer is shut down: the program may exit then.
+        if !sender.is_finished() {
+            let _ = sender.await;
+        }
+    };
+    spawn(receiving.instrument(span));
+}
+
+/// Waits until the server closes. It wakes its task when the server begins to drain as well.
+async fn closed(server: &Shared) {
+    let lifecycle = &server.lifecycle;
+    let mut draining = pin!(lifecycle.draining());
+    let mut is_waiting = false;
+    poll_fn(|cx| {
+        // The connection's task alone polls this, so it takes its place among those who wait once.
+        // From then on it looks at a flag, whatever else has woken it.
+        if is_waiting && lifecycle.is_running() {
+            return Poll::Pending;
+        }
+        is_waiting = true;
+        draining.as_mut().poll(cx)
+    })
+    .await;
+    Box::pin(lifecycle.closing()).await;
+}
+
+/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender shuts the writer
+/// down, what waits for room is woken, and it is taken off its server's list.
+struct ConnectionOwner {
+    /// Dropped to tell the sender that the connection has ended.
+    signal: Option<oneshot::Sender<()>>,
+    sender: AbortHandle,
+    /// Dropped last, and even if a waker panics.
+    registration: Registration,
+}
+
+impl ConnectionOwner {
+    /// Ends everything but the sender, which shuts the writer down in a bounded time.
+    fn end(&mut self) {
+        if self.signal.take().is_none() {
+            return;
+        }
+        let connection = &self.registration.connection;
+        connection.queue.close();
+        tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
+        for call in connection.queue.streams(mem::take).into_handles() {
+            call.taken_out(Code::Cancelled);
+        }
+    }
+}
+
+impl Drop for ConnectionOwner {
+    fn drop(&mut self) {
+        self.end();
+        self.sender.abort();
+    }
+}
+
+/// A connection that is on its server's list, with its permit to be open.
+struct Registration {
+    connection: Arc<Connection>,
+    key: usize,
+}
+
+impl Registration {
+    fn new(connection: Arc<Connection>) -> Self {
+        let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
+        Registration { connection, key }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let server = &self.connection.server;
+        lock(&server.connections).remove(self.key);
+        server.connection_permits.add_permits(1);
+        server.connection_ended.notify_waiters();
+    }
+}

@@ -1,0 +1,80 @@
+//! A call that ended before its handler: its status is sent, and its handler may have time to clean up.
+
+use std::{
+    sync::Arc,
+    task::{self, Poll},
+};
+
+use tokio::time::sleep;
+
+use super::{Handler, Outcome, beside};
+use crate::{Status, server::call::Call, transport::BoxFuture};
+
+/// What is left to do of a call that ended before its handler.
+pub(super) struct EndedCall {
+    /// Says so to the client.
+    last_frame: Option<BoxFuture<'static, ()>>,
+    /// The time that the handler still has.
+    grace: Option<BoxFuture<'static, ()>>,
+}
+
+impl EndedCall {
+    pub(super) fn poll(
+        &mut self,
+        handler: &mut dyn Handler,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<()> {
+        // The handler is polled before it is dropped, so that it sees its token.
+        let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
+            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
+        };
+        if !self.grace.as_mut().is_some_and(is_waiting) {
+            self.grace = None;
+            handler.drop_now();
+        }
+        let is_waiting = |frame: &mut BoxFuture<'static, ()>| frame.as_mut().poll(cx).is_pending();
+        if !self.last_frame.as_mut().is_some_and(is_waiting) {
+            self.last_frame = None;
+        }
+        match self {
+            EndedCall { last_frame: None, grace: None } => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Ends the call if it is not over. The handler has time only if it has asked for its token.
+pub(super) fn end(call: &Arc<Call>, outcome: Outcome) -> EndedCall {
+    let status = match outcome {
+        Outcome::DeadlinePassed => Some(Status::deadline_exceeded("the call's deadline passed")),
+        Outcome::Panicked => {
+            let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
+            tracing::warn!(service, method, "a handler panicked");
+            Some(Status::internal("the handler panicked"))
+        }
+        Outcome::Finished | Outcome::Cancelled => None,
+    };
+    let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
+    let grace = (may_go_on && call.end.is_graceful()).then(|| grace(call.clone()));
+    let last_frame = status.filter(|status| call.take_end(status.code()));
+    let last_frame = last_frame.map(|status| beside(send_status(call.clone(), status)));
+    EndedCall { last_frame, grace }
+}
+
+/// The time in which a handler that has asked for its token may act on it. Once the server has
+/// ended, or its limit has passed, that is one more poll.
+fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
+    beside(async move {
+        let server = &call.connection.server;
+        tokio::select! {
+            biased;
+            () = server.lifecycle.limit_passed() => {}
+            () = sleep(server.config.cancellation_grace) => {}
+        }
+    })
+}
+
+/// Says that the call has failed, which has been taken out of the table.
+async fn send_status(call: Arc<Call>, status: Status) {
+    call.connection.send_status(call.head.stream_id, &status, Some(&call)).await;
+}
