@@ -158,6 +158,21 @@ impl QueueSnapshot {
     }
 }
 
+impl ServerSnapshot {
+    /// What is known without a server.
+    pub(crate) fn of_no_server(state: ServerState) -> Self {
+        let nothing = Fill { used: 0, limit: 0 };
+        ServerSnapshot {
+            state,
+            calls: nothing,
+            request_bytes: nothing,
+            inbox_bytes: nothing,
+            max_connections: 0,
+            connections: Vec::new(),
+        }
+    }
+}
+
 impl CallSnapshot {
     pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: messages::Fill) -> Self {
         CallSnapshot {

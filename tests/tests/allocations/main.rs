@@ -5,6 +5,7 @@
 //! the clock of the machine is statistical: `bench/` measures it.
 
 mod metadata;
+mod raw;
 mod status;
 mod unread_replies;
 

@@ -158,6 +158,18 @@ async fn until_cancelled(ctx: &Context) -> Result<HelloReply, Status> {
     }
 }
 
+#[allow(dead_code, reason = "part of a handler")]
+async fn call_on(backend: &greeter::GreeterClient, ctx: &Context) -> Result<HelloReply, Status> {
+    backend.say_hello(HelloRequest { name: "Fay".into() }).within(ctx).await
+}
+
+async fn call_by_name(client: &Client, service: String, method: String) -> Result<(), Status> {
+    let request = ttrpc::Raw::from(ttrpc::prost::Message::encode_to_vec(&HelloRequest::default()));
+    let reply: ttrpc::Raw = client.unary(service, method, request).await?;
+    println!("{} bytes", reply.0.len());
+    Ok(())
+}
+
 async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
     let server =
         Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
@@ -214,6 +226,9 @@ async fn call_everything(address: &str) {
     call(address).await.unwrap();
     let greeter = greeter::GreeterClient::new(with_limits(address).await.unwrap());
     stream(&greeter).await.unwrap();
+    let (client, service) = (greeter.client(), "greeter.v1.Greeter".to_owned());
+    let refused = call_by_name(client, service, "SayHello".to_owned()).await.unwrap_err();
+    assert_eq!(refused.message(), "whom shall I greet?");
 }
 
 /// On a clock that stands while there is something to do: how long the machine takes is not the matter.

@@ -10,12 +10,14 @@ use std::{
 
 use tokio::{
     io::duplex,
+    sync::oneshot,
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
 use ttrpc::{
-    Client, ClientConfig, Code, Error, Server, ServerConfig, Status,
-    server::{Routes, ServerHandle},
+    Client, ClientConfig, Code, Connection, Error, Server, ServerConfig, Status,
+    server::{Routes, ServerHandle, Service},
+    snapshot::ServerState,
 };
 use ttrpc_tests::{
     conformance::*,
@@ -361,4 +363,64 @@ async fn under_full_load_accepted_calls_are_answered_and_later_ones_unavailable(
     assert_eq!(server.service.calls_total(), answered, "whatever began was answered");
     assert_eq!(server.service.calls_cancelled(), 0);
     server.ended().await;
+}
+
+/// A service that ends its own server.
+struct Stop {
+    server: ServerHandle,
+    /// Told when the service is dropped.
+    _dropped: oneshot::Sender<()>,
+}
+
+impl Service for Stop {
+    fn into_routes(self) -> Routes {
+        Routes::new("Stop").unary("Stop", &Arc::new(self), |stop, _, (): ()| {
+            Box::pin(async move {
+                assert_eq!(stop.server.snapshot().state, ServerState::Serving);
+                assert_eq!((stop.server.connections(), stop.server.calls_in_flight()), (1, 1));
+                stop.server.begin_shutdown(PATIENCE);
+                Ok(())
+            })
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_from_before_the_build_goes_into_a_service_and_does_not_keep_it_alive() {
+    let (here, there) = duplex(PIPE_LEN);
+    let builder = Server::builder();
+    let handle = builder.handle();
+    assert_eq!(handle.snapshot().state, ServerState::Idle);
+    let (sender, dropped) = oneshot::channel();
+    let builder = builder.add_service(Stop { server: handle.clone(), _dropped: sender });
+    let serving = tokio::spawn(builder.keep_open().serve());
+    handle.serve_connection(Connection::new(there)).await.unwrap();
+    let client = Client::from_io(here, ClientConfig::default());
+    client.unary::<(), ()>("Stop", "Stop", ()).await.unwrap();
+    serving.await.unwrap().unwrap();
+    handle.ended().await;
+    assert_eq!(handle.snapshot().state, ServerState::Ended);
+    assert!(dropped.await.is_err(), "the service has gone with its server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_of_a_server_that_is_never_built_has_ended() {
+    let builder = Server::builder();
+    let handle = builder.handle();
+    let (io, _there) = duplex(1);
+    let handed_over = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.serve_connection(Connection::new(io)).await }
+    });
+    settle().await;
+    drop(builder);
+    handle.ended().await;
+    assert!(matches!(handed_over.await.unwrap(), Err(Error::ServerEnded)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_handle_shut_it_down_before_it_was_built_is_not_served() {
+    let builder = Server::builder().keep_open();
+    builder.handle().begin_shutdown(PATIENCE);
+    builder.serve().await.unwrap();
 }

@@ -165,15 +165,21 @@ where
     }
 
     fn start(&mut self) -> Result<Progress<Req>, Status> {
-        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
-        else {
-            unreachable!("only called at the start");
-        };
+        let Progress::Start(tasks, pending) = &self.progress else { only_at_the_start() };
         let times = pending.options.times();
-        if let Some(owner) = pending.try_queue(&tasks, times)? {
+        if let Some(owner) = pending.try_queue(tasks, times)? {
             return Ok(Progress::Queued(Some(owner)));
         }
+        // All of it is moved only if it has to wait.
+        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
+        else {
+            only_at_the_start()
+        };
         let queue = async move { pending.queue(&tasks, times).await };
         Ok(Progress::WaitForRoom(Box::pin(queue)))
     }
+}
+
+fn only_at_the_start() -> ! {
+    unreachable!("a call starts once")
 }

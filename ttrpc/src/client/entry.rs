@@ -24,8 +24,8 @@ pub(super) struct CallShape {
     pub(super) kind: Kind,
     /// Those of its Request.
     pub(super) flags: Flags,
-    /// A Response ends a stream of replies: a payload is the last one, and an empty one is none.
-    response_ends_stream: bool,
+    /// Of the kind is known what the flags say, and a Response is what it says it is.
+    is_raw: bool,
 }
 
 impl From<Kind> for CallShape {
@@ -35,20 +35,20 @@ impl From<Kind> for CallShape {
             Kind::ServerStreaming => Flags::REMOTE_CLOSED,
             Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
         };
-        CallShape { kind, flags, response_ends_stream: kind.server_streams() }
+        CallShape { kind, flags, is_raw: false }
     }
 }
 
 impl CallShape {
     /// A call of which these flags are all that is known: what the server may send is what it may
-    /// send on any stream that is opened so, and a Response is what it says it is.
+    /// send on any stream that is opened so.
     pub(super) fn raw(flags: Flags) -> Self {
         let kind = match () {
             () if flags.contains(Flags::REMOTE_OPEN) => Kind::Bidirectional,
             () if flags.contains(Flags::REMOTE_CLOSED) => Kind::ServerStreaming,
             () => Kind::Unary,
         };
-        CallShape { kind, flags, response_ends_stream: false }
+        CallShape { kind, flags, is_raw: true }
     }
 }
 
@@ -85,8 +85,10 @@ impl CallEntry {
     /// sender is told.
     pub(super) fn answer(&self, response: Bytes, queue: &Queue<ClientTable<Arc<Self>>>) {
         self.inbox.change(|state, caller_waits| {
-            let is_announced = caller_waits && self.shape.kind == Kind::Unary;
-            let ends_stream = self.shape.response_ends_stream;
+            let CallShape { kind, is_raw, .. } = self.shape;
+            let is_announced = caller_waits && kind == Kind::Unary && !is_raw;
+            // A payload is the last message then, and an empty one is none.
+            let ends_stream = kind.server_streams() && !is_raw;
             let is_answered = state.answer(response, ends_stream, is_announced);
             if is_answered && is_announced {
                 queue.announced.announce();

@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::{
-    AcceptControl, Fallback, Lifecycle, Limiter, Listener, Load, Overshoot, PeerPolicy, Server,
-    ServerOwner, Service, Services, Shared,
+    Fallback, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle, ServerOwner,
+    Service, Services, Shared, shutdown::Unbuilt,
 };
 use crate::{Connection, Error, ServerConfig};
 
@@ -29,9 +29,28 @@ pub struct ServerBuilder {
     keep_open: bool,
     policy: Option<PeerPolicy>,
     config: ServerConfig,
+    unbuilt: Unbuilt,
 }
 
 impl ServerBuilder {
+    /// A handle of the server that will be built, for a service that shuts its server down, hands it
+    /// connections or shows its snapshot. Before the server is built it tells of none, and what is asked of
+    /// it holds from the beginning. If the server is never built it has ended.
+    ///
+    /// ```
+    /// # use ttrpc::{Server, server::ServerHandle};
+    /// # struct Admin { server: ServerHandle }
+    /// # impl ttrpc::server::Service for Admin {
+    /// #     fn into_routes(self) -> ttrpc::server::Routes { ttrpc::server::Routes::new("admin") }
+    /// # }
+    /// let builder = Server::builder();
+    /// let admin = Admin { server: builder.handle() };
+    /// let builder = builder.add_service(admin);
+    /// ```
+    pub fn handle(&self) -> ServerHandle {
+        self.unbuilt.handle.clone()
+    }
+
     /// Serves this service too.
     pub fn add_service(mut self, service: impl Service) -> Self {
         self.services.add(service.into_routes());
@@ -129,12 +148,14 @@ impl ServerBuilder {
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
-            accept_control: AcceptControl::default(),
-            lifecycle: Lifecycle::default(),
+            accept_control: self.unbuilt.handle.accept_control.clone(),
+            lifecycle: self.unbuilt.handle.lifecycle.clone(),
             config,
         };
+        let shared = Arc::new(shared);
         Ok(Server {
-            shared: ServerOwner(Arc::new(shared)),
+            handle: self.unbuilt.build(&shared),
+            shared: ServerOwner(shared),
             listeners: self.listeners,
             handed_over: self.handed_over,
             keep_open: self.keep_open,

@@ -117,8 +117,8 @@ struct Shared {
     /// Notified whenever one has ended.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
-    accept_control: AcceptControl,
-    lifecycle: Lifecycle,
+    accept_control: Arc<AcceptControl>,
+    lifecycle: Arc<Lifecycle>,
 }
 
 impl Shared {
@@ -233,6 +233,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Server {
     shared: ServerOwner,
+    handle: ServerHandle,
     listeners: Vec<Listener>,
     handed_over: Vec<Connection>,
     keep_open: bool,
@@ -246,7 +247,7 @@ impl Server {
 
     /// A handle by which other tasks shut the server down. Any number may exist.
     pub fn handle(&self) -> ServerHandle {
-        ServerHandle::new(self.shared.0.clone())
+        self.handle.clone()
     }
 
     /// Serves until the server is shut down by a [`ServerHandle`], or, without a listener, until
@@ -260,7 +261,7 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
-        let Server { shared, listeners, handed_over, keep_open } = self;
+        let Server { shared, listeners, handed_over, keep_open, .. } = self;
         let ServerOwner(server) = &shared;
         if !server.lifecycle.start() {
             return Ok(());

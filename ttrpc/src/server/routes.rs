@@ -324,7 +324,8 @@ impl Services {
             let method = routes.methods.iter().find(|known| known.name == *method)?;
             Some(Target::Method(&routes.service, method))
         });
-        known.or(self.fallback.as_deref().map(Target::Fallback)).ok_or_else(|| {
+        let fallback = || self.fallback.as_deref().map(Target::Fallback);
+        known.or_else(fallback).ok_or_else(|| {
             Status::unimplemented(match routes {
                 None => format!("service {service}"),
                 Some(_) => format!("method {method}"),

@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Listener, Shared};
+use super::{Listener, Shared, accept::AcceptControl};
 use crate::{
     Connection, Error,
     snapshot::{ServerSnapshot, ServerState, time_until},
@@ -161,14 +161,20 @@ impl fmt::Debug for Lifecycle {
 }
 
 /// Acts on a server from wherever: shuts it down, gives it connections, looks at it. Cheap to clone.
-#[derive(Clone, Debug)]
+///
+/// It does not keep the server alive, so that a service of the server may hold it.
+#[derive(Clone, Debug, Default)]
 pub struct ServerHandle {
-    shared: Arc<Shared>,
+    pub(super) lifecycle: Arc<Lifecycle>,
+    pub(super) accept_control: Arc<AcceptControl>,
+    /// Set when the server is built.
+    server: Arc<OnceLock<Weak<Shared>>>,
 }
 
 impl ServerHandle {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        ServerHandle { shared }
+    /// The server, if it has been built and has not ended.
+    fn server(&self) -> Option<Arc<Shared>> {
+        self.server.get()?.upgrade()
     }
 
     /// Shuts the server down gracefully, and completes when it has ended.
@@ -184,8 +190,8 @@ impl ServerHandle {
     /// Cancel safe: dropped, the shutdown goes on.
     pub fn shutdown(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
         self.begin_shutdown(limit);
-        let shared = self.shared.clone();
-        async move { shared.lifecycle.done().await }
+        let lifecycle = self.lifecycle.clone();
+        async move { lifecycle.done().await }
     }
 
     /// Begins what [`ServerHandle::shutdown`] does, and does not wait for its end.
@@ -193,7 +199,7 @@ impl ServerHandle {
         let now = Instant::now();
         // A limit too far away to be named is as good as 30 years.
         let far = Duration::from_secs(30 * 365 * 24 * 3600);
-        self.shared.lifecycle.drain(now.checked_add(limit).unwrap_or(now + far));
+        self.lifecycle.drain(now.checked_add(limit).unwrap_or(now + far));
     }
 
     /// Closes the server at once, and completes when it has ended: pending calls are lost with
@@ -206,7 +212,7 @@ impl ServerHandle {
     ///
     /// Cancel safe.
     pub async fn ended(&self) {
-        self.shared.lifecycle.done().await;
+        self.lifecycle.done().await;
     }
 
     /// Listens on one more address while the server runs, as
@@ -230,10 +236,10 @@ impl ServerHandle {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn listen(&self, listener: impl Into<Listener>) -> Result<(), Error> {
-        if self.shared.lifecycle.is_draining() {
+        if self.lifecycle.is_draining() {
             return Err(Error::ServerEnded);
         }
-        self.shared.accept_control.add(listener.into())
+        self.accept_control.add(listener.into())
     }
 
     /// Serves a connection that the program has made or accepted itself, as if a listener had accepted
@@ -254,14 +260,16 @@ impl ServerHandle {
     /// Outside of a tokio runtime.
     pub async fn serve_connection(&self, connection: impl Into<Connection>) -> Result<(), Error> {
         let connection = connection.into();
-        let permit = async {
-            self.shared.lifecycle.started().await;
-            self.shared.connection_permit().await
+        let admit = async {
+            self.lifecycle.started().await;
+            let server = self.server().ok_or(Error::ServerEnded)?;
+            let permit = server.connection_permit().await;
+            server.admit(connection, permit)
         };
         tokio::select! {
             biased;
-            () = self.shared.lifecycle.draining() => Err(Error::ServerEnded),
-            permit = permit => self.shared.admit(connection, permit),
+            () = self.lifecycle.draining() => Err(Error::ServerEnded),
+            result = admit => result,
         }
     }
 
@@ -274,30 +282,56 @@ impl ServerHandle {
     ///
     /// Cancel safe.
     pub fn pause_accepting(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.shared.accept_control.set_paused(true);
-        let shared = self.shared.clone();
-        async move { shared.accept_control.paused().await }
+        self.accept_control.set_paused(true);
+        let accept_control = self.accept_control.clone();
+        async move { accept_control.paused().await }
     }
 
     /// Accepts connections again after [`ServerHandle::pause_accepting`].
     pub fn resume_accepting(&self) {
-        self.shared.accept_control.set_paused(false);
+        self.accept_control.set_paused(false);
     }
 
     /// What the server, its connections and its calls are waiting for at this moment. It takes a few
-    /// locks one after another and may be made under load.
+    /// locks one after another and may be made under load. Of a server that is not built yet, or has
+    /// ended, it tells no limits.
     pub fn snapshot(&self) -> ServerSnapshot {
-        self.shared.snapshot()
+        let nothing = || ServerSnapshot::of_no_server(self.lifecycle.snapshot());
+        self.server().map_or_else(nothing, |server| server.snapshot())
     }
 
     /// Connections that are open.
     pub fn connections(&self) -> usize {
-        lock(&self.shared.connections).len()
+        self.server().map_or(0, |server| lock(&server.connections).len())
     }
 
     /// Calls in flight on all connections. A call is counted until its handler has ended, which may
     /// be later than its answer.
     pub fn calls_in_flight(&self) -> usize {
-        self.shared.call_load().count
+        self.server().map_or(0, |server| server.call_load().count)
+    }
+}
+
+/// Ends a server that is never built, for those who have a handle of it.
+#[derive(Debug, Default)]
+pub(super) struct Unbuilt {
+    pub(super) handle: ServerHandle,
+}
+
+impl Unbuilt {
+    /// The handle of a server that is built now.
+    pub(super) fn build(self, server: &Arc<Shared>) -> ServerHandle {
+        let handle = self.handle.clone();
+        handle.server.set(Arc::downgrade(server)).expect("a server is built once");
+        handle
+    }
+}
+
+impl Drop for Unbuilt {
+    fn drop(&mut self) {
+        if self.handle.server.get().is_none() {
+            self.handle.accept_control.close();
+            self.handle.lifecycle.finish();
+        }
     }
 }
