@@ -157,11 +157,10 @@
 #define LIMIT 4
 #define MESSAGES 2
 #define DATED
-#elif defined(SCENE_ONCE)      /* The same with streams that are read once. */
+#elif defined(SCENE_ONCE)      /* Streams that are read once, one after the other. */
 #define K0 ONCE
 #define K1 ONCE
-#define K2 UNARY
-#define LIMIT 3
+#define LIMIT 2
 #define MESSAGES 3
 #define DATED
 #elif defined(SCENE_PATIENCE)  /* A stream that nobody reads, and one that is read for longer. */

@@ -49,6 +49,13 @@ impl Chunk {
         })
     }
 
+    /// The chunk has been written: its buffer is for the next shared one.
+    pub(super) fn recycle(self) {
+        if self.is_shared {
+            buffer_pool::put(&POOL, self.bytes);
+        }
+    }
+
     /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
     fn drop_frames(&mut self, from: usize, mut is_dropped: impl FnMut(Header) -> bool) {
         let (mut start, mut end) = (0, 0);
@@ -74,8 +81,6 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     chunks: VecDeque<Chunk>,
-    /// An empty chunk's buffer, for the next shared chunk.
-    spare: Vec<u8>,
 }
 
 impl Chunks {
@@ -110,10 +115,7 @@ impl Chunks {
     fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
-            let mut bytes = mem::take(&mut self.spare);
-            if bytes.capacity() == 0 {
-                bytes = buffer_pool::take(&POOL);
-            }
+            let bytes = buffer_pool::take(&POOL);
             self.chunks.push_back(Chunk { bytes, room: Load::default(), is_shared: true });
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
@@ -123,18 +125,8 @@ impl Chunks {
         mem::take(&mut self.chunks)
     }
 
-    /// The chunk has been written: keeps its buffer for the next one.
-    pub(super) fn reuse(&mut self, chunk: Chunk) {
-        let mut bytes = chunk.bytes;
-        if chunk.is_shared && self.spare.capacity() < bytes.capacity() {
-            bytes.clear();
-            self.spare = bytes;
-        }
-    }
-
-    /// Nothing is to be written: keeps no memory.
+    /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
-        buffer_pool::put(&POOL, mem::take(&mut self.spare));
         self.chunks.shrink_to(1);
     }
 

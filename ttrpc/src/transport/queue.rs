@@ -253,7 +253,7 @@ impl<T> Queue<T> {
     /// The chunk has been written, or all its frames were dropped: frees its room.
     pub(super) fn release(&self, chunk: Chunk) {
         let room = chunk.room;
-        lock(&self.state).chunks.reuse(chunk);
+        chunk.recycle();
         self.written.fetch_add(1, Relaxed);
         self.room.release(room);
     }

@@ -1,0 +1,117 @@
+//! Calls of one kind, for a count of what one of them costs: run it under `valgrind --tool=callgrind` with
+//! two counts of calls, and divide the difference of instructions by that of calls.
+
+use std::sync::Arc;
+
+use clap::{Parser, ValueEnum};
+use tokio::{net::UnixStream, runtime::Builder, task::JoinSet};
+use ttrpc::{
+    Client, ClientConfig, Server, Status,
+    server::{Routes, StreamReceiver, StreamSender},
+};
+use ttrpc_tests::harness::Handmade;
+
+type Message = Vec<u8>;
+
+#[derive(Parser)]
+struct Arguments {
+    shape: Shape,
+    calls: u32,
+    /// Unary calls in flight.
+    #[arg(default_value_t = 1)]
+    in_flight: u32,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 64)]
+    size: usize,
+    /// On two threads, instead of one for client and server.
+    #[arg(long)]
+    two_threads: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Shape {
+    /// Calls one after the other, or so many at a time.
+    Unary,
+    /// Messages of one stream of replies.
+    Replies,
+    /// Messages to and fro on one stream.
+    PingPong,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = Arguments::parse();
+    let mut runtime = Builder::new_current_thread();
+    if arguments.two_threads {
+        runtime = Builder::new_multi_thread();
+        runtime.worker_threads(2);
+    }
+    runtime.enable_all().build()?.block_on(run(arguments))?;
+    Ok(())
+}
+
+async fn run(arguments: Arguments) -> Result<(), Status> {
+    let Arguments { shape, calls, in_flight, size, .. } = arguments;
+    let (here, there) = UnixStream::pair()?;
+    let server = Server::builder().add_service(Handmade(routes())).unix_stream(there);
+    tokio::spawn(server.serve());
+    let client = Client::from_unix_stream(here, ClientConfig::default());
+    let message = vec![7; size];
+    match shape {
+        Shape::Unary => {
+            let mut callers = JoinSet::new();
+            for _ in 0..in_flight {
+                let (client, message) = (client.clone(), message.clone());
+                callers.spawn(async move {
+                    for _ in 0..calls / in_flight {
+                        let _: Message = client.unary("Count", "Echo", message.clone()).await?;
+                    }
+                    Ok::<_, Status>(())
+                });
+            }
+            callers.join_all().await.into_iter().collect()
+        }
+        Shape::Replies => {
+            let request = [&calls.to_be_bytes()[..], &message].concat();
+            let mut replies =
+                client.server_streaming::<_, Message>("Count", "Send", request).await?;
+            while replies.recv().await?.is_some() {}
+            Ok(())
+        }
+        Shape::PingPong => {
+            let (mut there, mut back) =
+                client.bidi_streaming::<Message, Message>("Count", "Return").await?;
+            for _ in 0..calls {
+                there.send(message.clone()).await?;
+                back.recv().await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn routes() -> Routes {
+    let service = Arc::new(());
+    Routes::new("Count")
+        .unary("Echo", &service, |_, _, message: Message| Box::pin(async { Ok(message) }))
+        .server_streaming("Send", &service, |_, _, request: Message, mut replies| {
+            Box::pin(async move {
+                let (count, message) = request.split_first_chunk().expect("it has a count");
+                for _ in 0..u32::from_be_bytes(*count) {
+                    StreamSender::<Message>::send(&mut replies, message.to_vec()).await?;
+                }
+                Ok(())
+            })
+        })
+        .bidi_streaming(
+            "Return",
+            &service,
+            |_, _, mut requests: StreamReceiver<Message>, mut replies: StreamSender<Message>| {
+                Box::pin(async move {
+                    while let Some(message) = requests.recv().await? {
+                        replies.send(message).await?;
+                    }
+                    Ok(())
+                })
+            },
+        )
+}
