@@ -40,6 +40,7 @@
 //!
 //! - [`client`]: making calls, how they end, what happens when one is dropped.
 //! - [`server`]: serving, handlers, shutdown, what a peer can cost.
+//! - [`blocking`]: clients and handlers without `async`.
 //! - [`Client::connect`] and [`server::Listener`]: addresses of Unix, vsock, hybrid vsock and TCP sockets;
 //!   [`client::ConnectOptions`] waits for a server; [`Connection`] is one that the program has already.
 //! - [`ClientConfig`] and [`ServerConfig`]: every limit.
@@ -52,6 +53,7 @@ compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
 );
 
+pub mod blocking;
 pub mod client;
 mod config;
 mod error;

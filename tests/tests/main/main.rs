@@ -5,6 +5,8 @@
 
 mod addresses;
 mod arbitrary_bytes;
+mod blocking_client;
+mod blocking_handlers;
 mod cancellation;
 mod client;
 mod conformance;

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     AcceptControl, Fallback, Lifecycle, Limiter, Listener, Load, Overshoot, PeerPolicy, Server,
-    ServerOwner, Service, Services, Shared,
+    ServerOwner, Service, Services, Shared, blocking::BlockingCalls,
 };
 use crate::{Connection, Error, ServerConfig};
 
@@ -121,6 +121,7 @@ impl ServerBuilder {
             ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
+            blocking_calls: BlockingCalls::new(config.max_blocking_calls),
             services: self.services,
             policy: self.policy,
             connection_permits: Semaphore::new(

@@ -54,7 +54,7 @@ pub(super) struct Connection {
     pub(super) replies: Limiter,
     pub(super) patience: Patience,
     pub(super) registry: Registry,
-    id: u64,
+    pub(super) id: u64,
     accepted: Instant,
 }
 
