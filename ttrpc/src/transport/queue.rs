@@ -398,9 +398,9 @@ mod tests {
     #[tokio::test]
     async fn a_flush_waits_for_what_was_queued_before_it_and_for_nothing_later() {
         let queue = queue();
-        let polled = |flushed: &mut Pin<&mut _>| {
-            Future::poll(flushed.as_mut(), &mut Context::from_waker(Waker::noop())).is_ready()
-        };
+        fn polled(flushed: &mut Pin<&mut impl Future<Output = ()>>) -> bool {
+            flushed.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        }
         assert!(polled(&mut pin!(queue.flushed())), "nothing is queued");
         push(&queue, 10, 1);
         let batch = queue.take().await.unwrap();
