@@ -12,6 +12,15 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
             .file_descriptor_set_path(out_dir.join(format!("{name}.bin")))
             .compile_protos(&[format!("proto/{name}.proto")], &["proto"])?;
     }
+    // Tests that are about one method write one.
+    let default_bodies = out_dir.join("default_bodies");
+    std::fs::create_dir_all(&default_bodies).expect("OUT_DIR can be written to");
+    ttrpc_codegen::configure()
+        .default_bodies(true)
+        .blocking_client(true)
+        .blocking_server(true)
+        .out_dir(default_bodies)
+        .compile_protos(&["proto/greeter.proto", "proto/keyprovider.proto"], &["proto"])?;
     ttrpc_codegen::configure()
         .default_bodies(true)
         .blocking_client(true)
