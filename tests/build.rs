@@ -7,11 +7,24 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for name in ["greeter", "conformance"] {
         ttrpc_codegen::configure()
+            .blocking_client(true)
+            .blocking_server(true)
             .file_descriptor_set_path(out_dir.join(format!("{name}.bin")))
             .compile_protos(&[format!("proto/{name}.proto")], &["proto"])?;
     }
+    // Tests that are about one method write one.
+    let default_bodies = out_dir.join("default_bodies");
+    std::fs::create_dir_all(&default_bodies).expect("OUT_DIR can be written to");
     ttrpc_codegen::configure()
         .default_bodies(true)
+        .blocking_client(true)
+        .blocking_server(true)
+        .out_dir(default_bodies)
+        .compile_protos(&["proto/greeter.proto", "proto/keyprovider.proto"], &["proto"])?;
+    ttrpc_codegen::configure()
+        .default_bodies(true)
+        .blocking_client(true)
+        .blocking_server(true)
         .runtime_path("crate::runtime")
         .include_file("names.rs")
         .compile_protos(&["names/odd.proto", "names/odd2.proto", "names/none.proto"], &["proto"])

@@ -82,6 +82,20 @@ impl Builder {
         self
     }
 
+    /// Whether clients without `async` are generated, too: `GreeterBlockingClient`, which wraps
+    /// `ttrpc::blocking::Client`. Default: no.
+    pub fn blocking_client(mut self, is_wanted: bool) -> Self {
+        self.generator = self.generator.blocking_client(is_wanted);
+        self
+    }
+
+    /// Whether traits whose methods are no `async fn` are generated, too, and the servers that run each call
+    /// on a thread: `GreeterBlocking` and `GreeterBlockingServer`, see `ttrpc::server::blocking`. Default: no.
+    pub fn blocking_server(mut self, is_wanted: bool) -> Self {
+        self.generator = self.generator.blocking_server(is_wanted);
+        self
+    }
+
     /// Whether the methods of servers' traits have bodies, which answer UNIMPLEMENTED as a server
     /// does that has no such method. A method that is added to the service later then breaks no
     /// implementation of the trait. Default: no, so that the compiler names what is missing.

@@ -2,13 +2,15 @@
 
 use prost_build::Service;
 
-use crate::service::{Form, Style, stem};
+use crate::service::{Flavor, Form, Style};
 
 /// Generates ttrpc clients and servers; for use with [`prost_build::Config::service_generator`].
 #[derive(Clone, Debug)]
 pub struct ServiceGenerator {
     client: bool,
     server: bool,
+    blocking_client: bool,
+    blocking_server: bool,
     style: Style,
     /// The services whose traits were written.
     services: Vec<Service>,
@@ -24,7 +26,14 @@ impl ServiceGenerator {
     /// Generates clients and servers.
     pub fn new() -> Self {
         let style = Style { runtime_path: "::ttrpc".to_owned(), default_bodies: false };
-        ServiceGenerator { client: true, server: true, style, services: Vec::new() }
+        ServiceGenerator {
+            client: true,
+            server: true,
+            blocking_client: false,
+            blocking_server: false,
+            style,
+            services: Vec::new(),
+        }
     }
 
     /// Whether clients are generated. Default: yes.
@@ -38,6 +47,21 @@ impl ServiceGenerator {
     #[must_use]
     pub fn server(mut self, is_wanted: bool) -> Self {
         self.server = is_wanted;
+        self
+    }
+
+    /// Whether clients without `async` are generated, too: `GreeterBlockingClient`. Default: no.
+    #[must_use]
+    pub fn blocking_client(mut self, is_wanted: bool) -> Self {
+        self.blocking_client = is_wanted;
+        self
+    }
+
+    /// Whether traits whose methods are no `async fn` are generated, too, and the servers that run each call
+    /// on a thread: `GreeterBlocking` and `GreeterBlockingServer`. Default: no.
+    #[must_use]
+    pub fn blocking_server(mut self, is_wanted: bool) -> Self {
+        self.blocking_server = is_wanted;
         self
     }
 
@@ -60,25 +84,41 @@ impl ServiceGenerator {
 
     /// The names of the types that a service of this name becomes.
     pub(crate) fn type_names(&self, rust_name: &str) -> Vec<String> {
-        let (stem, mut names) = (stem(rust_name), Vec::new());
-        if self.server {
-            names.extend([rust_name.to_owned(), format!("{stem}Server")]);
-        }
-        if self.client {
-            names.push(format!("{stem}Client"));
-        }
-        names
+        let servers = self.servers();
+        let servers = servers
+            .iter()
+            .flat_map(|flavor| [flavor.trait_name(rust_name), flavor.server_name(rust_name)]);
+        let clients = self.clients();
+        let clients = clients.iter().map(|flavor| flavor.client_name(rust_name));
+        servers.chain(clients).collect()
     }
+
+    fn servers(&self) -> Vec<Flavor> {
+        flavors(self.server, self.blocking_server)
+    }
+
+    fn clients(&self) -> Vec<Flavor> {
+        flavors(self.client, self.blocking_client)
+    }
+}
+
+fn flavors(is_async: bool, is_blocking: bool) -> Vec<Flavor> {
+    let flavors = [(Flavor::Async, is_async), (Flavor::Blocking, is_blocking)];
+    flavors.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(flavor, _)| flavor).collect()
 }
 
 impl prost_build::ServiceGenerator for ServiceGenerator {
     fn generate(&mut self, service: Service, buf: &mut String) {
-        if self.server {
-            buf.push_str(&self.style.trait_of(&service, Form::Macro));
-            self.style.push_server(&service, buf);
+        for flavor in self.servers() {
+            let form = match flavor {
+                Flavor::Async => Form::Macro,
+                Flavor::Blocking => Form::Blocking,
+            };
+            buf.push_str(&self.style.trait_of(&service, form));
+            self.style.push_server(&service, flavor, buf);
         }
-        if self.client {
-            self.style.push_client(&service, buf);
+        for flavor in self.clients() {
+            self.style.push_client(&service, flavor, buf);
         }
         if self.server {
             self.services.push(service);

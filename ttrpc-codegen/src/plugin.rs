@@ -3,8 +3,8 @@
 //!
 //! The plugin `protoc-gen-ttrpc-rust` generates one file for each package of the files that protoc
 //! was asked for: services of these files, and messages of all files of the package that they import.
-//! Parameters, of [`Builder`](crate::Builder)'s names: `no_client`, `no_server`, `default_bodies`,
-//! `runtime_path=PATH`.
+//! Parameters, of [`Builder`](crate::Builder)'s names: `no_client`, `no_server`, `blocking_client`,
+//! `blocking_server`, `default_bodies`, `runtime_path=PATH`.
 
 use std::{collections::HashSet, env, io};
 
@@ -105,6 +105,8 @@ impl Parameters {
             generator = match word.split_once('=').unwrap_or((word, "")) {
                 ("no_client", "") => generator.client(false),
                 ("no_server", "") => generator.server(false),
+                ("blocking_client", "") => generator.blocking_client(true),
+                ("blocking_server", "") => generator.blocking_server(true),
                 ("default_bodies", "") => generator.default_bodies(true),
                 ("runtime_path", path) if !path.is_empty() => {
                     set_runtime_path(&mut config, path);
@@ -113,7 +115,7 @@ impl Parameters {
                 _ => {
                     return Err(Error::new(format!(
                         "unknown parameter `{word}`; there are `no_client`, `no_server`, \
-                         `default_bodies` and `runtime_path=PATH`"
+                         `blocking_client`, `blocking_server`, `default_bodies` and `runtime_path=PATH`"
                     )));
                 }
             };

@@ -31,6 +31,50 @@ pub(crate) enum Form {
     Macro,
     /// As the macro would expand it, but with a path before `Box`.
     Expanded,
+    /// They are not.
+    Blocking,
+}
+
+impl Form {
+    fn flavor(self) -> Flavor {
+        match self {
+            Form::Macro | Form::Expanded => Flavor::Async,
+            Form::Blocking => Flavor::Blocking,
+        }
+    }
+}
+
+/// Whether what is generated has `async`, or threads that wait.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Flavor {
+    Async,
+    Blocking,
+}
+
+impl Flavor {
+    /// What stands in type names behind the service's.
+    fn infix(self) -> &'static str {
+        match self {
+            Flavor::Async => "",
+            Flavor::Blocking => "Blocking",
+        }
+    }
+
+    /// The name of the trait that a server implements.
+    pub(crate) fn trait_name(self, rust_name: &str) -> String {
+        match self {
+            Flavor::Async => rust_name.to_owned(),
+            Flavor::Blocking => format!("{}Blocking", stem(rust_name)),
+        }
+    }
+
+    pub(crate) fn server_name(self, rust_name: &str) -> String {
+        format!("{}{}Server", stem(rust_name), self.infix())
+    }
+
+    pub(crate) fn client_name(self, rust_name: &str) -> String {
+        format!("{}{}Client", stem(rust_name), self.infix())
+    }
 }
 
 /// The words in which the four kinds of methods differ.
@@ -45,10 +89,14 @@ struct Kind {
 }
 
 impl Kind {
-    fn of(method: &Method, ttrpc: &str) -> Self {
+    fn of(method: &Method, ttrpc: &str, flavor: Flavor) -> Self {
         let (input, output) = (&method.input_type, &method.output_type);
-        let receiver = format!("requests: {ttrpc}::server::StreamReceiver<{input}>");
-        let sender = format!("replies: {ttrpc}::server::StreamSender<{output}>");
+        let server = match flavor {
+            Flavor::Async => format!("{ttrpc}::server"),
+            Flavor::Blocking => format!("{ttrpc}::server::blocking"),
+        };
+        let receiver = format!("requests: {server}::StreamReceiver<{input}>");
+        let sender = format!("replies: {server}::StreamSender<{output}>");
         match (method.client_streaming, method.server_streaming) {
             (false, false) => Kind {
                 function: "unary",
@@ -84,20 +132,23 @@ impl Kind {
 
 /// The start of the names of a service's server and client. A service named by a keyword has an
 /// underscore behind its name, which there is no need for in front of more letters.
-pub(crate) fn stem(rust_name: &str) -> &str {
+fn stem(rust_name: &str) -> &str {
     rust_name.trim_end_matches('_')
 }
 
 impl Style {
     pub(crate) fn trait_of(&self, service: &Service, form: Form) -> String {
         let mut buf = String::new();
-        let title = format!("What a server of `{}` does.", full_name(service));
-        push_docs(0, &title, &service.comments, &mut buf);
+        let title = match form {
+            Form::Blocking => "What a server of `{}` does, each call on a thread of its own.",
+            Form::Macro | Form::Expanded => "What a server of `{}` does.",
+        };
+        push_docs(0, &title.replace("{}", &full_name(service)), &service.comments, &mut buf);
         buf.push_str(&format!("{ALLOWED}\n"));
         if form == Form::Macro {
             buf.push_str(&format!("#[{}::async_trait]\n", self.runtime_path));
         }
-        buf.push_str(&format!("pub trait {}: ", service.name));
+        buf.push_str(&format!("pub trait {}: ", form.flavor().trait_name(&service.name)));
         buf.push_str("::core::marker::Send + ::core::marker::Sync + 'static {\n");
         for method in &service.methods {
             push_docs(1, &format!("Serves `{}`.", method.proto_name), &method.comments, &mut buf);
@@ -110,12 +161,15 @@ impl Style {
     fn handler(&self, method: &Method, form: Form) -> String {
         let ttrpc = &self.runtime_path;
         let Kind { handler_parameters, handler_arguments, handler_result, .. } =
-            Kind::of(method, ttrpc);
+            Kind::of(method, ttrpc, form.flavor());
         let name = &method.name;
         let result = format!("::core::result::Result<{handler_result}, {ttrpc}::Status>");
         let signature = match form {
             Form::Macro => format!(
                 "    async fn {name}(&self, ctx: &{ttrpc}::Context, {handler_parameters}) -> {result}"
+            ),
+            Form::Blocking => format!(
+                "    fn {name}(&self, ctx: &{ttrpc}::Context, {handler_parameters}) -> {result}"
             ),
             Form::Expanded => format!(
                 "    fn {name}<'life0, 'life1, 'async_trait>(&'life0 self, \
@@ -133,7 +187,7 @@ impl Style {
         );
         match form {
             _ if !self.default_bodies => format!("{signature};\n"),
-            Form::Macro => format!("{signature} {{\n        {body}\n    }}\n"),
+            Form::Macro | Form::Blocking => format!("{signature} {{\n        {body}\n    }}\n"),
             Form::Expanded => {
                 format!(
                     "{signature} {{\n        ::std::boxed::Box::pin(async move {{ {body} }})\n    }}\n"
@@ -142,19 +196,25 @@ impl Style {
         }
     }
 
-    pub(crate) fn push_server(&self, service: &Service, buf: &mut String) {
-        let (name, stem, full_name) = (&service.name, stem(&service.name), full_name(service));
+    pub(crate) fn push_server(&self, service: &Service, flavor: Flavor, buf: &mut String) {
+        let name = flavor.trait_name(&service.name);
+        let (server, full_name) = (flavor.server_name(&service.name), full_name(service));
         let ttrpc = &self.runtime_path;
+        // The functions of a blocking service run on other threads, and so take a share of it with them.
+        let shared = match flavor {
+            Flavor::Async => "self.service",
+            Flavor::Blocking => "::std::sync::Arc::new(self.service)",
+        };
         // A service called `T` would be hidden behind a type parameter of that name.
         let parameter = if name == "T" { "S" } else { "T" };
         buf.push_str(&format!("/// Serves a [`{name}`]; for `ServerBuilder::add_service`.\n"));
         buf.push_str(&format!(
             "{ALLOWED}
-pub struct {stem}Server<{parameter}> {{
+pub struct {server}<{parameter}> {{
     service: ::std::sync::Arc<{parameter}>,
 }}
 {ALLOWED}
-impl<{parameter}: {name}> {stem}Server<{parameter}> {{
+impl<{parameter}: {name}> {server}<{parameter}> {{
     /// The service's full protobuf name.
     pub const NAME: &'static str = \"{full_name}\";
     /// Serves this implementation.
@@ -166,73 +226,104 @@ impl<{parameter}: {name}> {stem}Server<{parameter}> {{
         Self {{ service }}
     }}
 }}
-impl<{parameter}> ::core::clone::Clone for {stem}Server<{parameter}> {{
+impl<{parameter}> ::core::clone::Clone for {server}<{parameter}> {{
     fn clone(&self) -> Self {{
         Self {{ service: ::std::sync::Arc::clone(&self.service) }}
     }}
 }}
-impl<{parameter}> ::core::fmt::Debug for {stem}Server<{parameter}> {{
+impl<{parameter}> ::core::fmt::Debug for {server}<{parameter}> {{
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{
-        f.write_str(\"{stem}Server\")
+        f.write_str(\"{server}\")
     }}
 }}
 #[allow(unused_variables, clippy::all, clippy::pedantic)]
-impl<{parameter}: {name}> {ttrpc}::server::Service for {stem}Server<{parameter}> {{
+impl<{parameter}: {name}> {ttrpc}::server::Service for {server}<{parameter}> {{
     fn into_routes(self) -> {ttrpc}::server::Routes {{
-        let service = self.service;
+        let service = {shared};
         {ttrpc}::server::Routes::new(Self::NAME)
 "
         ));
         for method in &service.methods {
-            let Kind { function, handler_arguments: arguments, .. } = Kind::of(method, ttrpc);
+            let Kind { function, handler_arguments: arguments, .. } =
+                Kind::of(method, ttrpc, flavor);
+            let method_path = format!("<{parameter} as {name}>::{}", method.name);
+            let handler = match flavor {
+                Flavor::Async => format!("{method_path}(service, ctx, {arguments})"),
+                Flavor::Blocking => {
+                    let ends = [
+                        ("requests", method.client_streaming),
+                        ("replies", method.server_streaming),
+                    ];
+                    let ends = ends.iter().filter(|(_, is_there)| *is_there);
+                    let ends: String = ends
+                        .map(|(end, _)| {
+                            format!("let {end} = ::core::convert::From::from({end});\n")
+                        })
+                        .collect();
+                    format!(
+                        "{{
+                let service = ::std::sync::Arc::clone(service);
+                {ends}{ttrpc}::server::blocking::run(ctx, move |ctx| {method_path}(&service, ctx, {arguments}))
+            }}"
+                    )
+                }
+            };
             buf.push_str(&format!(
-                "            .{function}(\"{}\", &service, |service, ctx, {arguments}| \
-                 <{parameter} as {name}>::{}(service, ctx, {arguments}))\n",
-                method.proto_name, method.name,
+                "            .{function}(\"{}\", &service, |service, ctx, {arguments}| {handler})\n",
+                method.proto_name,
             ));
         }
         buf.push_str("    }\n}\n");
     }
 
-    pub(crate) fn push_client(&self, service: &Service, buf: &mut String) {
-        let (stem, full_name) = (stem(&service.name), full_name(service));
+    pub(crate) fn push_client(&self, service: &Service, flavor: Flavor, buf: &mut String) {
+        let (name, full_name) = (flavor.client_name(&service.name), full_name(service));
         let ttrpc = &self.runtime_path;
-        let title = format!("Calls the methods of `{full_name}`. Clones share the connection.");
+        let (client, waits) = match flavor {
+            Flavor::Async => (format!("{ttrpc}::Client"), ""),
+            Flavor::Blocking => (format!("{ttrpc}::blocking::Client"), " and waits for them"),
+        };
+        let title =
+            format!("Calls the methods of `{full_name}`{waits}. Clones share the connection.");
         push_docs(0, &title, &service.comments, buf);
         buf.push_str(&format!(
             "{ALLOWED}
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
-pub struct {stem}Client {{
-    client: {ttrpc}::Client,
+pub struct {name} {{
+    client: {client},
 }}
-impl ::core::convert::From<{ttrpc}::Client> for {stem}Client {{
-    fn from(client: {ttrpc}::Client) -> Self {{
+impl ::core::convert::From<{client}> for {name} {{
+    fn from(client: {client}) -> Self {{
         Self {{ client }}
     }}
 }}
 {ALLOWED}
-impl {stem}Client {{
+impl {name} {{
     /// The service's full protobuf name.
     pub const NAME: &'static str = \"{full_name}\";
     /// Calls over this connection.
-    pub fn new(client: {ttrpc}::Client) -> Self {{
+    pub fn new(client: {client}) -> Self {{
         Self {{ client }}
     }}
     /// The connection over which the calls go.
-    pub fn client(&self) -> &{ttrpc}::Client {{
+    pub fn client(&self) -> &{client} {{
         &self.client
     }}
 "
         ));
         for method in &service.methods {
-            self.push_client_method(method, buf);
+            self.push_client_method(method, flavor, buf);
         }
         buf.push_str("}\n");
     }
 
-    fn push_client_method(&self, method: &Method, buf: &mut String) {
+    fn push_client_method(&self, method: &Method, flavor: Flavor, buf: &mut String) {
         let ttrpc = &self.runtime_path;
-        let Kind { function, call, .. } = Kind::of(method, ttrpc);
+        let module = match flavor {
+            Flavor::Async => "client",
+            Flavor::Blocking => "blocking",
+        };
+        let Kind { function, call, .. } = Kind::of(method, ttrpc, flavor);
         let underscore = if CLIENT_FUNCTIONS.contains(&method.name.as_str()) { "_" } else { "" };
         let (parameter, argument) = match method.client_streaming {
             true => (String::new(), ""),
@@ -240,7 +331,7 @@ impl {stem}Client {{
         };
         push_docs(1, &format!("Calls `{}`.", method.proto_name), &method.comments, buf);
         buf.push_str(&format!(
-            "    pub fn {}{underscore}(&self{parameter}) -> {ttrpc}::client::{call}<{}, {}> {{
+            "    pub fn {}{underscore}(&self{parameter}) -> {ttrpc}::{module}::{call}<{}, {}> {{
         self.client.{function}(Self::NAME, \"{}\"{argument})
     }}\n",
             method.name, method.input_type, method.output_type, method.proto_name,

@@ -12,10 +12,38 @@ use syn::{Fields, ImplItem, Item, ItemStruct, Type};
 use ttrpc_codegen::ServiceGenerator;
 
 /// Few, so that they often clash.
-const NAMES: [&str; 29] = [
-    "a", "A", "_a", "a_", "aB", "a_b", "AB", "Ab", "a1", "a_1", "_1", "__1", "self", "_self",
-    "Self", "type", "Type", "set_a", "push_a", "get_a", "insert_a", "get_type", "a_one_of",
-    "AOneOf", "E_a", "e", "AServer", "AClient", "_",
+const NAMES: [&str; 31] = [
+    "a",
+    "A",
+    "_a",
+    "a_",
+    "aB",
+    "a_b",
+    "AB",
+    "Ab",
+    "a1",
+    "a_1",
+    "_1",
+    "__1",
+    "self",
+    "_self",
+    "Self",
+    "type",
+    "Type",
+    "set_a",
+    "push_a",
+    "get_a",
+    "insert_a",
+    "get_type",
+    "a_one_of",
+    "AOneOf",
+    "E_a",
+    "e",
+    "AServer",
+    "AClient",
+    "ABlocking",
+    "ABlockingServer",
+    "_",
 ];
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -66,6 +94,10 @@ fn message() -> impl Strategy<Value = String> {
     })
 }
 
+fn with_all_sides() -> ServiceGenerator {
+    ServiceGenerator::new().blocking_client(true).blocking_server(true)
+}
+
 /// A file of package `p`.
 fn file() -> impl Strategy<Value = String> {
     let messages = vec((name(), message()), 0..3);
@@ -92,7 +124,7 @@ fn unchecked(proto: &str) -> Option<String> {
     fs::write(folder.path().join("a.proto"), proto).unwrap();
     let files = protox::compile(["a.proto"], [folder.path()]).unwrap();
     let mut config = prost_build::Config::new();
-    config.out_dir(folder.path()).service_generator(Box::new(ServiceGenerator::new()));
+    config.out_dir(folder.path()).service_generator(Box::new(with_all_sides()));
     catch_unwind(AssertUnwindSafe(|| config.compile_fds(files).unwrap())).ok()?;
     Some(fs::read_to_string(folder.path().join("p.rs")).unwrap())
 }
@@ -195,6 +227,8 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.proto"), &proto).unwrap();
         let result = ttrpc_codegen::configure()
+            .blocking_client(true)
+            .blocking_server(true)
             .out_dir(folder.path())
             .compile_protos(&["a.proto"], &[folder.path()]);
         match result {

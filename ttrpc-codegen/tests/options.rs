@@ -193,6 +193,22 @@ fn outside_of_a_build_script_the_missing_folder_is_named() {
 }
 
 #[test]
+fn sides_without_async_are_generated_when_they_are_asked_for() {
+    let names = ["trait ReferenceBlocking:", "ReferenceBlockingServer", "ReferenceBlockingClient"];
+    let has = |code: &str| names.map(|name| code.contains(name));
+    assert_eq!(has(&generated(configure())), [false; 3]);
+    assert_eq!(has(&generated(configure().blocking_client(true))), [false, false, true]);
+    let builder = || configure().client(false).server(false);
+    let code = generated(builder().blocking_server(true));
+    assert_eq!(has(&code), [true, true, false]);
+    assert!(!code.contains("async") && !code.contains("trait Reference:"), "{code}");
+    let response = plugin_response("no_client,no_server,blocking_server");
+    assert_eq!(response.file[0].content(), code);
+    let code = generated(builder().blocking_server(true).default_bodies(true));
+    assert!(code.contains("unimplemented("), "{code}");
+}
+
+#[test]
 fn the_runtime_can_lie_elsewhere() {
     let code = generated(configure().runtime_path("crate::rpc"));
     assert!(!code.contains("::ttrpc"), "{code}");

@@ -86,6 +86,14 @@ pub struct ServerConfig {
     /// let in all the same if its Request costs no more than 4 KiB, so that clients who hold every place
     /// do not shut the others out: there are at most `max_connections` more. Default 16,384.
     pub max_calls: usize,
+    /// Handlers without `async` that run at a time, each on a thread of its own, see
+    /// [`server::blocking`](crate::server::blocking). One more waits, within its deadline, as long as
+    /// others end; after [`stall_timeout`] without any ending it fails with RESOURCE_EXHAUSTED. The only one
+    /// of a connection begins all the same. Default 256, half of the threads that a runtime has for
+    /// that.
+    ///
+    /// [`stall_timeout`]: field@ServerConfig::stall_timeout
+    pub max_blocking_calls: usize,
     /// Bytes of the Requests of one connection whose handlers have not ended, with what their
     /// metadata cost in memory. When they are reached
     /// (the last Request may go over) the connection is not read while handlers end; after
@@ -156,6 +164,7 @@ impl Default for ServerConfig {
             max_connections: 16_384,
             max_calls_per_connection: 1024,
             max_calls: 16_384,
+            max_blocking_calls: 256,
             request_bytes_per_connection: 16 << 20,
             request_bytes: 256 << 20,
             max_metadata_pairs: 1024,
@@ -206,6 +215,7 @@ setters! {
         max_connections: usize,
         max_calls_per_connection: usize,
         max_calls: usize,
+        max_blocking_calls: usize,
         request_bytes_per_connection: usize,
         request_bytes: usize,
         max_metadata_pairs: usize,

@@ -40,8 +40,10 @@
 //!
 //! - [`client`]: making calls, how they end, what happens when one is dropped.
 //! - [`server`]: serving, handlers, shutdown, what a peer can cost.
+//! - [`blocking`]: clients and handlers without `async`.
 //! - [`Client::connect`] and [`server::Listener`]: addresses of Unix, vsock, hybrid vsock and TCP sockets;
 //!   [`client::ConnectOptions`] waits for a server; [`Connection`] is one that the program has already.
+//! - [`testing`]: tests of handlers, and of code that uses a client, without a socket.
 //! - [`ClientConfig`] and [`ServerConfig`]: every limit.
 //! - [`snapshot`]: what a running client or server is waiting for; and `tracing` tells what happens:
 //!   connections and calls at level DEBUG, what an operator should look at WARN.
@@ -52,6 +54,7 @@ compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
 );
 
+pub mod blocking;
 pub mod client;
 mod config;
 mod error;
@@ -62,6 +65,7 @@ mod raw;
 pub mod server;
 pub mod snapshot;
 mod status;
+pub mod testing;
 mod transport;
 
 pub use async_trait::async_trait;

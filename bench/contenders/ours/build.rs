@@ -1,5 +1,7 @@
 //! Generates messages and service.
 
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(&["../../proto/echo.proto"], &["../../proto"])
+    ttrpc_codegen::configure()
+        .blocking_client(true)
+        .compile_protos(&["../../proto/echo.proto"], &["../../proto"])
 }

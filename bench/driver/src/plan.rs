@@ -36,13 +36,14 @@ pub(crate) const INCUMBENT: &str = "ttrpc-rust";
 pub(crate) const FLOOR: &str = "raw-batch";
 
 /// All contenders, in the order of the tables.
-static CONTENDERS: [Contender; 12] = [
+static CONTENDERS: [Contender; 13] = [
     contender("raw-blocking"),
     contender(FLOOR),
     Contender { minimal: minimal("contender-raw", "min-raw"), ..contender("mux-inline") },
     contender("mux-spawn"),
     contender("mux-defer"),
     Contender { minimal: minimal("contender-ours", "min-ours"), is_drawn: true, ..contender(OURS) },
+    contender("ours-blocking"),
     Contender {
         minimal: minimal("contender-ttrpc-rust", "min-ttrpc-rust"),
         is_drawn: true,

@@ -10,6 +10,7 @@ pub fn run_contender() {
     let options = Options::from_command_line();
     match options.contender.as_str() {
         "ours" => run::<contender_ours::Ours>(options),
+        "ours-blocking" => run_blocking::<contender_ours::OursBlocking>(options),
         "raw-blocking" => run_blocking::<contender_raw::Blocking>(options),
         "raw-batch" => run::<contender_raw::Batch>(options),
         "mux-inline" => run::<contender_raw::MuxInline>(options),

@@ -5,6 +5,8 @@
 
 mod addresses;
 mod arbitrary_bytes;
+mod blocking_client;
+mod blocking_handlers;
 mod cancellation;
 mod client;
 mod conformance;
@@ -14,6 +16,7 @@ mod debug;
 mod ends;
 mod handlers;
 mod hybrid_vsock;
+mod key_provider;
 mod metadata;
 mod migration;
 mod outside_of_a_runtime;
@@ -29,6 +32,7 @@ mod schedules;
 mod shutdown;
 mod snapshots;
 mod stalls;
+mod testing;
 mod thread_locals;
 mod tls;
 mod transports;

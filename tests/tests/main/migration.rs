@@ -19,8 +19,13 @@ mod build_script {
 mod greeter {
     ttrpc::include_proto!("greeter.v1");
 }
+/// The same with bodies for what a snippet leaves out.
+mod default_bodies {
+    include!(concat!(env!("OUT_DIR"), "/default_bodies/greeter.v1.rs"));
+}
 use greeter::{
-    CountdownRequest, Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest, Summary,
+    CountdownRequest, Greeter, GreeterBlockingClient, GreeterClient, GreeterServer, HelloReply,
+    HelloRequest, Summary,
 };
 
 struct MyGreeter;
@@ -115,6 +120,34 @@ async fn stream(greeter: &GreeterClient) -> Result<u32, Status> {
     }
 }
 
+fn call_and_wait(address: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let greeter = GreeterBlockingClient::new(ttrpc::blocking::Client::connect(address)?);
+    let request = HelloRequest { name: "Ann".to_owned() };
+    let call = greeter.say_hello(request).timeout(Duration::from_secs(1));
+    Ok(call.metadata("greeting", "Good morning").call()?.message)
+}
+
+mod without_async {
+    use super::default_bodies::{GreeterBlocking, HelloReply, HelloRequest};
+    use ttrpc::{Context, Status};
+
+    pub struct MyGreeter;
+
+    impl GreeterBlocking for MyGreeter {
+        fn say_hello(&self, _ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+            Ok(HelloReply { message: format!("Hello, {}!", request.name) })
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_snippet_of_a_handler_without_async_is_served() {
+    let service = default_bodies::GreeterBlockingServer::new(without_async::MyGreeter);
+    let greeter = default_bodies::GreeterClient::new(ttrpc::testing::connect(service));
+    let request = default_bodies::HelloRequest { name: "Ann".to_owned() };
+    assert_eq!(greeter.say_hello(request).await.unwrap().message, "Hello, Ann!");
+}
+
 const PAGE: &str = include_str!("../../../docs/migration.md");
 
 /// Lines without their indentation, so that a snippet may stand in a module.
@@ -141,6 +174,9 @@ async fn the_snippets_do_what_the_page_says() {
     let serving = serve(&address, async { stopped.await.unwrap() });
     let calling = async {
         assert_eq!(call(&address).await.unwrap(), "Good morning, Ann!");
+        let waiting = address.clone();
+        let waiting = tokio::task::spawn_blocking(move || call_and_wait(&waiting).unwrap());
+        assert_eq!(waiting.await.unwrap(), "Good morning, Ann!");
         let greeter = GreeterClient::new(Client::connect(&address).await.unwrap());
         assert_eq!(stream(&greeter).await.unwrap(), 1);
         stop.send(()).unwrap();

@@ -121,6 +121,26 @@ async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+fn call_and_wait(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let client = ttrpc::blocking::Client::connect(address)?;
+    let greeter = greeter::GreeterBlockingClient::new(client);
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).call()?;
+    println!("{}", reply.message);
+
+    for reply in greeter.countdown(CountdownRequest { name: "Ben".into(), from: 3 }).call()? {
+        println!("{}", reply?.message);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_greeting_has_the_name_in_it() {
+    let client = ttrpc::testing::connect(GreeterServer::new(MyGreeter));
+    let greeter = greeter::GreeterClient::new(client);
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await.unwrap();
+    assert_eq!(reply.message, "Hello, Ann!");
+}
+
 async fn stream(greeter: &greeter::GreeterClient) -> Result<(), Status> {
     // One request, many replies. The receiver is also a `futures` stream.
     let mut replies = greeter.countdown(CountdownRequest { name: "Ben".into(), from: 3 }).await?;
@@ -224,6 +244,9 @@ async fn the_snippets_do_what_the_readme_says() {
 
 async fn call_everything(address: &str) {
     call(address).await.unwrap();
+    let waiting = address.to_owned();
+    let waiting = tokio::task::spawn_blocking(move || call_and_wait(&waiting).unwrap());
+    waiting.await.unwrap();
     let greeter = greeter::GreeterClient::new(with_limits(address).await.unwrap());
     stream(&greeter).await.unwrap();
     let (client, service) = (greeter.client(), "greeter.v1.Greeter".to_owned());

@@ -30,6 +30,10 @@ impl Incoming {
         Incoming { owner, batch: Batch::default(), timer: None }
     }
 
+    pub(super) fn owner(&self) -> &CallOwner {
+        &self.owner
+    }
+
     pub(super) fn poll_take(
         &mut self,
         cx: &mut Context<'_>,

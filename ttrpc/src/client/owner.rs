@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     connection::ClientConnection, entry::CallEntry, state::CallState, tasks::ConnectionTasks,
@@ -79,6 +79,18 @@ impl CallOwner {
         self.entry.pass_deadline(too_late());
         self.give_up();
         too_late()
+    }
+
+    /// Waits until all that is queued now has been written to the socket, within the call's deadline.
+    pub(super) async fn flushed(&self) -> Result<(), Status> {
+        let flushed = self.connection().queue.flushed();
+        match self.deadline() {
+            Some(deadline) => timeout_at(deadline, flushed).await.map_err(|_| self.pass_deadline()),
+            None => {
+                flushed.await;
+                Ok(())
+            }
+        }
     }
 
     fn give_up(&self) {

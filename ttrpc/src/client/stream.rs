@@ -48,6 +48,18 @@ impl<Req> StreamSender<Req> {
 
     /// Says that nothing more comes.
     pub fn finish(self) {}
+
+    /// For the blocking client: all has been written, within the call's deadline.
+    pub(crate) async fn flushed(&self) -> Result<(), Status> {
+        self.owner.flushed().await
+    }
+
+    /// The same behind [`StreamSender::finish`].
+    pub(crate) async fn finish_flushed(self) -> Result<(), Status> {
+        let owner = self.owner.clone();
+        self.finish();
+        owner.flushed().await
+    }
 }
 
 impl<Req: Message> StreamSender<Req> {
@@ -198,6 +210,11 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
     /// The status with which the stream failed. The stream is over then.
     pub async fn recv(&mut self) -> Result<Option<Resp>, Status> {
         poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// For the blocking client: the Request has been written, within the call's deadline.
+    pub(crate) async fn request_flushed(&self) -> Result<(), Status> {
+        self.incoming.owner().flushed().await
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Resp>, Status>> {

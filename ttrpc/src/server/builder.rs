@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Fallback, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle, ServerOwner,
-    Service, Services, Shared, shutdown::Unbuilt,
+    Service, Services, Shared, blocking::BlockingCalls, shutdown::Unbuilt,
 };
 use crate::{Connection, Error, ServerConfig};
 
@@ -140,6 +140,7 @@ impl ServerBuilder {
             ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
+            blocking_calls: BlockingCalls::new(config.max_blocking_calls),
             services: self.services,
             policy: self.policy,
             connection_permits: Semaphore::new(

@@ -23,7 +23,8 @@
 //!
 //! Each call runs on a task of its own, so handlers may wait for each other. A handler that panics
 //! answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
-//! [`Context::cancellation_token`](crate::Context::cancellation_token).
+//! [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
+//! [`blocking`].
 //!
 //! # What a peer can cost
 //!
@@ -35,6 +36,7 @@
 
 mod accept;
 mod admission;
+pub mod blocking;
 mod builder;
 mod connection;
 mod connection_task;
@@ -109,6 +111,7 @@ struct Shared {
     inboxes: Limiter,
     /// Counts bytes of replies that wait for room.
     replies: Limiter,
+    blocking_calls: blocking::BlockingCalls,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,
@@ -193,7 +196,8 @@ impl Shared {
 
     async fn no_calls(&self) {
         let none = Load::cost(usize::MAX);
-        tokio::join!(self.calls.at_most(none), self.reserved_calls.at_most(none));
+        let (calls, reserved) = (self.calls.at_most(none), self.reserved_calls.at_most(none));
+        tokio::join!(calls, reserved, self.blocking_calls.ended());
     }
 
     /// What the server is doing at this moment.

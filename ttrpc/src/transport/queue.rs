@@ -49,7 +49,10 @@ struct State<T> {
     sender: Sender,
     blocked: Blocked,
     is_closed: bool,
-    /// Those who wait until all is written.
+    /// Batches that the sender has taken, and those that it is done with.
+    batches_taken: u64,
+    batches_written: u64,
+    /// Those who wait until a batch is written.
     flush_waiters: Vec<Waker>,
 }
 
@@ -96,6 +99,8 @@ impl<T> Queue<T> {
                 sender: Sender::Idle(None),
                 blocked: Blocked::default(),
                 is_closed: false,
+                batches_taken: 0,
+                batches_written: 0,
                 flush_waiters: Vec::new(),
             }),
         }
@@ -205,6 +210,7 @@ impl<T> Queue<T> {
     ///
     /// For the one sender; see [`linger`](super::linger) for what it waits for.
     pub(super) async fn take(&self) -> Option<VecDeque<Chunk>> {
+        self.end_batch();
         let mut linger = Linger::default();
         poll_fn(|cx| {
             // Copied and dropped without the lock.
@@ -214,10 +220,9 @@ impl<T> Queue<T> {
                 return Poll::Ready(None);
             }
             if state.chunks.is_empty() {
-                let (before, flushed) = state.become_idle(waker);
+                let before = state.become_idle(waker);
                 drop(state);
                 drop(before);
-                flushed.into_iter().for_each(Waker::wake);
                 return Poll::Pending;
             }
             if linger.is_worth_it(&self.announced) {
@@ -228,6 +233,7 @@ impl<T> Queue<T> {
                 return Poll::Pending;
             }
             state.sender = Sender::Writing;
+            state.batches_taken += 1;
             let mut batch = state.chunks.take();
             let freed = state.drop_withdrawn(&mut batch, 0);
             drop(state);
@@ -235,6 +241,15 @@ impl<T> Queue<T> {
             Poll::Ready(Some(batch))
         })
         .await
+    }
+
+    /// The batch that was taken last has been written.
+    fn end_batch(&self) {
+        let mut state = lock(&self.state);
+        state.batches_written = state.batches_taken;
+        let flushed = mem::take(&mut state.flush_waiters);
+        drop(state);
+        flushed.into_iter().for_each(Waker::wake);
     }
 
     /// Drops the frames of streams that were given up and whose Request has not begun to be written,
@@ -277,13 +292,16 @@ impl<T> Queue<T> {
         headers.filter(is_request).map(|header| header.stream_id).collect()
     }
 
-    /// Waits until every frame has been written.
+    /// Waits until every frame that is queued now has been written, and for none that comes later.
     pub(crate) async fn flushed(&self) {
+        let mut last_batch = None;
         poll_fn(|cx| {
             let waker = cx.waker().clone();
             let mut state = lock(&self.state);
-            let is_idle = matches!(state.sender, Sender::Idle(_)) && state.chunks.is_empty();
-            if state.is_closed || is_idle {
+            // What is queued goes with the next batch as a whole.
+            let next = state.batches_taken + u64::from(!state.chunks.is_empty());
+            let last_batch = *last_batch.get_or_insert(next);
+            if state.is_closed || state.batches_written >= last_batch {
                 return Poll::Ready(());
             }
             if !state.flush_waiters.iter().any(|waiter| waiter.will_wake(&waker)) {
@@ -330,18 +348,22 @@ impl<T> State<T> {
         self.chunks.drop_withdrawn(batch, written, &withdrawn)
     }
 
-    /// The sender has nothing to write. Returns what it did before, and those who waited for that.
-    fn become_idle(&mut self, sender: Waker) -> (Sender, Vec<Waker>) {
+    /// The sender has nothing to write. Returns what it did before.
+    fn become_idle(&mut self, sender: Waker) -> Sender {
         let before = mem::replace(&mut self.sender, Sender::Idle(Some(sender)));
         self.chunks.release_idle_memory();
         self.withdrawn = Vec::new();
-        (before, mem::take(&mut self.flush_waiters))
+        before
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{future::Future, pin::pin};
+    use std::{
+        future::Future,
+        pin::{Pin, pin},
+        task::Context,
+    };
 
     use super::*;
 
@@ -371,6 +393,27 @@ mod tests {
             assert!(polled.is_pending());
         }
         assert_eq!(lock(&queue.state).flush_waiters.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_flush_waits_for_what_was_queued_before_it_and_for_nothing_later() {
+        let queue = queue();
+        fn polled(flushed: &mut Pin<&mut impl Future<Output = ()>>) -> bool {
+            flushed.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        }
+        assert!(polled(&mut pin!(queue.flushed())), "nothing is queued");
+        push(&queue, 10, 1);
+        let batch = queue.take().await.unwrap();
+        push(&queue, 10, 3);
+        let mut flushed = pin!(queue.flushed());
+        assert!(!polled(&mut flushed));
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        let batch = queue.take().await.unwrap();
+        push(&queue, 10, 5);
+        assert!(!polled(&mut flushed), "the second frame is in the sender's hand");
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        queue.take().await.unwrap();
+        assert!(polled(&mut flushed), "the third frame came later");
     }
 
     #[tokio::test]

@@ -1,17 +1,20 @@
 //! This project.
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
-use bench_load::{Connection, Contender};
+use bench_load::{BlockingContender, Connection, Contender};
 use ttrpc::{
-    Client, Context, Server, Status, async_trait,
+    Client, Context, Server, Status, async_trait, blocking,
     server::{StreamReceiver, StreamSender},
 };
 
 mod generated {
     ttrpc::include_proto!("bench");
 }
-use generated::{Bench, BenchClient, BenchServer, CountReq, EchoMsg};
+use generated::{Bench, BenchBlockingClient, BenchClient, BenchServer, CountReq, EchoMsg};
 
 struct Service;
 
@@ -94,5 +97,28 @@ impl Connection for Caller {
             nanos.push(start.elapsed().as_nanos() as u32);
             assert_eq!(reply.payload.len(), payload.len());
         }
+    }
+}
+
+/// This project's blocking client. The server is the same.
+#[derive(Debug)]
+pub struct OursBlocking;
+
+impl BlockingContender for OursBlocking {
+    type Connection = BenchBlockingClient;
+
+    fn serve(path: PathBuf) {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build();
+        runtime.expect("a runtime starts").block_on(Ours::serve(path));
+    }
+
+    fn connect(path: &Path) -> BenchBlockingClient {
+        let path = path.to_str().expect("the driver's paths are UTF-8");
+        BenchBlockingClient::new(blocking::Client::connect(path).expect("the server is up"))
+    }
+
+    fn echo(connection: &BenchBlockingClient, payload: Vec<u8>) -> Vec<u8> {
+        connection.echo(EchoMsg { payload }).call().expect("an echo succeeds").payload
     }
 }

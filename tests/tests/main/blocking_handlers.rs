@@ -1,0 +1,318 @@
+//! Handlers without `async`: what they hold up, how many run, and what ends them.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::{io::duplex, sync::mpsc, task::JoinHandle};
+use ttrpc::{
+    Client, Code, Context, Error, Server, ServerConfig, Status,
+    server::{
+        ServerHandle,
+        blocking::{StreamReceiver, StreamSender},
+    },
+};
+use ttrpc_tests::{
+    conformance::{ConformanceClient, ConformanceServer},
+    harness::{PIPE_LEN, echo_request, eventually, patient_client, patient_server},
+    service::ConformanceService,
+};
+
+mod greeter {
+    ttrpc::include_proto!("greeter.v1");
+}
+use greeter::{
+    CountdownRequest, GreeterBlocking, GreeterBlockingServer, GreeterClient, HelloReply,
+    HelloRequest, Summary,
+};
+
+/// Where handlers wait, with their threads, until it is open.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    /// Handlers that have come here.
+    came: AtomicUsize,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        self.came.fetch_add(1, SeqCst);
+        let is_open = self.is_open.lock().unwrap();
+        drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+    }
+
+    async fn has_come(&self, count: usize) {
+        eventually("the handlers begin", || self.came.load(SeqCst) == count).await;
+    }
+}
+
+struct Blocking {
+    gate: Arc<Gate>,
+    /// With what handlers have ended.
+    ends: mpsc::UnboundedSender<&'static str>,
+}
+
+impl GreeterBlocking for Blocking {
+    fn say_hello(&self, ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+        match request.name.as_str() {
+            "gate" => self.gate.wait(),
+            "token" => {
+                self.gate.came.fetch_add(1, SeqCst);
+                let token = ctx.cancellation_token();
+                tokio::runtime::Handle::current().block_on(token.cancelled());
+            }
+            "panic" => panic!("asked to"),
+            _ => {}
+        }
+        let _ = self.ends.send(if ctx.is_cancelled() { "cancelled" } else { "well" });
+        Ok(HelloReply { message: request.name })
+    }
+
+    fn countdown(
+        &self,
+        _ctx: &Context,
+        request: CountdownRequest,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        for left in (1..=request.from).rev() {
+            replies.send(HelloReply { message: left.to_string() })?;
+        }
+        Ok(())
+    }
+
+    fn greet_all(
+        &self,
+        _ctx: &Context,
+        requests: StreamReceiver<HelloRequest>,
+    ) -> Result<Summary, Status> {
+        let names = requests.map(|request| Ok(request?.name));
+        let names = names.collect::<Result<Vec<_>, Status>>()?;
+        Ok(Summary { people: names.len() as u32, message: names.join(" ") })
+    }
+
+    fn chat(
+        &self,
+        _ctx: &Context,
+        mut requests: StreamReceiver<HelloRequest>,
+        mut replies: StreamSender<HelloReply>,
+    ) -> Result<(), Status> {
+        let result = loop {
+            match requests.recv() {
+                Ok(Some(request)) => replies.send(HelloReply { message: request.name })?,
+                Ok(None) => break Ok(()),
+                Err(status) => break Err(status),
+            }
+        };
+        let was_cancelled = matches!(&result, Err(status) if status.code() == Code::Cancelled);
+        let _ = self.ends.send(if was_cancelled { "cancelled" } else { "well" });
+        result
+    }
+}
+
+/// A server with blocking handlers beside the conformance service's.
+struct TestServer {
+    gate: Arc<Gate>,
+    ends: mpsc::UnboundedReceiver<&'static str>,
+    handle: ServerHandle,
+    serving: JoinHandle<Result<(), Error>>,
+}
+
+impl TestServer {
+    fn start(config: ServerConfig) -> Self {
+        let (gate, (ends, ended)) = (Arc::<Gate>::default(), mpsc::unbounded_channel());
+        let service = Blocking { gate: gate.clone(), ends };
+        let server = Server::builder()
+            .config(config)
+            .add_service(GreeterBlockingServer::new(service))
+            .add_service(ConformanceServer::new(ConformanceService::default()))
+            .keep_open()
+            .build()
+            .unwrap();
+        let handle = server.handle();
+        TestServer { gate, ends: ended, handle, serving: tokio::spawn(server.serve()) }
+    }
+
+    async fn connect(&self) -> Client {
+        let (here, there) = duplex(PIPE_LEN);
+        self.handle.serve_connection(ttrpc::Connection::new(there)).await.unwrap();
+        Client::from_io(here, patient_client())
+    }
+
+    async fn greeter(&self) -> GreeterClient {
+        self.connect().await.into()
+    }
+}
+
+/// A thread that waits at the gate would keep the runtime from ending.
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.gate.open();
+    }
+}
+
+fn hello(name: &str) -> HelloRequest {
+    HelloRequest { name: name.to_owned() }
+}
+
+/// A call that is under way while the test goes on.
+fn begin(greeter: &GreeterClient, name: &str) -> JoinHandle<Result<HelloReply, Status>> {
+    tokio::spawn(greeter.say_hello(hello(name)).into_future())
+}
+
+#[tokio::test]
+async fn all_four_kinds_of_calls_are_served() {
+    let server = TestServer::start(patient_server());
+    let greeter = server.greeter().await;
+    assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+
+    let mut replies =
+        greeter.countdown(CountdownRequest { from: 5000, ..Default::default() }).await.unwrap();
+    for left in (1..=5000).rev() {
+        assert_eq!(replies.recv().await.unwrap().unwrap().message, left.to_string());
+    }
+    assert_eq!(replies.recv().await.unwrap(), None);
+
+    let (mut requests, summary) = greeter.greet_all().await.unwrap();
+    for name in ["Ann", "Ben"] {
+        requests.send(hello(name)).await.unwrap();
+    }
+    requests.finish();
+    assert_eq!(summary.await.unwrap(), Summary { people: 2, message: "Ann Ben".to_owned() });
+
+    let (mut requests, mut replies) = greeter.chat().await.unwrap();
+    for name in ["Ann", "Ben"] {
+        requests.send(hello(name)).await.unwrap();
+        assert_eq!(replies.recv().await.unwrap().unwrap().message, name);
+    }
+    requests.finish();
+    assert_eq!(replies.recv().await.unwrap(), None);
+}
+
+/// The runtime has one thread, and all calls are on one connection.
+#[tokio::test]
+async fn handlers_that_block_hold_up_neither_their_connection_nor_the_runtime() {
+    let server = TestServer::start(patient_server());
+    let client = server.connect().await;
+    let greeter = GreeterClient::new(client.clone());
+    let blocked: Vec<_> = (0..100).map(|_| begin(&greeter, "gate")).collect();
+    server.gate.has_come(100).await;
+    let echo = ConformanceClient::new(client).echo(echo_request([1]));
+    assert_eq!(echo.await.unwrap().payload, [1]);
+    assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+    server.gate.open();
+    for blocked in blocked {
+        assert_eq!(blocked.await.unwrap().unwrap().message, "gate");
+    }
+}
+
+#[tokio::test]
+async fn no_more_run_at_a_time_than_may_but_for_the_first_of_each_connection() {
+    let server = TestServer::start(patient_server().max_blocking_calls(2));
+    let (greeter, other) = (server.greeter().await, server.greeter().await);
+    let mut calls: Vec<_> = (0..5).map(|_| begin(&greeter, "gate")).collect();
+    server.gate.has_come(2).await;
+    calls.push(begin(&other, "gate"));
+    server.gate.has_come(3).await;
+    let call = greeter.say_hello(hello("Ann")).timeout(Duration::from_millis(1));
+    assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(server.gate.came.load(SeqCst), 3);
+    server.gate.open();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(other.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+}
+
+#[tokio::test]
+async fn a_call_is_refused_when_every_place_is_taken_and_no_handler_ends() {
+    let config = ServerConfig { stall_timeout: Duration::from_millis(1), ..Default::default() };
+    let server = TestServer::start(config.max_blocking_calls(1));
+    let greeter = server.greeter().await;
+    let blocked = begin(&greeter, "gate");
+    server.gate.has_come(1).await;
+    for _ in 0..2 {
+        let status = greeter.say_hello(hello("Ann")).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+    }
+    server.gate.open();
+    blocked.await.unwrap().unwrap();
+    assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_answers_internal_and_leaves_its_place() {
+    let server = TestServer::start(patient_server().max_blocking_calls(1));
+    let greeter = server.greeter().await;
+    for _ in 0..3 {
+        let status = greeter.say_hello(hello("panic")).await.unwrap_err();
+        assert_eq!(status.code(), Code::Internal);
+    }
+    assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+}
+
+#[tokio::test]
+async fn a_handler_is_told_of_its_deadline_and_keeps_its_place_until_it_returns() {
+    let mut server = TestServer::start(patient_server().max_blocking_calls(1));
+    let greeter = server.greeter().await;
+    // Until one has begun: on a slow machine a deadline passes before that.
+    while server.gate.came.load(SeqCst) == 0 {
+        let call = greeter.say_hello(hello("gate")).timeout(Duration::from_millis(20));
+        assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    }
+    let next = begin(&greeter, "Ann");
+    let call = greeter.say_hello(hello("Ben")).timeout(Duration::from_millis(1));
+    assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert!(!next.is_finished(), "the thread is still in the first handler");
+    server.gate.open();
+    assert_eq!(server.ends.recv().await, Some("cancelled"));
+    assert_eq!(next.await.unwrap().unwrap().message, "Ann");
+}
+
+#[tokio::test]
+async fn a_handler_is_told_that_its_client_has_gone() {
+    let mut server = TestServer::start(patient_server());
+    let greeter = server.greeter().await;
+    let waiting = begin(&greeter, "token");
+    server.gate.has_come(1).await;
+    let (mut requests, mut replies) = greeter.chat().await.unwrap();
+    requests.send(hello("Ann")).await.unwrap();
+    replies.recv().await.unwrap();
+    greeter.client().close();
+    assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    for _ in 0..2 {
+        assert_eq!(server.ends.recv().await, Some("cancelled"));
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_handlers_that_block() {
+    let mut server = TestServer::start(patient_server());
+    let greeter = server.greeter().await;
+    let blocked = begin(&greeter, "gate");
+    server.gate.has_come(1).await;
+    server.handle.begin_shutdown(Duration::from_secs(600));
+    server.gate.open();
+    assert_eq!(blocked.await.unwrap().unwrap().message, "gate");
+    (&mut server.serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_closes_tells_its_handlers() {
+    let mut server = TestServer::start(patient_server());
+    let greeter = server.greeter().await;
+    let waiting = begin(&greeter, "token");
+    server.gate.has_come(1).await;
+    server.handle.close().await;
+    assert_eq!(server.ends.recv().await, Some("cancelled"));
+    assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+}

@@ -1,0 +1,146 @@
+//! Calls that have not been made.
+
+use std::{fmt, time::Duration};
+
+use prost::Message;
+use tokio::time::Instant;
+
+use super::{
+    client::Client,
+    stream::{Reply, StreamReceiver, StreamSender},
+};
+use crate::{
+    Context, Metadata, Status,
+    client::{self, BidiStreaming, ClientStreaming, ServerStreaming, Unary},
+};
+
+/// One request, one reply.
+pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
+
+/// One request, many replies.
+pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
+
+/// Many requests, one reply.
+pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
+
+/// Many requests, many replies.
+pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
+
+/// A call of the kind `K`. It is made by `call`, and what is said of it before, its metadata and its time,
+/// goes with the Request.
+#[must_use = "a call is made by `call`"]
+pub struct Call<K, Req, Resp> {
+    call: client::Call<K, Req, Resp>,
+    client: Client,
+}
+
+impl<K, Req, Resp> Call<K, Req, Resp> {
+    pub(super) fn new(call: client::Call<K, Req, Resp>, client: &Client) -> Self {
+        Call { call, client: client.clone() }
+    }
+
+    /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, as
+    /// [the asynchronous one](client::Call::timeout) does. The time runs from `call` on.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Call { call: self.call.timeout(timeout), ..self }
+    }
+
+    /// Ends the call at this moment. The earliest of all ends that are said counts, the
+    /// [timeout's](Call::timeout) included.
+    pub fn deadline(self, deadline: Instant) -> Self {
+        Call { call: self.call.deadline(deadline), ..self }
+    }
+
+    /// Ends the call no later than the one that a handler is about, for a server that calls on.
+    pub fn within(self, ctx: &Context) -> Self {
+        Call { call: self.call.within(ctx), ..self }
+    }
+
+    /// Adds a pair of metadata, behind the values that the key already has.
+    pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        Call { call: self.call.metadata(key, value), ..self }
+    }
+
+    /// Replaces all metadata of the call.
+    pub fn with_metadata(self, metadata: Metadata) -> Self {
+        Call { call: self.call.with_metadata(metadata), ..self }
+    }
+}
+
+impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.call, f)
+    }
+}
+
+impl<Req: Message + 'static, Resp: Message + Default> UnaryCall<Req, Resp> {
+    /// Makes the call and waits for its reply.
+    ///
+    /// # Errors
+    /// The call's status, see [How a call ends](crate::client#how-a-call-ends).
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn call(self) -> Result<Resp, Status> {
+        let Call { call, client } = self;
+        client.driver().wait(call)
+    }
+}
+
+impl<Req: Message + 'static, Resp: Message + Default> ServerStreamingCall<Req, Resp> {
+    /// Opens the stream of replies, and returns when the request is in the socket.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn call(self) -> Result<StreamReceiver<Resp>, Status> {
+        let Call { call, client } = self;
+        let replies = client.driver().wait(async {
+            let replies = call.await?;
+            replies.request_flushed().await?;
+            Ok::<_, Status>(replies)
+        })?;
+        Ok(StreamReceiver::new(replies, client))
+    }
+}
+
+impl<Req: Message + 'static, Resp: Message + Default> ClientStreamingCall<Req, Resp> {
+    /// Opens the stream of requests, and returns when the server can see it.
+    ///
+    /// # Errors
+    /// UNAVAILABLE or DEADLINE_EXCEEDED.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn call(self) -> Result<(StreamSender<Req>, Reply<Resp>), Status> {
+        let Call { call, client } = self;
+        let (requests, reply) = client.driver().wait(async {
+            let (requests, reply) = call.await?;
+            requests.flushed().await?;
+            Ok::<_, Status>((requests, reply))
+        })?;
+        Ok((StreamSender::new(requests, client.clone()), Reply::new(reply, client)))
+    }
+}
+
+impl<Req: Message + 'static, Resp: Message + Default> BidiStreamingCall<Req, Resp> {
+    /// Opens both streams, and returns when the server can see it. The two ends may be used by different
+    /// threads.
+    ///
+    /// # Errors
+    /// UNAVAILABLE or DEADLINE_EXCEEDED.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn call(self) -> Result<(StreamSender<Req>, StreamReceiver<Resp>), Status> {
+        let Call { call, client } = self;
+        let (requests, replies) = client.driver().wait(async {
+            let (requests, replies) = call.await?;
+            requests.flushed().await?;
+            Ok::<_, Status>((requests, replies))
+        })?;
+        Ok((StreamSender::new(requests, client.clone()), StreamReceiver::new(replies, client)))
+    }
+}

@@ -1,0 +1,211 @@
+//! The blocking client: an asynchronous one and the runtime on which it lives.
+
+use std::{
+    fmt, io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use super::{
+    call::{BidiStreamingCall, ClientStreamingCall, ServerStreamingCall, UnaryCall},
+    driver::Driver,
+};
+use crate::{
+    ClientConfig, Connection, ConnectionError, Error, Name, client::ConnectOptions,
+    snapshot::ClientSnapshot,
+};
+
+/// How long [`Client::close`] waits for the connection's tasks.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// One connection to a server, shared by all clones and all calls, for programs with threads.
+///
+/// See [the module](super) for what happens while no thread waits. Clones are cheap. The connection
+/// lives as long as a clone, a call or a stream does. It does not reconnect: when it is lost,
+/// [`Client::closed`] says why.
+#[derive(Clone)]
+pub struct Client {
+    // Dropped before the runtime.
+    client: crate::Client,
+    driver: Arc<Driver>,
+}
+
+impl Client {
+    /// Connects to a server, once, at an address as the asynchronous
+    /// [`Client::connect`](crate::Client::connect) takes it. [`ConnectOptions::connect_blocking`] waits for
+    /// a server that is not there yet.
+    ///
+    /// # Errors
+    /// Those of the asynchronous one; [`Error::Connect`] also if the system has no descriptors left.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn connect(address: &str) -> Result<Self, Error> {
+        ConnectOptions::new().connect_blocking(address)
+    }
+
+    /// Connects with limits of your own.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn connect_with(address: &str, config: ClientConfig) -> Result<Self, Error> {
+        ConnectOptions::new().config(config).connect_blocking(address)
+    }
+
+    /// Uses a stream that the program already has.
+    ///
+    /// # Errors
+    /// If the system has no descriptors left.
+    pub fn from_unix_stream(stream: UnixStream, config: ClientConfig) -> io::Result<Self> {
+        Client::from_fd(stream.into(), config)
+    }
+
+    /// Uses a connected socket that the program already has: a Unix, TCP or vsock socket.
+    ///
+    /// # Errors
+    /// Those of [`Connection::from_fd`], and if the system has no descriptors left.
+    pub fn from_fd(descriptor: OwnedFd, config: ClientConfig) -> io::Result<Self> {
+        Client::make(|| {
+            Ok(crate::Client::from_connection(Connection::from_fd(descriptor)?, config))
+        })
+    }
+
+    /// Uses a client that is made inside of the runtime.
+    pub(crate) fn make(make: impl FnOnce() -> io::Result<crate::Client>) -> io::Result<Self> {
+        let driver = Driver::new()?;
+        let entered = driver.enter();
+        let client = make()?;
+        drop(entered);
+        Ok(Client { client, driver: Arc::new(driver) })
+    }
+
+    /// Gives each call that this client makes from now on this time, unless the call says another one. Other
+    /// clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Client { client: self.client.with_timeout(timeout), ..self }
+    }
+
+    /// Adds a pair of metadata to each call that this client makes from now on, before the call's own. Other
+    /// clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        Client { client: self.client.with_metadata(key, value), ..self }
+    }
+
+    /// Calls a unary method. Generated clients call this.
+    pub fn unary<Req, Resp>(
+        &self,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
+        request: Req,
+    ) -> UnaryCall<Req, Resp> {
+        UnaryCall::new(self.client.unary(service, method, request), self)
+    }
+
+    /// Calls a method that answers with a stream. Generated clients call this.
+    pub fn server_streaming<Req, Resp>(
+        &self,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
+        request: Req,
+    ) -> ServerStreamingCall<Req, Resp> {
+        ServerStreamingCall::new(self.client.server_streaming(service, method, request), self)
+    }
+
+    /// Calls a method that takes a stream. Generated clients call this.
+    pub fn client_streaming<Req, Resp>(
+        &self,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
+    ) -> ClientStreamingCall<Req, Resp> {
+        ClientStreamingCall::new(self.client.client_streaming(service, method), self)
+    }
+
+    /// Calls a method that takes and gives a stream. Generated clients call this.
+    pub fn bidi_streaming<Req, Resp>(
+        &self,
+        service: impl Into<Name>,
+        method: impl Into<Name>,
+    ) -> BidiStreamingCall<Req, Resp> {
+        BidiStreamingCall::new(self.client.bidi_streaming(service, method), self)
+    }
+
+    /// Waits for the connection's end and says why it ended. Meanwhile this thread drives the
+    /// connection, for all.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn closed(&self) -> ConnectionError {
+        self.driver.wait(self.client.closed())
+    }
+
+    /// Why the connection ended, if that was noticed, see [the module](super).
+    pub fn close_reason(&self) -> Option<ConnectionError> {
+        self.client.close_reason()
+    }
+
+    /// Ends the connection when all that has been queued is written, in this time or else at its end: the ends
+    /// of streams whose senders were dropped above all. Pending calls of other threads fail with UNAVAILABLE.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn shutdown(&self, limit: Duration) {
+        let _ = self.driver.wait(async { timeout(limit, self.client.shutdown()).await });
+        self.close();
+    }
+
+    /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too. The socket is closed
+    /// when this returns, after 200 ms at most.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn close(&self) {
+        self.client.close();
+        let _ = self.driver.wait(async { timeout(CLOSE_TIMEOUT, self.driver.no_tasks()).await });
+    }
+
+    /// What the connection and its calls are waiting for at this moment.
+    pub fn snapshot(&self) -> ClientSnapshot {
+        self.client.snapshot()
+    }
+
+    /// Calls whose Request is on its way to the server or was sent, and that have not ended.
+    pub fn calls_in_flight(&self) -> usize {
+        self.client.calls_in_flight()
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+}
+
+/// Without what calls say, which may be long and secret; [`Client::snapshot`] tells more.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.client, f)
+    }
+}
+
+/// The way to a blocking client.
+impl ConnectOptions {
+    /// Connects to an address, as [`ConnectOptions::connect`] does, and waits for it.
+    ///
+    /// # Errors
+    /// Those of [`ConnectOptions::connect`]; [`Error::Connect`] also if the system has no descriptors left.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn connect_blocking(&self, address: &str) -> Result<Client, Error> {
+        let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
+        let driver = Driver::new().map_err(no_runtime)?;
+        let client = driver.wait(self.connect(address))?;
+        Ok(Client { client, driver: Arc::new(driver) })
+    }
+}

@@ -1,0 +1,61 @@
+//! Clients for programs with threads.
+//!
+//! [`Client`] makes the same calls as the asynchronous [`Client`](crate::Client), with the same limits,
+//! deadlines and errors. A call is made with `call`, which returns when it is done:
+//!
+//! ```no_run
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use ttrpc::blocking::Client;
+//!
+//! let client = Client::connect("unix:///run/greeter.sock")?;
+//! let greeting: String = client
+//!     .unary("greeter.v1.Greeter", "SayHello", "Ann".to_owned())
+//!     .timeout(Duration::from_secs(1))
+//!     .call()?;
+//! # Ok(()) }
+//! ```
+//!
+//! Generated clients wrap it: `GreeterBlockingClient`, with the generator's option `blocking_client`.
+//!
+//! # Threads
+//!
+//! Any number of threads may share a client, each with its own calls and streams. A client has no
+//! thread of its own. It has a runtime, of three descriptors, that the threads which wait drive: one of
+//! them reads and writes the socket for all, and when its own call is done the next one takes over. Names in
+//! `tcp://` addresses are the exception: they are looked up on a thread, which lives for some seconds.
+//!
+//! # While no thread waits
+//!
+//! Nothing is read, nothing is written, and no time is kept while no thread is in one of the client's
+//! functions:
+//!
+//! - What the functions have sent is in the socket, since they return when it is. Exceptions are the end
+//!   of a stream whose [`StreamSender`] was dropped and not finished, and a message whose `send` failed at its
+//!   deadline: these wait for the next function that is called.
+//! - To the server this client is a peer that does not read. Replies that no thread waits for stay in the
+//!   socket's buffers, and when these are full the server's handlers wait.
+//! - Deadlines pass. A reply that is still in the socket when its stream's deadline passes is lost, though it
+//!   had come in time: take the replies, or give the call more time.
+//! - The end of the connection is noticed by the next function that waits.
+//!
+//! A program that wants none of this gives the client a thread, which drives it all the time:
+//! `std::thread::spawn({ let client = client.clone(); move || client.closed() })`. It costs each call of another
+//! thread a switch between threads.
+//!
+//! # Inside of a runtime
+//!
+//! Functions that wait panic in a task of a tokio runtime, as tokio's `block_on` does: they would hold up
+//! the other tasks. There is [`tokio::task::spawn_blocking`] for that, and the asynchronous client. Making
+//! calls (without `call`), dropping clients and dropping streams is possible anywhere.
+//!
+//! Handlers without `async` are in [`server::blocking`](crate::server::blocking).
+
+mod call;
+mod client;
+mod driver;
+mod stream;
+
+pub use call::{BidiStreamingCall, Call, ClientStreamingCall, ServerStreamingCall, UnaryCall};
+pub use client::Client;
+pub use stream::{Reply, StreamReceiver, StreamSender};

@@ -1,0 +1,138 @@
+//! A caller's ends of a stream.
+
+use std::fmt;
+
+use prost::Message;
+
+use super::client::Client;
+use crate::{Status, client};
+
+/// The caller's side of a stream of requests.
+///
+/// Dropping it says that nothing more comes, as [`StreamSender::finish`] does, but the server hears of it
+/// only when a thread waits for something. What [the asynchronous one](client::StreamSender) says of half
+/// an upload holds here, too.
+#[must_use = "dropping the sender ends the stream of requests"]
+pub struct StreamSender<Req> {
+    sender: client::StreamSender<Req>,
+    client: Client,
+}
+
+impl<Req> StreamSender<Req> {
+    pub(super) fn new(sender: client::StreamSender<Req>, client: Client) -> Self {
+        StreamSender { sender, client }
+    }
+
+    /// Says that nothing more comes, and returns when that is in the socket.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED if the server does not read until the call's deadline.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn finish(self) -> Result<(), Status> {
+        let StreamSender { sender, client } = self;
+        client.driver().wait(sender.finish_flushed())
+    }
+}
+
+impl<Req: Message> StreamSender<Req> {
+    /// Sends a message, and returns when it is in the socket. Messages arrive in the order in which they
+    /// were sent.
+    ///
+    /// # Errors
+    /// The call's status if the server has ended it, RESOURCE_EXHAUSTED if the message is longer
+    /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn send(&mut self, message: Req) -> Result<(), Status> {
+        let StreamSender { sender, client } = self;
+        client.driver().wait(async {
+            sender.send(message).await?;
+            sender.flushed().await
+        })
+    }
+}
+
+impl<Req> fmt::Debug for StreamSender<Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.sender, f)
+    }
+}
+
+/// A stream of replies: take them with [`StreamReceiver::recv`], or use it as an [`Iterator`].
+///
+/// Messages come in the order in which the server sent them. Whoever takes none for long while other
+/// threads drive the connection holds it up, and loses the stream after
+/// [`ClientConfig::stall_timeout`](crate::ClientConfig::stall_timeout).
+#[must_use = "dropping the receiver gives the replies up"]
+pub struct StreamReceiver<Resp> {
+    receiver: client::StreamReceiver<Resp>,
+    client: Client,
+}
+
+impl<Resp: Message + Default> StreamReceiver<Resp> {
+    pub(super) fn new(receiver: client::StreamReceiver<Resp>, client: Client) -> Self {
+        StreamReceiver { receiver, client }
+    }
+
+    /// Waits for the next message; `None` when the server has ended the stream well.
+    ///
+    /// # Errors
+    /// The status with which the stream failed. The stream is over then.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime, if no message is there.
+    pub fn recv(&mut self) -> Result<Option<Resp>, Status> {
+        self.client.driver().wait_if_pending(self.receiver.recv())
+    }
+}
+
+/// Ends after the first error.
+impl<Resp: Message + Default> Iterator for StreamReceiver<Resp> {
+    type Item = Result<Resp, Status>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.recv().transpose()
+    }
+}
+
+impl<Resp> fmt::Debug for StreamReceiver<Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.receiver, f)
+    }
+}
+
+/// The one reply to a stream of requests.
+///
+/// Dropped, the reply is dropped when it comes; the requests may go on.
+#[must_use = "the reply is what the call was made for"]
+pub struct Reply<Resp> {
+    reply: client::Reply<Resp>,
+    client: Client,
+}
+
+impl<Resp: Message + Default> Reply<Resp> {
+    pub(super) fn new(reply: client::Reply<Resp>, client: Client) -> Self {
+        Reply { reply, client }
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// The call's status.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub fn wait(self) -> Result<Resp, Status> {
+        let Reply { reply, client } = self;
+        client.driver().wait(reply)
+    }
+}
+
+impl<Resp> fmt::Debug for Reply<Resp> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.reply, f)
+    }
+}
