@@ -7,7 +7,7 @@ use ttrpc::{
     prost::{Message, Name},
 };
 
-use crate::proto::runtimeoptions;
+use crate::{log, proto::runtimeoptions};
 
 /// Options as they were given. A form that a runtime does not understand is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,11 @@ pub(crate) fn read<T>(
     let options =
         runtimeoptions::Options::decode(bytes).map_err(|error| wrong(error.to_string()))?;
     let body = match (options.config_body, options.config_path) {
-        (body, path) if body.is_empty() && path.is_empty() => return understand(Given::Nothing),
+        (body, path) if body.is_empty() && path.is_empty() => {
+            // What containerd 1.6 makes of a table in which it knows no key but this.
+            log::warn("the runtime's options are empty; containerd 1.6 passes on ConfigPath alone");
+            return understand(Given::Nothing);
+        }
         (body, path) if body.is_empty() => {
             fs::read(&path).map_err(|error| wrong(format!("cannot read {path}: {error}")))?
         }

@@ -173,3 +173,77 @@ impl Process {
         self.close_stdin.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use tokio::time::timeout;
+    use ttrpc::Code;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn process() -> Process {
+        Process::new("e1".to_owned(), Paths::default(), Vec::new())
+    }
+
+    fn exit(status: u32) -> Exit {
+        Exit { status, at: SystemTime::UNIX_EPOCH }
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_end_is_told_to_all_who_wait_and_all_who_come_later() {
+        let process = Arc::new(process());
+        assert!(!process.is_init());
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let process = process.clone();
+                tokio::spawn(async move { process.told().await })
+            })
+            .collect();
+        process.started();
+        process.ended(exit(7)).await;
+        assert_eq!(process.phase(), Phase::Ended(exit(7)), "it is stopped, and not told");
+        assert!(timeout(Duration::ZERO, process.told()).await.is_err());
+        process.tell();
+        for waiting in waiting {
+            assert_eq!(timeout(LONG, waiting).await.unwrap().unwrap(), exit(7));
+        }
+        assert_eq!(process.told().await, exit(7));
+        assert_eq!(process.phase(), Phase::Told(exit(7)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_process_that_never_ran_is_given_up() {
+        let process = process();
+        assert_eq!(process.kill(9).unwrap_err().code(), Code::NotFound);
+        process.give_up(exit(255));
+        assert_eq!(process.told().await, exit(255));
+        // Its end is what it was given up with, whatever comes later.
+        process.ended(exit(1)).await;
+        process.tell();
+        process.started();
+        assert_eq!(process.phase(), Phase::Told(exit(255)));
+        assert_eq!(process.pid(), 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_signal_reaches_a_process_until_its_end_is_collected() {
+        let process = process();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let manner = crate::stdio::Manner { patience: LONG, is_lasting: false };
+        process.made(pid, Io::new(crate::stdio::Copies::default(), manner));
+        assert_eq!(process.kill(1000).unwrap_err().code(), Code::InvalidArgument);
+        process.kill(0).unwrap();
+        process.kill(9).unwrap();
+        child.wait().unwrap();
+        process.ended(exit(137)).await;
+        assert_eq!(process.kill(9).unwrap_err().code(), Code::NotFound);
+        assert_eq!(process.pid(), child.id(), "it is not forgotten");
+        // There is no terminal.
+        process.resize(80, 24).unwrap();
+    }
+}

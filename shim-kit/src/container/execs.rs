@@ -9,7 +9,7 @@ use std::{
 use tokio::{sync::SemaphorePermit, time::timeout};
 use ttrpc::Status;
 
-use super::{Container, NEVER_RAN};
+use super::Container;
 use crate::{
     launch::Launch,
     lifecycle::Phase,
@@ -69,7 +69,8 @@ impl<R: Runtime> Container<R> {
         let exit = match process.phase() {
             Phase::Told(exit) => exit,
             Phase::Ended(_) => process.told().await,
-            Phase::Created => Exit { status: NEVER_RAN, at: SystemTime::now() },
+            // It was never started, so that nothing has failed.
+            Phase::Created => Exit { status: 0, at: SystemTime::now() },
             _ => return Err(Status::failed_precondition("cannot delete a running process")),
         };
         let _order = process.order.lock().await;

@@ -244,6 +244,23 @@ async fn what_a_runtime_does_not_do_or_understand_is_said() {
     assert!(fixture.service.shim.outbox.topics().contains(&"/tasks/exec-added".to_owned()));
 }
 
+/// It was 255; containerd's own tests ask for what its shim says.
+#[tokio::test(flavor = "current_thread")]
+async fn an_exec_that_was_never_started_is_deleted_without_a_failure() {
+    let fixture = Fixture::new().await;
+    fixture.run("sleep 1000").await.unwrap();
+    let spec = Some(Any { type_url: String::new(), value: b"{}".to_vec() });
+    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
+    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+    fixture.service.exec(exec).await.unwrap();
+    let delete = DeleteRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    let deleted = fixture.service.delete(delete).await.unwrap();
+    assert_eq!((deleted.pid, deleted.exit_status), (0, 0));
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn a_shim_ends_when_it_is_told_to_and_has_no_containers() {
     let fixture = Fixture::new().await;
