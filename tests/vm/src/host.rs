@@ -56,8 +56,8 @@ const SLOW: [&str; 2] = ["concurrent_unary", "concurrent_streams"];
 /// How long the guest may take for the suite. It takes seconds.
 const SUITE_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long something may take that has no deadline and must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long something may take that has no deadline and must happen, on whatever computer.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Tries ttrpc with a virtual machine.
 #[derive(Debug, Parser)]
@@ -362,7 +362,7 @@ impl Load {
         let conformance = ConformanceClient::new(client.clone());
         let caller = |_| tokio::spawn(call_on(conformance.clone(), call, told.clone()));
         let callers = (0..Load::CALLERS).map(caller).collect();
-        for _ in 0..20 {
+        for _ in 0..5 {
             conformance.echo(echo_request([])).await?;
         }
         Ok(Load { client: client.clone(), tell, callers })
