@@ -149,12 +149,10 @@
 #define LIMIT 3
 #define MESSAGES 2
 #define DATED
-#elif defined(SCENE_UNREAD)    /* Streams that nobody reads, one after the other, and a call. */
+#elif defined(SCENE_UNREAD)    /* Streams that nobody reads, one after the other. */
 #define K0 STUCK
 #define K1 STUCK
-#define K2 STUCK
-#define K3 UNARY
-#define LIMIT 4
+#define LIMIT 2
 #define MESSAGES 2
 #define DATED
 #elif defined(SCENE_ONCE)      /* Streams that are read once, one after the other. */
@@ -518,7 +516,7 @@ byte vain_waits;
     :: !IS_EXHAUSTED(call) ->                                               \
        in_vain = number;                                                    \
        vain_waits++;                                                        \
-       assert(has_credit[call] || vain_waits <= BUDGET)                     \
+       assert(has_credit[call] || vain_waits <= SHARE(call))                \
     :: else                                                                 \
     fi
 #ifdef BUG_ONE_STREAM_SPEAKS_FOR_ALL
