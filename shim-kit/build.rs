@@ -1,7 +1,8 @@
 //! Generates the services and messages of containerd's shim interface. Needs no protoc.
 
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(
+    let set = std::path::PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+    ttrpc_codegen::configure().file_descriptor_set_path(set.join("shim.bin")).compile_protos(
         &[
             "proto/task_v2.proto",
             "proto/task_v3.proto",

@@ -72,14 +72,18 @@ async fn run<R: Runtime>(
     let shim = Shim::new(&args.namespace, R::PATIENCE);
     let shutdown = CancellationToken::new();
     let service = TaskService::<R>::new(shim.clone(), shutdown.clone());
-    let server = Server::builder()
+    let builder = Server::builder()
         .config(limits())
         .allow_peers(PeerPolicy::same_user())
         .add_service(v2::TaskServer::new(service.clone()))
         .add_service(v3::TaskServer::new(service.clone()))
         .add_service(sandbox::SandboxServer::new(service.clone()))
-        .listener(listener)
-        .build()?;
+        .listener(listener);
+    #[cfg(feature = "debug")]
+    let (builder, inspection) = crate::inspection::Inspection::add_to(builder)?;
+    let server = builder.build()?;
+    #[cfg(feature = "debug")]
+    inspection.show(&server);
     let signals = Signals::new()?;
     match env::var("TTRPC_ADDRESS") {
         Ok(address) => drop(tasks::spawn(shim.outbox.clone().deliver(address))),

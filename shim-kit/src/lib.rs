@@ -46,6 +46,8 @@ mod events;
 mod files;
 mod info;
 mod inotify;
+#[cfg(any(test, feature = "debug"))]
+mod inspection;
 mod launch;
 mod lifecycle;
 mod log;
