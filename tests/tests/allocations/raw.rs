@@ -41,7 +41,9 @@ fn raw_messages_are_copied_once_less_on_each_side_than_decoded_ones() {
         let reply: Vec<u8> = runtime.block_on(client.unary("Echo", "Decoded", request)).unwrap();
         assert_eq!(reply.len(), LEN);
     };
-    (raw(), decoded());
+    raw();
+    decoded();
     let (raw, decoded) = (measure(raw).bytes_total, measure(decoded).bytes_total);
-    assert!(raw + 2 * LEN as u64 <= decoded, "{raw} bytes raw, {decoded} decoded");
+    // The encoded message is a few bytes longer than its only field.
+    assert!(raw + 2 * LEN as u64 <= decoded + 8, "{raw} bytes raw, {decoded} decoded");
 }
