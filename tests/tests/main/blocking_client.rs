@@ -259,6 +259,28 @@ fn closing_ends_the_calls_of_other_threads_and_closes_the_socket() {
     assert_eq!(there.read(&mut [0]).unwrap(), 0);
 }
 
+#[test]
+fn a_shutdown_lets_the_end_of_a_stream_leave_whose_sender_was_dropped() {
+    let (client, mut there) = played(ClientConfig::default());
+    let (requests, reply) = client.collect().call().unwrap();
+    let id = read_frame(&mut there).0;
+    drop(requests);
+    client.client().shutdown(PATIENCE);
+    let (last_id, kind, flags, _) = read_frame(&mut there);
+    assert_eq!((last_id, kind, flags), (id, DATA, 5));
+    assert_eq!(there.read(&mut [0]).unwrap(), 0);
+    assert_eq!(reply.wait().unwrap_err().code(), Code::Unavailable);
+}
+
+#[test]
+fn what_a_client_says_of_all_its_calls_goes_with_each() {
+    let setup = connected();
+    let client = setup.client.client().clone().with_metadata("user", "ann").with_timeout(PATIENCE);
+    let seen = ConformanceBlockingClient::new(client).inspect(Empty {}).call().unwrap();
+    assert_eq!(seen.metadata[0].value, "ann");
+    assert!(seen.timeout_nano > 0);
+}
+
 /// A thread that waits for the end drives the connection for a program that does not want to.
 #[test]
 fn a_thread_that_waits_for_the_end_notices_it_for_all() {
