@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::Path};
 use shim_kit::{Any, Status};
 use ttrpc::prost::{Message, Name};
 
-use crate::proto::{CheckpointOptions, Options};
+use crate::proto::{CheckpointOptions, Options, legacy};
 
 /// Reads what a client says about a checkpoint.
 ///
@@ -16,11 +16,31 @@ pub fn options(any: Option<&Any>) -> Result<CheckpointOptions, Status> {
         return Ok(CheckpointOptions::default());
     };
     let wrong = |what: String| Status::invalid_argument(format!("the checkpoint's options {what}"));
-    if any.type_url.rsplit('/').next() != Some(CheckpointOptions::full_name().as_str()) {
-        return Err(wrong(format!("are of the unknown type {}", any.type_url)));
+    let (name, bytes) = (any.type_url.rsplit('/').next().unwrap_or_default(), any.value.as_slice());
+    let unreadable = |error| wrong(format!("cannot be read: {error}"));
+    if name == CheckpointOptions::full_name() {
+        return CheckpointOptions::decode(bytes).map_err(unreadable);
     }
-    CheckpointOptions::decode(any.value.as_slice())
-        .map_err(|error| wrong(format!("cannot be read: {error}")))
+    if name == legacy::CheckpointOptions::full_name() {
+        return legacy::CheckpointOptions::decode(bytes).map(from_legacy).map_err(unreadable);
+    }
+    Err(wrong(format!("are of the unknown type {name}")))
+}
+
+/// What clients of containerd 1.6 send to runtimes of other names than its own.
+fn from_legacy(given: legacy::CheckpointOptions) -> CheckpointOptions {
+    CheckpointOptions {
+        exit: given.exit,
+        open_tcp: given.open_tcp,
+        external_unix_sockets: given.external_unix_sockets,
+        terminal: given.terminal,
+        file_locks: given.file_locks,
+        empty_namespaces: given.empty_namespaces,
+        cgroups_mode: given.cgroups_mode,
+        image_path: given.image_path,
+        work_path: given.work_path,
+        parent_path: String::new(),
+    }
 }
 
 /// `runc checkpoint`, without the container's id. `work` is CRIU's folder unless another is given.
@@ -105,6 +125,17 @@ mod tests {
         );
         let any = Any { type_url: CheckpointOptions::full_name(), value: all.encode_to_vec() };
         assert_eq!(options(Some(&any)).unwrap(), all);
+        let old = legacy::CheckpointOptions {
+            exit: true,
+            image_path: "/image".to_owned(),
+            work_path: "/work".to_owned(),
+            ..legacy::CheckpointOptions::default()
+        };
+        let name = legacy::CheckpointOptions::full_name();
+        let any = Any { type_url: name, value: old.encode_to_vec() };
+        let understood = options(Some(&any)).unwrap();
+        assert_eq!((understood.image_path.as_str(), understood.exit), ("/image", true));
+        assert_eq!(understood.work_path, "/work");
         let unknown = Any { type_url: "a.Options".to_owned(), value: Vec::new() };
         assert!(options(Some(&unknown)).is_err());
     }

@@ -5,7 +5,7 @@ use shim_kit::{Given, Status};
 use toml::de::{DeTable, DeValue};
 use ttrpc::prost::{Message, Name};
 
-use crate::proto::Options;
+use crate::proto::{Options, legacy};
 
 /// Understands options in all forms.
 ///
@@ -17,6 +17,10 @@ pub fn understand(given: Given<'_>) -> Result<Options, Status> {
         Given::Message { name, bytes } if name == Options::full_name() => {
             Options::decode(bytes).map_err(|error| wrong(&format!("cannot be read: {error}")))
         }
+        Given::Message { name, bytes } if name == legacy::CreateOptions::full_name() => {
+            let given = legacy::CreateOptions::decode(bytes);
+            from_legacy(given.map_err(|error| wrong(&format!("cannot be read: {error}")))?)
+        }
         Given::Message { name, .. } => Err(wrong(&format!("are of the unknown type {name}"))),
         Given::Toml(text) => from_toml(text),
     }
@@ -24,6 +28,33 @@ pub fn understand(given: Given<'_>) -> Result<Options, Status> {
 
 fn wrong(what: &str) -> Status {
     Status::invalid_argument(format!("the runtime's options {what}"))
+}
+
+/// Understands what clients of containerd 1.6 send to runtimes of other names than its own.
+fn from_legacy(given: legacy::CreateOptions) -> Result<Options, Status> {
+    let options = Options {
+        no_pivot_root: given.no_pivot_root,
+        no_new_keyring: given.no_new_keyring,
+        shim_cgroup: given.shim_cgroup.clone(),
+        io_uid: given.io_uid,
+        io_gid: given.io_gid,
+        criu_work_path: given.criu_work_path.clone(),
+        criu_image_path: given.criu_image_path.clone(),
+        ..Options::default()
+    };
+    let understood = legacy::CreateOptions {
+        open_tcp: false,
+        external_unix_sockets: false,
+        terminal: false,
+        file_locks: false,
+        empty_namespaces: Vec::new(),
+        cgroups_mode: String::new(),
+        ..given.clone()
+    };
+    if understood != given {
+        return Err(wrong("say how to restore, which is not a matter of the runtime's"));
+    }
+    Ok(options)
 }
 
 /// Reads a table whose keys are those of containerd's own runc shim. containerd's configuration is
@@ -118,6 +149,24 @@ mod tests {
         let given = Given::Message { name: "containerd.runc.v1.Options", bytes: &bytes };
         assert_eq!(understand(given).unwrap(), options);
         assert_eq!(understand(Given::Nothing).unwrap(), Options::default());
+    }
+
+    /// Clients of containerd 1.6 got an error for whatever they asked of a runtime of another name.
+    #[test]
+    fn options_of_old_clients_arrive() {
+        let given = legacy::CreateOptions {
+            shim_cgroup: "/shims".to_owned(),
+            io_uid: 7,
+            ..legacy::CreateOptions::default()
+        };
+        let understood = |given: &legacy::CreateOptions| {
+            let name = "containerd.linux.runc.CreateOptions";
+            understand(Given::Message { name, bytes: &given.encode_to_vec() })
+        };
+        let options = understood(&given).unwrap();
+        assert_eq!((options.shim_cgroup.as_str(), options.io_uid), ("/shims", 7));
+        let restoring = legacy::CreateOptions { open_tcp: true, ..given };
+        assert!(understood(&restoring).unwrap_err().message().contains("how to restore"));
     }
 
     #[test]
