@@ -11,8 +11,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Look at ttrpc services and call them.
 ///
-/// ttrpc is containerd's RPC protocol: it is what containerd speaks with its shims. An ADDRESS is what
-/// the library takes: unix:///run/a.sock, unix://@abstract, or a path.
+/// ttrpc is containerd's RPC protocol: it is what containerd speaks with its shims. An ADDRESS is a path,
+/// unix:///path, unix://@abstract, vsock://CID:PORT, hvsock:///path:PORT or tcp://HOST:PORT.
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc", version, after_help = EXAMPLES, propagate_version = true)]
 #[command(disable_help_subcommand = true)]

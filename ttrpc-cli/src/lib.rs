@@ -8,7 +8,6 @@ mod fields;
 mod json;
 mod load;
 mod output;
-mod raw;
 mod replay;
 mod schema;
 mod session;

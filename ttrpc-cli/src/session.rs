@@ -1,14 +1,15 @@
 //! A connection and the schema of what is on its other side.
 
-use std::{io, time::Duration};
+use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf, time::Duration};
 
 use prost_reflect::{MethodDescriptor, ServiceDescriptor};
-use ttrpc::{Client, ClientConfig, Code, Error, Status};
+use ttrpc::{
+    Client, ClientConfig, Code, Connection, Error, Name, Raw, Status, client::ConnectOptions,
+};
 
 use crate::{
     args::{SchemaOptions, SchemaSource},
     failure::Failure,
-    raw::{self, Target},
     schema::{self, Schema, Source},
     tap::Tap,
 };
@@ -19,48 +20,96 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A method that no service has.
 const NO_METHOD: &str = "TtrpcListsServices";
 
+/// A method by its names, which are known at run time only.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub service: Name,
+    pub method: Name,
+}
+
+impl From<&MethodDescriptor> for Target {
+    fn from(method: &MethodDescriptor) -> Self {
+        Target {
+            service: method.parent_service().full_name().to_owned().into(),
+            method: method.name().to_owned().into(),
+        }
+    }
+}
+
 /// Connects to a server.
 ///
 /// # Errors
 /// [`Failure::Usage`] for what is no address, [`Failure::Connect`] otherwise.
 pub async fn connect(address: &str) -> Result<Client, Failure> {
-    in_time(address, async { Client::connect(address).await.map_err(explain) }).await
+    Ok(Client::from_connection(open(address).await?, ClientConfig::default()))
 }
 
-/// Connects so that each frame is shown on the standard error. Frames of addresses that are no Unix
-/// sockets are not shown.
+/// Connects so that each frame is shown on the standard error.
 ///
 /// # Errors
 /// Those of [`connect`].
 pub async fn connect_verbose(address: &str) -> Result<Client, Failure> {
-    let Some(path) = crate::tap::unix_path(address) else { return connect(address).await };
-    let connected = async {
-        let stream = tokio::net::UnixStream::connect(&path).await;
-        stream.map_err(|source| explain(Error::Connect { address: address.to_owned(), source }))
-    };
-    let stream = in_time(address, connected).await?;
-    Ok(Client::from_io(Tap::new(stream), ClientConfig::default()))
+    Ok(Client::from_io(Tap::new(open(address).await?), ClientConfig::default()))
 }
 
-async fn in_time<T>(
-    address: &str,
-    connect: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|_| {
-        Err(Failure::Connect(format!(
+/// Connects, for whatever is to be done with the bytes.
+///
+/// # Errors
+/// Those of [`connect`].
+pub async fn open(address: &str) -> Result<Connection, Failure> {
+    let options = ConnectOptions::new();
+    match tokio::time::timeout(CONNECT_TIMEOUT, options.open(address)).await {
+        Ok(opened) => opened.map_err(explain),
+        Err(_) => Err(Failure::Connect(format!(
             "cannot connect to `{address}`: not accepted within {CONNECT_TIMEOUT:?}; the server's \
-             backlog is full"
-        )))
+             backlog is full, or its machine does not answer"
+        ))),
+    }
+}
+
+/// The path of a Unix socket's address, an abstract name with a leading zero byte. `None` for other
+/// kinds of addresses.
+pub fn unix_path(address: &str) -> Option<PathBuf> {
+    let name = match address.split_once("://") {
+        Some(("unix", name)) => name,
+        Some(_) => return None,
+        None => address,
+    };
+    Some(match name.strip_prefix('@') {
+        Some(name) => OsString::from_vec([b"\0", name.as_bytes()].concat()).into(),
+        None => name.into(),
     })
 }
 
-/// What can be done about an error of connecting.
+/// A client whose calls carry this metadata, and may take this time.
+pub fn with_defaults(
+    client: Client,
+    metadata: impl IntoIterator<Item = (String, String)>,
+    timeout: Option<Duration>,
+) -> Client {
+    let client =
+        metadata.into_iter().fold(client, |client, (key, value)| client.with_metadata(key, value));
+    match timeout {
+        Some(timeout) => client.with_timeout(timeout),
+        None => client,
+    }
+}
+
+/// What can be done about an error of connecting or of listening.
 pub fn explain(error: Error) -> Failure {
-    let Error::Connect { source, .. } = &error else { return Failure::Usage(error.to_string()) };
-    let hint = match source.kind() {
-        io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
-        io::ErrorKind::ConnectionRefused => "; nobody listens there any more",
-        io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
+    let hint = match &error {
+        Error::Address { .. } => {
+            return Failure::Usage(format!(
+                "{error}; an address is a path, unix:///path, unix://@abstract, vsock://CID:PORT, \
+                 hvsock:///path:PORT or tcp://HOST:PORT"
+            ));
+        }
+        Error::Connect { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
+            io::ErrorKind::ConnectionRefused => "; nobody listens there any more",
+            io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
+            _ => "",
+        },
         _ => "",
     };
     Failure::Connect(format!("{error}{hint}"))
@@ -171,9 +220,8 @@ pub async fn has_service(
     service: &str,
     timeout: Option<Duration>,
 ) -> Result<bool, Failure> {
-    let options = raw::Options { timeout, ..raw::Options::default() };
-    let target = Target::new(service, NO_METHOD);
-    match raw::unary(client, target, bytes::Bytes::new(), &options).await {
+    let client = with_defaults(client.clone(), [], timeout);
+    match client.unary::<Raw, Raw>(service.to_owned(), NO_METHOD, Raw::default()).await {
         Ok(_) => Ok(true),
         Err(status) if matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable) => {
             Err(Failure::call(status))

@@ -2,52 +2,34 @@
 
 use std::{
     io,
-    os::unix::ffi::OsStrExt,
-    path::PathBuf,
     pin::Pin,
     task::{Context, Poll},
     time::Instant,
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
-};
-use ttrpc::proto::{
-    codec::{Decoded, Decoder},
-    frame::{Flags, FrameType, Header},
-    message,
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ttrpc::{
+    Connection,
+    proto::{
+        codec::{Decoded, Decoder},
+        frame::{Flags, FrameType, Header},
+        message,
+    },
 };
 
 use crate::output;
 
-/// The path of a Unix socket's address, an abstract name with a leading zero byte. `None` for other
-/// kinds of addresses.
-pub fn unix_path(address: &str) -> Option<PathBuf> {
-    let name = match address.split_once("://") {
-        Some(("unix", name)) => name,
-        Some(_) => return None,
-        None => address,
-    };
-    Some(match name.strip_prefix('@') {
-        Some(name) => {
-            std::ffi::OsStr::from_bytes(&[b"\0", name.as_bytes()].concat()).to_owned().into()
-        }
-        None => name.into(),
-    })
-}
-
-/// A Unix socket whose frames are written to the standard error.
+/// A connection whose frames are written to the standard error.
 #[derive(Debug)]
 pub struct Tap {
-    stream: UnixStream,
+    stream: Connection,
     start: Instant,
     sent: Decoder,
     received: Decoder,
 }
 
 impl Tap {
-    pub fn new(stream: UnixStream) -> Self {
+    pub fn new(stream: Connection) -> Self {
         let start = Instant::now();
         Tap { stream, start, sent: Decoder::default(), received: Decoder::default() }
     }

@@ -80,6 +80,16 @@ fn mistakes_are_exit_code_2_and_say_what_would_be_right() {
 }
 
 #[test]
+fn a_method_that_no_schema_has_asks_for_one() {
+    let server = conformance_without_reflection();
+    for name in ["Echo", "Conformance/Echo"] {
+        let ran = run(&["call", &server.address, name]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains("--proto FILE"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn garbage_as_input_ends_the_call() {
     let server = conformance();
     for input in ["nonsense", "{\"sequence\": \"x\"}", "[1, 2", "\u{0}\u{1}", "{}{}}"] {

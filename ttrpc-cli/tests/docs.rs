@@ -129,10 +129,7 @@ fn stopped_proxy(socket: &Path, upstream: &str) -> Child {
         assert_ne!(stderr.read_line(&mut line).unwrap(), 0);
     }
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    let stat = format!("/proc/{}/stat", child.id());
-    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
-        std::thread::yield_now();
-    }
+    wait_until_stopped(&child);
     child
 }
 

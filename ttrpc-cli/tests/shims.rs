@@ -132,11 +132,7 @@ fn a_stopped_process_is_described_from_outside() {
     let server = start_proxy(&socket, &upstream.address);
     add_bundle(folder.path(), "stopped", &socket);
     server.signal(Signal::STOP);
-    // The signal is delivered by the time the state says so.
-    let stat = format!("/proc/{}/stat", server.0.id());
-    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
-        std::thread::yield_now();
-    }
+    wait_until_stopped(&server.0);
     let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
     assert_eq!((code, all.len()), (1, 1));
     assert_eq!(all[0]["processState"], "stopped (SIGSTOP)");

@@ -3,13 +3,14 @@
 mod common;
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
     },
     path::Path,
-    process::{Child, Stdio},
+    process::{self, Child, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -282,4 +283,109 @@ fn a_socket_is_wrapped_once() {
     trace.finish();
     assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the server's own socket is back");
     assert_eq!(run(&["trace", "--wrap", "/no/such.sock"]).code, 3);
+}
+
+/// A TCP address that no other process takes.
+fn tcp_address(port: u16) -> String {
+    let [_, a, b, c] = process::id().to_be_bytes();
+    format!("tcp://127.{a}.{b}.{c}:{port}")
+}
+
+/// What a hypervisor does with a client of its guest's ports: it connects it to the server, or closes it if
+/// there is none.
+fn hypervisor(socket: &Path, server: Option<&str>) {
+    let listener = UnixListener::bind(socket).unwrap();
+    let server = server.map(str::to_owned);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut line = Vec::new();
+            while line.last() != Some(&b'\n') {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                line.push(byte[0]);
+            }
+            assert_eq!(line, b"CONNECT 7\n");
+            let Some(server) = &server else { continue };
+            client.write_all(b"OK 1073741824\n").unwrap();
+            let server = UnixStream::connect(server).unwrap();
+            for (mut from, mut to) in
+                [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
+            {
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_trace_stands_between_addresses_of_all_kinds() {
+    let server = conformance();
+    let guest = server.folder.path().join("vm.sock");
+    hypervisor(&guest, Some(&server.address));
+    let (near, tcp, far) = (
+        format!("hvsock://{}:9", path(&server, "host.sock")),
+        tcp_address(4000),
+        format!("hvsock://{}:7", guest.display()),
+    );
+    let behind = Trace::start(&["--listen", &tcp, "--upstream", &far]);
+    let before = Trace::start(&["--listen", &near, "--upstream", &tcp]);
+    // A guest reaches port 9 of its host by this socket.
+    let made = hammer(&path(&server, "host.sock_9"), 50);
+    let (calls, _) = before.finish();
+    assert_eq!(calls.len(), made);
+    let verbose = run(&["call", &tcp, "Echo", "payload=aGk=", "-v", "--schema", "reflection"]);
+    assert_eq!(verbose.code, 0, "{verbose:?}");
+    assert!(verbose.stderr.contains("Conformance/Echo, timeout 5.00 s"), "{}", verbose.stderr);
+    assert!(verbose.stderr.contains("< #3 Response, 6 bytes"), "{}", verbose.stderr);
+    let (calls, summary) = behind.finish();
+    // Those of the one before it, what that asked for its schema, and the shell's two.
+    assert_eq!(of_method(&summary, "Echo")["calls"], 51);
+    assert_eq!(calls.len(), made + 3);
+}
+
+#[test]
+fn a_guest_without_the_server_cannot_be_connected_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let guest = folder.path().join("vm.sock");
+    hypervisor(&guest, None);
+    let refused = run(&["list", &format!("hvsock://{}:7", guest.display())]);
+    assert_eq!(refused.code, 3, "{refused:?}");
+    assert!(refused.stderr.contains("nobody listens on this port"), "{}", refused.stderr);
+}
+
+#[test]
+fn clients_that_come_while_a_wrapped_socket_is_put_back_are_served() {
+    let server = conformance();
+    let trace = Trace::start(&["--wrap", &server.address]);
+    let pid = Pid::from_child(&trace.0);
+    kill_process(pid, Signal::STOP).unwrap();
+    wait_until_stopped(&trace.0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let clients: Vec<_> = (0..20)
+        .map(|_| {
+            let client = runtime.block_on(Client::connect(&server.address)).unwrap();
+            let client = ConformanceClient::new(client);
+            runtime.spawn(client.echo(EchoRequest::default()).into_future())
+        })
+        .collect();
+    kill_process(pid, Signal::INT).unwrap();
+    kill_process(pid, Signal::CONT).unwrap();
+    for client in clients {
+        runtime.block_on(client).unwrap().unwrap();
+    }
+    assert!(trace.0.wait_with_output().unwrap().status.success());
+    assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the socket is put back");
+}
+
+#[test]
+fn only_what_has_a_file_is_wrapped() {
+    for address in ["unix://@name", "tcp://127.0.0.1:80", "vsock://3:1024"] {
+        let refused = run(&["trace", "--wrap", address, "--schema", "builtin"]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.stderr.contains("--listen and --upstream"), "{}", refused.stderr);
+    }
 }

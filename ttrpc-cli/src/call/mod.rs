@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use prost_reflect::MethodDescriptor;
 use serde_json::Value;
 use tokio::{
@@ -15,7 +14,7 @@ use tokio::{
     sync::watch,
 };
 use ttrpc::{
-    Client, Code, Metadata, Status,
+    Client, Code, Raw, Status,
     client::{StreamReceiver, StreamSender},
 };
 
@@ -24,9 +23,8 @@ use crate::{
     failure::Failure,
     json::Json,
     output::{self, DIM, paint},
-    raw::{self, Options, Raw, Target},
     schema::Schema,
-    session,
+    session::{self, Target},
 };
 use requests::Requests;
 
@@ -55,11 +53,11 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         .allow_unknown(arguments.allow_unknown_fields);
     let requests = Requests::from_arguments(&arguments.data, &method, json_of)?;
     let caller = Caller {
-        target: Target::new(method.parent_service().full_name(), method.name()),
-        options: Options { metadata: Metadata::from_iter(arguments.metadata), timeout },
+        target: Target::from(&method),
+        client: session::with_defaults(client, arguments.metadata, timeout),
+        timeout,
         has_default_timeout: arguments.timeout.is_none(),
         is_pretty: !json && !is_stream,
-        client,
         method,
         schema: &schema,
         json: json_of,
@@ -75,9 +73,10 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 
 /// A call that is about to be made.
 struct Caller<'a> {
+    /// Its calls have the metadata and the timeout.
     client: Client,
     target: Target,
-    options: Options,
+    timeout: Option<Duration>,
     has_default_timeout: bool,
     is_pretty: bool,
     method: MethodDescriptor,
@@ -91,14 +90,14 @@ impl Caller<'_> {
             return self.call_with_stream(requests, interrupts).await;
         }
         let request = self.encode(requests.only().await?)?;
-        let (client, options) = (&self.client, &self.options);
+        let Target { service, method } = &self.target;
         // Nothing can be closed here, so the first Ctrl-C gives up.
         let answered = async {
             if !self.method.is_server_streaming() {
-                let reply = raw::unary(client, self.target, request, options).await;
+                let reply = self.client.unary(service, method, request).await;
                 return self.print(reply.map_err(|status| self.explain(status))?);
             }
-            let replies = raw::server_streaming(client, self.target, request, options).await;
+            let replies = self.client.server_streaming(service, method, request).await;
             self.print_all(replies.map_err(|status| self.explain(status))?).await
         };
         tokio::select! {
@@ -123,18 +122,17 @@ impl Caller<'_> {
             Failure::Interrupted
         };
         let call = async {
-            let (client, options) = (&self.client, &self.options);
+            let Target { service, method } = &self.target;
             if self.method.is_server_streaming() {
-                let opened = raw::bidi_streaming(client, self.target, options).await;
+                let opened = self.client.bidi_streaming(service, method).await;
                 let (sender, replies) = opened.map_err(|status| self.explain(status))?;
                 let sending = self.send_all(sender, requests, is_closed);
                 return first_failure(sending, self.print_all(replies)).await;
             }
-            let opened = raw::client_streaming(client, self.target, options).await;
+            let opened = self.client.client_streaming(service, method).await;
             let (sender, reply) = opened.map_err(|status| self.explain(status))?;
             let sending = self.send_all(sender, requests, is_closed);
-            let printed =
-                async { self.print(reply.await.map_err(|status| self.explain(status))?.0) };
+            let printed = async { self.print(reply.await.map_err(|status| self.explain(status))?) };
             first_failure(sending, printed).await
         };
         tokio::select! {
@@ -165,7 +163,7 @@ impl Caller<'_> {
                 }
                 Err(failure) => return Err(failure),
             };
-            if sender.send(Raw(request)).await.is_err() {
+            if sender.send(request).await.is_err() {
                 break;
             }
         }
@@ -173,8 +171,8 @@ impl Caller<'_> {
         Ok(())
     }
 
-    fn encode(&self, request: Value) -> Result<Bytes, Failure> {
-        self.json.encode(&self.method.input(), request).map_err(|error| {
+    fn encode(&self, request: Value) -> Result<Raw, Failure> {
+        self.json.encode(&self.method.input(), request).map(Raw).map_err(|error| {
             Failure::Usage(format!(
                 "the request does not fit: {error}. `ttrpc describe ADDRESS {} --template` prints \
                  one to fill in",
@@ -185,12 +183,12 @@ impl Caller<'_> {
 
     async fn print_all(&self, mut replies: StreamReceiver<Raw>) -> Result<(), Failure> {
         while let Some(reply) = replies.recv().await.map_err(|status| self.explain(status))? {
-            self.print(reply.0)?;
+            self.print(reply)?;
         }
         Ok(())
     }
 
-    fn print(&self, reply: Bytes) -> Result<(), Failure> {
+    fn print(&self, Raw(reply): Raw) -> Result<(), Failure> {
         let value = self.json.decode(&self.method.output(), reply).map_err(|error| {
             Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
         })?;
@@ -202,7 +200,7 @@ impl Caller<'_> {
 
     /// A call's status, with its details and with what may be done.
     fn explain(&self, status: Status) -> Failure {
-        let timeout = self.options.timeout.map(output_timeout);
+        let timeout = self.timeout.map(output_timeout);
         let hint = match (status.code(), timeout) {
             (Code::DeadlineExceeded, Some(timeout)) if self.has_default_timeout => Some(format!(
                 "there was no answer within {timeout}, the default; --timeout TIME gives it \

@@ -1,9 +1,9 @@
 //! One call of a load.
 
-use ttrpc::{Client, Status};
+use ttrpc::{Client, Raw, Status};
 
 use super::{measured::Outcome, run::Plan};
-use crate::raw::{self, Raw};
+use crate::session::Target;
 
 /// One call, of whatever kind.
 pub async fn call(plan: &Plan, client: &Client) -> Outcome {
@@ -13,25 +13,25 @@ pub async fn call(plan: &Plan, client: &Client) -> Outcome {
 }
 
 async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result<(), Status> {
-    let (target, options) = (plan.target, &plan.options);
+    let Target { service, method } = &plan.target;
     if !plan.is_client_streaming {
         let request = plan.requests.first().cloned().unwrap_or_default();
         outcome.sent = 1;
         outcome.bytes_sent = request.len() as u64;
         if !plan.is_server_streaming {
-            let reply = raw::unary(client, target, request, options).await?;
+            let Raw(reply) = client.unary(service, method, Raw(request)).await?;
             outcome.take(&reply);
             return Ok(());
         }
-        let mut replies = raw::server_streaming(client, target, request, options).await?;
-        while let Some(reply) = replies.recv().await? {
-            outcome.take(&reply.0);
+        let mut replies = client.server_streaming(service, method, Raw(request)).await?;
+        while let Some(Raw(reply)) = replies.recv().await? {
+            outcome.take(&reply);
         }
         return Ok(());
     }
     let mut messages = plan.requests.iter().cycle().take(plan.messages);
     if !plan.is_server_streaming {
-        let (mut sender, reply) = raw::client_streaming(client, target, options).await?;
+        let (mut sender, reply) = client.client_streaming(service, method).await?;
         for message in messages {
             // Why it failed is for the reply to say.
             if sender.send(Raw(message.clone())).await.is_err() {
@@ -41,10 +41,11 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
             outcome.bytes_sent += message.len() as u64;
         }
         sender.finish();
-        outcome.take(&reply.await?.0);
+        let Raw(reply) = reply.await?;
+        outcome.take(&reply);
         return Ok(());
     }
-    let (sender, mut replies) = raw::bidi_streaming(client, target, options).await?;
+    let (sender, mut replies) = client.bidi_streaming(service, method).await?;
     let (mut sent, mut bytes_sent) = (0, 0);
     let sending = async {
         let mut sender = sender;
@@ -58,8 +59,8 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
         sender.finish();
     };
     let receiving = async {
-        while let Some(reply) = replies.recv().await? {
-            outcome.take(&reply.0);
+        while let Some(Raw(reply)) = replies.recv().await? {
+            outcome.take(&reply);
         }
         Ok(())
     };

@@ -12,15 +12,13 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use clap::{Args, ValueHint};
 use serde_json::{Deserializer, Value};
-use ttrpc::Metadata;
 
 use crate::{
     args::{self, DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
     failure::Failure,
     json::Json,
     output,
-    raw::{Options, Target},
-    session,
+    session::{self, Target},
 };
 use run::{Pace, Plan};
 
@@ -102,14 +100,15 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         bytes.map_err(|error| Failure::Usage(format!("the request does not fit: {error}")))
     };
     let requests: Vec<Bytes> = values.into_iter().map(encode).collect::<Result<_, _>>()?;
+    let client = |client| session::with_defaults(client, arguments.metadata.clone(), timeout);
+    let clients: Vec<_> = clients.into_iter().map(client).collect();
     let plan = Plan {
-        target: Target::new(method.parent_service().full_name(), method.name()),
+        target: Target::from(&method),
         name: crate::schema::method_name(&method),
         is_client_streaming: method.is_client_streaming(),
         is_server_streaming: method.is_server_streaming(),
         messages: arguments.messages.unwrap_or(requests.len()),
         requests,
-        options: Options { metadata: Metadata::from_iter(arguments.metadata), timeout },
         concurrency: arguments.concurrency as usize,
         connections: clients.len(),
         pace,

@@ -23,10 +23,7 @@ use super::{
     measured::Measured,
     progress::{Progress, show},
 };
-use crate::{
-    failure::Failure,
-    raw::{Options, Target},
-};
+use crate::{failure::Failure, session::Target};
 
 /// When calls begin.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +47,6 @@ pub struct Plan {
     pub requests: Vec<Bytes>,
     /// Requests that a stream has.
     pub messages: usize,
-    pub options: Options,
     pub concurrency: usize,
     pub connections: usize,
     pub pace: Pace,

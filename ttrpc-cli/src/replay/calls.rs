@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, collections::HashMap, time::Duration};
 
-use bytes::Bytes;
 use ttrpc::{
-    Code, Metadata,
+    Code, Metadata, Raw, RawEnd,
+    client::RawReply,
     proto::{
         frame::{Flags, FrameType},
         message,
@@ -13,39 +13,36 @@ use ttrpc::{
 
 use crate::{
     failure::Failure,
+    session::Target,
     trace::{
         observe::{Frame, Side},
         record::Recording,
     },
 };
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Unary,
-    ServerStreaming,
-    ClientStreaming,
-    Bidirectional,
-}
-
 /// A call as it was.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    pub kind: Kind,
-    pub service: String,
-    pub method: String,
-    metadata: Vec<(String, String)>,
+    pub target: Target,
+    pub metadata: Metadata,
     pub timeout: Option<Duration>,
     pub begun: Duration,
-    /// When each was sent.
-    pub messages: Vec<(Duration, Bytes)>,
-    pub replies: Vec<Bytes>,
+    /// The Request's, which say what the client was about to send.
+    pub flags: Flags,
+    pub payload: Raw,
+    /// What followed the Request, and when.
+    pub messages: Vec<(Duration, Raw)>,
+    /// When the client ended its stream.
+    pub closed: Option<Duration>,
+    pub replies: Vec<RawReply>,
     pub code: Code,
     pub duration: Duration,
 }
 
 impl Recorded {
-    pub fn metadata(&self) -> Metadata {
-        Metadata::from_iter(self.metadata.iter().cloned())
+    /// `Service/Method`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.target.service, self.target.method)
     }
 }
 
@@ -70,7 +67,8 @@ pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Fail
         let key = (entry.connection, frame.header.stream_id);
         if frame.side == Side::Client && frame.header.frame_type == FrameType::Request {
             match begin(&frame, now) {
-                Some(call) => drop(open.insert(key, call)),
+                // One whose stream is used again has had no answer.
+                Some(call) => left_out += u64::from(open.insert(key, call).is_some()),
                 None => left_out += 1,
             }
             continue;
@@ -91,28 +89,19 @@ pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Fail
 fn begin(frame: &Frame, now: Duration) -> Option<Recorded> {
     let request = message::Request::decode(&frame.data).ok()?;
     let metadata = request.metadata.decode().ok()?;
-    let flags = frame.header.flags;
-    let kind = if flags.contains(Flags::REMOTE_OPEN) {
-        // Until the server sends messages, it looks as if one reply came.
-        Kind::ClientStreaming
-    } else if flags.contains(Flags::REMOTE_CLOSED) {
-        Kind::ServerStreaming
-    } else {
-        Kind::Unary
-    };
-    let mut messages = Vec::new();
-    if kind != Kind::ClientStreaming || !request.payload.is_empty() {
-        messages.push((now, frame.data.slice_ref(request.payload)));
-    }
     let timeout = request.timeout_nano;
     Some(Recorded {
-        kind,
-        service: request.service.to_owned(),
-        method: request.method.to_owned(),
-        metadata: metadata.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        target: Target {
+            service: request.service.to_owned().into(),
+            method: request.method.to_owned().into(),
+        },
+        metadata,
         timeout: (timeout > 0).then(|| Duration::from_nanos(timeout.unsigned_abs())),
         begun: now,
-        messages,
+        flags: frame.header.flags,
+        payload: Raw(frame.data.slice_ref(request.payload)),
+        messages: Vec::new(),
+        closed: None,
         replies: Vec::new(),
         code: Code::Ok,
         duration: Duration::ZERO,
@@ -124,26 +113,30 @@ impl Recorded {
     fn take(&mut self, frame: &Frame, now: Duration) -> Option<Code> {
         let flags = frame.header.flags;
         let has_message = !flags.contains(Flags::NO_DATA);
+        let is_end = flags.contains(Flags::REMOTE_CLOSED);
         match (frame.side, frame.header.frame_type) {
-            (Side::Client, FrameType::Data) if has_message => {
-                self.messages.push((now, frame.data.clone()));
+            (Side::Client, FrameType::Data) => {
+                if has_message {
+                    self.messages.push((now, Raw(frame.data.clone())));
+                }
+                if is_end {
+                    self.closed = Some(now);
+                }
                 None
             }
             (Side::Server, FrameType::Data) => {
-                if self.kind == Kind::ClientStreaming {
-                    self.kind = Kind::Bidirectional;
-                }
                 if has_message {
-                    self.replies.push(frame.data.clone());
+                    self.replies.push(RawReply::Message(Raw(frame.data.clone())));
                 }
-                flags.contains(Flags::REMOTE_CLOSED).then_some(Code::Ok)
+                if is_end {
+                    self.replies.push(RawReply::End(RawEnd::Closed));
+                }
+                is_end.then_some(Code::Ok)
             }
             (Side::Server, FrameType::Response) => match message::decode_response(&frame.data) {
                 Ok(Ok(payload)) => {
-                    let has_one_reply = matches!(self.kind, Kind::Unary | Kind::ClientStreaming);
-                    if has_one_reply || !payload.is_empty() {
-                        self.replies.push(frame.data.slice_ref(payload));
-                    }
+                    let reply = Raw(frame.data.slice_ref(payload));
+                    self.replies.push(RawReply::End(RawEnd::Reply(reply)));
                     Some(Code::Ok)
                 }
                 Ok(Err(status)) => Some(status.code()),

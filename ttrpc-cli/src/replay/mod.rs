@@ -4,6 +4,8 @@ mod calls;
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
+    future::pending,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,14 +18,17 @@ use tokio::{
     task::JoinSet,
     time::{sleep_until, timeout_at},
 };
-use ttrpc::{Client, Code, Status};
+use ttrpc::{
+    Client, Code, Raw, Status,
+    client::{RawReply, StreamSender},
+};
 
 use crate::{
     args::SchemaOptions,
     failure::Failure,
     output::{self, BAD, BOLD, Cell, paint},
-    raw::{self, Options, Raw, Target},
-    schema, session,
+    schema,
+    session::{self, Target},
     trace::{
         messages::Messages,
         observe::Connection,
@@ -31,7 +36,7 @@ use crate::{
         report::{Format, Reporter},
     },
 };
-use calls::{Kind, Recorded};
+use calls::Recorded;
 
 /// What a call may take longer than it took when it was recorded.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -170,42 +175,29 @@ async fn call_again(
     let begin = start + scale(recorded.begun);
     sleep_until(begin.into()).await;
     let began = Instant::now();
-    let options = Options { metadata: recorded.metadata(), timeout: recorded.timeout };
-    let target = Target::new(&recorded.service, &recorded.method);
     let mut replies = Vec::new();
     let calling = async {
-        let first = recorded.messages.first().map(|(_, message)| message.clone());
-        match recorded.kind {
-            Kind::Unary => {
-                let reply = raw::unary(client, target, first.unwrap_or_default(), &options).await?;
+        let Target { service, method } = &recorded.target;
+        let call = client.raw(service, method, recorded.flags, recorded.payload.clone());
+        let call = call.with_metadata(recorded.metadata.clone());
+        let (requests, mut answers) = match recorded.timeout {
+            Some(timeout) => call.timeout(timeout).await?,
+            None => call.await?,
+        };
+        let answered = async {
+            loop {
+                let reply = answers.recv().await?;
+                let is_end = matches!(reply, RawReply::End(_));
                 replies.push(reply);
-            }
-            Kind::ServerStreaming => {
-                let first = first.unwrap_or_default();
-                let mut stream = raw::server_streaming(client, target, first, &options).await?;
-                while let Some(reply) = stream.recv().await? {
-                    replies.push(reply.0);
+                if is_end {
+                    return Ok(());
                 }
             }
-            Kind::ClientStreaming => {
-                let (sender, reply) = raw::client_streaming(client, target, &options).await?;
-                let (reply, ()) = tokio::join!(reply, send(sender, &recorded, began, &scale));
-                replies.push(reply?.0);
-            }
-            Kind::Bidirectional => {
-                let (sender, mut stream) = raw::bidi_streaming(client, target, &options).await?;
-                let receiving = async {
-                    while let Some(reply) = stream.recv().await? {
-                        replies.push(reply.0);
-                    }
-                    Ok::<_, ttrpc::Status>(())
-                };
-                let (received, ()) =
-                    tokio::join!(receiving, send(sender, &recorded, began, &scale));
-                received?;
-            }
+        };
+        tokio::select! {
+            ended = answered => ended,
+            never = send(requests, &recorded, began, &scale) => match never {},
         }
-        Ok(())
     };
     let limit = began + scale(recorded.duration) + PATIENCE;
     let code = match timeout_at(limit.into(), calling).await {
@@ -213,7 +205,7 @@ async fn call_again(
         Err(_) => Err(Status::deadline_exceeded("no answer long after there was one")),
     };
     Again {
-        name: format!("{}/{}", recorded.service, recorded.method),
+        name: recorded.name(),
         recorded_code: recorded.code,
         code,
         recorded_time: recorded.duration,
@@ -222,22 +214,31 @@ async fn call_again(
     }
 }
 
-/// Sends the messages of a stream, each when it was sent.
+/// Sends the messages of a stream, each when it was sent, and ends the stream if it was ended.
 async fn send(
-    mut sender: ttrpc::client::StreamSender<Raw>,
+    mut requests: Option<StreamSender<Raw>>,
     recorded: &Recorded,
     began: Instant,
     scale: &impl Fn(Duration) -> Duration,
-) {
-    for (time, message) in &recorded.messages {
+) -> Infallible {
+    let wait = async |time: Duration| {
         let due = began + scale(time.saturating_sub(recorded.begun));
         sleep_until(due.into()).await;
+    };
+    for (time, message) in &recorded.messages {
+        wait(*time).await;
         // Why it failed is for the replies to say.
-        if sender.send(Raw(message.clone())).await.is_err() {
-            return;
+        if let Some(requests) = &mut requests
+            && requests.send(message.clone()).await.is_err()
+        {
+            break;
         }
     }
-    sender.finish();
+    if let Some(closed) = recorded.closed {
+        wait(closed).await;
+        drop(requests.take());
+    }
+    pending().await
 }
 
 fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {

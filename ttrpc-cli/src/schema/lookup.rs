@@ -2,7 +2,7 @@
 
 use prost_reflect::{EnumDescriptor, MessageDescriptor, MethodDescriptor, ServiceDescriptor};
 
-use super::Schema;
+use super::{Schema, Source};
 use crate::failure::Failure;
 
 /// Methods that an error may list.
@@ -99,11 +99,22 @@ impl Schema {
                 )
             }
             _ => format!(
-                "no service has a method `{method}` in {}{}",
+                "no service has a method `{method}` in {}{}{}",
                 self.source(),
-                self.all_methods().map_or(String::new(), |all| format!("; there are: {all}"))
+                self.all_methods().map_or(String::new(), |all| format!("; there are: {all}")),
+                self.other_schemas(),
             ),
         }))
+    }
+
+    /// Where else a name may be known, if nobody has said what the server has.
+    fn other_schemas(&self) -> &'static str {
+        match self.source() {
+            Source::BuiltIn => {
+                "; --proto FILE or --descriptor-set FILE tells what else a server has"
+            }
+            _ => "",
+        }
     }
 
     /// The names of all methods; `None` if they are too many to be read.
@@ -131,10 +142,10 @@ impl Schema {
         let known: Vec<_> =
             self.pool().services().map(|known| known.full_name().to_owned()).collect();
         Err(Failure::Usage(format!(
-            "{} has no service `{name}`; it has: {}. \
-             --proto FILE or --descriptor-set FILE gives another schema",
+            "there is no service `{name}` in {}; there are: {}{}",
             self.source(),
-            known.join(", ")
+            known.join(", "),
+            self.other_schemas(),
         )))
     }
 
@@ -154,7 +165,11 @@ impl Schema {
         }
         match &found[..] {
             [(_, symbol)] => Ok(symbol.clone()),
-            [] => Err(Failure::Usage(format!("`{name}` is not in {}", self.source()))),
+            [] => Err(Failure::Usage(format!(
+                "`{name}` is not in {}{}",
+                self.source(),
+                self.other_schemas(),
+            ))),
             several => {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
                 Err(Failure::Usage(format!(

@@ -12,7 +12,7 @@ use netlink_packet_sock_diag::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 
-use crate::tap::unix_path;
+use crate::session::unix_path;
 
 /// The kernel's answers come in pieces of no more than this.
 const BUFFER_LEN: usize = 64 << 10;

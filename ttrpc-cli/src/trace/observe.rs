@@ -60,15 +60,18 @@ pub enum End {
     Answered(Option<Status>),
     /// With its connection.
     Closed,
+    /// With another call on its stream, which no client should make.
+    Replaced,
 }
 
 impl End {
-    /// `OK`, a code's name, or `CLOSED`.
+    /// `OK`, a code's name, `CLOSED` or `REPLACED`.
     pub fn name(&self) -> &'static str {
         match self {
             End::Answered(None) => Code::Ok.name(),
             End::Answered(Some(status)) => status.code().name(),
             End::Closed => "CLOSED",
+            End::Replaced => "REPLACED",
         }
     }
 }
@@ -134,8 +137,8 @@ impl Connection {
         match (frame.side, frame.header.frame_type) {
             (Side::Client, FrameType::Request) => {
                 let call = self.open(&frame.header, &frame.data, now);
-                self.calls.insert(id, call);
-                None
+                let replaced = self.calls.insert(id, call)?;
+                Some(Ended { call: replaced, end: End::Replaced, ended: now })
             }
             (Side::Client, FrameType::Data) => {
                 if let Some(call) = self.calls.get_mut(&id).filter(|_| !is_empty) {
@@ -311,6 +314,17 @@ mod tests {
         assert_eq!(play(&said)[0].end.name(), "NOT_FOUND");
         let closed = &play(&said[..1])[0];
         assert_eq!((closed.end.name(), closed.ended), ("CLOSED", Duration::from_secs(100)));
+    }
+
+    #[test]
+    fn a_stream_that_is_used_twice_is_two_calls() {
+        let said = [
+            (Side::Client, request(Flags::NONE, None)),
+            (Side::Client, request(Flags::NONE, None)),
+            (Side::Server, response("abc")),
+        ];
+        let ends: Vec<_> = play(&said).iter().map(|ended| ended.end.name()).collect();
+        assert_eq!(ends, ["REPLACED", "OK"]);
     }
 
     #[test]

@@ -2,9 +2,6 @@
 
 use std::{
     collections::HashSet,
-    io,
-    os::unix::net::UnixListener as StdListener,
-    path::PathBuf,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -13,14 +10,11 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        UnixListener, UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     sync::watch,
     time::{interval, sleep},
 };
+use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
 
 use super::{
     lock,
@@ -42,18 +36,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// All connections of a trace.
 #[derive(Debug)]
 pub struct Proxy {
-    upstream: PathBuf,
+    upstream: String,
     start: Instant,
     reporter: Reporter,
     recorder: Option<Mutex<Recorder>>,
     connections: Mutex<Vec<Weak<Mutex<Connection>>>>,
     connections_so_far: AtomicU32,
     /// How many are open.
-    open: watch::Sender<usize>,
+    open: watch::Sender<u32>,
 }
 
 impl Proxy {
-    pub fn new(upstream: PathBuf, reporter: Reporter, recorder: Option<Mutex<Recorder>>) -> Self {
+    pub fn new(upstream: String, reporter: Reporter, recorder: Option<Mutex<Recorder>>) -> Self {
         Proxy {
             upstream,
             start: Instant::now(),
@@ -66,15 +60,10 @@ impl Proxy {
     }
 
     /// Passes clients on for as long as this is polled. Connections end with their peers.
-    ///
-    /// # Errors
-    /// If the listener cannot be used.
-    pub async fn accept(self: Arc<Self>, listener: StdListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
-        loop {
-            match listener.accept().await {
-                Ok((client, _)) => drop(tokio::spawn(self.clone().serve(client))),
+    pub async fn accept(self: &Arc<Self>, mut clients: Acceptor) {
+        while let Some(accepted) = clients.accept().await {
+            match accepted {
+                Ok(client) => self.pass_on(client),
                 Err(error) => {
                     output::note(format_args!("a client cannot be accepted: {error}"));
                     sleep(ACCEPT_PAUSE).await;
@@ -83,30 +72,37 @@ impl Proxy {
         }
     }
 
-    async fn serve(self: Arc<Self>, client: UnixStream) {
+    /// Passes a client on until its connection ends.
+    pub fn pass_on(self: &Arc<Self>, client: Io) {
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        let server = match UnixStream::connect(&self.upstream).await {
-            Ok(server) => server,
-            Err(error) => {
-                output::note(format_args!("c{id}: the server takes no connection: {error}"));
-                return;
+        self.open.send_modify(|open| *open += 1);
+        let proxy = self.clone();
+        tokio::spawn(async move {
+            // However long it takes: the server's clients wait as they would without a trace.
+            match ConnectOptions::new().open(&proxy.upstream).await {
+                Ok(server) => proxy.serve(id, client, server).await,
+                Err(error) => {
+                    output::note(format_args!("c{id}: the server takes no connection: {error}"));
+                }
             }
-        };
+            proxy.open.send_modify(|open| *open -= 1);
+        });
+    }
+
+    async fn serve(&self, id: u32, client: Io, server: Io) {
         let connection = Arc::new(Mutex::new(Connection::new(id)));
         self.enlist(&connection);
-        self.open.send_modify(|open| *open += 1);
-        let (client_read, client_write) = client.into_split();
-        let (server_read, server_write) = server.into_split();
+        let ((client_read, client_write), (server_read, server_write)) =
+            (split(client), split(server));
         let requests = self.pump(Side::Client, client_read, server_write, &connection);
         let answers = self.pump(Side::Server, server_read, client_write, &connection);
         let ((), ()) = tokio::join!(requests, answers);
         let ended = lock(&connection).close(self.start.elapsed());
         ended.iter().for_each(|ended| self.reporter.ended(ended));
         self.record(|recorder, now| recorder.closed(id, now));
-        self.open.send_modify(|open| *open -= 1);
     }
 
-    pub fn open_connections(&self) -> usize {
+    pub fn open_connections(&self) -> u32 {
         *self.open.borrow()
     }
 
@@ -127,8 +123,8 @@ impl Proxy {
     async fn pump(
         &self,
         side: Side,
-        mut from: OwnedReadHalf,
-        mut to: OwnedWriteHalf,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
         connection: &Mutex<Connection>,
     ) {
         let mut buffer = vec![0; BUFFER_LEN];

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost_reflect::DescriptorPool;
 use ttrpc::{
-    Metadata,
+    Metadata, Raw,
     proto::{
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::{self, FrameData, RequestParts, ResponseParts},
@@ -29,7 +29,6 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    raw::Raw,
     schema::{Schema, Source, files},
 };
 

@@ -80,7 +80,7 @@ impl Reporter {
         match &ended.end {
             End::Answered(None) => {}
             End::Answered(Some(_)) => stats.failed += 1,
-            End::Closed => stats.closed += 1,
+            End::Closed | End::Replaced => stats.closed += 1,
         }
         stats.sent += ended.call.client.bytes;
         stats.received += ended.call.server.bytes;
@@ -109,6 +109,7 @@ impl Reporter {
             End::Answered(None) => "OK".to_owned(),
             End::Answered(Some(status)) => paint(BAD, output::plain(status)),
             End::Closed => paint(BAD, "connection closed"),
+            End::Replaced => paint(BAD, "its stream was used for another call"),
         };
         let [request, reply] = self.bodies(call);
         let count = |messages: u64| match messages {

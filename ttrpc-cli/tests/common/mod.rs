@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
+    fs,
     io::Write,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use tempfile::TempDir;
@@ -139,6 +140,14 @@ impl Ran {
     #[track_caller]
     pub fn json(self) -> serde_json::Value {
         serde_json::from_str(&self.ok()).unwrap()
+    }
+}
+
+/// Waits until a process that was told to stop has stopped.
+pub fn wait_until_stopped(child: &Child) {
+    let stat = format!("/proc/{}/stat", child.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+        std::thread::yield_now();
     }
 }
 

@@ -86,12 +86,23 @@ impl ConnectOptions {
     /// Those of [`Client::connect`]. With [`ConnectOptions::retry_for`], [`Error::ConnectTimeout`], which
     /// says what the last attempt met.
     pub async fn connect(&self, address: &str) -> Result<Client, Error> {
-        let parsed = Address::parse(address)?;
-        let connection = match self.retry_for {
-            None => connect(address, &parsed, self.handshake_timeout).await?,
-            Some(limit) => self.retry(address, &parsed, limit).await?,
-        };
+        let connection = self.open(address).await?;
         Ok(Client::from_connection(connection, self.config.clone()))
+    }
+
+    /// Connects, and leaves it to the program what the connection is for: to be wrapped (TLS), to be
+    /// looked at, to be passed on.
+    ///
+    /// Cancel safe, as [`ConnectOptions::connect`] is.
+    ///
+    /// # Errors
+    /// Those of [`ConnectOptions::connect`].
+    pub async fn open(&self, address: &str) -> Result<Connection, Error> {
+        let parsed = Address::parse(address)?;
+        match self.retry_for {
+            None => connect(address, &parsed, self.handshake_timeout).await,
+            Some(limit) => self.retry(address, &parsed, limit).await,
+        }
     }
 
     async fn retry(

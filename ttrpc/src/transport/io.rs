@@ -3,13 +3,13 @@
 use std::{
     io,
     os::{fd::OwnedFd, unix},
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
 use socket2::{Domain, Socket};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, Ready},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
 };
 
@@ -50,7 +50,8 @@ impl<T: AsyncRead + AsyncWrite> ReadHalf for tokio::io::ReadHalf<T> {}
 ///
 /// A server serves it ([`ServerBuilder::connection`](crate::server::ServerBuilder::connection),
 /// [`ServerHandle::serve_connection`](crate::server::ServerHandle::serve_connection)), a client calls
-/// over it ([`Client::from_connection`](crate::Client::from_connection)).
+/// over it ([`Client::from_connection`](crate::Client::from_connection)). It carries bytes too, for
+/// programs that wrap it or only pass them on.
 ///
 /// ```
 /// use ttrpc::{Connection, server::Peer};
@@ -118,6 +119,34 @@ impl Connection {
         W: AsyncWrite + Send + Unpin + 'static,
     {
         Connection { reader: Box::new(reader), writer: Box::new(writer), peer }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
     }
 }
 
