@@ -49,6 +49,9 @@
 //!   connections and calls at level DEBUG, what an operator should look at WARN.
 //! - [`proto`]: the protocol itself, for tools that speak frames.
 
+// What is only traced is not used then.
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables, unused_imports))]
+
 #[cfg(not(unix))]
 compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
@@ -58,20 +61,24 @@ pub mod blocking;
 pub mod client;
 mod config;
 mod error;
+mod extensions;
 mod metadata;
 mod name;
+pub mod observer;
 pub mod proto;
 mod raw;
 pub mod server;
 pub mod snapshot;
 mod status;
 pub mod testing;
+mod trace;
 mod transport;
 
 pub use async_trait::async_trait;
 pub use client::Client;
 pub use config::{ClientConfig, ServerConfig};
 pub use error::{ConnectionError, Error};
+pub use extensions::Extensions;
 pub use metadata::Metadata;
 pub use name::Name;
 pub use prost;

@@ -15,7 +15,12 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    kind::CallKind, options::CallOptions, owner::CallOwner, pending::PendingCall,
+    interceptor::intercepted,
+    kind::CallKind,
+    observe::CallRecord,
+    options::CallOptions,
+    owner::CallOwner,
+    pending::{PendingCall, tell_not_queued},
     tasks::ConnectionTasks,
 };
 use crate::{Metadata, Status};
@@ -38,7 +43,7 @@ pub struct Call<K, Req, Resp> {
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
-/// Boxed since it is needed only when there is no room at once.
+/// Boxed since it is needed only when there is no room at once, or for interceptors.
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
@@ -167,16 +172,26 @@ where
     fn start(&mut self) -> Result<Progress<Req>, Status> {
         let Progress::Start(tasks, pending) = &self.progress else { only_at_the_start() };
         let times = pending.options.times();
-        if let Some(owner) = pending.try_queue(tasks, times)? {
-            return Ok(Progress::Queued(Some(owner)));
+        let mut record = None;
+        if pending.interceptors.is_none() {
+            let connection = tasks.connection();
+            record = CallRecord::begin(&connection.observed, pending, times);
+            let queued = pending.try_queue(tasks, times, &mut record);
+            let queued = queued
+                .inspect_err(|status| tell_not_queued(connection, record.as_deref(), status))?;
+            if let Some(owner) = queued {
+                return Ok(Progress::Queued(Some(owner)));
+            }
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(tasks, mut pending) = mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
-        let queue = async move { pending.queue(&tasks, times).await };
-        Ok(Progress::WaitForRoom(Box::pin(queue)))
+        Ok(Progress::WaitForRoom(match pending.interceptors.take() {
+            Some(chain) => Box::pin(intercepted(chain, tasks, pending.into_raw())),
+            None => Box::pin(async move { pending.queue(&tasks, times, record).await }),
+        }))
     }
 }
 

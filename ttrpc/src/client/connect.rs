@@ -4,9 +4,10 @@ use std::{io, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Client;
+use super::{Client, tasks::ConnectionTasks};
 use crate::{
     ClientConfig, Connection, Error,
+    observer::{Observer, Observers},
     transport::{address::Address, connect::connect},
 };
 
@@ -37,6 +38,7 @@ pub struct ConnectOptions {
     config: ClientConfig,
     retry_for: Option<Duration>,
     handshake_timeout: Duration,
+    observers: Observers,
 }
 
 impl Default for ConnectOptions {
@@ -45,6 +47,7 @@ impl Default for ConnectOptions {
             config: ClientConfig::default(),
             retry_for: None,
             handshake_timeout: Duration::from_secs(10),
+            observers: Observers::default(),
         }
     }
 }
@@ -78,6 +81,21 @@ impl ConnectOptions {
         self
     }
 
+    /// Tells this of the connection and each of its calls. May be called several times.
+    pub fn observe(mut self, observer: impl Observer) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
+    /// Uses a connection that the program already has, as [`Client::from_connection`] does.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_connection(&self, connection: impl Into<Connection>) -> Client {
+        let (config, observers) = (self.config.clone(), self.observers.clone());
+        Client::from_tasks(ConnectionTasks::spawn(connection.into(), config, observers))
+    }
+
     /// Connects to an address, as [`Client::connect`] does.
     ///
     /// Cancel safe: dropped, it closes what it has begun.
@@ -87,7 +105,7 @@ impl ConnectOptions {
     /// says what the last attempt met.
     pub async fn connect(&self, address: &str) -> Result<Client, Error> {
         let connection = self.open(address).await?;
-        Ok(Client::from_connection(connection, self.config.clone()))
+        Ok(self.from_connection(connection))
     }
 
     /// Connects, and leaves it to the program what the connection is for: to be wrapped (TLS), to be

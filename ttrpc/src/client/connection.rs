@@ -10,7 +10,10 @@ use std::{
 
 use tokio::sync::SetOnce;
 
-use super::entry::CallEntry;
+use super::{
+    entry::CallEntry,
+    observe::{ObservedConnection, lost_call},
+};
 use crate::{
     ClientConfig, ConnectionError, Status,
     proto::table::ClientTable,
@@ -34,6 +37,7 @@ pub(super) struct ClientConnection {
     pub(super) calls: Limiter,
     pub(super) patience: Patience,
     pub(super) registry: Registry,
+    pub(super) observed: Arc<ObservedConnection>,
     /// A call found that all stream ids have been used.
     is_spent: AtomicBool,
     closed: SetOnce<ConnectionError>,
@@ -42,12 +46,17 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) fn new(config: ClientConfig, table: ClientTable<Arc<CallEntry>>) -> Self {
+    pub(super) fn new(
+        config: ClientConfig,
+        table: ClientTable<Arc<CallEntry>>,
+        observed: Arc<ObservedConnection>,
+    ) -> Self {
         ClientConnection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
             patience: Patience::default(),
             registry: Registry::default(),
+            observed,
             is_spent: AtomicBool::new(false),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
@@ -112,6 +121,11 @@ impl ClientConnection {
         }
     }
 
+    /// The connection's end takes a call with it.
+    pub(super) fn lose(&self, call: &CallEntry) {
+        call.lose_connection(lost_call(self.closed.get()), &self.unavailable());
+    }
+
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The
     /// first cause counts.
     pub(super) fn end(&self, reason: ConnectionError) {
@@ -121,9 +135,11 @@ impl ClientConnection {
         self.calls.close();
         // Nothing is queued, and so no call comes into the table, from here on.
         self.queue.close();
-        let status = self.unavailable();
         for call in self.queue.streams(mem::take).into_handles() {
-            call.lose_connection(&status);
+            self.lose(&call);
+        }
+        if let Some(reason) = self.closed.get() {
+            self.observed.closed(reason);
         }
     }
 }

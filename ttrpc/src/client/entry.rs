@@ -5,9 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::state::{CallFailure, CallState};
+use super::{
+    observe::CallRecord,
+    receiver::STATUS_KEY,
+    state::{CallFailure, CallState},
+};
 use crate::{
     Name, Status,
+    observer::EndCause,
     proto::{frame::Flags, stream::Kind, table::ClientTable},
     snapshot::CallSnapshot,
     transport::{
@@ -40,6 +45,11 @@ impl From<Kind> for CallShape {
 }
 
 impl CallShape {
+    /// Whether the caller awaits one reply and nothing else.
+    pub(super) fn is_unary(&self) -> bool {
+        self.kind == Kind::Unary && !self.is_raw
+    }
+
     /// A call of which these flags are all that is known: what the server may send is what it may
     /// send on any stream that is opened so.
     pub(super) fn raw(flags: Flags) -> Self {
@@ -67,13 +77,37 @@ pub(super) struct CallEntry {
     service: Name,
     method: Name,
     pub(super) times: Times,
+    /// Where somebody observes or traces.
+    pub(super) record: Option<Box<CallRecord>>,
     /// What has arrived, and the state of the call.
     pub(super) inbox: Inbox<CallState>,
 }
 
 impl CallEntry {
-    pub(super) fn new(shape: CallShape, service: Name, method: Name, times: Times) -> Self {
-        CallEntry { shape, service, method, times, inbox: Inbox::default() }
+    pub(super) fn new(
+        shape: CallShape,
+        service: Name,
+        method: Name,
+        times: Times,
+        record: Option<Box<CallRecord>>,
+    ) -> Self {
+        CallEntry { shape, service, method, times, record, inbox: Inbox::default() }
+    }
+
+    /// Whether the end is told by whoever awaits the only reply.
+    pub(super) fn is_told_by_caller(&self) -> bool {
+        self.shape.is_unary()
+    }
+
+    /// The status with which the call has failed.
+    pub(super) fn failure(&self) -> Option<Status> {
+        self.inbox.with(|state| state.outcome())?.1
+    }
+
+    /// The reply, if the call is one that has only that.
+    pub(super) fn reply_bytes(&self) -> Option<Bytes> {
+        let is_unary = self.shape.is_unary();
+        self.inbox.with(|state| state.reply_bytes()).filter(|_| is_unary)
     }
 
     /// Whether messages may follow the Request.
@@ -84,39 +118,50 @@ impl CallEntry {
     /// The server has answered. The caller of a unary call will probably make another one: the
     /// sender is told.
     pub(super) fn answer(&self, response: Bytes, queue: &Queue<ClientTable<Arc<Self>>>) {
+        let CallShape { kind, is_raw, .. } = self.shape;
+        // A payload is the last message then, and an empty one is none.
+        let ends_stream = kind.server_streams() && !is_raw;
+        if response.first() != Some(&STATUS_KEY) && !(ends_stream && response.is_empty()) {
+            self.count_received(response.len());
+        }
         self.inbox.change(|state, caller_waits| {
-            let CallShape { kind, is_raw, .. } = self.shape;
-            let is_announced = caller_waits && kind == Kind::Unary && !is_raw;
-            // A payload is the last message then, and an empty one is none.
-            let ends_stream = kind.server_streams() && !is_raw;
+            let is_announced = caller_waits && self.shape.is_unary();
             let is_answered = state.answer(response, ends_stream, is_announced);
             if is_answered && is_announced {
                 queue.announced.announce();
             }
             is_answered
         });
+        self.tell_end();
     }
 
     /// The server is done sending on the stream; this side may go on.
     pub(super) fn close_remote(&self) {
         self.inbox.change(|state, _| state.close_remote());
+        self.tell_end();
     }
 
     /// The connection has ended. What has arrived may still be taken.
-    pub(super) fn lose_connection(&self, status: &Status) {
-        let failure = CallFailure { status: status.clone(), is_unknown_to_server: false };
+    pub(super) fn lose_connection(&self, cause: EndCause, status: &Status) {
+        let failure = CallFailure { cause, status: status.clone(), is_unknown_to_server: false };
         self.inbox.change(|state, _| state.fail(&failure));
+        self.tell_end();
     }
 
     /// The call fails on this side while the server may go on. What has arrived is lost, unless the
     /// replies had ended well before.
-    pub(super) fn fail(&self, status: Status) {
-        self.inbox.fail(|state| state.fail(&CallFailure { status, is_unknown_to_server: true }));
+    pub(super) fn fail(&self, cause: EndCause, status: Status) {
+        let failure = CallFailure { cause, status, is_unknown_to_server: true };
+        self.inbox.fail(|state| state.fail(&failure));
+        self.tell_end();
     }
 
     /// The call's deadline has passed, which the server knows.
     pub(super) fn pass_deadline(&self, status: Status) {
-        self.inbox.fail(|state| state.fail(&CallFailure { status, is_unknown_to_server: false }));
+        let cause = EndCause::DeadlineHere;
+        let failure = CallFailure { cause, status, is_unknown_to_server: false };
+        self.inbox.fail(|state| state.fail(&failure));
+        self.tell_end();
     }
 
     /// Waits until no message may be sent any more.

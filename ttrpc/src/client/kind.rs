@@ -81,10 +81,11 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
 
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
         let owner = owner.as_mut().expect("a unary call stays with its future");
-        Poll::Ready(match ready!(owner.poll_reply(cx))? {
+        let reply = match ready!(owner.poll_reply(cx))? {
             Some(payload) => decode_reply(payload),
             None => Err(Status::internal("the call ended without a reply")),
-        })
+        };
+        Poll::Ready(reply.inspect_err(|status| owner.entry.tell_violation(status)))
     }
 }
 

@@ -46,7 +46,9 @@ mod connect;
 mod connection;
 mod entry;
 mod incoming;
+mod interceptor;
 mod kind;
+mod observe;
 mod options;
 mod owner;
 mod pending;
@@ -71,6 +73,7 @@ use crate::{
 pub use call::Call;
 pub use connect::ConnectOptions;
 use entry::CallShape;
+pub use interceptor::{Answer, Interceptor, Next, OutgoingCall};
 pub use kind::{
     AnyKind, BidiStreaming, BidiStreamingCall, CallKind, ClientStreaming, ClientStreamingCall,
     RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
@@ -90,6 +93,8 @@ pub struct Client {
     tasks: Arc<ConnectionTasks>,
     /// What this clone says of each of its calls, if anything.
     defaults: Option<Arc<CallOptions>>,
+    /// What runs around its calls, if anything.
+    interceptors: Option<interceptor::Chain>,
 }
 
 impl Client {
@@ -128,7 +133,7 @@ impl Client {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_connection(connection: impl Into<Connection>, config: ClientConfig) -> Self {
-        Client::from_tasks(ConnectionTasks::spawn(connection.into(), config))
+        ConnectOptions::new().config(config).from_connection(connection)
     }
 
     /// Uses a stream that the program already has.
@@ -148,7 +153,7 @@ impl Client {
     }
 
     fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
-        Client { tasks, defaults: None }
+        Client { tasks, defaults: None, interceptors: None }
     }
 
     /// Gives each call that this client makes from now on this time, as [`Call::timeout`] does, unless the
@@ -173,6 +178,17 @@ impl Client {
     #[must_use]
     pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.with_defaults(|options| options.metadata.append(key, value))
+    }
+
+    /// Runs this around each call that this client makes from now on, inside of those that were added before.
+    ///
+    /// Other clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_interceptor(mut self, interceptor: impl Interceptor) -> Self {
+        let before = self.interceptors.iter().flat_map(|chain| chain.iter().cloned());
+        let new: Arc<dyn Interceptor> = Arc::new(interceptor);
+        self.interceptors = Some(before.chain([new]).collect());
+        self
     }
 
     fn with_defaults(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
@@ -243,7 +259,8 @@ impl Client {
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
         let options = self.defaults.as_deref().cloned().unwrap_or_default();
-        let pending = PendingCall { shape, service, method, request, options };
+        let interceptors = self.interceptors.clone();
+        let pending = PendingCall { shape, service, method, request, options, interceptors };
         Call::new(self.tasks.clone(), pending)
     }
 

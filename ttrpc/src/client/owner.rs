@@ -12,7 +12,7 @@ use super::{
     connection::ClientConnection, entry::CallEntry, state::CallState, tasks::ConnectionTasks,
 };
 use crate::{
-    Code, Status,
+    Status,
     transport::{inbox::Phase, limiter::Load, registry::CallInfo},
 };
 
@@ -60,6 +60,14 @@ impl CallOwner {
         Poll::Ready(end)
     }
 
+    /// Waits until the call has ended, and leaves the reply where it is.
+    pub(super) fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = |state: &mut CallState| (!state.is_open()).then(|| state.take_announcement());
+        let was_announced = ready!(self.entry.inbox.poll_phase(cx, end));
+        self.retract(was_announced);
+        Poll::Ready(())
+    }
+
     /// The caller runs, after it was woken with an answer.
     fn retract(&self, was_announced: bool) {
         if was_announced {
@@ -97,20 +105,11 @@ impl CallOwner {
         let id = self.stream_id;
         self.connection().queue.withdraw(|table| table.remove(id).map(|_| id));
     }
-
-    fn trace_end(&self) {
-        if tracing::enabled!(tracing::Level::DEBUG) {
-            match self.entry.inbox.with(|state| state.outcome()) {
-                Some(end) => trace_end(self.info(), &end),
-                None => tracing::debug!(call = ?self.info(), "call given up"),
-            }
-        }
-    }
 }
 
 impl Drop for CallOwner {
     fn drop(&mut self) {
-        self.trace_end();
+        self.entry.tell_dropped();
         if !self.is_finished {
             self.entry.inbox.abandon(&mut Default::default());
             self.give_up();
@@ -124,16 +123,4 @@ impl Drop for CallOwner {
 /// The status of a call whose deadline has passed.
 pub(super) fn too_late() -> Status {
     Status::deadline_exceeded("the call's deadline passed")
-}
-
-/// Traces how a call ended.
-pub(super) fn trace_end(call: CallInfo, end: &Result<(), Status>) {
-    tracing::debug!(
-        service = call.service.as_str(),
-        method = call.method.as_str(),
-        stream_id = call.stream_id,
-        code = ?end.as_ref().map_or_else(Status::code, |()| Code::Ok),
-        duration = ?call.started.elapsed(),
-        "call ended",
-    );
 }

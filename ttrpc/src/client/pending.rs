@@ -8,13 +8,18 @@ use tokio::time::timeout_at;
 use super::{
     connection::ClientConnection,
     entry::{CallEntry, CallShape, Times},
+    interceptor::Chain,
+    observe::CallRecord,
     options::CallOptions,
-    owner::{CallOwner, too_late, trace_end},
+    owner::{CallOwner, too_late},
     tasks::ConnectionTasks,
 };
 use crate::{
-    Name, Status,
-    proto::{frame::FrameType, message::RequestParts},
+    Name, Raw, Status,
+    proto::{
+        frame::{Flags, FrameType},
+        message::RequestParts,
+    },
     transport::{
         encode::Frame,
         limiter::{Closed, Load, Permit, Refused},
@@ -23,13 +28,13 @@ use crate::{
 };
 
 /// All that is needed to make a call.
-#[derive(Debug)]
 pub(super) struct PendingCall<Req> {
     pub(super) shape: CallShape,
     pub(super) service: Name,
     pub(super) method: Name,
     pub(super) request: Option<Req>,
     pub(super) options: CallOptions,
+    pub(super) interceptors: Option<Chain>,
 }
 
 impl<Req> PendingCall<Req> {
@@ -40,6 +45,13 @@ impl<Req> PendingCall<Req> {
 }
 
 impl<Req: Message> PendingCall<Req> {
+    /// The same call with its request encoded, and without its interceptors.
+    pub(super) fn into_raw(self) -> PendingCall<Raw> {
+        let PendingCall { shape, service, method, request, options, .. } = self;
+        let request = request.map(|request| Raw(request.encode_to_vec().into()));
+        PendingCall { shape, service, method, request, options, interceptors: None }
+    }
+
     /// Queues the Request if there is room for it now.
     ///
     /// # Errors
@@ -49,6 +61,7 @@ impl<Req: Message> PendingCall<Req> {
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: Times,
+        record: &mut Option<Box<CallRecord>>,
     ) -> Result<Option<CallOwner>, Status> {
         let connection = tasks.connection();
         check_time(times)?;
@@ -62,7 +75,7 @@ impl<Req: Message> PendingCall<Req> {
         };
         match connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
-                let entry = self.entry(times);
+                let entry = self.entry(times, frame.len(), record.take());
                 let push = frame.encode(|bytes| {
                     room.push(bytes, |table| table.open(self.shape.kind, entry.clone()))
                 });
@@ -73,39 +86,59 @@ impl<Req: Message> PendingCall<Req> {
         }
     }
 
+    /// Queues the Request, at once or when there is room.
+    pub(super) async fn queue_at_once(
+        &self,
+        tasks: &Arc<ConnectionTasks>,
+        times: Times,
+        mut record: Option<Box<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        match self.try_queue(tasks, times, &mut record) {
+            Ok(Some(owner)) => Ok(owner),
+            Ok(None) => self.queue(tasks, times, record).await,
+            Err(status) => {
+                tell_not_queued(tasks.connection(), record.as_deref(), &status);
+                Err(status)
+            }
+        }
+    }
+
     /// Waits for room, within the call's deadline, and queues the Request.
     pub(super) async fn queue(
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: Times,
+        mut record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         check_time(times)?;
-        let queue = self.queue_in_turn(tasks, times);
+        let queue = self.queue_in_turn(tasks, times, &mut record);
         let result = match times.deadline {
             Some(deadline) => timeout_at(deadline, queue).await.unwrap_or_else(|_| Err(too_late())),
             None => queue.await,
         };
-        if let Err(status) = &result {
-            trace_end(self.info(times), &Err(status.clone()));
-        }
-        result
+        result.inspect_err(|status| tell_not_queued(tasks.connection(), record.as_deref(), status))
     }
 
     async fn queue_in_turn(
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: Times,
+        record: &mut Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
         let len = self.frame(times)?.len();
         let waiting = connection.registry.enter(self.info(times), CallWait::Place);
+        let observed = record.as_ref().map(|record| record.stats.wait_for_place());
         let permit = place(connection).await?;
+        drop(observed);
         waiting.now_for(CallWait::Room);
+        let observed = record.as_ref().map(|record| record.stats.wait_for_room());
         let room =
             connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
+        drop(observed);
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
-        let entry = self.entry(times);
+        let entry = self.entry(times, frame.len(), record.take());
         let push = frame
             .encode(|bytes| room.push(bytes, |table| table.open(self.shape.kind, entry.clone())));
         self.own(tasks, permit, entry, push)
@@ -124,9 +157,23 @@ impl<Req: Message> PendingCall<Req> {
         Frame::new(FrameType::Request, self.shape.flags, 0, parts)
     }
 
-    fn entry(&self, times: Times) -> Arc<CallEntry> {
+    fn entry(
+        &self,
+        times: Times,
+        frame_len: usize,
+        record: Option<Box<CallRecord>>,
+    ) -> Arc<CallEntry> {
+        if let Some(record) = &record {
+            record.count_request(frame_len, self.has_message());
+        }
         let (service, method) = (self.service.clone(), self.method.clone());
-        Arc::new(CallEntry::new(self.shape, service, method, times))
+        Arc::new(CallEntry::new(self.shape, service, method, times, record))
+    }
+
+    /// Whether the payload of the Request is a message, as the server sees it.
+    fn has_message(&self) -> bool {
+        let is_open = self.shape.flags.contains(Flags::REMOTE_OPEN);
+        self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
 
     /// The call with the place that it has taken, if its Request was queued under an id.
@@ -138,11 +185,27 @@ impl<Req: Message> PendingCall<Req> {
         stream_id: Option<u32>,
     ) -> Result<CallOwner, Status> {
         let Some(stream_id) = stream_id else {
-            return Err(tasks.connection().no_id());
+            let status = tasks.connection().no_id();
+            tell_not_queued(tasks.connection(), entry.record.as_deref(), &status);
+            return Err(status);
         };
+        if let Some(record) = &entry.record {
+            record.queued(stream_id);
+        }
         // From here on the owner releases the place.
         place.into_load();
         Ok(CallOwner::new(tasks.clone(), entry, stream_id))
+    }
+}
+
+/// Tells of a call that has failed before it was queued.
+pub(super) fn tell_not_queued(
+    connection: &ClientConnection,
+    record: Option<&CallRecord>,
+    status: &Status,
+) {
+    if let Some(record) = record {
+        record.not_queued(status, connection.close_reason().as_ref());
     }
 }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::{connection::ClientConnection, entry::CallEntry};
 use crate::{
     ConnectionError, Status,
+    observer::EndCause,
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// The first byte of an encoded `status`, field 1 of a Response.
-const STATUS_KEY: u8 = 1 << 3 | 2;
+pub(super) const STATUS_KEY: u8 = 1 << 3 | 2;
 
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
@@ -71,7 +72,11 @@ impl MessageRun {
         let is_message = header.frame_type == FrameType::Data && header.flags == Flags::NONE;
         match &self.stream {
             Some((stream_id, call)) if is_message && *stream_id == header.stream_id => {
-                call.inbox.gather(&mut self.gathered, data, limits(connection))
+                let is_taken = call.inbox.gather(&mut self.gathered, data, limits(connection));
+                if is_taken {
+                    call.count_received(data.len());
+                }
+                is_taken
             }
             _ => false,
         }
@@ -133,7 +138,8 @@ async fn receive<R: ReadHalf>(
             call.close_remote();
         }
         ClientEvent::Violation(call, violation) => {
-            call.fail(Status::internal(format!("the server broke the protocol: {violation}")));
+            let status = Status::internal(format!("the server broke the protocol: {violation}"));
+            call.fail(EndCause::ProtocolViolation, status);
         }
         ClientEvent::Ignore => {}
     }
@@ -160,6 +166,7 @@ fn has_room(connection: &ClientConnection, call: &CallEntry, decoder: &Decoder) 
 
 /// Puts a message into its stream's inbox.
 fn push(connection: &ClientConnection, call: &CallEntry, decoder: &mut Decoder) {
+    call.count_received(decoder.data().len());
     let long_data = decoder.take_long_data();
     call.inbox.push(decoder.payload(&long_data), &connection.patience);
 }
@@ -190,9 +197,10 @@ async fn wait_for_consumer<R: ReadHalf>(
     };
     if !has_room {
         connection.queue.streams(|table| table.remove(stream_id));
-        call.fail(Status::resource_exhausted(
+        let status = Status::resource_exhausted(
             "the stream's messages were not taken in time and its inbox is full",
-        ));
+        );
+        call.fail(EndCause::Limit, status);
     }
     has_room
 }
@@ -207,7 +215,7 @@ struct HeldCall<'a> {
 impl Drop for HeldCall<'_> {
     fn drop(&mut self) {
         if self.connection.close_reason().is_some() {
-            self.call.lose_connection(&self.connection.unavailable());
+            self.connection.lose(self.call);
         }
     }
 }
@@ -217,9 +225,10 @@ fn refuse_oversized(connection: &ClientConnection, header: Header) {
         return;
     }
     if let Some(call) = connection.queue.streams(|table| table.remove(header.stream_id)) {
-        call.fail(Status::resource_exhausted(format!(
+        let status = Status::resource_exhausted(format!(
             "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
             header.data_len
-        )));
+        ));
+        call.fail(EndCause::Limit, status);
     }
 }

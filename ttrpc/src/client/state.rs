@@ -23,7 +23,9 @@
 
 use bytes::Bytes;
 
-use crate::{Status, proto::message::decode_response, transport::inbox::Phase};
+use crate::{
+    Code, Status, observer::EndCause, proto::message::decode_response, transport::inbox::Phase,
+};
 
 /// The state of a call.
 #[derive(Debug, Default)]
@@ -44,6 +46,7 @@ pub(super) enum CallState {
 /// Why a call failed on this side.
 #[derive(Clone, Debug)]
 pub(super) struct CallFailure {
+    pub(super) cause: EndCause,
     pub(super) status: Status,
     /// The server does not know, and its side of the stream may go on.
     pub(super) is_unknown_to_server: bool,
@@ -162,13 +165,23 @@ impl CallState {
         }
     }
 
-    /// How the call ended, for traces; `None` as long as it goes on.
-    pub(super) fn outcome(&self) -> Option<Result<(), Status>> {
+    /// How the call ended, and why; `None` as long as it goes on.
+    pub(super) fn outcome(&self) -> Option<(EndCause, Option<Status>)> {
         match self {
             CallState::Open => None,
-            CallState::RemoteClosed | CallState::RequestsFailed(_) => Some(Ok(())),
-            CallState::Answered(answer) => Some(answer.decode().map(drop)),
-            CallState::Failed(failure) => Some(Err(failure.status.clone())),
+            CallState::RemoteClosed | CallState::RequestsFailed(_) => {
+                Some((EndCause::Replied, None))
+            }
+            CallState::Answered(answer) => Some(answer.outcome()),
+            CallState::Failed(failure) => Some((failure.cause, Some(failure.status.clone()))),
+        }
+    }
+
+    /// The payload of a good Response.
+    pub(super) fn reply_bytes(&self) -> Option<Bytes> {
+        match self {
+            CallState::Answered(answer) => answer.decode().ok(),
+            _ => None,
         }
     }
 
@@ -216,6 +229,17 @@ impl Answer {
         Ok(self.response.slice_ref(payload))
     }
 
+    fn outcome(&self) -> (EndCause, Option<Status>) {
+        match decode_response(&self.response) {
+            Ok(Ok(_)) => (EndCause::Replied, None),
+            Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
+                (EndCause::DeadlineAtPeer, Some(status))
+            }
+            Ok(Err(status)) => (EndCause::Failed, Some(status)),
+            Err(_) => (EndCause::ProtocolViolation, self.decode().err()),
+        }
+    }
+
     /// Why nothing can be sent any more.
     fn refusal(&self) -> Status {
         let ended = |_| Status::cancelled("the server has ended the call");
@@ -226,10 +250,14 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Code, proto::message::encode_status};
+    use crate::proto::message::encode_status;
 
     fn failure(is_unknown_to_server: bool) -> CallFailure {
-        CallFailure { status: Status::deadline_exceeded("late"), is_unknown_to_server }
+        CallFailure {
+            cause: EndCause::DeadlineHere,
+            status: Status::deadline_exceeded("late"),
+            is_unknown_to_server,
+        }
     }
 
     fn ok(payload: &'static [u8]) -> Bytes {
@@ -250,7 +278,7 @@ mod tests {
         assert!(state.take_announcement() && !state.take_announcement());
         assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
         assert_eq!(state.end(), Some(Ok(None)));
-        assert_eq!(state.outcome(), Some(Ok(())));
+        assert_eq!(state.outcome(), Some((EndCause::Replied, None)));
     }
 
     #[test]
@@ -299,8 +327,7 @@ mod tests {
             let mut state = CallState::default();
             let first = failure(is_unknown_to_server);
             assert!(state.end().is_none() && state.fail(&first));
-            let later =
-                CallFailure { status: Status::unavailable(""), is_unknown_to_server: false };
+            let later = CallFailure { status: Status::unavailable(""), ..failure(false) };
             assert!(!state.fail(&later) && !state.answer(ok(b""), false, false));
             assert_eq!(state.end(), Some(Err(first.status.clone())));
             assert_eq!(state.refusal(), Some(first.status));

@@ -80,7 +80,12 @@ impl<Req: Message> StreamSender<Req> {
         let frame = Frame::new(FrameType::Data, Flags::NONE, 0, DataParts(&message))?;
         if let Some(room) = self.room(frame.len()).await? {
             let id = self.owner.stream_id;
-            let claim = |table: &mut ClientTable<_>| table.contains(id).then_some(id);
+            let claim = |table: &mut ClientTable<_>| {
+                table.contains(id).then(|| {
+                    self.owner.entry.count_sent(frame.len());
+                    id
+                })
+            };
             if frame.encode(|bytes| room.push(bytes, claim)).is_some() {
                 return Ok(());
             }
@@ -100,6 +105,8 @@ impl<Req: Message> StreamSender<Req> {
             Err(Closed) => return Ok(None),
         }
         let _waiting = connection.registry.enter(self.owner.info(), CallWait::Room);
+        let record = self.owner.entry.record.as_ref();
+        let _observed = record.map(|record| record.stats.wait_for_room());
         let room = async {
             tokio::select! {
                 room = connection.queue.reserve(len) => Ok(room.ok()),

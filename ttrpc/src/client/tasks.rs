@@ -4,9 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{io::AsyncWrite, sync::oneshot, task::AbortHandle, time::timeout};
 
-use super::{connection::ClientConnection, entry::CallEntry, receiver};
+use super::{
+    connection::ClientConnection, entry::CallEntry, observe::ObservedConnection, receiver,
+};
 use crate::{
     ClientConfig, Connection, ConnectionError,
+    observer::Observers,
     proto::table::ClientTable,
     transport::{io::ReadHalf, spawn, writer},
 };
@@ -20,20 +23,23 @@ pub(super) struct ConnectionTasks {
 }
 
 impl ConnectionTasks {
-    pub(super) fn spawn(io: Connection, config: ClientConfig) -> Arc<Self> {
-        ConnectionTasks::with_table(io, config, ClientTable::default())
+    pub(super) fn spawn(io: Connection, config: ClientConfig, observers: Observers) -> Arc<Self> {
+        ConnectionTasks::with_table(io, config, observers, ClientTable::default())
     }
 
     fn with_table(
         io: Connection,
         config: ClientConfig,
+        observers: Observers,
         table: ClientTable<Arc<CallEntry>>,
     ) -> Arc<Self> {
-        let connection = Arc::new(ClientConnection::new(config, table));
+        let observed = ObservedConnection::open(observers, io.peer);
+        let span = observed.span.clone();
+        let connection = Arc::new(ClientConnection::new(config, table, observed));
         let (signal, ended) = oneshot::channel();
-        spawn(run_sender(connection.clone(), io.writer, ended));
+        spawn(span.instrument(run_sender(connection.clone(), io.writer, ended)));
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
-        let receiver = spawn(run_receiver(guard, io.reader)).abort_handle();
+        let receiver = spawn(span.instrument(run_receiver(guard, io.reader))).abort_handle();
         Arc::new(ConnectionTasks { connection, receiver })
     }
 
@@ -117,7 +123,12 @@ mod tests {
     #[tokio::test]
     async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
         let (here, _there) = tokio::io::duplex(1);
-        let tasks = ConnectionTasks::spawn(Connection::new(here), ClientConfig::default());
+        let tasks = ConnectionTasks::with_table(
+            Connection::new(here),
+            ClientConfig::default(),
+            Observers::default(),
+            ClientTable::default(),
+        );
         let mut call = call(&tasks);
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
         assert!(poll().await.is_pending());
@@ -132,8 +143,12 @@ mod tests {
     async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
         let (here, mut there) = tokio::io::duplex(1000);
         let table = ClientTable::starting_at(u32::MAX);
-        let tasks =
-            ConnectionTasks::with_table(Connection::new(here), ClientConfig::default(), table);
+        let tasks = ConnectionTasks::with_table(
+            Connection::new(here),
+            ClientConfig::default(),
+            Observers::default(),
+            table,
+        );
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
 

@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::listener::{Acceptor, Listener};
 use crate::{
-    Connection, Error,
+    Connection, Error, trace,
     transport::{lock, wait_until},
 };
 
@@ -149,7 +149,7 @@ impl Accepting {
             match poll_fn(|cx| self.poll_accept(cx)).await? {
                 Ok(connection) => return Some(connection),
                 Err(error) => {
-                    tracing::warn!("accepting a connection failed: {error}");
+                    trace::warn!("accepting a connection failed: {error}");
                     sleep(PAUSE_AFTER_ERROR).await;
                 }
             }

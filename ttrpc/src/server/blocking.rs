@@ -35,12 +35,12 @@ use std::{
 
 use prost::Message;
 use tokio::{runtime::Handle, task::spawn_blocking};
-use tracing::Span;
 
 use super::call::Call;
 use crate::{
     Context, Status,
     snapshot::CallWait,
+    trace::Span,
     transport::{
         BoxFuture,
         limiter::{Limiter, Load, Overshoot, Refused},

@@ -12,10 +12,13 @@ use tokio::{
 };
 
 use super::{
-    Fallback, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle, ServerOwner,
-    Service, Services, Shared, blocking::BlockingCalls, shutdown::Unbuilt,
+    Fallback, Interceptor, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle,
+    ServerOwner, Service, Services, Shared, blocking::BlockingCalls, shutdown::Unbuilt,
 };
-use crate::{Connection, Error, ServerConfig};
+use crate::{
+    Connection, Error, ServerConfig,
+    observer::{Observer, Observers},
+};
 
 /// Puts a server together: services, where to listen, who may connect, limits.
 ///
@@ -28,6 +31,7 @@ pub struct ServerBuilder {
     handed_over: Vec<Connection>,
     keep_open: bool,
     policy: Option<PeerPolicy>,
+    observers: Observers,
     config: ServerConfig,
     unbuilt: Unbuilt,
 }
@@ -112,6 +116,19 @@ impl ServerBuilder {
         self
     }
 
+    /// Runs this around each call, of all services and of the fallback. The first one that is added is the
+    /// outermost. May be called several times.
+    pub fn intercept(mut self, interceptor: impl Interceptor) -> Self {
+        self.services.intercept(interceptor);
+        self
+    }
+
+    /// Tells this of each connection and each call. May be called several times.
+    pub fn observe(mut self, observer: impl Observer) -> Self {
+        self.observers.add(observer);
+        self
+    }
+
     /// Sets the limits.
     pub fn config(mut self, config: ServerConfig) -> Self {
         self.config = config;
@@ -124,7 +141,7 @@ impl ServerBuilder {
     /// [`Error::DuplicateService`]; [`Error::NothingToServe`] without listener and connection, unless
     /// the server is [kept open](ServerBuilder::keep_open).
     pub fn build(self) -> Result<Server, Error> {
-        self.services.check()?;
+        let services = self.services.finish()?;
         if self.listeners.is_empty() && self.handed_over.is_empty() && !self.keep_open {
             return Err(Error::NothingToServe);
         }
@@ -141,8 +158,9 @@ impl ServerBuilder {
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
             blocking_calls: BlockingCalls::new(config.max_blocking_calls),
-            services: self.services,
+            services,
             policy: self.policy,
+            observers: self.observers,
             connection_permits: Semaphore::new(
                 config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
             ),

@@ -2,14 +2,14 @@
 
 pub(super) mod call;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
 use self::call::Call;
-use super::{Peer, Shared};
+use super::{Peer, Shared, observe::EndReason};
 use crate::{
-    Code, Status,
+    Code, Extensions, Status,
     proto::{
         frame::{Flags, FrameType, MAX_DATA_LEN},
         message::encode_status,
@@ -47,6 +47,9 @@ pub(super) struct Connection {
     pub(super) registry: Registry,
     pub(super) id: u64,
     pub(super) accepted: Instant,
+    pub(super) extensions: Extensions,
+    /// Set when it has ended.
+    pub(super) end_reason: OnceLock<EndReason>,
 }
 
 impl Connection {
@@ -78,6 +81,8 @@ impl Connection {
             registry: Registry::default(),
             id,
             accepted: Instant::now(),
+            extensions: Extensions::default(),
+            end_reason: OnceLock::new(),
             server,
         }
     }

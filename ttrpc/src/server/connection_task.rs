@@ -9,11 +9,13 @@ use std::{
 };
 
 use tokio::{sync::oneshot, task::AbortHandle};
-use tracing::Instrument;
 
-use super::{Shared, connection::Connection, ready_queue::ReadyQueue, receiver};
+use super::{
+    Shared, connection::Connection, observe::EndReason, ready_queue::ReadyQueue, receiver,
+};
 use crate::{
-    Code,
+    observer::CallOutcome,
+    trace,
     transport::{lock, spawn, writer},
 };
 
@@ -21,14 +23,15 @@ use crate::{
 /// permit that was taken for it.
 pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
     let crate::Connection { mut reader, mut writer, peer } = connection;
-    let span = tracing::debug_span!("connection", id, %peer);
+    let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, id));
     let sending = connection.clone();
     let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away; there is nobody to be told.
         if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
-            tracing::debug!(connection = id, "writing to the client failed: {error}");
+            trace::debug!(connection = id, "writing to the client failed: {error}");
+            let _ = sending.end_reason.set(EndReason::failed(error));
         }
     });
     let mut owner = ConnectionOwner {
@@ -42,14 +45,19 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
         let connection = owner.registration.connection.clone();
-        tracing::debug!("connection accepted");
+        connection.opened();
         let ready_queue = ReadyQueue::new(connection.clone());
-        let receiver = pin!(receiver::run(&connection, &ready_queue, reader));
-        tokio::select! {
-            biased;
-            () = closed(&connection.server) => {}
-            _ = &mut sender => {}
-            () = ready_queue.drive(receiver) => {}
+        {
+            // Dropped before the connection's end is told, since a call may wait in it.
+            let receiver = pin!(receiver::run(&connection, &ready_queue, reader));
+            let reason = tokio::select! {
+                biased;
+                () = closed(&connection.server) => EndReason::closed_here(),
+                _ = &mut sender => EndReason::closed_by_client(),
+                reason = ready_queue.drive(receiver) => reason,
+            };
+            // If the sender has failed it has said why.
+            let _ = connection.end_reason.set(reason);
         }
         owner.end();
         // Its end is seen only when the writer is shut down: the program may exit then.
@@ -57,7 +65,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
             let _ = sender.await;
         }
     };
-    spawn(receiving.instrument(span));
+    spawn(span.instrument(receiving));
 }
 
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.
@@ -96,10 +104,11 @@ impl ConnectionOwner {
         }
         let connection = &self.registration.connection;
         connection.queue.close();
-        tracing::debug!(duration = ?connection.accepted.elapsed(), "connection ended");
         for call in connection.queue.streams(mem::take).into_handles() {
-            call.taken_out(Code::Cancelled);
+            let (cause, status) = connection.lost_call();
+            call.taken_out(CallOutcome { cause, status: Some(&status) });
         }
+        connection.closed();
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Peer, call::Call};
-use crate::Metadata;
+use crate::{Extensions, Metadata};
 
 /// What a handler knows of its call: who calls, what for, until when.
 ///
@@ -14,11 +14,18 @@ use crate::Metadata;
 #[derive(Clone)]
 pub struct Context {
     call: Arc<Call>,
+    /// What an interceptor has made of the metadata.
+    metadata: Option<Arc<Metadata>>,
 }
 
 impl Context {
     pub(super) fn new(call: Arc<Call>) -> Self {
-        Context { call }
+        Context { call, metadata: None }
+    }
+
+    /// What the handler is to see in place of the call's metadata.
+    pub(super) fn changed_metadata(&mut self) -> Option<Arc<Metadata>> {
+        self.metadata.take()
     }
 
     pub(super) fn call(&self) -> &Arc<Call> {
@@ -35,9 +42,26 @@ impl Context {
         &self.call.head.method
     }
 
-    /// The metadata that came with the call, in order.
+    /// The metadata that came with the call, in order, with what interceptors have changed.
     pub fn metadata(&self) -> &Metadata {
-        &self.call.head.metadata
+        self.metadata.as_deref().unwrap_or_else(|| self.call.metadata())
+    }
+
+    /// For interceptors: the metadata, to be changed for what comes behind. In a handler, it changes what
+    /// this context says and its later clones.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        let new = || Arc::new(self.call.metadata().clone());
+        Arc::make_mut(self.metadata.get_or_insert_with(new))
+    }
+
+    /// What interceptors, observers and this handler have added to the call.
+    pub fn extensions(&self) -> &Extensions {
+        &self.call.extensions
+    }
+
+    /// What was added to the connection, by other calls as well.
+    pub fn connection_extensions(&self) -> &Extensions {
+        &self.call.connection.extensions
     }
 
     /// What is known of who calls: the credentials of a Unix socket's other side, taken when it
@@ -46,19 +70,25 @@ impl Context {
         &self.call.connection.peer
     }
 
-    /// The time that the client gave the call, as it arrived.
+    /// The time that the client gave the call, as it arrived, whatever became of it here.
     pub fn timeout(&self) -> Option<Duration> {
         self.call.head.timeout
     }
 
-    /// When the call's time is over: its arrival plus [`Context::timeout`].
+    /// When the call's time is over: its arrival plus [`Context::timeout`], or what an interceptor has said.
     pub fn deadline(&self) -> Option<Instant> {
-        self.call.head.deadline
+        self.call.deadline()
+    }
+
+    /// For interceptors: ends the call with DEADLINE_EXCEEDED at this moment, unless it ends before. A later
+    /// moment than the present deadline changes nothing.
+    pub fn shorten_deadline(&mut self, deadline: Instant) {
+        self.call.shorten_deadline(deadline);
     }
 
     /// What is left of the call's time; zero when it is over, `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        Some(self.call.head.deadline?.saturating_duration_since(Instant::now()))
+        Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
     /// A token that fires when the call is over, in whatever way: its handler has returned, its

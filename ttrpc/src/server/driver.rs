@@ -17,24 +17,26 @@ use std::{
     task::{self, Poll, ready},
 };
 
-use bytes::Buf;
+use bytes::{Buf, Bytes};
 use pin_project_lite::pin_project;
 use tokio::{
     task::coop::unconstrained,
     time::{Instant, sleep_until},
 };
-use tracing::Span;
 
 use self::ended::{EndedCall, end};
 use super::{
     admission::{AdmittedLoad, CallPermit},
-    call::{Call, CallHead, RequestStream},
+    call::{Call, ReplyRest, RequestStream},
+    context::Context,
+    interceptor::{Chain, intercepted},
     ready_queue::ReadyQueue,
     replies::{Turn, wait_for_turn},
 };
 use crate::{
     Status,
     proto::{frame::Flags, payload::Payload},
+    trace,
     transport::{BoxFuture, limiter::Load, messages::message_cost},
 };
 
@@ -44,6 +46,10 @@ pub(super) struct AdmittedCall<'a> {
     pub(super) permit: CallPermit<'a>,
     /// The Request's flags.
     pub(super) flags: Flags,
+    /// The length of its data.
+    pub(super) request_bytes: usize,
+    /// What runs before its handler.
+    pub(super) chain: Option<&'a Chain>,
     /// Where it waits to begin.
     pub(super) ready_queue: &'a Arc<ReadyQueue>,
 }
@@ -54,41 +60,62 @@ impl AdmittedCall<'_> {
     pub(super) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
         let call = &self.call;
         let inbox = call.inbox();
-        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
-        let has_message = payload.has_remaining() || (needs_message && !remote_open);
-        if has_message {
+        if self.has_message(payload, needs_message) {
             call.connection.force_message(message_cost(payload.remaining()));
             inbox.push(payload, &call.connection.patience);
         }
-        if !remote_open {
+        if !self.flags.contains(Flags::REMOTE_OPEN) {
             inbox.change(|requests, _| requests.close());
         }
     }
 
-    /// Opens the stream and has its handler begin.
-    pub(super) fn begin<F>(self, handler: impl FnOnce(Arc<Call>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
+    fn has_message(&self, payload: Payload<'_>, needs_message: bool) -> bool {
+        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
+        payload.has_remaining() || (needs_message && !remote_open)
+    }
+
+    /// The payload's bytes, to be decoded when the interceptors have let the call pass; `None` if there
+    /// are none.
+    pub(super) fn intercepted_bytes(&self, payload: Payload<'_>) -> Option<Bytes> {
+        self.chain.map(|_| payload.to_bytes())
+    }
+
+    /// Opens the stream and has its handler begin, or its interceptors. `finish` ends the call with what the
+    /// handler returns.
+    pub(super) fn begin<F, R>(
+        self,
+        payload: Payload<'_>,
+        needs_message: bool,
+        handler: impl FnOnce(Arc<Call>) -> F,
+        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
+    ) where
+        F: Future<Output = (Context, Result<R, Status>)> + Send + 'static,
+        R: Send + 'static,
     {
-        let AdmittedCall { call, permit, flags, ready_queue } = self;
-        let CallHead { stream_id, service, method, started, .. } = &call.head;
-        let (stream_id, started) = (*stream_id, *started);
+        self.call.begun(self.request_bytes, self.has_message(payload, needs_message).into());
+        let handler = handler(self.call.clone());
+        match self.chain {
+            None => self.spawn(async move {
+                let (ctx, result) = handler.await;
+                if let Some(rest) = finish(ctx.call(), result) {
+                    rest.await;
+                }
+            }),
+            Some(chain) => {
+                let (chain, call, request) = (chain.clone(), self.call.clone(), payload.to_bytes());
+                self.spawn(intercepted(chain, call, request, handler, finish));
+            }
+        }
+    }
+
+    fn spawn(self, handler: impl Future<Output = ()> + Send + 'static) {
+        let AdmittedCall { call, permit, flags, ready_queue, .. } = self;
+        let (stream_id, started) = (call.head.stream_id, call.head.started);
         call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
         call.connection.queue.announced.announce();
-        let span = tracing::debug_span!(
-            "call",
-            stream_id,
-            service = service.as_str(),
-            method = method.as_str()
-        );
-        let driver = Driver {
-            state: DriverState::Ready,
-            is_announced: true,
-            load: permit.into_load(),
-            span: (!span.is_disabled()).then(|| Box::new(span)),
-            call: call.clone(),
-        };
-        let handler = Some(handler(call));
+        let (state, load) = (DriverState::Ready, permit.into_load());
+        let driver = Driver { state, is_announced: true, load, call };
+        let handler = Some(handler);
         ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
     }
 }
@@ -143,7 +170,7 @@ impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
 
     fn drop_now(&mut self) {
         if catch_unwind(AssertUnwindSafe(|| self.set(None))).is_err() {
-            tracing::warn!("a handler panicked while it was dropped");
+            trace::warn!("a handler panicked while it was dropped");
         }
     }
 }
@@ -158,8 +185,6 @@ struct Driver {
     is_announced: bool,
     load: AdmittedLoad,
     call: Arc<Call>,
-    /// Where somebody traces.
-    span: Option<Box<Span>>,
 }
 
 enum DriverState {
@@ -174,18 +199,16 @@ enum DriverState {
 struct Running {
     /// What ends the call before its handler does.
     end: BoxFuture<'static, Outcome>,
+    /// The deadline that this knows.
+    deadline: Option<Instant>,
     /// The handler may go on, and waits for its turn.
     turn: Option<BoxFuture<'static, Load>>,
 }
 
 impl Driver {
     fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        let span = self.span.take();
-        let entered = span.as_ref().map(|span| span.enter());
-        let polled = self.poll_in_span(handler, cx);
-        drop(entered);
-        self.span = span;
-        polled
+        let span = self.call.span.clone();
+        span.in_scope(|| self.poll_in_span(handler, cx))
     }
 
     fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
@@ -248,12 +271,19 @@ impl Driver {
     }
 
     fn running(&mut self) -> &mut Running {
+        let deadline = self.call.deadline();
+        let end = || beside(time_is_over(self.call.clone(), deadline));
         if let DriverState::Ready = self.state {
-            let end = beside(time_is_over(self.call.clone()));
-            self.state = DriverState::Running(Running { end, turn: None });
+            self.state = DriverState::Running(Running { end: end(), deadline, turn: None });
         }
         match &mut self.state {
-            DriverState::Running(running) => running,
+            DriverState::Running(running) => {
+                // An interceptor may have shortened it.
+                if running.deadline != deadline {
+                    (running.end, running.deadline) = (end(), deadline);
+                }
+                running
+            }
             DriverState::Ready | DriverState::Ended(_) => {
                 unreachable!("a handler that is polled runs")
             }
@@ -279,7 +309,7 @@ impl Drop for Driver {
 
 /// What has ended a call whose handler has not begun.
 fn end_before_begin(call: &Call) -> Option<Outcome> {
-    let is_too_late = || call.head.deadline.is_some_and(|deadline| deadline <= Instant::now());
+    let is_too_late = || call.deadline().is_some_and(|deadline| deadline <= Instant::now());
     match () {
         () if !call.end.begin() => Some(Outcome::Cancelled),
         () if is_too_late() => Some(Outcome::DeadlinePassed),
@@ -294,9 +324,9 @@ fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'sta
 }
 
 /// Waits until the call is over or its deadline has passed.
-async fn time_is_over(call: Arc<Call>) -> Outcome {
+async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
     let deadline_passed = async {
-        match call.head.deadline {
+        match deadline {
             Some(deadline) => sleep_until(deadline).await,
             None => pending().await,
         }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::transport::lock;
+use crate::{observer::EndCause, transport::lock};
 
 /// Tells all holders of a part of a call that it is over, in whatever way.
 #[derive(Debug, Default)]
@@ -18,6 +18,10 @@ struct EndState {
     token: Option<CancellationToken>,
     /// The program has asked for the token, which earns the handler its grace.
     is_graceful: bool,
+    /// Interceptors have let the handler run.
+    is_handled: bool,
+    /// Why the handler's failure is not the handler's.
+    blame: Option<EndCause>,
 }
 
 impl EndSignal {
@@ -67,5 +71,25 @@ impl EndSignal {
 
     pub(super) fn is_graceful(&self) -> bool {
         lock(&self.0).is_graceful
+    }
+
+    /// Interceptors let the handler run.
+    pub(super) fn handle(&self) {
+        lock(&self.0).is_handled = true;
+    }
+
+    /// Whether they have.
+    pub(super) fn is_handled(&self) -> bool {
+        lock(&self.0).is_handled
+    }
+
+    /// If the call fails now, it is for this cause. The first one counts.
+    pub(super) fn blame(&self, cause: EndCause) {
+        lock(&self.0).blame.get_or_insert(cause);
+    }
+
+    /// Why the call fails if it fails now.
+    pub(super) fn failure(&self) -> EndCause {
+        lock(&self.0).blame.unwrap_or(EndCause::Failed)
     }
 }

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
+    call::{Call, ReplyRest},
     context::Context,
     routes::Start,
     stream::{StreamReceiver, StreamSender},
@@ -69,32 +70,43 @@ impl fmt::Debug for FallbackCall {
 /// What starts calls that go to the fallback.
 pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
     let fallback = Arc::new(fallback);
-    Box::new(move |admitted, payload| {
-        let (flags, payload) = (admitted.flags, Raw(payload.to_bytes()));
+    Box::new(move |admitted, encoded| {
+        let (flags, payload) = (admitted.flags, Raw(encoded.to_bytes()));
         let fallback = fallback.clone();
-        admitted.begin(|call| async move {
+        let handler = |call| async move {
             let ctx = Context::new(call);
-            let call = ctx.call();
-            let has_requests = flags.contains(Flags::REMOTE_OPEN);
-            let has_replies = has_requests || flags.contains(Flags::REMOTE_CLOSED);
-            let raw = FallbackCall {
-                flags,
-                payload,
-                requests: has_requests.then(|| StreamReceiver::new(call.clone())),
-                replies: has_replies.then(|| StreamSender::new(call.clone())),
-            };
-            let rest = match fallback.call(&ctx, raw).await {
-                Ok(RawEnd::Reply(reply)) => call.respond(Ok(reply)),
-                Ok(RawEnd::Closed) if has_replies => call.finish_stream(Ok(())),
-                Ok(RawEnd::Closed) => call.respond::<Raw>(Err(no_reply())),
-                Err(status) => call.respond::<Raw>(Err(status)),
-            };
-            if let Some(rest) = rest {
-                rest.await;
-            }
-        });
+            let (requests, replies) = streams(&ctx, flags);
+            let result =
+                fallback.call(&ctx, FallbackCall { flags, payload, requests, replies }).await;
+            (ctx, result.map(|end| (end, is_stream(flags))))
+        };
+        admitted.begin(encoded, true, handler, finish);
         Ok(())
     })
+}
+
+fn is_stream(flags: Flags) -> bool {
+    flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED)
+}
+
+/// The ends of a call's streams, where it has some.
+fn streams(
+    ctx: &Context,
+    flags: Flags,
+) -> (Option<StreamReceiver<Raw>>, Option<StreamSender<Raw>>) {
+    let requests = || StreamReceiver::new(ctx.call().clone());
+    let replies = || StreamSender::new(ctx.call().clone());
+    (flags.contains(Flags::REMOTE_OPEN).then(requests), is_stream(flags).then(replies))
+}
+
+/// Ends a call, which is a stream or not.
+fn finish(call: &Arc<Call>, result: Result<(RawEnd, bool), Status>) -> ReplyRest {
+    match result {
+        Ok((RawEnd::Reply(reply), _)) => call.respond(Ok(reply)),
+        Ok((RawEnd::Closed, true)) => call.finish_stream(Ok(())),
+        Ok((RawEnd::Closed, false)) => call.respond::<Raw>(Err(no_reply())),
+        Err(status) => call.respond::<Raw>(Err(status)),
+    }
 }
 
 fn no_reply() -> Status {

@@ -44,7 +44,9 @@ mod context;
 mod driver;
 mod end_signal;
 mod fallback;
+mod interceptor;
 mod listener;
+mod observe;
 mod ready_queue;
 mod receiver;
 mod replies;
@@ -70,8 +72,10 @@ use tokio::{
 
 pub use crate::transport::peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use crate::{
-    Connection, Error, ServerConfig,
+    Connection, Error, Extensions, ServerConfig,
+    observer::Observers,
     snapshot::{Fill, ServerSnapshot},
+    trace,
     transport::{
         limiter::{Limiter, Load, Overshoot},
         lock,
@@ -84,6 +88,7 @@ pub use builder::ServerBuilder;
 use connection::call;
 pub use context::Context;
 pub use fallback::{Fallback, FallbackCall};
+pub use interceptor::{Interceptor, Next};
 pub use listener::{Acceptor, Listener};
 use routes::Services;
 pub use routes::{
@@ -103,6 +108,7 @@ struct Shared {
     config: ServerConfig,
     services: Services,
     policy: Option<PeerPolicy>,
+    observers: Observers,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
     /// Counts the calls that were let in over that limit, each the only one of its connection.
@@ -136,9 +142,9 @@ impl Shared {
     ) -> Result<(), Error> {
         let peer = connection.peer();
         if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
-            let peer = peer.to_string();
-            tracing::warn!(peer, "the policy refuses a connection");
-            return Err(Error::PeerRefused { peer });
+            let reason = "the policy does not allow the peer";
+            self.connection_refused(peer, &Extensions::default(), reason);
+            return Err(Error::PeerRefused { peer: peer.to_string() });
         }
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
         permit.forget();
@@ -153,7 +159,7 @@ impl Shared {
         }
         // Clients that are held up look as if the server had died, so that it is said.
         let max_connections = self.config.max_connections;
-        tracing::warn!(max_connections, "new connections wait until others end");
+        trace::warn!(max_connections, "new connections wait until others end");
         let permit = self.connection_permits.acquire().await;
         permit.expect("the semaphore is never closed")
     }

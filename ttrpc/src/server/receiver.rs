@@ -10,17 +10,17 @@ use std::{
     task::Poll,
 };
 
-use tokio::task::coop::consume_budget;
+use tokio::{task::coop::consume_budget, time::Instant};
 
 use super::{
     call::Call,
     connection::Connection,
+    observe::{EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
     request::{Failure, open},
     violations::Violations,
 };
 use crate::{
-    Status,
     proto::{
         codec::{Decoded, Decoder},
         frame::{FrameType, Header, MAX_DATA_LEN},
@@ -28,25 +28,31 @@ use crate::{
         table::ServerEvent,
     },
     snapshot::ReceiverWait,
+    trace,
     transport::{
         io::ReadHalf,
         limiter::{Closed, Refused},
         messages::{InboxLimits, message_cost},
-        reader::{FrameReader, hung_up},
+        reader::{FrameReader, ReadEnd, hung_up},
     },
 };
 
-/// Reads until the client goes away, or the server drains and has nothing to say to it any more.
+/// Reads until the client goes away, or the server drains and has nothing to say to it any more. Returns why
+/// the connection ends.
 pub(super) async fn run(
     connection: &Arc<Connection>,
     ready_queue: &Arc<ReadyQueue>,
     io: impl ReadHalf,
-) {
+) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut violations = Violations::default();
-    while let Some(decoded) = next_frame(connection, &mut reader).await {
+    loop {
+        let decoded = match next_frame(connection, &mut reader).await {
+            Ok(decoded) => decoded,
+            Err(reason) => return reason,
+        };
         if wait_for_room(connection).await.is_err() {
-            return;
+            return EndReason::closed_here();
         }
         let (stream_id, result) = match decoded {
             Decoded::Frame(header) => {
@@ -54,35 +60,41 @@ pub(super) async fn run(
                     receive(connection, ready_queue, header, &mut reader, &mut violations);
                 (header.stream_id, receive.await)
             }
-            Decoded::Oversized(header) => (header.stream_id, receive_oversized(connection, header)),
+            Decoded::Oversized(header) => {
+                (header.stream_id, receive_oversized(connection, header, reader.read_at()))
+            }
         };
         match result {
             Ok(()) => {}
-            Err(Failure::Refused(status)) => {
-                Box::pin(connection.send_status(stream_id, &status, None)).await;
+            Err(Failure::Refused(refusal)) => {
+                Box::pin(connection.send_status(stream_id, &refusal.status, None)).await;
             }
-            Err(Failure::Gone) => return,
+            Err(Failure::Gone) => return EndReason::closed_by_client(),
         }
     }
 }
 
-/// The next frame. `None` when there is none, or when the server drains and every call is answered;
-/// that is asked only here, where no call waits to be let in.
+/// The next frame; or why there is none: the client has gone, or the server drains and every call is
+/// answered. That is asked only here, where no call waits to be let in.
 async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
-) -> Option<Decoded> {
+) -> Result<Decoded, EndReason> {
     let mut next = pin!(reader.next());
     let mut answered = None;
     poll_fn(|cx| {
         if let Poll::Ready(next) = next.as_mut().poll(cx) {
-            return Poll::Ready(next.ok());
+            return Poll::Ready(next.map_err(|end| match end {
+                ReadEnd::Eof => EndReason::closed_by_client(),
+                ReadEnd::Truncated => EndReason::failed("the client's bytes end within a frame"),
+                ReadEnd::Failed(error) => EndReason::failed(error),
+            }));
         }
         if connection.server.lifecycle.is_running() {
             return Poll::Pending;
         }
         let answered = answered.get_or_insert_with(|| Box::pin(connection.answered()));
-        answered.as_mut().poll(cx).map(|()| None)
+        answered.as_mut().poll(cx).map(|()| Err(EndReason::closed_here()))
     })
     .await
 }
@@ -110,9 +122,9 @@ async fn receive<R: ReadHalf>(
         ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
-            let status = Status::invalid_argument(violation.to_string());
-            taken_out(ended, &status);
-            Err(status.into())
+            let refusal = Refusal::violation(violation.to_string());
+            taken_out(connection, header, reader.read_at(), ended, &refusal);
+            Err(refusal.into())
         }
         ServerEvent::Ignore => {
             // Nothing waits for what is ignored, however much of it comes at once.
@@ -122,10 +134,23 @@ async fn receive<R: ReadHalf>(
     }
 }
 
-/// Tells a call that it has been taken out of the table with this status.
-fn taken_out(call: Option<Arc<Call>>, status: &Status) {
-    if let Some(call) = call {
-        call.taken_out(status.code());
+/// Tells a call that it has been taken out of the table with this status, or observers that a Request which
+/// cannot even be read is refused.
+fn taken_out(
+    connection: &Connection,
+    header: Header,
+    arrived: Instant,
+    call: Option<Arc<Call>>,
+    refusal: &Refusal,
+) {
+    match call {
+        Some(call) => call.taken_out(refusal.outcome()),
+        None if header.frame_type == FrameType::Request => {
+            let stream_id = header.stream_id;
+            let call = RefusedCall { stream_id, service: "", method: "", bytes: 0, arrived };
+            connection.refused(&call, refusal.outcome());
+        }
+        None => {}
     }
 }
 
@@ -140,7 +165,7 @@ async fn deliver<R: ReadHalf>(
         match push(connection, call, reader).await {
             Ok(()) => {}
             Err(Failure::Gone) => return Err(Failure::Gone),
-            Err(Failure::Refused(status)) => return fail(connection, call, status),
+            Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
         }
     }
     if event.remote_closed {
@@ -150,14 +175,14 @@ async fn deliver<R: ReadHalf>(
 }
 
 /// Ends a call whose handler takes no messages.
-fn fail(connection: &Connection, call: &Call, status: Status) -> Result<(), Failure> {
-    if !call.take_end(status.code()) {
+fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Failure> {
+    if !call.take_end(refusal.outcome()) {
         return Ok(());
     }
-    let freed = call.inbox().fail(|requests| requests.fail(status.clone()));
+    let freed = call.inbox().fail(|requests| requests.fail(refusal.status.clone()));
     connection.release_messages(freed.unwrap_or(0));
-    tracing::warn!(stream_id = call.head.stream_id, "a stream fails: its handler takes nothing");
-    Err(status.into())
+    trace::warn!(stream_id = call.head.stream_id, "a stream fails: its handler takes nothing");
+    Err(refusal.into())
 }
 
 async fn push<R: ReadHalf>(
@@ -168,6 +193,9 @@ async fn push<R: ReadHalf>(
     let (decoder, io) = reader.parts();
     let (inbox, bytes) = (call.inbox(), decoder.data().len());
     let cost = message_cost(bytes);
+    if let Some(stats) = &call.stats {
+        stats.received(1, bytes);
+    }
     let is_in_time =
         inbox.has_room(bytes, inbox_limits(connection)) && connection.try_admit_message(cost);
     if !is_in_time && !inbox.is_closed() {
@@ -205,14 +233,14 @@ async fn wait_for_handler(
                 call.inbox().wait_for_room(bytes, limits, patience, stall_timeout, &is_paused);
             if !room.await {
                 let full = "the stream's inbox is full and its handler takes nothing";
-                return Err(Failure::Refused(Status::resource_exhausted(full)));
+                return Err(Refusal::limit(full).into());
             }
         }
         connection.admit_message(message_cost(bytes)).await.map_err(|refused| match refused {
             Refused::Closed => Failure::Gone,
-            Refused::Stalled => Failure::Refused(Status::resource_exhausted(
-                "too many bytes wait for handlers that take none",
-            )),
+            Refused::Stalled => {
+                Refusal::limit("too many bytes wait for handlers that take none").into()
+            }
         })
     };
     tokio::select! {
@@ -223,7 +251,11 @@ async fn wait_for_handler(
 }
 
 /// A frame whose data is too long was skipped; its stream is refused, or ends.
-fn receive_oversized(connection: &Connection, header: Header) -> Result<(), Failure> {
+fn receive_oversized(
+    connection: &Connection,
+    header: Header,
+    arrived: Instant,
+) -> Result<(), Failure> {
     if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
         return Ok(());
     }
@@ -237,10 +269,8 @@ fn receive_oversized(connection: &Connection, header: Header) -> Result<(), Fail
         ServerEvent::Refuse(_, ended) => Some(ended),
     });
     let Some(ended) = ended else { return Ok(()) };
-    let status = Status::resource_exhausted(format!(
-        "a frame of {} bytes is longer than {MAX_DATA_LEN}",
-        header.data_len
-    ));
-    taken_out(ended, &status);
-    Err(status.into())
+    let too_long = format!("a frame of {} bytes is longer than {MAX_DATA_LEN}", header.data_len);
+    let refusal = Refusal::limit(too_long);
+    taken_out(connection, header, arrived, ended, &refusal);
+    Err(refusal.into())
 }

@@ -1,6 +1,6 @@
 //! Requests, from their frames to their handlers: each is decoded, routed and admitted, or refused.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{task::yield_now, time::Instant};
 
@@ -9,11 +9,13 @@ use super::{
     call::{Call, CallHead},
     connection::Connection,
     driver::AdmittedCall,
+    observe::{EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
     routes::Target,
 };
 use crate::{
     Status,
+    observer::{CallOutcome, EndCause},
     proto::{
         frame::Header,
         message::{Malformed, Request, RequestDecoder},
@@ -33,14 +35,14 @@ const FIELDS_PER_TURN: usize = 4096;
 /// Why a frame was not acted on as it asks.
 pub(super) enum Failure {
     /// Its stream is refused, or ends, with this status.
-    Refused(Status),
+    Refused(Refusal),
     /// The client has gone.
     Gone,
 }
 
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Failure::Refused(status)
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Failure::Refused(refusal)
     }
 }
 
@@ -58,11 +60,18 @@ pub(super) async fn open<R: ReadHalf>(
     let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
     let opened = match incoming.try_open() {
         Ok(true) => Ok(()),
-        Ok(false) => Box::pin(incoming.open_in_turn(io)).await,
-        Err(status) => Err(status.into()),
+        Ok(false) => {
+            let lost = LostRequest(&incoming);
+            let opened = Box::pin(incoming.open_in_turn(io)).await;
+            if !matches!(opened, Err(Failure::Gone)) {
+                mem::forget(lost);
+            }
+            opened
+        }
+        Err(refusal) => Err(refusal.into()),
     };
-    if let Err(Failure::Refused(status)) = &opened {
-        tracing::debug!(stream_id = header.stream_id, "call refused: {status}");
+    if let Err(Failure::Refused(refusal)) = &opened {
+        incoming.refused(refusal.outcome());
         connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
     }
     opened
@@ -78,6 +87,16 @@ struct IncomingRequest<'a> {
     arrived: Instant,
 }
 
+/// Tells, when it is dropped, that the connection has ended while a call waited to be let in.
+struct LostRequest<'a>(&'a IncomingRequest<'a>);
+
+impl Drop for LostRequest<'_> {
+    fn drop(&mut self) {
+        let (cause, status) = self.0.connection.lost_call();
+        self.0.refused(CallOutcome { cause, status: Some(&status) });
+    }
+}
+
 /// A Request of which is known where it goes.
 #[derive(Clone, Copy)]
 struct Routed<'a> {
@@ -89,16 +108,17 @@ struct Routed<'a> {
 impl<'a> IncomingRequest<'a> {
     /// Has the call's handler begin; `false` if that takes time. What cannot be served is refused
     /// first, so that it neither waits nor counts.
-    fn try_open(&self) -> Result<bool, Status> {
+    fn try_open(&self) -> Result<bool, Refusal> {
         if !self.connection.server.lifecycle.is_running() {
-            return Err(Status::unavailable("the server is shutting down"));
+            let status = Status::unavailable("the server is shutting down");
+            return Err(Refusal { cause: EndCause::Shutdown, status });
         }
         let Some(request) = self.advance(&mut self.decoder())? else { return Ok(false) };
         let routed = self.route(request)?;
         let Some(permit) = self.connection.try_admit_call(self.load(&request)) else {
             return Ok(false);
         };
-        self.start(routed, permit).map(|()| true)
+        self.start(routed, permit, false).map(|()| true)
     }
 
     /// The same with waiting: for others' turns while it decodes, and until the call is let in.
@@ -114,10 +134,13 @@ impl<'a> IncomingRequest<'a> {
         let permit = tokio::select! {
             biased;
             permit = self.connection.admit_call(self.load(&request)) => permit,
-            () = hung_up(io) => return Err(Failure::Gone),
+            () = hung_up(io) => {
+                let _ = self.connection.end_reason.set(EndReason::closed_by_client());
+                return Err(Failure::Gone);
+            }
         };
         match permit {
-            Ok(permit) => Ok(self.start(routed, permit)?),
+            Ok(permit) => Ok(self.start(routed, permit, true)?),
             Err(Refused::Closed) => Err(Failure::Gone),
             Err(Refused::Stalled) => Err(self.stalled().into()),
         }
@@ -130,12 +153,12 @@ impl<'a> IncomingRequest<'a> {
 
     /// Decodes for a turn. If the Request is refused for its metadata although nobody serves its
     /// method, that is said instead.
-    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Status> {
+    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Refusal> {
         decoder.advance(FIELDS_PER_TURN).map_err(|error| {
             let Request { service, method, .. } = *decoder.request();
             let is_named = !service.is_empty() && !method.is_empty();
             let unknown = self.connection.server.services.find(service, method).err();
-            unknown.filter(|_| is_named).unwrap_or_else(|| malformed(error))
+            unknown.filter(|_| is_named).map_or_else(|| malformed(error), unimplemented)
         })
     }
 
@@ -145,17 +168,18 @@ impl<'a> IncomingRequest<'a> {
     }
 
     /// The status of a call that is not let in.
-    fn stalled(&self) -> Status {
-        Status::resource_exhausted(match self.connection.is_full_of_calls() {
+    fn stalled(&self) -> Refusal {
+        Refusal::limit(match self.connection.is_full_of_calls() {
             true => "too many calls are in flight and none of them ends",
             false => "too many bytes of requests are in flight and none of their calls ends",
         })
     }
 
-    fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Status> {
+    fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Refusal> {
         let server = &self.connection.server;
-        let target = server.services.find(request.service, request.method)?;
-        target.check_flags(self.header.flags)?;
+        let target =
+            server.services.find(request.service, request.method).map_err(unimplemented)?;
+        target.check_flags(self.header.flags).map_err(violation)?;
         let timeout = match request.timeout_nano {
             0 => None,
             nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
@@ -163,7 +187,12 @@ impl<'a> IncomingRequest<'a> {
         Ok(Routed { request, target, timeout })
     }
 
-    fn start(&self, routed: Routed<'a>, permit: CallPermit<'_>) -> Result<(), Status> {
+    fn start(
+        &self,
+        routed: Routed<'a>,
+        permit: CallPermit<'_>,
+        has_waited: bool,
+    ) -> Result<(), Refusal> {
         let Routed { request, target, timeout } = routed;
         // The time that the call has waited to be let in is part of its time.
         let deadline = timeout.and_then(|timeout| self.arrived.checked_add(timeout));
@@ -175,6 +204,7 @@ impl<'a> IncomingRequest<'a> {
             stream_id: self.header.stream_id,
             service,
             method,
+            is_known: target.is_known(),
             metadata: request.metadata.decode().map_err(malformed)?,
             timeout,
             started: self.arrived,
@@ -183,18 +213,43 @@ impl<'a> IncomingRequest<'a> {
         let (flags, ready_queue) = (self.header.flags, self.ready_queue);
         let has_inbox = target.has_inbox(flags);
         let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
-        let admitted = AdmittedCall { call, permit, flags, ready_queue };
-        target.start(admitted, self.data.part(request.payload))
+        if has_waited && let Some(stats) = &call.stats {
+            stats.has_waited_for_place();
+        }
+        let request_bytes = self.data.bytes().len();
+        let chain = target.chain();
+        let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, ready_queue };
+        target.start(admitted, self.data.part(request.payload)).map_err(violation)
+    }
+
+    /// Tells that the call comes to no handler.
+    fn refused(&self, outcome: CallOutcome<'_>) {
+        let mut decoder = self.decoder();
+        // As far as it can be read.
+        let _ = decoder.advance(FIELDS_PER_TURN);
+        let Request { service, method, .. } = *decoder.request();
+        let (stream_id, bytes) = (self.header.stream_id, self.data.bytes().len());
+        let call = RefusedCall { stream_id, service, method, bytes, arrived: self.arrived };
+        self.connection.refused(&call, outcome);
     }
 }
 
-fn malformed(error: Malformed) -> Status {
+fn malformed(error: Malformed) -> Refusal {
     match error {
-        Malformed::TooManyPairs(_) => Status::resource_exhausted(error.to_string()),
-        error => Status::invalid_argument(format!("the Request is malformed: {error}")),
+        Malformed::TooManyPairs(_) => Refusal::limit(error.to_string()),
+        error => Refusal::violation(format!("the Request is malformed: {error}")),
     }
 }
 
-fn too_late() -> Status {
-    Status::deadline_exceeded("the call's deadline passed before it was started")
+fn violation(status: Status) -> Refusal {
+    Refusal { cause: EndCause::ProtocolViolation, status }
+}
+
+fn unimplemented(status: Status) -> Refusal {
+    Refusal { cause: EndCause::Unimplemented, status }
+}
+
+fn too_late() -> Refusal {
+    let status = Status::deadline_exceeded("the call's deadline passed before it was started");
+    Refusal { cause: EndCause::DeadlineHere, status }
 }

@@ -2,16 +2,20 @@
 
 use std::{fmt, future::Future, sync::Arc};
 
+use bytes::Bytes;
 use prost::Message;
 
 use super::{
+    call::{Call, ReplyRest},
     context::Context,
     driver::AdmittedCall,
     fallback::{Fallback, start_fallback},
+    interceptor::{Chain, Interceptor},
     stream::{StreamReceiver, StreamSender, decode_request},
 };
 use crate::{
     Error, Name, Status,
+    observer::EndCause,
     proto::{frame::Flags, message::Request, payload::Payload, stream::Kind},
     transport::BoxFuture,
 };
@@ -30,6 +34,27 @@ pub(super) struct Method {
 pub trait Service {
     /// The service's methods, each with its handler.
     fn into_routes(self) -> Routes;
+
+    /// The service with an [`Interceptor`] around each of its calls, inside of those that were added before.
+    ///
+    /// ```
+    /// # use ttrpc::server::{Interceptor, ServerBuilder, Service};
+    /// fn add(server: ServerBuilder, greeter: impl Service, policy: impl Interceptor) -> ServerBuilder {
+    ///     server.add_service(greeter.intercept(policy))
+    /// }
+    /// ```
+    fn intercept(self, interceptor: impl Interceptor) -> Routes
+    where
+        Self: Sized,
+    {
+        self.into_routes().intercept(interceptor)
+    }
+}
+
+impl Service for Routes {
+    fn into_routes(self) -> Routes {
+        self
+    }
 }
 
 /// The methods of one service.
@@ -47,6 +72,25 @@ pub trait Service {
 pub struct Routes {
     service: Name,
     methods: Vec<Method>,
+    interceptors: Vec<Arc<dyn Interceptor>>,
+    /// The server's interceptors and these, if there are any.
+    chain: Option<Chain>,
+}
+
+/// A request that is decoded at once, or behind interceptors.
+enum Undecoded<M> {
+    Message(M),
+    Bytes(Bytes),
+}
+
+impl<M: Message + Default> Undecoded<M> {
+    fn decode(self, ctx: &Context) -> Result<M, Status> {
+        match self {
+            Undecoded::Message(message) => Ok(message),
+            Undecoded::Bytes(bytes) => decode_request(Payload::shared(&bytes, &bytes))
+                .inspect_err(|_| ctx.call().end.blame(EndCause::ProtocolViolation)),
+        }
+    }
 }
 
 /// A unary handler.
@@ -69,7 +113,12 @@ pub type BidiStreamingHandler<T, Req, Resp> = for<'a> fn(
 impl Routes {
     /// No methods yet; `service` is the full protobuf name, `containerd.task.v2.Task` for example.
     pub fn new(service: impl Into<Name>) -> Self {
-        Routes { service: service.into(), methods: Vec::new() }
+        Routes {
+            service: service.into(),
+            methods: Vec::new(),
+            interceptors: Vec::new(),
+            chain: None,
+        }
     }
 
     /// Adds a unary method.
@@ -87,15 +136,20 @@ impl Routes {
     {
         let service = service.clone();
         self.add(method.into(), Kind::Unary, move |admitted, payload| {
-            let request = decode_request(payload)?;
+            let request = match admitted.intercepted_bytes(payload) {
+                None => Undecoded::Message(decode_request(payload)?),
+                Some(bytes) => Undecoded::Bytes(bytes),
+            };
             let service = service.clone();
-            admitted.begin(|call| async move {
+            let handler = |call| async move {
                 let ctx = Context::new(call);
-                let result = handler(&service, &ctx, request).await;
-                if let Some(rest) = ctx.call().respond(result) {
-                    rest.await;
-                }
-            });
+                let result = match request.decode(&ctx) {
+                    Ok(request) => handler(&service, &ctx, request).await,
+                    Err(status) => Err(status),
+                };
+                (ctx, result)
+            };
+            admitted.begin(payload, true, handler, Call::respond);
             Ok(())
         })
     }
@@ -117,6 +171,7 @@ impl Routes {
             method.into(),
             Kind::ServerStreaming,
             service,
+            Call::finish_stream,
             move |service, ctx| async move {
                 let result = match StreamReceiver::new(ctx.call().clone()).only_message().await {
                     Ok(request) => {
@@ -125,7 +180,7 @@ impl Routes {
                     }
                     Err(status) => Err(status),
                 };
-                ctx.call().finish_stream(result)
+                (ctx, result)
             },
         )
     }
@@ -147,9 +202,11 @@ impl Routes {
             method.into(),
             Kind::ClientStreaming,
             service,
+            Call::respond,
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
-                ctx.call().respond(handler(&service, &ctx, requests).await)
+                let result = handler(&service, &ctx, requests).await;
+                (ctx, result)
             },
         )
     }
@@ -171,40 +228,46 @@ impl Routes {
             method.into(),
             Kind::Bidirectional,
             service,
+            Call::finish_stream,
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());
-                ctx.call().finish_stream(handler(&service, &ctx, requests, replies).await)
+                let result = handler(&service, &ctx, requests, replies).await;
+                (ctx, result)
             },
         )
     }
 
-    /// Adds a method with streams. `run` returns what is left to do when there is no room for the end.
-    fn add_stream<T, F>(
+    /// Adds a method with streams. `finish` ends the call with what `run` returns.
+    fn add_stream<T, F, R>(
         self,
         name: Name,
         kind: Kind,
         service: &Arc<T>,
+        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
         run: impl Fn(Arc<T>, Context) -> F + Send + Sync + 'static,
     ) -> Self
     where
         T: Send + Sync + 'static,
-        F: Future<Output = Option<BoxFuture<'static, ()>>> + Send + 'static,
+        F: Future<Output = (Context, Result<R, Status>)> + Send + 'static,
+        R: Send + 'static,
     {
         let service = service.clone();
+        let needs_message = !kind.client_streams();
         self.add(name, kind, move |admitted, payload| {
-            admitted.fill_inbox(payload, !kind.client_streams());
-            let service = service.clone();
-            admitted.begin(|call| {
-                let run = run(service, Context::new(call));
-                async move {
-                    if let Some(rest) = run.await {
-                        rest.await;
-                    }
-                }
-            });
+            admitted.fill_inbox(payload, needs_message);
+            let handler = |call| run(service.clone(), Context::new(call));
+            admitted.begin(payload, needs_message, handler, finish);
             Ok(())
         })
+    }
+
+    /// Runs this around each call of the service, inside of what was added before and of the server's
+    /// interceptors.
+    #[must_use]
+    pub fn intercept(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(Arc::new(interceptor));
+        self
     }
 
     fn add<F>(mut self, name: Name, kind: Kind, start: F) -> Self
@@ -226,18 +289,30 @@ impl fmt::Debug for Routes {
 /// Where a Request goes.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
-    /// A method, of the service with this name.
-    Method(&'a Name, &'a Method),
-    Fallback(&'a Start),
+    Method(&'a Routes, &'a Method),
+    Fallback(&'a FallbackRoute),
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// Whether it is a method that the server has.
+    pub(super) fn is_known(self) -> bool {
+        matches!(self, Target::Method(..))
+    }
+
+    /// The interceptors around its calls.
+    pub(super) fn chain(self) -> Option<&'a Chain> {
+        match self {
+            Target::Method(routes, _) => routes.chain.as_ref(),
+            Target::Fallback(fallback) => fallback.chain.as_ref(),
+        }
+    }
+
     /// Whether a Request with these flags can call the method.
     ///
     /// # Errors
     /// INVALID_ARGUMENT.
     pub(super) fn check_flags(self, flags: Flags) -> Result<(), Status> {
-        let Target::Method(service, method) = self else { return Ok(()) };
+        let Target::Method(Routes { service, .. }, method) = self else { return Ok(()) };
         let is_stream = flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED);
         let wrong = match method.kind {
             Kind::Unary if flags.contains(Flags::REMOTE_OPEN) => {
@@ -254,7 +329,7 @@ impl Target<'_> {
     /// The names of service and method, as the program knows them.
     pub(super) fn names(self, request: &Request<'_>) -> (Name, Name) {
         match self {
-            Target::Method(service, method) => (service.clone(), method.name.clone()),
+            Target::Method(routes, method) => (routes.service.clone(), method.name.clone()),
             Target::Fallback(_) => {
                 (Arc::<str>::from(request.service).into(), Arc::<str>::from(request.method).into())
             }
@@ -280,9 +355,15 @@ impl Target<'_> {
     ) -> Result<(), Status> {
         match self {
             Target::Method(_, method) => (method.start)(admitted, payload),
-            Target::Fallback(start) => start(admitted, payload),
+            Target::Fallback(fallback) => (fallback.start)(admitted, payload),
         }
     }
+}
+
+/// What takes the calls that no service does.
+pub(super) struct FallbackRoute {
+    start: Box<Start>,
+    chain: Option<Chain>,
 }
 
 /// All services of a server. There are few, with a few dozen methods at most: comparing names takes
@@ -291,7 +372,9 @@ impl Target<'_> {
 pub(super) struct Services {
     services: Vec<Routes>,
     /// Takes what no service does.
-    fallback: Option<Box<Start>>,
+    fallback: Option<FallbackRoute>,
+    /// Those of the whole server, outermost first.
+    interceptors: Vec<Arc<dyn Interceptor>>,
     /// The first name that was added twice.
     duplicate: Option<Name>,
 }
@@ -305,13 +388,37 @@ impl Services {
     }
 
     pub(super) fn set_fallback(&mut self, fallback: impl Fallback) {
-        self.fallback = Some(start_fallback(fallback));
+        self.fallback = Some(FallbackRoute { start: start_fallback(fallback), chain: None });
     }
 
+    pub(super) fn intercept(&mut self, interceptor: impl Interceptor) {
+        self.interceptors.push(Arc::new(interceptor));
+    }
+
+    /// No service is added any more: chooses what runs around the calls of each.
+    ///
     /// # Errors
     /// [`Error::DuplicateService`].
-    pub(super) fn check(&self) -> Result<(), Error> {
-        self.duplicate.clone().map_or(Ok(()), |name| Err(Error::DuplicateService(name)))
+    pub(super) fn finish(mut self) -> Result<Self, Error> {
+        if let Some(name) = self.duplicate {
+            return Err(Error::DuplicateService(name));
+        }
+        let chain = |own: &[Arc<dyn Interceptor>]| {
+            let all: Vec<_> = self.interceptors.iter().chain(own).cloned().collect();
+            (!all.is_empty()).then(|| all.into())
+        };
+        for routes in &mut self.services {
+            routes.chain = chain(&routes.interceptors);
+        }
+        if let Some(fallback) = &mut self.fallback {
+            fallback.chain = chain(&[]);
+        }
+        Ok(self)
+    }
+
+    /// Whether a service has this method.
+    pub(super) fn has_method(&self, service: &str, method: &str) -> bool {
+        self.find(service, method).is_ok_and(Target::is_known)
     }
 
     /// Finds what takes calls of a method.
@@ -322,9 +429,9 @@ impl Services {
         let routes = self.service(service);
         let known = routes.and_then(|routes| {
             let method = routes.methods.iter().find(|known| known.name == *method)?;
-            Some(Target::Method(&routes.service, method))
+            Some(Target::Method(routes, method))
         });
-        let fallback = || self.fallback.as_deref().map(Target::Fallback);
+        let fallback = || self.fallback.as_ref().map(Target::Fallback);
         known.or_else(fallback).ok_or_else(|| {
             Status::unimplemented(match routes {
                 None => format!("service {service}"),

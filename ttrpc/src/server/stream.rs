@@ -16,6 +16,7 @@ use tokio::task::coop::consume_budget;
 use super::{call::Call, connection::ReplyRoom, replies::WaitingReply};
 use crate::{
     Status,
+    observer::{CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::DataParts,
@@ -64,7 +65,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
     /// The message of a method that takes one.
     pub(super) async fn only_message(mut self) -> Result<Req, Status> {
         let no_request = || Status::invalid_argument("the stream was closed without a request");
-        self.recv().await?.ok_or_else(no_request)
+        let request = self.recv().await.and_then(|request| request.ok_or_else(no_request));
+        request.inspect_err(|_| self.call.end.blame(EndCause::ProtocolViolation))
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Req>, Status>> {
@@ -137,12 +139,18 @@ impl<Resp: Message> StreamSender<Resp> {
         let call = &self.call;
         let id = call.head.stream_id;
         let frame = Frame::new(FrameType::Data, Flags::NONE, id, DataParts(&message))?;
-        let room = match call.connection.queue.try_reserve(frame.len()) {
+        let len = frame.len();
+        let room = match call.connection.queue.try_reserve(len) {
             Ok(Some(room)) => room,
-            Ok(None) => call.wait_for_room(frame.len()).await?,
+            Ok(None) => call.wait_for_room(len).await?,
             Err(Closed) => return Err(over()),
         };
-        let claim = |table: &mut ServerTable<_>| table.contains(id).then_some(id);
+        let claim = |table: &mut ServerTable<_>| {
+            table.contains(id).then(|| {
+                call.count_sent(len);
+                id
+            })
+        };
         frame.encode(|bytes| room.push(bytes, claim)).map(drop).ok_or_else(over)
     }
 }
@@ -151,6 +159,7 @@ impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.waiting_replies, len)?;
+        let _observed = self.stats.as_ref().map(CallStats::wait_for_room);
         tokio::select! {
             room = waiting.room(self.info()) => room.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::proto::stream::Violation;
+use crate::{proto::stream::Violation, trace};
 
 /// Time between two lines of the log.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ impl Violations {
     pub(super) fn note(&mut self, stream_id: u32, violation: Violation) {
         if self.last_logged.is_some_and(|last| last.elapsed() < INTERVAL) {
             self.unlogged += 1;
-            tracing::debug!(stream_id, "the client broke the protocol: {violation}");
+            trace::debug!(stream_id, "the client broke the protocol: {violation}");
             return;
         }
         let unlogged = std::mem::take(&mut self.unlogged);
         self.last_logged = Some(Instant::now());
-        tracing::warn!(stream_id, unlogged, "the client broke the protocol: {violation}");
+        trace::warn!(stream_id, unlogged, "the client broke the protocol: {violation}");
     }
 }

@@ -7,7 +7,7 @@ use std::{fmt, sync::Mutex, time::Duration};
 use tokio::time::Instant;
 
 use super::{lock, slab::Slab};
-use crate::Name;
+use crate::{Name, trace};
 
 /// What a call is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Drop for Registration<'_> {
         let waited = since.elapsed();
         state.total += waited;
         drop(state);
-        tracing::debug!(
+        trace::debug!(
             service = call.service.as_str(),
             method = call.method.as_str(),
             stream_id = call.stream_id,
@@ -157,7 +157,7 @@ impl Drop for ReceiverRegistration<'_> {
     fn drop(&mut self) {
         let held_up = lock(&self.0.state).receiver.take();
         if let Some((by, since)) = held_up {
-            tracing::debug!("the receiver was held up for {:?} by {by}", since.elapsed());
+            trace::debug!("the receiver was held up for {:?} by {by}", since.elapsed());
         }
     }
 }

@@ -20,7 +20,13 @@
 //! a stream after its entry has gone, but the last frame of the task that took it. [`EndSignal`] tells
 //! all holders of a part of the call that it is over.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost::Message;
@@ -28,7 +34,8 @@ use tokio::time::Instant;
 
 use super::{Connection, ReplyRoom, encode_failure};
 use crate::{
-    Code, Metadata, Name, Status,
+    Extensions, Metadata, Name, Status,
+    observer::{CallOutcome, CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
@@ -38,6 +45,7 @@ use crate::{
         replies::{WaitingReplies, WaitingReply},
     },
     snapshot::{CallSnapshot, CallWait},
+    trace::{self, Span},
     transport::{
         BoxFuture,
         chunk::FrameBytes,
@@ -48,11 +56,17 @@ use crate::{
     },
 };
 
+/// What is left to do of a call whose end has to wait for room.
+pub(in crate::server) type ReplyRest = Option<BoxFuture<'static, ()>>;
+
 /// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
 type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
 
-fn push_bytes(frame: Vec<u8>, code: Code) -> PushLast {
-    Box::new(move |call, room| call.push_last(room, FrameBytes::Large(frame), code))
+fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLast {
+    Box::new(move |call, room| {
+        let outcome = CallOutcome { cause, status: status.as_ref() };
+        call.push_last(room, FrameBytes::Large(frame), outcome);
+    })
 }
 
 /// One call, shared by its handler, its driver and the connection's receiver.
@@ -64,6 +78,14 @@ pub(crate) struct Call {
     pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
     pub(in crate::server) end: EndSignal,
     pub(in crate::server) waiting_replies: WaitingReplies,
+    /// When an interceptor has the call end, in nanoseconds behind its start; [`u64::MAX`] if none has.
+    shortened: AtomicU64,
+    /// The metadata that its handler sees in place of those of the Request.
+    changed_metadata: OnceLock<Arc<Metadata>>,
+    pub(in crate::server) extensions: Extensions,
+    /// What is counted for observers, if there are any.
+    pub(in crate::server) stats: Option<CallStats>,
+    pub(in crate::server) span: Span,
 }
 
 /// What a Request says of its call.
@@ -72,6 +94,8 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) stream_id: u32,
     pub(in crate::server) service: Name,
     pub(in crate::server) method: Name,
+    /// The names are those of a method that the server has.
+    pub(in crate::server) is_known: bool,
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) timeout: Option<Duration>,
     pub(in crate::server) started: Instant,
@@ -131,8 +155,51 @@ impl Call {
         has_inbox: bool,
     ) -> Self {
         let inbox = has_inbox.then(Box::default);
-        let waiting_replies = WaitingReplies::default();
-        Call { connection, head, inbox, end: EndSignal::default(), waiting_replies }
+        let stats = connection.server.observers.stats(head.started);
+        let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
+        let span = trace::span!("call", stream_id, service, method);
+        Call {
+            connection,
+            head,
+            inbox,
+            end: EndSignal::default(),
+            waiting_replies: WaitingReplies::default(),
+            shortened: AtomicU64::new(u64::MAX),
+            changed_metadata: OnceLock::new(),
+            extensions: Extensions::default(),
+            stats,
+            span,
+        }
+    }
+
+    /// The metadata that the handler sees.
+    pub(in crate::server) fn metadata(&self) -> &Metadata {
+        self.changed_metadata.get().map_or(&self.head.metadata, |metadata| metadata)
+    }
+
+    /// When the call's time is over.
+    pub(in crate::server) fn deadline(&self) -> Option<Instant> {
+        match self.shortened.load(Relaxed) {
+            u64::MAX => self.head.deadline,
+            nanos => Some(self.head.started + Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// Has the call end at this moment if it would go on for longer.
+    pub(in crate::server) fn shorten_deadline(&self, deadline: Instant) {
+        if self.head.deadline.is_none_or(|other| deadline < other) {
+            let after = deadline.saturating_duration_since(self.head.started);
+            let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+            self.shortened.fetch_min(nanos, Relaxed);
+        }
+    }
+
+    /// The interceptors let the handler run. It sees the metadata that they have made, if any.
+    pub(in crate::server) fn begin_handler(&self, metadata: Option<Arc<Metadata>>) {
+        self.end.handle();
+        if let Some(metadata) = metadata {
+            let _ = self.changed_metadata.set(metadata);
+        }
     }
 
     /// The inbox of a call whose method streams requests.
@@ -141,13 +208,13 @@ impl Call {
     }
 
     pub(in crate::server) fn info(&self) -> CallInfo {
-        let CallHead { service, method, stream_id, started, deadline, .. } = &self.head;
+        let CallHead { service, method, stream_id, started, .. } = &self.head;
         CallInfo {
             service: service.clone(),
             method: method.clone(),
             stream_id: Some(*stream_id),
             started: *started,
-            deadline: *deadline,
+            deadline: self.deadline(),
         }
     }
 
@@ -166,26 +233,19 @@ impl Call {
 
     /// Ends the call for another reason than its handler's reply. `false` if it is over already;
     /// else the caller sends a status.
-    pub(in crate::server) fn take_end(&self, code: Code) -> bool {
+    pub(in crate::server) fn take_end(&self, outcome: CallOutcome<'_>) -> bool {
         let id = self.head.stream_id;
         let is_taken = self.connection.queue.streams(|table| table.remove(id)).is_some();
         if is_taken {
-            self.trace_end(code);
-            self.end.fire();
+            self.taken_out(outcome);
         }
         is_taken
     }
 
-    /// The call has been taken out of the table, since it failed with this code.
-    pub(in crate::server) fn taken_out(&self, code: Code) {
-        self.trace_end(code);
+    /// The call has been taken out of the table.
+    pub(in crate::server) fn taken_out(&self, outcome: CallOutcome<'_>) {
+        self.ended(outcome);
         self.end.fire();
-    }
-
-    fn trace_end(&self, code: Code) {
-        let CallHead { service, method, stream_id, started, .. } = &self.head;
-        let (service, method) = (service.as_str(), method.as_str());
-        tracing::debug!(service, method, stream_id, ?code, duration = ?started.elapsed(), "call ended");
     }
 
     /// Ends the call with its handler's reply: at once, or in the future that it returns.
@@ -195,17 +255,18 @@ impl Call {
     pub(in crate::server) fn respond<M: Message + 'static>(
         self: &Arc<Self>,
         result: Result<M, Status>,
-    ) -> Option<BoxFuture<'static, ()>> {
+    ) -> ReplyRest {
         let reply = match result {
             Ok(reply) => reply,
-            Err(status) => return self.fail(&status),
+            Err(status) => return self.fail(self.end.failure(), status),
         };
         let push = |call: &Call, frame: Frame<ResponseParts<'_, M>>, room: ReplyRoom<'_>| {
-            frame.encode(|bytes| call.push_last(room, bytes, Code::Ok));
+            call.count_sent(frame.len());
+            frame.encode(|bytes| call.push_last(room, bytes, CallOutcome::REPLIED));
         };
         let frame = match self.response(ResponseParts(&reply)) {
             Ok(frame) => frame,
-            Err(status) => return self.fail(&status),
+            Err(status) => return self.fail(EndCause::Limit, status),
         };
         match self.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
@@ -229,20 +290,21 @@ impl Call {
     pub(in crate::server) fn finish_stream(
         self: &Arc<Self>,
         result: Result<(), Status>,
-    ) -> Option<BoxFuture<'static, ()>> {
+    ) -> ReplyRest {
         match result {
             Ok(()) => {
                 let end = Frame::new(FrameType::Data, Flags::END, self.head.stream_id, &[][..]);
-                self.send_last(&end.expect("no data fits into any frame"), Code::Ok)
+                let end = end.expect("no data fits into any frame");
+                self.send_last(&end, EndCause::Replied, None)
             }
-            Err(status) => self.fail(&status),
+            Err(status) => self.fail(self.end.failure(), status),
         }
     }
 
-    fn fail(self: &Arc<Self>, status: &Status) -> Option<BoxFuture<'static, ()>> {
-        let data = encode_failure(status);
+    fn fail(self: &Arc<Self>, cause: EndCause, status: Status) -> ReplyRest {
+        let data = encode_failure(&status);
         let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
-        self.send_last(&frame, status.code())
+        self.send_last(&frame, cause, Some(status))
     }
 
     fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
@@ -253,14 +315,19 @@ impl Call {
     fn send_last(
         self: &Arc<Self>,
         frame: &Frame<&[u8]>,
-        code: Code,
-    ) -> Option<BoxFuture<'static, ()>> {
+        cause: EndCause,
+        status: Option<Status>,
+    ) -> ReplyRest {
         match self.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
-                frame.encode(|bytes| self.push_last(room, bytes, code));
+                let outcome = CallOutcome { cause, status: status.as_ref() };
+                frame.encode(|bytes| self.push_last(room, bytes, outcome));
                 None
             }
-            Ok(None) => Some(self.send_last_in_turn(frame.len(), push_bytes(frame.to_vec(), code))),
+            Ok(None) => {
+                let push = push_bytes(frame.to_vec(), cause, status);
+                Some(self.send_last_in_turn(frame.len(), push))
+            }
             Err(Closed) => None,
         }
     }
@@ -277,20 +344,23 @@ impl Call {
                     let data = encode_failure(&status);
                     let frame = call.response(&data[..]).expect("it is short").to_vec();
                     let waiting = WaitingReply::of_any_length(connection, replies, frame.len());
-                    (waiting, push_bytes(frame, status.code()))
+                    (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };
-            if let Ok(room) = waiting.room(call.info()).await {
+            let observed = call.stats.as_ref().map(CallStats::wait_for_room);
+            let room = waiting.room(call.info()).await;
+            drop(observed);
+            if let Ok(room) = room {
                 push(&call, room);
             }
         })
     }
 
     /// Takes the right to end the call and uses it, in one step.
-    fn push_last(&self, room: ReplyRoom<'_>, frame: FrameBytes<'_>, code: Code) {
+    fn push_last(&self, room: ReplyRoom<'_>, frame: FrameBytes<'_>, outcome: CallOutcome<'_>) {
         let id = self.head.stream_id;
         if room.push(frame, |table| table.remove(id).map(|_| id)).is_some() {
-            self.trace_end(code);
+            self.ended(outcome);
         }
     }
 }

@@ -8,7 +8,13 @@ use std::{
 use tokio::time::sleep;
 
 use super::{Handler, Outcome, beside};
-use crate::{Status, server::call::Call, transport::BoxFuture};
+use crate::{
+    Status,
+    observer::{CallOutcome, EndCause},
+    server::call::Call,
+    trace,
+    transport::BoxFuture,
+};
 
 /// What is left to do of a call that ended before its handler.
 pub(super) struct EndedCall {
@@ -45,19 +51,24 @@ impl EndedCall {
 
 /// Ends the call if it is not over. The handler has time only if it has asked for its token.
 pub(super) fn end(call: &Arc<Call>, outcome: Outcome) -> EndedCall {
-    let status = match outcome {
-        Outcome::DeadlinePassed => Some(Status::deadline_exceeded("the call's deadline passed")),
+    let end = match outcome {
+        Outcome::DeadlinePassed => {
+            let status = Status::deadline_exceeded("the call's deadline passed");
+            Some((EndCause::DeadlineHere, status))
+        }
         Outcome::Panicked => {
             let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
-            tracing::warn!(service, method, "a handler panicked");
-            Some(Status::internal("the handler panicked"))
+            trace::warn!(service, method, "a handler panicked");
+            Some((EndCause::Panicked, Status::internal("the handler panicked")))
         }
         Outcome::Finished | Outcome::Cancelled => None,
     };
     let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
     let grace = (may_go_on && call.end.is_graceful()).then(|| grace(call.clone()));
-    let last_frame = status.filter(|status| call.take_end(status.code()));
-    let last_frame = last_frame.map(|status| beside(send_status(call.clone(), status)));
+    let last_frame = end.filter(|(cause, status)| {
+        call.take_end(CallOutcome { cause: *cause, status: Some(status) })
+    });
+    let last_frame = last_frame.map(|(_, status)| beside(send_status(call.clone(), status)));
     EndedCall { last_frame, grace }
 }
 

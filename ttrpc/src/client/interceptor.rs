@@ -1,0 +1,259 @@
+//! Interceptors: what runs around calls before they are made.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    entry::{CallShape, Times},
+    observe::CallRecord,
+    owner::{CallOwner, too_late},
+    pending::PendingCall,
+    tasks::ConnectionTasks,
+};
+use crate::{
+    Extensions, Metadata, Raw, Status,
+    observer::{CallEnd, CallOutcome, EndCause},
+};
+
+/// The interceptors of a client, outermost first.
+pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
+
+/// Runs around each call of a client, whatever its kind: adds metadata, refuses calls, makes them again, looks
+/// at how they end.
+///
+/// [`Client::with_interceptor`](super::Client::with_interceptor) adds one. The one that was added first is the
+/// outermost. An [`Arc`] of an interceptor is an interceptor.
+///
+/// ```
+/// use ttrpc::{Code, Status, async_trait, client::{Answer, Interceptor, Next, OutgoingCall}};
+///
+/// /// Makes a call again if the server could not take it. Only for methods that may be repeated.
+/// struct RetryOnce;
+///
+/// #[async_trait]
+/// impl Interceptor for RetryOnce {
+///     async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status> {
+///         match next.run(call).await {
+///             Err(status) if status.code() == Code::ResourceExhausted => next.run(call).await,
+///             result => result,
+///         }
+///     }
+/// }
+/// # fn example(client: ttrpc::Client) -> ttrpc::Client {
+/// client.with_interceptor(RetryOnce)
+/// # }
+/// ```
+///
+/// # What holds for it
+///
+/// An interceptor runs in the future of its call, and its time is a part of the call's: at the deadline that
+/// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call.
+#[async_trait]
+pub trait Interceptor: Send + Sync + 'static {
+    /// Runs around one call. An error is what the caller gets. To refuse the call, return one and do not run
+    /// `next`.
+    async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status>;
+}
+
+#[async_trait]
+impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
+    async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status> {
+        (**self).intercept(call, next).await
+    }
+}
+
+/// A call that is about to be made.
+pub struct OutgoingCall {
+    pending: PendingCall<Raw>,
+    extensions: Arc<Extensions>,
+}
+
+impl OutgoingCall {
+    /// Full protobuf name of the service.
+    pub fn service(&self) -> &str {
+        &self.pending.service
+    }
+
+    /// Bare name of the method.
+    pub fn method(&self) -> &str {
+        &self.pending.method
+    }
+
+    /// The metadata that go with the call.
+    pub fn metadata(&self) -> &Metadata {
+        &self.pending.options.metadata
+    }
+
+    /// The same, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.pending.options.metadata
+    }
+
+    /// When the call's time is over.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.pending.options.deadline
+    }
+
+    /// What is left of the call's time; zero when it is over, `None` without a deadline.
+    pub fn remaining(&self) -> Option<Duration> {
+        Some(self.deadline()?.saturating_duration_since(Instant::now()))
+    }
+
+    /// Ends the call at this moment, unless it ends before. A later moment than the present deadline
+    /// changes nothing.
+    pub fn shorten_deadline(&mut self, deadline: Instant) {
+        self.pending.options.end_by(deadline);
+    }
+
+    /// The request, encoded. Empty for a stream of requests.
+    pub fn request_bytes(&self) -> &[u8] {
+        self.pending.request.as_ref().map_or(&[], |Raw(bytes)| bytes)
+    }
+
+    /// What interceptors have added to the call; observers see it.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+}
+
+impl fmt::Debug for OutgoingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OutgoingCall({}/{})", self.service(), self.method())
+    }
+}
+
+/// The rest of a call: the interceptors behind this one, and the connection.
+#[derive(Clone, Copy)]
+#[must_use = "the call is not made unless `run` is awaited"]
+pub struct Next<'a> {
+    rest: &'a [Arc<dyn Interceptor>],
+    tasks: &'a Arc<ConnectionTasks>,
+    has_run: &'a AtomicBool,
+}
+
+impl Next<'_> {
+    /// Makes the call, and returns its answer: for a unary call, when the reply has come; for one with
+    /// streams, when its Request is queued. It may be run again, which makes the call again.
+    ///
+    /// Dropped before it is done, the call is given up.
+    ///
+    /// # Errors
+    /// The status of the call, as its caller would get it.
+    pub async fn run(&self, call: &mut OutgoingCall) -> Result<Answer, Status> {
+        match self.rest.split_first() {
+            Some((first, rest)) => first.intercept(call, Next { rest, ..*self }).await,
+            None => {
+                self.has_run.store(true, SeqCst);
+                make(self.tasks, &call.pending).await
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Next<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("interceptors", &self.rest.len()).finish_non_exhaustive()
+    }
+}
+
+/// How a call was answered: with its reply, or, where it has streams, by the streams being open.
+#[must_use = "dropping the answer gives the call up"]
+pub struct Answer(pub(super) CallOwner);
+
+impl Answer {
+    /// The reply of a unary call, encoded; `None` for calls with streams.
+    pub fn reply_bytes(&self) -> Option<Bytes> {
+        self.0.entry.reply_bytes()
+    }
+
+    /// Calls this when the call ends, exactly once, in the task that finds the end: as
+    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once.
+    pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
+        self.0.entry.on_end(Box::new(told));
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
+
+/// Makes a call through the interceptors, within its deadline.
+pub(super) async fn intercepted(
+    chain: Chain,
+    tasks: Arc<ConnectionTasks>,
+    mut pending: PendingCall<Raw>,
+) -> Result<CallOwner, Status> {
+    let times = pending.options.times();
+    let extensions = Arc::<Extensions>::default();
+    pending.options.deadline = times.deadline;
+    pending.options.extensions = Some(extensions.clone());
+    if times.deadline.is_some() {
+        pending.options.timeout = None;
+    }
+    let mut call = OutgoingCall { pending, extensions };
+    let has_run = AtomicBool::new(false);
+    let next = Next { rest: &chain, tasks: &tasks, has_run: &has_run };
+    let (answer, cause) = match times.deadline {
+        None => (next.run(&mut call).await, EndCause::Refused),
+        Some(deadline) => match timeout_at(deadline, next.run(&mut call)).await {
+            Ok(answer) => (answer, EndCause::Refused),
+            Err(_) => (Err(too_late()), EndCause::DeadlineHere),
+        },
+    };
+    if let Err(status) = &answer
+        && !has_run.into_inner()
+    {
+        tell_not_made(&tasks, &call.pending, times, CallOutcome { cause, status: Some(status) });
+    }
+    answer.map(|Answer(owner)| owner)
+}
+
+/// Tells of a call that came to an end before it came to the connection.
+fn tell_not_made(
+    tasks: &ConnectionTasks,
+    pending: &PendingCall<Raw>,
+    times: Times,
+    outcome: CallOutcome<'_>,
+) {
+    if let Some(record) = CallRecord::begin(&tasks.connection().observed, pending, times) {
+        record.ended(outcome);
+    }
+}
+
+/// Makes a call, and waits for the reply if there is only that to wait for.
+async fn make(tasks: &Arc<ConnectionTasks>, pending: &PendingCall<Raw>) -> Result<Answer, Status> {
+    let times = pending.options.times();
+    let record = CallRecord::begin_intercepted(&tasks.connection().observed, pending, times);
+    let mut owner = pending.queue_at_once(tasks, times, Some(record)).await?;
+    if CallShape::is_unary(&pending.shape) {
+        let deadline = owner.deadline();
+        let answered = poll_fn(|cx| owner.poll_answered(cx));
+        let is_late = match deadline {
+            Some(deadline) => timeout_at(deadline, answered).await.is_err(),
+            None => {
+                answered.await;
+                false
+            }
+        };
+        if is_late {
+            owner.pass_deadline();
+        }
+        if let Some(status) = owner.entry.failure() {
+            return Err(status);
+        }
+    }
+    Ok(Answer(owner))
+}

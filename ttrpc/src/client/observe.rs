@@ -1,0 +1,308 @@
+//! Where a client tells of its connection and its calls: to `tracing`, and to observers.
+
+use std::{
+    fmt, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+};
+
+use tokio::time::Instant;
+
+use super::{
+    entry::{CallEntry, Times},
+    options::CallOptions,
+    pending::PendingCall,
+    state::CallState,
+};
+use crate::{
+    ConnectionError, Extensions, Metadata, Name, Status,
+    observer::{
+        CallEnd, CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause,
+        ConnectionInfo, EndCause, Observers, Side,
+    },
+    proto::frame::HEADER_LEN,
+    server::Peer,
+    trace::{self, Span},
+    transport::lock,
+};
+
+/// A client's connection as it is told of.
+#[derive(Debug)]
+pub(super) struct ObservedConnection {
+    observers: Observers,
+    id: u64,
+    peer: Peer,
+    opened: Instant,
+    extensions: Extensions,
+    pub(super) span: Span,
+}
+
+impl ObservedConnection {
+    /// The connection is open.
+    pub(super) fn open(observers: Observers, peer: Peer) -> Arc<Self> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+        let id = CONNECTIONS.fetch_add(1, Relaxed) + 1;
+        let span = trace::span!("connection", id, %peer);
+        let (opened, extensions) = (Instant::now(), Extensions::default());
+        let connection = ObservedConnection { observers, id, peer, opened, extensions, span };
+        connection.observers.connection_opened(&connection.info());
+        Arc::new(connection)
+    }
+
+    /// The connection has ended.
+    pub(super) fn closed(&self, reason: &ConnectionError) {
+        let duration = self.opened.elapsed();
+        self.span.in_scope(|| trace::debug!(%reason, ?duration, "connection ended"));
+        if self.observers.is_empty() {
+            return;
+        }
+        let cause = match reason {
+            ConnectionError::ClosedByServer => ConnectionEndCause::ClosedByPeer,
+            ConnectionError::ClosedLocally => ConnectionEndCause::ClosedHere,
+            ConnectionError::IdsExhausted => ConnectionEndCause::IdsExhausted,
+            ConnectionError::Truncated | ConnectionError::Read(_) | ConnectionError::Write(_) => {
+                ConnectionEndCause::Failed
+            }
+        };
+        let end = ConnectionEnd { cause, message: &reason.to_string(), duration };
+        self.observers.connection_closed(&self.info(), &end);
+    }
+
+    fn info(&self) -> ConnectionInfo<'_> {
+        let ObservedConnection { id, peer, extensions, .. } = self;
+        ConnectionInfo { side: Side::Client, id: *id, peer, extensions }
+    }
+}
+
+/// How a connection's end ends the calls that are left.
+pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
+    match reason {
+        None | Some(ConnectionError::ClosedLocally) => EndCause::Shutdown,
+        Some(ConnectionError::IdsExhausted) => EndCause::Limit,
+        Some(_) => EndCause::PeerGone,
+    }
+}
+
+/// A call as it is told of, from its begin to its end. Dropped before its end is told, it was given up.
+pub(super) struct CallRecord {
+    connection: Arc<ObservedConnection>,
+    service: Name,
+    method: Name,
+    metadata: Metadata,
+    times: Times,
+    /// 0 while it has none.
+    stream_id: AtomicU32,
+    extensions: Extensions,
+    /// Those of an interceptor, in place of its own.
+    shared_extensions: Option<Arc<Extensions>>,
+    pub(super) stats: CallStats,
+    span: Span,
+    is_told: AtomicBool,
+    on_end: Mutex<Vec<OnEnd>>,
+}
+
+/// Called when a call ends.
+type OnEnd = Box<dyn FnOnce(&CallEnd<'_>) + Send>;
+
+impl CallRecord {
+    /// The call begins. `None` if nobody wants to know.
+    pub(super) fn begin<Req>(
+        connection: &Arc<ObservedConnection>,
+        pending: &PendingCall<Req>,
+        times: Times,
+    ) -> Option<Box<Self>> {
+        let PendingCall { service, method, options, .. } = pending;
+        let span = trace::span!("call", service = &**service, method = &**method);
+        if connection.observers.is_empty() && span.is_none() {
+            return None;
+        }
+        Some(CallRecord::new(connection, service, method, options, times, span))
+    }
+
+    /// The same for a call of which interceptors want to know.
+    pub(super) fn begin_intercepted<Req>(
+        connection: &Arc<ObservedConnection>,
+        pending: &PendingCall<Req>,
+        times: Times,
+    ) -> Box<Self> {
+        let PendingCall { service, method, options, .. } = pending;
+        let span = trace::span!("call", service = &**service, method = &**method);
+        CallRecord::new(connection, service, method, options, times, span)
+    }
+
+    fn new(
+        connection: &Arc<ObservedConnection>,
+        service: &Name,
+        method: &Name,
+        options: &CallOptions,
+        times: Times,
+        span: Span,
+    ) -> Box<Self> {
+        let record = Box::new(CallRecord {
+            connection: connection.clone(),
+            service: service.clone(),
+            method: method.clone(),
+            metadata: options.metadata.clone(),
+            times,
+            stream_id: AtomicU32::new(0),
+            extensions: Extensions::default(),
+            shared_extensions: options.extensions.clone(),
+            stats: CallStats::new(times.started),
+            span,
+            is_told: AtomicBool::new(false),
+            on_end: Mutex::default(),
+        });
+        connection.observers.call_begun(&record.info());
+        record
+    }
+
+    /// The Request is about to be queued, in a frame of this length.
+    pub(super) fn count_request(&self, frame_len: usize, has_message: bool) {
+        self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
+    }
+
+    /// The Request was queued.
+    pub(super) fn queued(&self, stream_id: u32) {
+        self.stream_id.store(stream_id, Relaxed);
+    }
+
+    /// The call has ended; the first end counts.
+    pub(super) fn ended(&self, outcome: CallOutcome<'_>) {
+        if self.is_told.swap(true, SeqCst) {
+            return;
+        }
+        self.span.in_scope(|| {
+            let (stream_id, duration) = (self.info().stream_id, self.times.started.elapsed());
+            let (code, cause) = (outcome.code(), outcome.cause);
+            match outcome.status {
+                None => trace::debug!(stream_id, %code, %cause, ?duration, "call ended"),
+                Some(status) => {
+                    let message = status.message();
+                    trace::debug!(stream_id, %code, %cause, message, ?duration, "call ended");
+                }
+            }
+        });
+        self.connection.observers.call_ended(&self.info(), &self.stats, outcome);
+        self.call_on_end(outcome);
+    }
+
+    /// Tells those who wait for the end. They are the program's, and a panic of theirs ends no task of the
+    /// library's.
+    fn call_on_end(&self, outcome: CallOutcome<'_>) {
+        let waiting = mem::take(&mut *lock(&self.on_end));
+        for told in waiting {
+            let end = self.stats.end(outcome);
+            if catch_unwind(AssertUnwindSafe(|| told(&end))).is_err() {
+                trace::warn!("what was to be called at a call's end panicked");
+            }
+        }
+    }
+
+    /// The call has failed before it was queued.
+    pub(super) fn not_queued(&self, status: &Status, reason: Option<&ConnectionError>) {
+        let cause = match status.code() {
+            crate::Code::DeadlineExceeded => EndCause::DeadlineHere,
+            crate::Code::Unavailable => lost_call(reason),
+            _ => EndCause::Limit,
+        };
+        self.ended(CallOutcome { cause, status: Some(status) });
+    }
+
+    fn info(&self) -> CallInfo<'_> {
+        let ObservedConnection { id, peer, .. } = &*self.connection;
+        CallInfo {
+            side: Side::Client,
+            connection_id: *id,
+            peer,
+            stream_id: Some(self.stream_id.load(Relaxed)).filter(|id| *id != 0),
+            service: &self.service,
+            method: &self.method,
+            is_known: true,
+            metadata: &self.metadata,
+            started: self.times.started,
+            deadline: self.times.deadline,
+            extensions: self.shared_extensions.as_deref().unwrap_or(&self.extensions),
+        }
+    }
+}
+
+impl fmt::Debug for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallRecord").field("is_told", &self.is_told).finish_non_exhaustive()
+    }
+}
+
+impl Drop for CallRecord {
+    fn drop(&mut self) {
+        if !*self.is_told.get_mut() {
+            let status = Status::cancelled("the caller has given the call up");
+            self.ended(CallOutcome { cause: EndCause::GivenUp, status: Some(&status) });
+        }
+    }
+}
+
+impl CallEntry {
+    /// The call's state has changed: tells its end, if it is that. Whoever awaits a single reply tells it
+    /// itself, when the reply is decoded.
+    pub(super) fn tell_end(&self) {
+        if !self.is_told_by_caller() {
+            self.tell_outcome();
+        }
+    }
+
+    /// Tells how the call has ended, if it has.
+    pub(super) fn tell_outcome(&self) {
+        let Some(record) = &self.record else { return };
+        let outcome = self.inbox.with(|state: &mut CallState| state.outcome());
+        if let Some((cause, status)) = outcome {
+            record.ended(CallOutcome { cause, status: status.as_ref() });
+        }
+    }
+
+    /// Calls this when the call ends, or now if that was told already.
+    pub(super) fn on_end(&self, told: OnEnd) {
+        let Some(record) = &self.record else { return };
+        lock(&record.on_end).push(told);
+        if record.is_told.load(SeqCst)
+            && let Some((cause, status)) = self.inbox.with(|state| state.outcome())
+        {
+            record.call_on_end(CallOutcome { cause, status: status.as_ref() });
+        }
+    }
+
+    /// The caller lets go of the call.
+    pub(super) fn tell_dropped(&self) {
+        let Some(record) = &self.record else { return };
+        self.tell_outcome();
+        let status = Status::cancelled("the caller has given the call up");
+        record.ended(CallOutcome { cause: EndCause::GivenUp, status: Some(&status) });
+    }
+
+    /// The server's answer is not what the method's types allow.
+    pub(super) fn tell_violation(&self, status: &Status) {
+        if let Some(record) = &self.record {
+            let cause = EndCause::ProtocolViolation;
+            record.ended(CallOutcome { cause, status: Some(status) });
+        }
+    }
+
+    /// A message is queued in a frame of this length.
+    pub(super) fn count_sent(&self, frame_len: usize) {
+        if let Some(record) = &self.record {
+            record.stats.sent(1, frame_len - HEADER_LEN);
+        }
+    }
+
+    /// A message of so many bytes has come.
+    pub(super) fn count_received(&self, bytes: usize) {
+        if let Some(record) = &self.record {
+            record.stats.received(1, bytes);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Values that a program adds to calls and connections, found by their types.
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use crate::transport::lock;
+
+/// Values that interceptors, observers and handlers add to a call or to a connection, for those that
+/// come behind them: an authenticated user, a session, a span. One for each type.
+///
+/// Nothing is allocated before the first value is added.
+///
+/// ```
+/// use ttrpc::Extensions;
+///
+/// #[derive(Debug, PartialEq)]
+/// struct User(String);
+///
+/// let extensions = Extensions::default();
+/// extensions.insert(User("ann".into()));
+/// assert_eq!(*extensions.get::<User>().unwrap(), User("ann".into()));
+/// ```
+#[derive(Default)]
+pub struct Extensions {
+    values: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl Extensions {
+    /// Adds a value, in place of an earlier one of its type, which is returned.
+    pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
+        let value: Arc<dyn Any + Send + Sync> = Arc::new(value);
+        let mut values = lock(&self.values);
+        let place = values.iter_mut().find(|value| (***value).is::<T>());
+        let before = match place {
+            Some(place) => Some(std::mem::replace(place, value)),
+            None => {
+                values.push(value);
+                None
+            }
+        };
+        drop(values);
+        before.and_then(|value| value.downcast().ok())
+    }
+
+    /// The value of this type.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let values = lock(&self.values);
+        let value = values.iter().find(|value| (***value).is::<T>()).cloned();
+        drop(values);
+        value?.downcast().ok()
+    }
+
+    /// Takes the value of this type out.
+    pub fn remove<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let mut values = lock(&self.values);
+        let at = values.iter().position(|value| (**value).is::<T>())?;
+        let value = values.swap_remove(at);
+        drop(values);
+        value.downcast().ok()
+    }
+}
+
+/// Without the values, which may be secrets.
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} extensions", lock(&self.values).len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_hold_one_value_of_each_type() {
+        let extensions = Extensions::default();
+        assert_eq!(extensions.insert(1u8), None);
+        assert_eq!(extensions.insert("one"), None);
+        assert_eq!(extensions.insert(2u8), Some(Arc::new(1)));
+        assert_eq!(
+            (extensions.get(), extensions.get()),
+            (Some(Arc::new(2u8)), Some(Arc::new("one")))
+        );
+        assert_eq!(extensions.remove::<u8>(), Some(Arc::new(2)));
+        assert_eq!((extensions.get::<u8>(), extensions.remove::<u16>()), (None, None));
+    }
+}

@@ -1,0 +1,220 @@
+//! The observers of one client or server, and what a call counts for them.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, EndCause, Observer, Traffic};
+use crate::{Code, Status, trace};
+
+/// All observers of a client or a server: most have none, which costs a branch.
+#[derive(Clone, Default)]
+pub(crate) struct Observers(Vec<Arc<dyn Observer>>);
+
+impl Observers {
+    pub(crate) fn add(&mut self, observer: impl Observer) {
+        self.0.push(Arc::new(observer));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What a call that has started at this time counts, if anybody wants to know.
+    pub(crate) fn stats(&self, started: Instant) -> Option<CallStats> {
+        (!self.is_empty()).then(|| CallStats::new(started))
+    }
+
+    pub(crate) fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
+        self.tell(|observer| observer.connection_opened(connection));
+    }
+
+    pub(crate) fn connection_closed(
+        &self,
+        connection: &ConnectionInfo<'_>,
+        end: &ConnectionEnd<'_>,
+    ) {
+        self.tell(|observer| observer.connection_closed(connection, end));
+    }
+
+    pub(crate) fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {
+        self.tell(|observer| observer.connection_refused(connection, reason));
+    }
+
+    pub(crate) fn call_begun(&self, call: &CallInfo<'_>) {
+        self.tell(|observer| observer.call_begun(call));
+    }
+
+    pub(crate) fn call_ended(&self, call: &CallInfo<'_>, stats: &CallStats, end: CallOutcome<'_>) {
+        let end = stats.end(end);
+        self.tell(|observer| observer.call_ended(call, &end));
+    }
+
+    /// Tells each of them; a panic of one is nobody else's.
+    fn tell(&self, event: impl Fn(&dyn Observer)) {
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        for observer in &self.0 {
+            let told = catch_unwind(AssertUnwindSafe(|| event(&**observer)));
+            if told.is_err() && !IS_LOGGED.swap(true, SeqCst) {
+                trace::warn!("an observer panicked; it is not said again");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Observers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} observers", self.0.len())
+    }
+}
+
+/// How a call ends: why, and with which status if not well.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallOutcome<'a> {
+    pub(crate) cause: EndCause,
+    pub(crate) status: Option<&'a Status>,
+}
+
+impl<'a> CallOutcome<'a> {
+    /// A good end.
+    pub(crate) const REPLIED: CallOutcome<'static> =
+        CallOutcome { cause: EndCause::Replied, status: None };
+
+    pub(crate) fn code(self) -> Code {
+        self.status.map_or(Code::Ok, Status::code)
+    }
+
+    pub(crate) fn message(self) -> &'a str {
+        self.status.map_or("", Status::message)
+    }
+}
+
+/// What is counted of one call.
+#[derive(Debug)]
+pub(crate) struct CallStats {
+    started: Instant,
+    messages_sent: AtomicU64,
+    messages_received: AtomicU64,
+    bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+    for_place: WaitedTime,
+    for_room: WaitedTime,
+}
+
+impl CallStats {
+    pub(crate) fn new(started: Instant) -> Self {
+        CallStats {
+            started,
+            messages_sent: AtomicU64::new(0),
+            messages_received: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+            bytes_received: AtomicU64::new(0),
+            for_place: WaitedTime::default(),
+            for_room: WaitedTime::default(),
+        }
+    }
+
+    /// A frame with so many messages and bytes of data is queued.
+    pub(crate) fn sent(&self, messages: u64, bytes: usize) {
+        self.messages_sent.fetch_add(messages, Relaxed);
+        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A frame with so many messages and bytes of data has come.
+    pub(crate) fn received(&self, messages: u64, bytes: usize) {
+        self.messages_received.fetch_add(messages, Relaxed);
+        self.bytes_received.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// The call waits for a place until the result is dropped.
+    pub(crate) fn wait_for_place(&self) -> Waiting<'_> {
+        Waiting::new(self.started, &self.for_place)
+    }
+
+    /// The call waits for room until the result is dropped.
+    pub(crate) fn wait_for_room(&self) -> Waiting<'_> {
+        Waiting::new(self.started, &self.for_room)
+    }
+
+    /// The call has waited from its start until now.
+    pub(crate) fn has_waited_for_place(&self) {
+        self.for_place.sum.fetch_add(nanos_since(self.started), Relaxed);
+    }
+
+    pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
+        let duration = self.started.elapsed();
+        CallEnd {
+            code: outcome.code(),
+            message: outcome.message(),
+            cause: outcome.cause,
+            traffic: Traffic {
+                messages_sent: self.messages_sent.load(Relaxed),
+                messages_received: self.messages_received.load(Relaxed),
+                bytes_sent: self.bytes_sent.load(Relaxed),
+                bytes_received: self.bytes_received.load(Relaxed),
+            },
+            duration,
+            waited_for_place: self.for_place.total(nanos(duration)),
+            waited_for_room: self.for_room.total(nanos(duration)),
+        }
+    }
+}
+
+/// The time that a call has waited, for what it may wait for several times at once. Whoever asks meanwhile
+/// is told what has passed so far.
+#[derive(Debug, Default)]
+struct WaitedTime {
+    /// Nanoseconds: the ends of all waits less their starts, modulo 2⁶⁴.
+    sum: AtomicU64,
+    /// Those that wait now.
+    waiting: AtomicU64,
+}
+
+impl WaitedTime {
+    /// The sum at this moment, which like all others is counted from the call's start.
+    fn total(&self, now: u64) -> Duration {
+        let waiting = self.waiting.load(Relaxed);
+        Duration::from_nanos(self.sum.load(Relaxed).wrapping_add(waiting.wrapping_mul(now)))
+    }
+}
+
+/// A call waits until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    started: Instant,
+    waited: &'a WaitedTime,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(started: Instant, waited: &'a WaitedTime) -> Self {
+        waited.sum.fetch_sub(nanos_since(started), Relaxed);
+        waited.waiting.fetch_add(1, Relaxed);
+        Waiting { started, waited }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waited.waiting.fetch_sub(1, Relaxed);
+        self.waited.sum.fetch_add(nanos_since(self.started), Relaxed);
+    }
+}
+
+fn nanos_since(started: Instant) -> u64 {
+    nanos(started.elapsed())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,302 @@
+//! Observers: told of every connection and every call, exactly once, however it ends.
+//!
+//! An [`Observer`] counts, measures and logs. It is synchronous and cannot change what it sees; what decides
+//! about calls is an interceptor ([`server::Interceptor`](crate::server::Interceptor)). A future that is
+//! dropped cannot report its own end. An observer hears of it all the same: the library tells it where it
+//! decides how a call ends.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! use ttrpc::observer::{CallEnd, CallInfo, Observer};
+//!
+//! #[derive(Default)]
+//! struct Failures(AtomicU64);
+//!
+//! impl Observer for Failures {
+//!     fn call_ended(&self, _call: &CallInfo<'_>, end: &CallEnd<'_>) {
+//!         if !end.is_ok() {
+//!             self.0.fetch_add(1, Relaxed);
+//!         }
+//!     }
+//! }
+//!
+//! let server = ttrpc::Server::builder().observe(Failures::default());
+//! # drop(server);
+//! ```
+//!
+//! # What is told
+//!
+//! - Each call that was begun has ended once: those that are refused, that no service takes, and that are
+//!   given up before they were sent are told as well.
+//! - A server's call begins when its Request has been read, and ends when its last frame is queued or
+//!   its connection ends. The handler may go on behind that, for its grace.
+//! - A client's call begins when it is first polled. A unary call ends when its caller has the result or
+//!   drops the call, one with streams as soon as the end has arrived or it has failed.
+//! - A client's call that an interceptor makes again is told once for each time that it is made.
+//!
+//! # What it costs
+//!
+//! An observer is called by the tasks that move frames, with no lock held. It has to return at once: it may
+//! not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
+//! goes on, and the panic is logged once.
+
+mod list;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+pub(crate) use list::{CallOutcome, CallStats, Observers};
+use tokio::time::Instant;
+
+use crate::{Code, Extensions, Metadata, server::Peer};
+
+/// Told of connections and calls. All methods do nothing unless they are implemented.
+///
+/// [`ServerBuilder::observe`](crate::server::ServerBuilder::observe) and
+/// [`ConnectOptions::observe`](crate::client::ConnectOptions::observe) add one. An [`Arc`] of an observer is
+/// an observer, for programs that keep it, or use one for several clients and servers.
+pub trait Observer: Send + Sync + 'static {
+    /// A connection is served, or a client has one.
+    fn connection_opened(&self, _connection: &ConnectionInfo<'_>) {}
+
+    /// A connection that was opened has ended. A server's calls on it have ended before.
+    fn connection_closed(&self, _connection: &ConnectionInfo<'_>, _end: &ConnectionEnd<'_>) {}
+
+    /// A connection was not opened: a server's [`PeerPolicy`](crate::server::PeerPolicy) has refused it.
+    fn connection_refused(&self, _connection: &ConnectionInfo<'_>, _reason: &str) {}
+
+    /// A call begins.
+    fn call_begun(&self, _call: &CallInfo<'_>) {}
+
+    /// A call that was begun has ended.
+    fn call_ended(&self, _call: &CallInfo<'_>, _end: &CallEnd<'_>) {}
+}
+
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
+        (**self).connection_opened(connection);
+    }
+
+    fn connection_closed(&self, connection: &ConnectionInfo<'_>, end: &ConnectionEnd<'_>) {
+        (**self).connection_closed(connection, end);
+    }
+
+    fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {
+        (**self).connection_refused(connection, reason);
+    }
+
+    fn call_begun(&self, call: &CallInfo<'_>) {
+        (**self).call_begun(call);
+    }
+
+    fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+        (**self).call_ended(call, end);
+    }
+}
+
+/// Which side of a connection observes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The one that makes calls.
+    Client,
+    /// The one that answers them.
+    Server,
+}
+
+impl Side {
+    /// `client` or `server`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Server => "server",
+        }
+    }
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ConnectionInfo<'a> {
+    /// The side that observes.
+    pub side: Side,
+    /// Counts the connections of a server, and the clients of a process, from 1. 0 for one that is refused.
+    pub id: u64,
+    /// What is known of the other side.
+    pub peer: &'a Peer,
+    /// What was added to the connection.
+    pub extensions: &'a Extensions,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ConnectionEnd<'a> {
+    /// Why.
+    pub cause: ConnectionEndCause,
+    /// More about it: the error of the system, for example. Empty where there is nothing to say.
+    pub message: &'a str,
+    /// The time for which it was open.
+    pub duration: Duration,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionEndCause {
+    /// The peer has closed it.
+    ClosedByPeer,
+    /// The program has: the last client was dropped, the server was shut down.
+    ClosedHere,
+    /// Reading or writing has failed, or the peer's bytes end within a frame.
+    Failed,
+    /// A client has used up its stream ids.
+    IdsExhausted,
+}
+
+impl ConnectionEndCause {
+    /// The name in lower case with underscores, for labels of metrics: `closed_by_peer`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConnectionEndCause::ClosedByPeer => "closed_by_peer",
+            ConnectionEndCause::ClosedHere => "closed_here",
+            ConnectionEndCause::Failed => "failed",
+            ConnectionEndCause::IdsExhausted => "ids_exhausted",
+        }
+    }
+}
+
+impl fmt::Display for ConnectionEndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CallInfo<'a> {
+    /// The side that observes.
+    pub side: Side,
+    /// The [number](ConnectionInfo::id) of its connection.
+    pub connection_id: u64,
+    /// What is known of the other side.
+    pub peer: &'a Peer,
+    /// `None` while a client's Request is not queued.
+    pub stream_id: Option<u32>,
+    /// Full protobuf name of the service. Empty if a server could not read the Request.
+    pub service: &'a str,
+    /// Bare name of the method. Empty if a server could not read the Request.
+    pub method: &'a str,
+    /// The program knows these names: a server has the method, a client has said them. Otherwise they are
+    /// what a client has written, for a [fallback](crate::server::Fallback) or for nobody, and a client can make
+    /// up any number of them: no labels of metrics should be made of them.
+    pub is_known: bool,
+    /// What the client has sent along. Empty where a server refuses a call before it reads that.
+    pub metadata: &'a Metadata,
+    /// When the call was made, or its Request was read.
+    pub started: Instant,
+    /// When its time is over.
+    pub deadline: Option<Instant>,
+    /// What was added to the call. An observer may add something itself when the call begins, and finds
+    /// it when the call ends.
+    pub extensions: &'a Extensions,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CallEnd<'a> {
+    /// The status code; [`Code::Ok`] for a good end.
+    pub code: Code,
+    /// The message of a failure; empty behind a good end.
+    pub message: &'a str,
+    /// Why it ended.
+    pub cause: EndCause,
+    /// What came and went.
+    pub traffic: Traffic,
+    /// From the call's [start](CallInfo::started) to its end.
+    pub duration: Duration,
+    /// The part of it in which the call waited for a place among the calls in flight.
+    pub waited_for_place: Duration,
+    /// The part of it in which the call waited for room in the outgoing queue, in sum for all its messages.
+    pub waited_for_room: Duration,
+}
+
+impl CallEnd<'_> {
+    /// Whether the call ended well.
+    pub fn is_ok(&self) -> bool {
+        self.code == Code::Ok
+    }
+}
+
+/// What a call has sent and received so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Messages queued for the peer: requests of a client, replies of a server.
+    pub messages_sent: u64,
+    /// Messages that came from the peer, taken or not.
+    pub messages_received: u64,
+    /// Bytes of the Request, and of the frames that carry messages, without their headers: those that were
+    /// queued for the peer.
+    pub bytes_sent: u64,
+    /// The same of those that came from the peer.
+    pub bytes_received: u64,
+}
+
+/// Why a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EndCause {
+    /// The handler has answered.
+    Replied,
+    /// The handler has failed with a status. On a client: the server has answered with a status other
+    /// than DEADLINE_EXCEEDED, whatever its reason was.
+    Failed,
+    /// An interceptor of this side has refused the call, before it came to its handler or to the connection.
+    Refused,
+    /// A limit of this side has refused the call or ended it: calls or bytes in flight, the length of a
+    /// message, a stream's inbox that nobody empties, replies that wait for a client who does not read.
+    Limit,
+    /// Server: there is no such service or method.
+    Unimplemented,
+    /// Its deadline has passed on this side.
+    DeadlineHere,
+    /// Client: the server says that the deadline has passed there.
+    DeadlineAtPeer,
+    /// Client: the caller has dropped the call before its end.
+    GivenUp,
+    /// The connection has ended first, and not by this side.
+    PeerGone,
+    /// Server: the handler or an interceptor has panicked.
+    Panicked,
+    /// This side has closed the connection, or the server does not take calls any more.
+    Shutdown,
+    /// The peer's frames or messages are not what the protocol or the method's types allow.
+    ProtocolViolation,
+}
+
+impl EndCause {
+    /// The name in lower case with underscores, for labels of metrics: `deadline_here`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EndCause::Replied => "replied",
+            EndCause::Failed => "failed",
+            EndCause::Refused => "refused",
+            EndCause::Limit => "limit",
+            EndCause::Unimplemented => "unimplemented",
+            EndCause::DeadlineHere => "deadline_here",
+            EndCause::DeadlineAtPeer => "deadline_at_peer",
+            EndCause::GivenUp => "given_up",
+            EndCause::PeerGone => "peer_gone",
+            EndCause::Panicked => "panicked",
+            EndCause::Shutdown => "shutdown",
+            EndCause::ProtocolViolation => "protocol_violation",
+        }
+    }
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,96 @@
+//! What the library tells `tracing`: spans for connections and calls at level DEBUG, and events. Without the
+//! feature `tracing`, nothing.
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) use disabled::*;
+#[cfg(feature = "tracing")]
+pub(crate) use enabled::*;
+
+/// Makes a span at level DEBUG, with the fields that `tracing` takes.
+#[cfg(feature = "tracing")]
+macro_rules! span {
+    ($($field:tt)*) => {
+        $crate::trace::Span::new(tracing::debug_span!($($field)*))
+    };
+}
+
+#[cfg(feature = "tracing")]
+mod enabled {
+    use std::sync::Arc;
+
+    use tracing::{Instrument, instrument::Instrumented};
+    pub(crate) use tracing::{debug, warn};
+
+    pub(crate) use span;
+
+    /// A span, if somebody traces.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Span(Option<Arc<tracing::Span>>);
+
+    impl Span {
+        pub(crate) fn new(span: tracing::Span) -> Self {
+            Span((!span.is_disabled()).then(|| Arc::new(span)))
+        }
+
+        /// The span in which this runs.
+        pub(crate) fn current() -> Self {
+            Span::new(tracing::Span::current())
+        }
+
+        /// Whether nobody traces.
+        pub(crate) fn is_none(&self) -> bool {
+            self.0.is_none()
+        }
+
+        /// Runs something in the span.
+        pub(crate) fn in_scope<R>(&self, run: impl FnOnce() -> R) -> R {
+            match &self.0 {
+                Some(span) => span.in_scope(run),
+                None => run(),
+            }
+        }
+
+        /// Runs a future in the span.
+        pub(crate) fn instrument<F: Future>(&self, future: F) -> Instrumented<F> {
+            let span = self.0.as_deref().cloned();
+            future.instrument(span.unwrap_or_else(tracing::Span::none))
+        }
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+mod disabled {
+    macro_rules! nothing {
+        ($($field:tt)*) => {{}};
+    }
+    macro_rules! span {
+        ($($field:tt)*) => {
+            $crate::trace::Span
+        };
+    }
+    pub(crate) use nothing as debug;
+    pub(crate) use nothing as warn;
+    pub(crate) use span;
+
+    /// No span.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Span;
+
+    impl Span {
+        pub(crate) fn current() -> Self {
+            Span
+        }
+
+        pub(crate) fn is_none(&self) -> bool {
+            true
+        }
+
+        pub(crate) fn in_scope<R>(&self, run: impl FnOnce() -> R) -> R {
+            run()
+        }
+
+        pub(crate) fn instrument<F: Future>(&self, future: F) -> F {
+            future
+        }
+    }
+}
