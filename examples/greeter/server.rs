@@ -7,7 +7,7 @@ use ttrpc::{
     Context, Server, Status, async_trait,
     server::{StreamReceiver, StreamSender},
 };
-use ttrpc_reflection::{Debug, Health, Reflection};
+use ttrpc_reflection::{Debug, Health, Reflection, proto};
 
 mod greeter {
     ttrpc::include_proto!("greeter.v1");
@@ -69,9 +69,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
     let (health, debug) = (Health::new(), Debug::new());
     health.set_serving("greeter.v1.Greeter", true);
+    let reflection = Reflection::new(ttrpc_reflection::include_descriptor_set!("greeter"))?
+        .and(proto::health::FILE_DESCRIPTOR_SET)?
+        .and(proto::debug::FILE_DESCRIPTOR_SET)?;
     let server = Server::builder()
         .add_service(GreeterServer::new(MyGreeter))
-        .add_service(Reflection::new(ttrpc_reflection::include_descriptor_set!("greeter"))?)
+        .add_service(reflection)
         .add_service(health.service())
         .add_service(debug.service())
         .bind(&address)?

@@ -9,7 +9,7 @@ use tokio::{
     time::interval,
 };
 use ttrpc::{Server, ServerConfig, server::ServerHandle};
-use ttrpc_reflection::{Debug, Health, Reflection};
+use ttrpc_reflection::{Debug, Health, Reflection, proto};
 use ttrpc_tests::{
     conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
     service::ConformanceService,
@@ -37,9 +37,12 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 pub async fn serve(options: &Options, address: &str) -> Result<(), Error> {
     let service = Arc::new(ConformanceService::default());
     let (health, debug) = (Health::new(), Debug::new());
+    let reflection = Reflection::new(FILE_DESCRIPTOR_SET)?
+        .and(proto::health::FILE_DESCRIPTOR_SET)?
+        .and(proto::debug::FILE_DESCRIPTOR_SET)?;
     let server = Server::builder()
         .add_service(ConformanceServer::from_arc(service.clone()))
-        .add_service(Reflection::new(FILE_DESCRIPTOR_SET)?)
+        .add_service(reflection)
         .add_service(health.service())
         .add_service(debug.service())
         .config(config(options))

@@ -90,11 +90,18 @@ fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failur
 pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
     let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
-    let symbol = match (schema.find_symbol(&arguments.name), &client) {
+    let name = &arguments.name;
+    let found = match (schema.find_symbol(name), &client) {
         (Err(failure), Some(client)) => {
-            find_served(client, &schema, &arguments.name, limit).await.ok_or(failure)?
+            find_served(client, &schema, name, limit).await.ok_or(failure)
         }
-        (symbol, _) => symbol?,
+        (found, _) => found,
+    };
+    let is_told = schema.source() == Source::Reflection && arguments.schema.schema.is_none();
+    // As with calls: not every server lists its health service.
+    let (symbol, source) = match (found, schema::builtin().find_symbol(name)) {
+        (Err(_), Ok(symbol)) if is_told => (symbol, Source::BuiltIn),
+        (found, _) => (found?, schema.source()),
     };
     if arguments.template {
         let message = match &symbol {
@@ -119,7 +126,7 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
         Symbol::Message(message) => (message.full_name(), "a message"),
         Symbol::Enum(enumeration) => (enumeration.full_name(), "an enum"),
     };
-    output::line(paint(DIM, format_args!("// {name} is {kind}, from {}.", schema.source())))?;
+    output::line(paint(DIM, format_args!("// {name} is {kind}, from {source}.")))?;
     Ok(output::line(print::symbol(&symbol).trim_end())?)
 }
 
@@ -178,21 +185,30 @@ fn to_json(symbol: &Symbol) -> Value {
 ///
 /// # Errors
 /// Those of connecting, of finding a schema, and of writing.
-pub async fn write_schema(arguments: &WriteSchema) -> Result<(), Failure> {
+pub async fn write_schema(arguments: &WriteSchema, json: bool) -> Result<(), Failure> {
     let address = arguments.address.as_deref().unwrap_or("-");
     let (_, schema) = open(address, &arguments.schema, arguments.timeout.limit()).await?;
     let files: Vec<_> = schema.files().collect();
+    let mut written = Vec::new();
     if let Some(folder) = &arguments.protos {
-        for path in files::write_protos(folder, &files)? {
-            output::note(format_args!("wrote {}", path.display()));
-        }
+        written = files::write_protos(folder, &files)?;
     }
     if let Some(path) = &arguments.set {
         files::write_set(path, &files)?;
-        output::note(format_args!("wrote {}", path.display()));
+        written.push(path.clone());
+    }
+    for path in written {
+        match json {
+            true => output::line(json!({ "wrote": path.display().to_string() }))?,
+            false => output::note(format_args!("wrote {}", path.display())),
+        }
     }
     if arguments.protos.is_none() && arguments.set.is_none() {
         for (index, file) in files.iter().enumerate() {
+            if json {
+                output::line(json!({ "name": file.name(), "text": print::file(file) }))?;
+                continue;
+            }
             let gap = if index == 0 { "" } else { "\n" };
             output::line(format_args!(
                 "{gap}{}\n{}",

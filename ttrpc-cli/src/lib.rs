@@ -24,7 +24,10 @@ use failure::Failure;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain_usage(&error),
+    };
     match arguments.global.color {
         clap::ColorChoice::Auto => {}
         clap::ColorChoice::Always => anstream::ColorChoice::AlwaysAnsi.write_global(),
@@ -37,6 +40,17 @@ pub fn main() -> ExitCode {
         _ if json => output::note(failure.to_json()),
         _ => output::note(format_args!("{} {failure}", output::paint(output::BAD, "error:"))),
     }
+    failure.exit_code()
+}
+
+/// Prints help, or what is wrong with the command line: as JSON if that is asked for, though the rest
+/// makes no sense.
+fn explain_usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || !std::env::args_os().any(|argument| argument == "--json") {
+        error.exit();
+    }
+    let failure = Failure::Usage(error.render().to_string().trim_end().to_owned());
+    output::note(failure.to_json());
     failure.exit_code()
 }
 
@@ -73,7 +87,7 @@ async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::List(arguments) => explore::list(&arguments, json).await,
         Command::Describe(arguments) => explore::describe(&arguments, json).await,
-        Command::Schema(arguments) => explore::write_schema(&arguments).await,
+        Command::Schema(arguments) => explore::write_schema(&arguments, json).await,
         Command::Call(arguments) => call::run(arguments, json).await,
         Command::Shims(arguments) => shims::run(arguments, json).await,
         Command::Load(arguments) => load::run(arguments, json).await,

@@ -40,23 +40,35 @@ pub fn columns() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// Rows of cells as lines, each column as wide as its widest cell. The last column may be cut where
-/// the terminal ends.
+/// The least that is left of a name.
+const MIN_NAME_LEN: usize = 20;
+
+/// Rows of cells as lines, each column as wide as its widest cell. Where the terminal is too narrow,
+/// names lose their beginnings, and lines are cut at its end.
 pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
-    let mut widths = Vec::new();
+    let (mut widths, mut names) = (Vec::new(), Vec::new());
     for row in rows {
         for (index, cell) in row.iter().enumerate() {
             if widths.len() <= index {
                 widths.push(0);
+                names.push(false);
             }
             widths[index] = widths[index].max(cell.text.chars().count());
+            names[index] |= cell.is_name;
         }
+    }
+    let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+    let mut excess = total.saturating_sub(columns.unwrap_or(usize::MAX));
+    for (width, is_name) in widths.iter_mut().zip(names) {
+        let spare = if is_name { width.saturating_sub(MIN_NAME_LEN).min(excess) } else { 0 };
+        *width -= spare;
+        excess -= spare;
     }
     let lines = rows.iter().map(|row| {
         let (mut line, mut left) = (String::new(), columns.unwrap_or(usize::MAX));
         for (index, cell) in row.iter().enumerate() {
             let is_last = index + 1 == row.len();
-            let text: String = cell.text.chars().take(left).collect();
+            let text: String = cell.shortened(widths[index]).chars().take(left).collect();
             let len = text.chars().count();
             let is_short = is_last && !cell.is_number;
             let width = if is_short { len } else { widths[index].min(left) };
@@ -81,21 +93,37 @@ pub struct Cell {
     text: String,
     style: Style,
     is_number: bool,
+    is_name: bool,
 }
 
 impl Cell {
     pub fn text(text: impl Into<String>) -> Self {
-        Cell { text: text.into(), style: Style::new(), is_number: false }
+        Cell { text: text.into(), style: Style::new(), is_number: false, is_name: false }
     }
 
     /// Stands at the right of its column.
     pub fn number(text: impl std::fmt::Display) -> Self {
-        Cell { text: text.to_string(), style: Style::new(), is_number: true }
+        Cell { text: text.to_string(), style: Style::new(), is_number: true, is_name: false }
+    }
+
+    /// A name whose end says more than its beginning.
+    pub fn name(text: impl Into<String>) -> Self {
+        Cell { is_name: true, ..Cell::text(text) }
     }
 
     pub fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
+    }
+
+    /// The text of a name with no more characters than this.
+    fn shortened(&self, width: usize) -> String {
+        let len = self.text.chars().count();
+        if !self.is_name || len <= width {
+            return self.text.clone();
+        }
+        let end: String = self.text.chars().skip(len - width + 1).collect();
+        format!("…{end}")
     }
 }
 
@@ -177,5 +205,15 @@ mod tests {
         assert_eq!(plain(None)[0], "a      5  short");
         assert!(plain(Some(20)).iter().all(|line| line.chars().count() <= 20));
         assert!(plain(Some(3)).iter().all(|line| line.chars().count() <= 3));
+    }
+
+    #[test]
+    fn names_leave_room_for_figures() {
+        let name = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        let rows =
+            [vec![Cell::name(name), Cell::number(12)], vec![Cell::name("a"), Cell::number(1)]];
+        let line = table(&rows, Some(34)).swap_remove(0);
+        let line = anstream::adapter::strip_str(&line).to_string();
+        assert_eq!(line, "…flection/ServerReflectionInfo  12");
     }
 }

@@ -98,15 +98,10 @@ pub fn with_defaults(
 /// What can be done about an error of connecting or of listening.
 pub fn explain(error: Error) -> Failure {
     let hint = match &error {
-        Error::Address { .. } => {
-            return Failure::Usage(format!(
-                "{error}; an address is a path, unix:///path, unix://@abstract, vsock://CID:PORT, \
-                 hvsock:///path:PORT or tcp://HOST:PORT"
-            ));
-        }
+        Error::Address { .. } => return Failure::Usage(error.to_string()),
         Error::Connect { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
-            io::ErrorKind::ConnectionRefused => "; nobody listens there any more",
+            io::ErrorKind::ConnectionRefused => "; nobody listens there",
             io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
             _ => "",
         },
@@ -148,6 +143,35 @@ pub async fn find_schema(
         }
         None => Ok(schema::builtin().clone()),
     }
+}
+
+/// The one method that a name means, and the schema that it is from. One of which the server's reflection
+/// does not tell may be built in: not every server lists its health service.
+///
+/// # Errors
+/// Those of [`find_schema`] and of [`find_method`].
+pub async fn find_schema_and_method(
+    client: &Client,
+    options: &SchemaOptions,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<(Schema, MethodDescriptor), Failure> {
+    let schema = find_schema(client, options, timeout).await?;
+    let failure = match find_method(client, &schema, name, timeout).await {
+        Err(failure) if schema.source() == Source::Reflection && options.schema.is_none() => {
+            failure
+        }
+        found => return Ok((schema, found?)),
+    };
+    let built_in = schema::builtin();
+    let Ok(found) = built_in.find_methods(name) else { return Err(failure) };
+    for method in &found.methods {
+        if has_service(client, method.parent_service().full_name(), timeout).await? {
+            let method = find_method(client, built_in, name, timeout).await?;
+            return Ok((built_in.clone(), method));
+        }
+    }
+    Err(failure)
 }
 
 /// The one method that a name means. Of a service that the server has in several versions it is the

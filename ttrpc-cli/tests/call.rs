@@ -90,6 +90,19 @@ fn a_method_that_no_schema_has_asks_for_one() {
 }
 
 #[test]
+fn a_built_in_service_that_reflection_does_not_list_is_called() {
+    let server = conformance();
+    let checked = run(&["call", &server.address, "Health/Check"]);
+    assert_eq!(checked.json(), json!({ "status": "SERVING" }));
+    // The server does not have this one.
+    let unknown = run(&["call", &server.address, "Task/State"]);
+    assert_eq!(unknown.code, 2, "{unknown:?}");
+    assert!(unknown.stderr.contains("`Task`"), "{}", unknown.stderr);
+    let told = run(&["call", &server.address, "Health/Check", "--schema", "reflection"]);
+    assert_eq!(told.code, 2, "{told:?}");
+}
+
+#[test]
 fn garbage_as_input_ends_the_call() {
     let server = conformance();
     for input in ["nonsense", "{\"sequence\": \"x\"}", "[1, 2", "\u{0}\u{1}", "{}{}}"] {
@@ -140,6 +153,26 @@ fn a_server_that_stalls_does_not_hold_the_program() {
     let ran = run(&["call", path.to_str().unwrap(), "Echo", "--timeout", "100ms"]);
     assert_eq!(ran.code, 64 + 4);
     assert!(ran.stderr.contains("--schema builtin"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_a_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock").display().to_string();
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let listen = folder.path().join("t.sock").display().to_string();
+    for arguments in [
+        &["call", &*path, "Echo", "--timeout", "60s"][..],
+        &["trace", "--upstream", &path, "--listen", &listen],
+    ] {
+        let waiting = ttrpc(arguments).spawn().unwrap();
+        let (mut client, _) = listener.accept().unwrap();
+        // It asks for the schema, and gets no answer.
+        std::io::Read::read_exact(&mut client, &mut [0; 10]).unwrap();
+        interrupt(&waiting);
+        let ended = waiting.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{arguments:?}");
+    }
 }
 
 /// A server that answers the first bytes of each client with these.

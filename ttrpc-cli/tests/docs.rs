@@ -16,7 +16,7 @@ use std::{
 
 use common::*;
 use rustix::process::{Pid, Signal, kill_process};
-use ttrpc_reflection::{Health, Reflection};
+use ttrpc_reflection::{Health, Reflection, proto};
 
 /// Ends the output of a command.
 const MARK: char = '\u{1}';
@@ -50,10 +50,13 @@ impl Stage {
         compiler.include_imports(true).include_source_info(true);
         compiler.open_file(greeter_proto()).unwrap();
         let set = compiler.encode_file_descriptor_set();
+        let reflection = Reflection::new(&set).unwrap();
+        let reflection = reflection.and(proto::health::FILE_DESCRIPTOR_SET).unwrap();
+        let reflection = reflection.and(proto::debug::FILE_DESCRIPTOR_SET).unwrap();
         let greeter = common::serve(|builder| {
             builder
                 .add_service(greeter::Greeter)
-                .add_service(Reflection::new(&set).unwrap())
+                .add_service(reflection)
                 .add_service(Health::new().service())
         });
         let folder = greeter.folder.path();

@@ -49,6 +49,9 @@ fn describe_prints_proto_text_and_templates() {
     assert!(text.contains("rpc Echo(EchoRequest) returns (EchoResponse);"), "{text}");
     assert!(text.contains("from the server's reflection"), "{text}");
     assert!(text.contains("// When set, the reply's payload has"), "comments are told: {text}");
+    let unlisted = run(&["describe", address, "Health/Check"]).ok();
+    assert!(unlisted.contains("a method, from the built-in schemas"), "{unlisted}");
+    assert_eq!(run(&["describe", address, "Nothing"]).code, 2);
     let template = run(&["describe", address, "FailRequest", "--template", "--json"]).json();
     assert_eq!(template, serde_json::json!({ "code": 0, "message": "", "detail": "" }));
     let message = run(&["describe", address, "Chunk", "--json"]).json();
@@ -114,4 +117,24 @@ fn a_server_that_is_not_there_is_exit_code_3() {
     let json = run(&["list", "/no/such.sock", "--json"]).stderr;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["error"].as_str().unwrap().contains("/no/such.sock"));
+}
+
+#[test]
+fn schemas_and_usage_errors_are_json_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("set.bin").display().to_string();
+    let written = run(&["schema", "--set", &set, "--json"]).json();
+    assert_eq!(written["wrote"], *set);
+    let files = run(&["schema", "--json"]).ok();
+    let names: Vec<serde_json::Value> =
+        files.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_task = |file: &serde_json::Value| {
+        file["text"].as_str().unwrap().contains("package containerd.task.v3;")
+    };
+    assert!(names.iter().any(is_task));
+    let refused = run(&["call", "--json"]);
+    assert_eq!((refused.code, &*refused.stdout), (2, ""));
+    let error: serde_json::Value = serde_json::from_str(&refused.stderr).unwrap();
+    assert!(error["error"].as_str().unwrap().contains("<ADDRESS>"), "{error}");
+    assert_eq!(run(&["--help", "--json"]).code, 0);
 }

@@ -16,7 +16,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 use ttrpc::{Client, Error, Server, ServerConfig};
-use ttrpc_reflection::{Debug, Health, Reflection};
+use ttrpc_reflection::{Debug, Health, Reflection, proto};
 
 use super::{Report, Trial, all_cases, answers::Answer, matches, run_case, trial::socket_name};
 use crate::{
@@ -119,7 +119,10 @@ async fn serve(address: &str, arguments: &ServerArguments) -> Result<(), Error> 
     let service = Arc::new(ConformanceService::default());
     let routes = ConformanceServer::from_arc(service.clone());
     let config = ServerConfig { stall_timeout: arguments.stall_timeout, ..ServerConfig::default() };
-    let reflection = Reflection::new(FILE_DESCRIPTOR_SET).expect("the build made the set");
+    let reflection = Reflection::new(FILE_DESCRIPTOR_SET)
+        .and_then(|reflection| reflection.and(proto::health::FILE_DESCRIPTOR_SET))
+        .and_then(|reflection| reflection.and(proto::debug::FILE_DESCRIPTOR_SET))
+        .expect("the build made the sets");
     let (health, debug) = (Health::new(), Debug::new());
     let server = Server::builder()
         .config(config)

@@ -33,15 +33,12 @@ use requests::Requests;
 /// # Errors
 /// Those of connecting, of finding the method, of the request, and the call's own.
 pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
-    let interrupts = signal(SignalKind::interrupt())
+    let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
-    let client = match arguments.verbose {
-        true => session::connect_verbose(&arguments.address).await?,
-        false => session::connect(&arguments.address).await?,
+    let (client, schema, method) = tokio::select! {
+        prepared = prepare(&arguments) => prepared?,
+        _ = interrupts.recv() => return Err(Failure::Interrupted),
     };
-    let setup_limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
-    let schema = session::find_schema(&client, &arguments.schema, setup_limit).await?;
-    let method = session::find_method(&client, &schema, &arguments.method, setup_limit).await?;
     let is_stream = method.is_client_streaming() || method.is_server_streaming();
     let timeout = match arguments.timeout {
         Some(timeout) => args::limit(timeout),
@@ -69,6 +66,18 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         output::note(paint(DIM, format_args!("* the call took {time}")));
     }
     result
+}
+
+/// Connects, and finds out what the method is.
+async fn prepare(arguments: &Call) -> Result<(Client, Schema, MethodDescriptor), Failure> {
+    let client = match arguments.verbose {
+        true => session::connect_verbose(&arguments.address).await?,
+        false => session::connect(&arguments.address).await?,
+    };
+    let limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let (options, name) = (&arguments.schema, &arguments.method);
+    let (schema, method) = session::find_schema_and_method(&client, options, name, limit).await?;
+    Ok((client, schema, method))
 }
 
 /// A call that is about to be made.

@@ -89,8 +89,9 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     for _ in 0..arguments.connections {
         clients.push(session::connect(&arguments.address).await?);
     }
-    let schema = session::find_schema(&clients[0], &arguments.schema, timeout).await?;
-    let method = session::find_method(&clients[0], &schema, &arguments.method, timeout).await?;
+    let (schema, method) =
+        session::find_schema_and_method(&clients[0], &arguments.schema, &arguments.method, timeout)
+            .await?;
     let values = read_values(&arguments.data)?;
     if values.len() > 1 && !method.is_client_streaming() {
         return Err(Failure::usage("the method takes one request, and --data has several"));

@@ -265,7 +265,7 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
         let (then, now) =
             (median(calls, |call| call.recorded_time), median(calls, |call| call.time));
         rows.push(vec![
-            Cell::text(*name),
+            Cell::name(*name),
             Cell::number(calls.len()),
             Cell::number(same_code),
             Cell::number(same_reply),

@@ -80,8 +80,12 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let server = arguments.wrap.as_deref().or(arguments.upstream.as_deref()).unwrap_or_default();
-    let messages =
-        Arc::new(Messages::new(find_schema(server, &arguments.schema).await?, &arguments.redact));
+    let schema = tokio::select! {
+        schema = find_schema(server, &arguments.schema) => schema?,
+        _ = interrupt.recv() => return Err(Failure::Interrupted),
+        _ = terminate.recv() => return Err(Failure::Interrupted),
+    };
+    let messages = Arc::new(Messages::new(schema, &arguments.redact));
     let recorder = match &arguments.record {
         Some(path) => Some(record::Recorder::create(path, messages.clone())?),
         None => None,

@@ -196,7 +196,7 @@ impl Reporter {
                 Cell::number(output::duration(Duration::from_nanos(nanos)))
             };
             rows.push(vec![
-                Cell::text(name),
+                Cell::name(name),
                 Cell::number(stats.latency.len()),
                 Cell::number(stats.failed + stats.closed),
                 at(50.0),
