@@ -3,17 +3,18 @@
 use std::{
     io,
     os::{fd::OwnedFd, unix},
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
 use socket2::{Domain, Socket};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, Ready},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
 };
 
 use super::peer::Peer;
+use crate::Extensions;
 
 /// The half of a connection from which frames are read.
 pub(crate) trait ReadHalf: AsyncRead + Unpin {
@@ -66,6 +67,7 @@ pub struct Connection {
     pub(crate) reader: Box<dyn ReadHalf + Send>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
     pub(crate) peer: Peer,
+    pub(crate) extensions: Extensions,
 }
 
 impl Connection {
@@ -112,12 +114,48 @@ impl Connection {
         &self.peer
     }
 
+    /// What was added to the connection. It stays with it when it is served.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
     pub(crate) fn with_halves<R, W>((reader, writer): (R, W), peer: Peer) -> Self
     where
         R: ReadHalf + Send + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        Connection { reader: Box::new(reader), writer: Box::new(writer), peer }
+        let (reader, writer) = (Box::new(reader), Box::new(writer));
+        Connection { reader, writer, peer, extensions: Extensions::default() }
+    }
+}
+
+/// For a handshake before the first frame.
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(cx, buf)
+    }
+}
+
+/// For a handshake before the first frame.
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
     }
 }
 
