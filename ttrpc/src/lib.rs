@@ -62,6 +62,7 @@ pub mod client;
 mod config;
 mod error;
 mod extensions;
+pub mod interceptors;
 mod metadata;
 mod name;
 pub mod observer;

@@ -45,11 +45,11 @@ pub(super) struct ObservedConnection {
 
 impl ObservedConnection {
     /// The connection is open.
-    pub(super) fn open(observers: Observers, peer: Peer) -> Arc<Self> {
+    pub(super) fn open(observers: Observers, peer: Peer, extensions: Extensions) -> Arc<Self> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let id = CONNECTIONS.fetch_add(1, Relaxed) + 1;
         let span = trace::span!("connection", id, %peer);
-        let (opened, extensions) = (Instant::now(), Extensions::default());
+        let opened = Instant::now();
         let connection = ObservedConnection { observers, id, peer, opened, extensions, span };
         connection.observers.connection_opened(&connection.info());
         Arc::new(connection)

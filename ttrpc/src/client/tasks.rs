@@ -33,7 +33,7 @@ impl ConnectionTasks {
         observers: Observers,
         table: ClientTable<Arc<CallEntry>>,
     ) -> Arc<Self> {
-        let observed = ObservedConnection::open(observers, io.peer);
+        let observed = ObservedConnection::open(observers, io.peer, io.extensions);
         let span = observed.span.clone();
         let connection = Arc::new(ClientConnection::new(config, table, observed));
         let (signal, ended) = oneshot::channel();

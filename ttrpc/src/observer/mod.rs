@@ -61,7 +61,8 @@ pub trait Observer: Send + Sync + 'static {
     /// A connection that was opened has ended. A server's calls on it have ended before.
     fn connection_closed(&self, _connection: &ConnectionInfo<'_>, _end: &ConnectionEnd<'_>) {}
 
-    /// A connection was not opened: a server's [`PeerPolicy`](crate::server::PeerPolicy) has refused it.
+    /// A connection was not opened: a server's [`PeerPolicy`](crate::server::PeerPolicy) or
+    /// [`ConnectionHook`](crate::server::ConnectionHook) has refused it.
     fn connection_refused(&self, _connection: &ConnectionInfo<'_>, _reason: &str) {}
 
     /// A call begins.

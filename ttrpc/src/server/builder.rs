@@ -2,7 +2,11 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    },
+    time::Duration,
 };
 
 use tokio::{
@@ -12,8 +16,9 @@ use tokio::{
 };
 
 use super::{
-    Fallback, Interceptor, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle,
-    ServerOwner, Service, Services, Shared, blocking::BlockingCalls, shutdown::Unbuilt,
+    ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Overshoot, PeerPolicy,
+    Server, ServerHandle, ServerOwner, Service, Services, Shared, blocking::BlockingCalls,
+    shutdown::Unbuilt,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -32,6 +37,7 @@ pub struct ServerBuilder {
     keep_open: bool,
     policy: Option<PeerPolicy>,
     observers: Observers,
+    hook: Option<Hook>,
     config: ServerConfig,
     unbuilt: Unbuilt,
 }
@@ -123,6 +129,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Has this look at each connection before its first frame, behind
+    /// [`allow_peers`](ServerBuilder::allow_peers). A connection with which it is not done after `limit` is
+    /// refused. Of several, the last one counts.
+    pub fn on_connection(mut self, hook: impl ConnectionHook, limit: Duration) -> Self {
+        self.hook = Some(Hook { hook: Box::new(hook), limit });
+        self
+    }
+
     /// Tells this of each connection and each call. May be called several times.
     pub fn observe(mut self, observer: impl Observer) -> Self {
         self.observers.add(observer);
@@ -161,6 +175,8 @@ impl ServerBuilder {
             services,
             policy: self.policy,
             observers: self.observers,
+            hook: self.hook,
+            hooked_connections: AtomicUsize::new(0),
             connection_permits: Semaphore::new(
                 config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
             ),

@@ -53,7 +53,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(server: Arc<Shared>, peer: Peer, id: u64) -> Self {
+    pub(super) fn new(server: Arc<Shared>, peer: Peer, extensions: Extensions, id: u64) -> Self {
         let config = &server.config;
         Connection {
             peer,
@@ -81,7 +81,7 @@ impl Connection {
             registry: Registry::default(),
             id,
             accepted: Instant::now(),
-            extensions: Extensions::default(),
+            extensions,
             end_reason: OnceLock::new(),
             server,
         }

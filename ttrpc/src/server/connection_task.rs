@@ -22,9 +22,9 @@ use crate::{
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
 /// permit that was taken for it.
 pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
-    let crate::Connection { mut reader, mut writer, peer } = connection;
+    let crate::Connection { mut reader, mut writer, peer, extensions } = connection;
     let span = trace::span!("connection", id, %peer);
-    let connection = Arc::new(Connection::new(server, peer, id));
+    let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let sending = connection.clone();
     let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {

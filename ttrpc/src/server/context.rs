@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Peer, call::Call};
-use crate::{Extensions, Metadata};
+use crate::{Extensions, Metadata, observer::EndCause};
 
 /// What a handler knows of its call: who calls, what for, until when.
 ///
@@ -30,6 +30,11 @@ impl Context {
 
     pub(super) fn call(&self) -> &Arc<Call> {
         &self.call
+    }
+
+    /// If the call fails now, it is for this cause.
+    pub(crate) fn blame(&self, cause: EndCause) {
+        self.call.end.blame(cause);
     }
 
     /// Full protobuf name of the service, `containerd.task.v2.Task` for example.

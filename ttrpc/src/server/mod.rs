@@ -44,6 +44,7 @@ mod context;
 mod driver;
 mod end_signal;
 mod fallback;
+mod hook;
 mod interceptor;
 mod listener;
 mod observe;
@@ -60,7 +61,10 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     time::Duration,
 };
@@ -72,7 +76,7 @@ use tokio::{
 
 pub use crate::transport::peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use crate::{
-    Connection, Error, Extensions, ServerConfig,
+    Connection, Error, ServerConfig,
     observer::Observers,
     snapshot::{Fill, ServerSnapshot},
     trace,
@@ -80,7 +84,7 @@ use crate::{
         limiter::{Limiter, Load, Overshoot},
         lock,
         slab::Slab,
-        wait_until,
+        spawn, wait_until,
     },
 };
 use accept::{AcceptControl, Accepting};
@@ -88,6 +92,8 @@ pub use builder::ServerBuilder;
 use connection::call;
 pub use context::Context;
 pub use fallback::{Fallback, FallbackCall};
+pub use hook::ConnectionHook;
+use hook::{Hook, HookedConnection};
 pub use interceptor::{Interceptor, Next};
 pub use listener::{Acceptor, Listener};
 use routes::Services;
@@ -109,6 +115,7 @@ struct Shared {
     services: Services,
     policy: Option<PeerPolicy>,
     observers: Observers,
+    hook: Option<Hook>,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
     /// Counts the calls that were let in over that limit, each the only one of its connection.
@@ -123,7 +130,9 @@ struct Shared {
     connection_permits: Semaphore,
     /// Those that are open.
     connections: Mutex<Slab<Weak<connection::Connection>>>,
-    /// Notified whenever one has ended.
+    /// Connections that the hook looks at.
+    hooked_connections: AtomicUsize,
+    /// Notified whenever one of either has ended.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
     accept_control: Arc<AcceptControl>,
@@ -135,21 +144,59 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::PeerRefused`].
-    fn admit(
+    async fn admit(
         self: &Arc<Self>,
         connection: Connection,
         permit: SemaphorePermit<'_>,
     ) -> Result<(), Error> {
+        self.check_policy(&connection)?;
+        match &self.hook {
+            None => {
+                permit.forget();
+                self.serve_admitted(connection);
+                Ok(())
+            }
+            Some(hook) => {
+                let hooked = HookedConnection::new(self, connection, permit);
+                Box::pin(hooked.admit(hook)).await
+            }
+        }
+    }
+
+    /// The same for a connection that a listener has accepted: a hook does not hold up the next one. A peer
+    /// that is refused sees the connection closed.
+    fn admit_accepted(self: &Arc<Self>, connection: Connection, permit: SemaphorePermit<'_>) {
+        if self.check_policy(&connection).is_err() {
+            return;
+        }
+        if self.hook.is_none() {
+            permit.forget();
+            return self.serve_admitted(connection);
+        }
+        let (server, hooked) = (self.clone(), HookedConnection::new(self, connection, permit));
+        spawn(async move {
+            if let Some(hook) = &server.hook {
+                let _ = hooked.admit(hook).await;
+            }
+        });
+    }
+
+    /// # Errors
+    /// [`Error::PeerRefused`].
+    fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
         let peer = connection.peer();
         if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
             let reason = "the policy does not allow the peer";
-            self.connection_refused(peer, &Extensions::default(), reason);
+            self.connection_refused(peer, &connection.extensions, reason);
             return Err(Error::PeerRefused { peer: peer.to_string() });
         }
-        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        permit.forget();
-        connection_task::serve(self.clone(), connection, id);
         Ok(())
+    }
+
+    /// Serves a connection whose permit goes with it.
+    fn serve_admitted(self: &Arc<Self>, connection: Connection) {
+        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        connection_task::serve(self.clone(), connection, id);
     }
 
     /// Waits for a permit to open a connection.
@@ -166,7 +213,9 @@ impl Shared {
 
     /// Waits until no connection is open.
     async fn no_connections(&self) {
-        wait_until(&self.connection_ended, &|| lock(&self.connections).len() == 0).await;
+        let is_none =
+            || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).len() == 0;
+        wait_until(&self.connection_ended, &is_none).await;
     }
 
     /// Serves connections for as long as more can come, or, when none can, until those that are there
@@ -188,8 +237,7 @@ impl Shared {
             };
             if let Some(connection) = next {
                 let permit = self.connection_permit().await;
-                // A peer that is refused sees the connection closed.
-                let _ = self.admit(connection, permit);
+                self.admit_accepted(connection, permit);
             }
         }
     }

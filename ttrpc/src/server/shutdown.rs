@@ -253,7 +253,7 @@ impl ServerHandle {
     /// Cancel safe: dropped before it is done, it closes the connection.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`] by the server's policy; [`Error::ServerEnded`] from the moment when a
+    /// [`Error::PeerRefused`] by the server's policy or hook; [`Error::ServerEnded`] from the moment when a
     /// shutdown begins. The connection is closed then.
     ///
     /// # Panics
@@ -264,7 +264,7 @@ impl ServerHandle {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;
             let permit = server.connection_permit().await;
-            server.admit(connection, permit)
+            server.admit(connection, permit).await
         };
         tokio::select! {
             biased;

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::peer::Peer;
+use crate::Extensions;
 
 /// The half of a connection from which frames are read.
 pub(crate) trait ReadHalf: AsyncRead + Unpin {
@@ -67,6 +68,7 @@ pub struct Connection {
     pub(crate) reader: Box<dyn ReadHalf + Send>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
     pub(crate) peer: Peer,
+    pub(crate) extensions: Extensions,
 }
 
 impl Connection {
@@ -113,12 +115,48 @@ impl Connection {
         &self.peer
     }
 
+    /// What was added to the connection. It stays with it when it is served.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
     pub(crate) fn with_halves<R, W>((reader, writer): (R, W), peer: Peer) -> Self
     where
         R: ReadHalf + Send + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        Connection { reader: Box::new(reader), writer: Box::new(writer), peer }
+        let (reader, writer) = (Box::new(reader), Box::new(writer));
+        Connection { reader, writer, peer, extensions: Extensions::default() }
+    }
+}
+
+/// For a handshake before the first frame.
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(cx, buf)
+    }
+}
+
+/// For a handshake before the first frame.
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
     }
 }
 

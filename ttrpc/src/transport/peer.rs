@@ -204,6 +204,16 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.gid == gid))
     }
 
+    /// One process, by its id. The system may have given that to another process since the peer connected.
+    pub fn process(pid: i32) -> Self {
+        PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.pid == Some(pid)))
+    }
+
+    /// Everybody, known or not.
+    pub fn anybody() -> Self {
+        PeerPolicy::custom(|_| true)
+    }
+
     /// One machine, by its vsock context id: 2 is the host.
     pub fn machine(cid: u32) -> Self {
         PeerPolicy::custom(move |peer| peer.vsock_addr().is_some_and(|peer| peer.cid == cid))

@@ -1,0 +1,205 @@
+//! Interceptors and an observer that most servers need: deadlines, limits, who may call what, an access log.
+//!
+//! ```
+//! use std::time::Duration;
+//! use ttrpc::{
+//!     Server,
+//!     interceptors::{AccessLog, Authorize, ConcurrencyLimit, Deadlines},
+//!     server::PeerPolicy,
+//! };
+//!
+//! let server = Server::builder()
+//!     .observe(AccessLog::default())
+//!     .intercept(
+//!         Authorize::deny_all()
+//!             .allow(PeerPolicy::same_user().or(PeerPolicy::root()))
+//!             .allow_service("grpc.health.v1.Health", PeerPolicy::anybody()),
+//!     )
+//!     .intercept(Deadlines::default().default_timeout(Duration::from_secs(10)))
+//!     .intercept(ConcurrencyLimit::new(100));
+//! # drop(server);
+//! ```
+
+use std::{collections::HashMap, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    Context, Status,
+    observer::EndCause,
+    server::{Interceptor, Next, PeerPolicy},
+};
+
+/// Gives calls a deadline that have none, and shortens those that are too long. The handler sees it, and the
+/// call ends with DEADLINE_EXCEEDED when it passes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deadlines {
+    default: Option<Duration>,
+    max: Option<Duration>,
+}
+
+impl Deadlines {
+    /// The time of a call whose client has said none. It runs from the moment when the interceptor does.
+    #[must_use]
+    pub fn default_timeout(mut self, timeout: Duration) -> Self {
+        self.default = Some(timeout);
+        self
+    }
+
+    /// The longest time of any call, counted in the same way; of one whose client has said none, too.
+    #[must_use]
+    pub fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.max = Some(timeout);
+        self
+    }
+}
+
+#[async_trait]
+impl Interceptor for Deadlines {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        let default = self.default.filter(|_| ctx.deadline().is_none());
+        let limit = [default, self.max].into_iter().flatten().min();
+        if let Some(deadline) = limit.and_then(|limit| Instant::now().checked_add(limit)) {
+            ctx.shorten_deadline(deadline);
+        }
+        next.run(ctx).await
+    }
+}
+
+/// Lets only so many calls run at a time: of the server, or of the service, that it is added to. Others are
+/// refused with RESOURCE_EXHAUSTED, at once or after a wait. Waiting is first come, first served.
+#[derive(Debug)]
+pub struct ConcurrencyLimit {
+    permits: Semaphore,
+    patience: Duration,
+}
+
+impl ConcurrencyLimit {
+    /// So many calls at a time. Further ones are refused at once.
+    pub fn new(calls: usize) -> Self {
+        let permits = Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
+        ConcurrencyLimit { permits, patience: Duration::ZERO }
+    }
+
+    /// Has further calls wait for this long, within their deadlines, before they are refused. A call that
+    /// waits counts for [`ServerConfig::max_calls`](crate::ServerConfig::max_calls).
+    #[must_use]
+    pub fn wait_for(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
+#[async_trait]
+impl Interceptor for ConcurrencyLimit {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        let permit = match self.permits.try_acquire() {
+            Ok(permit) => Some(permit),
+            Err(_) if self.patience.is_zero() => None,
+            Err(_) => {
+                timeout(self.patience, self.permits.acquire()).await.ok().and_then(Result::ok)
+            }
+        };
+        let Some(_permit) = permit else {
+            ctx.blame(EndCause::Limit);
+            return Err(Status::resource_exhausted("too many calls run already"));
+        };
+        next.run(ctx).await
+    }
+}
+
+/// Says which peers may call what, by their credentials or addresses. What a rule for a method says counts
+/// before one for its service, and that before the rule for everything. Others get PERMISSION_DENIED.
+#[derive(Clone, Debug, Default)]
+pub struct Authorize {
+    all: Option<PeerPolicy>,
+    services: HashMap<String, ServiceRules>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ServiceRules {
+    all: Option<PeerPolicy>,
+    methods: HashMap<String, PeerPolicy>,
+}
+
+impl Authorize {
+    /// Nobody may call anything, but for what is allowed behind this.
+    pub fn deny_all() -> Self {
+        Authorize::default()
+    }
+
+    /// Whom everything is allowed that no other rule is about.
+    #[must_use]
+    pub fn allow(mut self, peers: PeerPolicy) -> Self {
+        self.all = Some(peers);
+        self
+    }
+
+    /// Who may call a service, by its full protobuf name.
+    #[must_use]
+    pub fn allow_service(mut self, service: impl Into<String>, peers: PeerPolicy) -> Self {
+        self.services.entry(service.into()).or_default().all = Some(peers);
+        self
+    }
+
+    /// Who may call a method of a service.
+    #[must_use]
+    pub fn allow_method(
+        mut self,
+        service: impl Into<String>,
+        method: impl Into<String>,
+        peers: PeerPolicy,
+    ) -> Self {
+        self.services.entry(service.into()).or_default().methods.insert(method.into(), peers);
+        self
+    }
+
+    /// The rule for a method.
+    fn rule(&self, service: &str, method: &str) -> Option<&PeerPolicy> {
+        let rules = self.services.get(service);
+        let of_method = rules.and_then(|rules| rules.methods.get(method));
+        of_method.or_else(|| rules?.all.as_ref()).or(self.all.as_ref())
+    }
+}
+
+#[async_trait]
+impl Interceptor for Authorize {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        let rule = self.rule(ctx.service(), ctx.method());
+        if !rule.is_some_and(|peers| peers.allows(ctx.peer())) {
+            let (service, method) = (ctx.service(), ctx.method());
+            let denied = format!("{} may not call {service}/{method}", ctx.peer());
+            return Err(Status::permission_denied(denied));
+        }
+        next.run(ctx).await
+    }
+}
+
+/// Logs one line for each call when it has ended, at level INFO with the target `ttrpc::access`. It is an
+/// observer, for servers and for clients.
+#[cfg(feature = "tracing")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AccessLog {}
+
+#[cfg(feature = "tracing")]
+impl crate::observer::Observer for AccessLog {
+    fn call_ended(&self, call: &crate::observer::CallInfo<'_>, end: &crate::observer::CallEnd<'_>) {
+        tracing::info!(
+            target: "ttrpc::access",
+            side = call.side.name(),
+            service = call.service,
+            method = call.method,
+            peer = %call.peer,
+            code = %end.code,
+            cause = %end.cause,
+            message = end.message,
+            duration = ?end.duration,
+            bytes_received = end.traffic.bytes_received,
+            bytes_sent = end.traffic.bytes_sent,
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! What a program does with a connection before its first frame.
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering::SeqCst},
+    task::Poll,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{sync::SemaphorePermit, time::timeout};
+
+use super::Shared;
+use crate::{Connection, Error};
+
+/// Looks at each connection of a server before its first frame: at who is there, at what is said in a
+/// handshake of the program's own. [`ServerBuilder::on_connection`](super::ServerBuilder::on_connection) adds one.
+///
+/// ```
+/// use ttrpc::{Connection, async_trait, server::ConnectionHook};
+/// use tokio::io::AsyncReadExt;
+///
+/// struct Token([u8; 16]);
+///
+/// #[async_trait]
+/// impl ConnectionHook for Token {
+///     async fn connected(
+///         &self,
+///         connection: &mut Connection,
+///     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+///         let mut token = [0; 16];
+///         connection.read_exact(&mut token).await?;
+///         if token == self.0 { Ok(()) } else { Err("the token is wrong".into()) }
+///     }
+/// }
+/// ```
+#[async_trait]
+pub trait ConnectionHook: Send + Sync + 'static {
+    /// Looks at a connection, which is served if this returns `Ok` and closed otherwise.
+    ///
+    /// The connection can be read and written. What is read does not come to the server: read no more than
+    /// the handshake. What is added to [`Connection::extensions`] is seen by handlers and interceptors, see
+    /// [`Context::connection_extensions`](crate::Context::connection_extensions).
+    ///
+    /// It runs beside others, and counts for [`max_connections`](crate::ServerConfig::max_connections).
+    ///
+    /// # Errors
+    /// Why the connection is refused, for the log and for observers.
+    async fn connected(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<(), Box<dyn StdError + Send + Sync>>;
+}
+
+/// A server's hook, and the time that it has.
+pub(super) struct Hook {
+    pub(super) hook: Box<dyn ConnectionHook>,
+    pub(super) limit: Duration,
+}
+
+impl Hook {
+    /// # Errors
+    /// Why the connection is refused.
+    async fn run(&self, connection: &mut Connection) -> Result<(), String> {
+        let mut connected = self.hook.connected(connection);
+        let caught = poll_fn(|cx| {
+            let polled = catch_unwind(AssertUnwindSafe(|| connected.as_mut().poll(cx)));
+            polled.unwrap_or_else(|_| Poll::Ready(Err("the hook panicked".into())))
+        });
+        match timeout(self.limit, caught).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("the hook took longer than {:?}", self.limit)),
+        }
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hook").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// A connection that the hook looks at. It holds its permit until it is dropped or served.
+pub(super) struct HookedConnection {
+    server: Arc<Shared>,
+    connection: Option<Connection>,
+}
+
+impl HookedConnection {
+    pub(super) fn new(
+        server: &Arc<Shared>,
+        connection: Connection,
+        permit: SemaphorePermit<'_>,
+    ) -> Self {
+        permit.forget();
+        server.hooked_connections.fetch_add(1, SeqCst);
+        HookedConnection { server: server.clone(), connection: Some(connection) }
+    }
+
+    /// Runs the hook until the server drains, and serves the connection.
+    ///
+    /// # Errors
+    /// [`Error::PeerRefused`], [`Error::ServerEnded`].
+    pub(super) async fn admit(mut self, hook: &Hook) -> Result<(), Error> {
+        let server = self.server.clone();
+        let connection = self.connection.as_mut().expect("it is taken once");
+        let result = tokio::select! {
+            biased;
+            () = server.lifecycle.draining() => return Err(Error::ServerEnded),
+            result = hook.run(connection) => result,
+        };
+        if let Err(reason) = result {
+            let peer = connection.peer();
+            server.connection_refused(peer, &connection.extensions, &reason);
+            return Err(Error::PeerRefused { peer: peer.to_string() });
+        }
+        // From here on the connection on the server's list has the permit.
+        if let Some(connection) = self.connection.take() {
+            server.serve_admitted(connection);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HookedConnection {
+    fn drop(&mut self) {
+        if self.connection.is_some() {
+            self.server.connection_permits.add_permits(1);
+        }
+        self.server.hooked_connections.fetch_sub(1, SeqCst);
+        self.server.connection_ended.notify_waiters();
+    }
+}
