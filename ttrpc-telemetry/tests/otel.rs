@@ -236,8 +236,10 @@ async fn a_streams_spans_end_when_the_stream_does() {
     }
 
     // The client gives its stream up, which the server takes for its good end.
-    let streams = chat(&client).await.unwrap();
-    drop(streams);
+    let (mut requests, mut replies) = chat(&client).await.unwrap();
+    requests.send("hello".into()).await.unwrap();
+    replies.recv().await.unwrap();
+    drop((requests, replies));
     let [client_span, server_span] = spans.of_a_call().await;
     assert_eq!((code(&client_span), code(&server_span)), (Code::Cancelled, Code::Ok));
     server.close().await;
