@@ -1,0 +1,141 @@
+//! What is a state and not an event, read from snapshots.
+
+use std::time::Duration;
+
+use metrics::Recorder;
+use ttrpc::{
+    observer::Side,
+    snapshot::{
+        ClientSnapshot, ConnectionSnapshot, Fill, HeldUp, QueueSnapshot, ReceiverWait,
+        ServerSnapshot,
+    },
+};
+
+use super::{Metrics, names, series::gauge};
+
+impl Metrics {
+    /// Sets the gauges of a server from a [snapshot](ttrpc::server::ServerHandle::snapshot): to be
+    /// called before they are read, or every few seconds. A program with several servers passes one of them.
+    ///
+    /// | name | labels | |
+    /// |---|---|---|
+    /// | `ttrpc_server_fill_ratio` | of: `calls`, `request_bytes`, `inbox_bytes`, `connections` | used part of the limit, 0 to 1 |
+    /// | `ttrpc_queue_frames`, `ttrpc_queue_bytes` | side | in the send queues of all connections |
+    /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1 |
+    /// | `ttrpc_connections_stalled` | side, by | connections that are held up |
+    /// | `ttrpc_stall_seconds` | side, by | the longest time for which one is |
+    ///
+    /// `by` says what holds up: `socket`, which the peer does not empty; for a receiver, `room` in a full send
+    /// queue, `admission` where calls or bytes are at a limit, `stream` for an inbox that nobody empties.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration; use ttrpc_telemetry::Metrics;
+    /// # async fn example(metrics: Metrics, server: ttrpc::server::ServerHandle) {
+    /// loop {
+    ///     metrics.sample_server(&server.snapshot());
+    ///     tokio::time::sleep(Duration::from_secs(10)).await;
+    /// }
+    /// # }
+    /// ```
+    pub fn sample_server(&self, server: &ServerSnapshot) {
+        let connections = Fill { used: server.connections.len(), limit: server.max_connections };
+        let fills = [
+            ("calls", server.calls),
+            ("request_bytes", server.request_bytes),
+            ("inbox_bytes", server.inbox_bytes),
+            ("connections", connections),
+        ];
+        self.record(|recorder| {
+            for (of, fill) in fills {
+                gauge(recorder, names::SERVER_FILL, &[("of", of)]).set(ratio(fill));
+            }
+        });
+        let parts =
+            |connection: &ConnectionSnapshot| (connection.queue.clone(), connection.receiver);
+        self.sample(Side::Server, server.connections.iter().map(parts));
+    }
+
+    /// The same for all clients of a program: the gauges with `side`.
+    pub fn sample_clients<'a>(&self, clients: impl IntoIterator<Item = &'a ClientSnapshot>) {
+        let parts = |client: &ClientSnapshot| (client.queue.clone(), client.receiver);
+        self.sample(Side::Client, clients.into_iter().map(parts));
+    }
+
+    fn sample(
+        &self,
+        side: Side,
+        connections: impl Iterator<Item = (QueueSnapshot, Option<HeldUp>)>,
+    ) {
+        let mut sums = Sums::default();
+        for (queue, receiver) in connections {
+            sums.add(&queue, receiver);
+        }
+        // Also describes what is set.
+        self.side(side);
+        self.record(|recorder| sums.set(recorder, side.name()));
+    }
+}
+
+/// All connections of a side.
+#[derive(Default)]
+struct Sums {
+    frames: usize,
+    bytes: usize,
+    fill: f64,
+    stalls: [Stall; 4],
+}
+
+/// What holds connections up in one way.
+#[derive(Clone, Copy, Default)]
+struct Stall {
+    connections: u32,
+    longest: Duration,
+}
+
+const STALLED_BY: [&str; 4] = ["socket", "room", "admission", "stream"];
+
+impl Sums {
+    fn add(&mut self, queue: &QueueSnapshot, receiver: Option<HeldUp>) {
+        self.frames += queue.frames.used;
+        self.bytes += queue.bytes.used;
+        self.fill = self.fill.max(ratio(queue.frames)).max(ratio(queue.bytes));
+        if let Some(blocked) = queue.blocked {
+            self.stall("socket", blocked);
+        }
+        if let Some(HeldUp { by, duration, .. }) = receiver {
+            let by = match by {
+                ReceiverWait::Room => "room",
+                ReceiverWait::Admission => "admission",
+                ReceiverWait::Stream(_) => "stream",
+                _ => return,
+            };
+            self.stall(by, duration);
+        }
+    }
+
+    fn stall(&mut self, by: &str, duration: Duration) {
+        for (stall, name) in self.stalls.iter_mut().zip(STALLED_BY) {
+            if name == by {
+                stall.connections += 1;
+                stall.longest = stall.longest.max(duration);
+            }
+        }
+    }
+
+    fn set(&self, recorder: &dyn Recorder, side: &str) {
+        let labels = [("side", side)];
+        gauge(recorder, names::QUEUE_FRAMES, &labels).set(self.frames as f64);
+        gauge(recorder, names::QUEUE_BYTES, &labels).set(self.bytes as f64);
+        gauge(recorder, names::QUEUE_FILL, &labels).set(self.fill);
+        for (stall, by) in self.stalls.iter().zip(STALLED_BY) {
+            let labels = [("side", side), ("by", by)];
+            gauge(recorder, names::STALLED, &labels).set(stall.connections);
+            gauge(recorder, names::STALL, &labels).set(stall.longest);
+        }
+    }
+}
+
+/// Used part of a limit. A frame longer than a limit is let in alone, so it may be more than 1.
+fn ratio(fill: Fill) -> f64 {
+    fill.used as f64 / fill.limit.max(1) as f64
+}
