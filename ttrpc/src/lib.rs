@@ -65,6 +65,7 @@ mod raw;
 pub mod server;
 pub mod snapshot;
 mod status;
+mod sync;
 pub mod testing;
 mod transport;
 

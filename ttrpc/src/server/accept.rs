@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     io, mem,
-    sync::Mutex,
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,6 +13,7 @@ use tokio::{sync::Notify, time::sleep};
 use super::listener::{Acceptor, Listener};
 use crate::{
     Connection, Error,
+    sync::Mutex,
     transport::{lock, wait_until},
 };
 

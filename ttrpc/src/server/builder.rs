@@ -1,9 +1,6 @@
 //! Putting a server together.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, atomic::AtomicU64},
-};
+use std::{fmt, sync::Arc};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -15,7 +12,10 @@ use super::{
     Fallback, Limiter, Listener, Load, Overshoot, PeerPolicy, Server, ServerHandle, ServerOwner,
     Service, Services, Shared, blocking::BlockingCalls, shutdown::Unbuilt,
 };
-use crate::{Connection, Error, ServerConfig};
+use crate::{
+    Connection, Error, ServerConfig,
+    sync::{Mutex, atomic::AtomicU64},
+};
 
 /// Puts a server together: services, where to listen, who may connect, limits.
 ///

@@ -44,6 +44,8 @@ mod context;
 mod driver;
 mod end_signal;
 mod fallback;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod listener;
 mod ready_queue;
 mod receiver;
@@ -56,10 +58,7 @@ mod violations;
 
 use std::{
     future::Future,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -72,6 +71,10 @@ pub use crate::transport::peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use crate::{
     Connection, Error, ServerConfig,
     snapshot::{Fill, ServerSnapshot},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     transport::{
         limiter::{Limiter, Load, Overshoot},
         lock,
