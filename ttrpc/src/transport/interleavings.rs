@@ -38,6 +38,8 @@ fn try_all(model: impl Fn() + Send + Sync + 'static) {
 }
 
 pub(crate) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    // All of them begin before the first one is waited for.
+    let threads: Vec<_> = threads.into_iter().collect();
     for thread in threads {
         thread.join().expect("the thread does not panic");
     }
@@ -155,7 +157,7 @@ fn a_limiter_that_closes_tells_those_who_wait() {
             })
         });
         let closes = limiter.clone();
-        join(waiters.chain([spawn(move || closes.close())]).collect::<Vec<_>>());
+        join(waiters.chain([spawn(move || closes.close())]));
     });
 }
 
@@ -188,7 +190,7 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
                 }
             }
         });
-        join(producers.chain([sender]).collect::<Vec<_>>());
+        join(producers.chain([sender]));
         assert_eq!(queue.streams(|pushed| pushed.clone()), [1, 3, 5, 7]);
     });
 }
