@@ -346,6 +346,9 @@ mod tests {
     #[test]
     fn tags_are_escaped_and_links_and_code_are_not() {
         assert_becomes(" a <b> <http://c> `d<e>`\n", " a \\<b> <http://c> `d<e>`\n");
+        assert_becomes(" `a<b>` c<d> `e<f>`\n", " `a<b>` c\\<d> `e<f>`\n");
+        // A backtick without another one behind it begins no code.
+        assert_becomes(" a ` b<c>\n", " a ` b\\<c>\n");
     }
 
     #[test]
