@@ -256,6 +256,69 @@ mod tests {
         assert_becomes(" >     let x;\n", " > let x;\n");
     }
 
+    /// From the column of an item's text on, less than four columns more are its text.
+    #[test]
+    fn paragraphs_of_an_item_are_told_from_code_by_their_column() {
+        for column in [3, 4, 5] {
+            let comment = format!(" - item\n\n{}its text\n", " ".repeat(column));
+            assert_becomes(&comment, &comment);
+        }
+        for column in [6, 7, 8] {
+            let code = format!("{}let x;\n", " ".repeat(column));
+            let expected = format!(" - item\n\n ```text\n{code} ```\n");
+            assert_becomes(&format!(" - item\n\n{code}"), &expected);
+        }
+    }
+
+    #[test]
+    fn a_paragraph_that_is_indented_a_little_is_no_item() {
+        assert_becomes("  text\n\n     let x;\n", "  text\n\n ```text\n     let x;\n ```\n");
+    }
+
+    #[test]
+    fn numbers_make_items_and_in_the_middle_of_a_paragraph_the_first_alone() {
+        for item in ["1. item", "7) item", "10. item", "123456789. item"] {
+            let text = format!(" {item}\n\n{}its text\n", " ".repeat(item.len() - 4));
+            assert_becomes(&text, &text);
+        }
+        for first in ["1. item", "1) item"] {
+            let text = format!(" text\n {first}\n\n     its text\n");
+            assert_becomes(&text, &text);
+        }
+        for no_item in ["2. more", "1234567890. more", "1.more", "1: more"] {
+            assert_becomes(
+                &format!(" text\n {no_item}\n\n     let x;\n"),
+                &format!(" text\n {no_item}\n\n ```text\n     let x;\n ```\n"),
+            );
+        }
+    }
+
+    #[test]
+    fn lines_across_the_page_are_no_items() {
+        for line in ["* * *", "***", "- - -", "**  *"] {
+            assert_becomes(
+                &format!(" {line}\n\n     let x;\n"),
+                &format!(" {line}\n\n ```text\n     let x;\n ```\n"),
+            );
+        }
+        let items = " + + item\n\n     its text\n";
+        assert_becomes(items, items);
+    }
+
+    #[test]
+    fn four_spaces_behind_a_marker_stay_and_more_do_not() {
+        assert_becomes(" -    item\n", " -    item\n");
+        assert_becomes(" -     item\n", " - item\n");
+        assert_becomes(" -\titem\n", " - item\n");
+    }
+
+    /// What closes a fence is indented by less than four columns more than what opened it.
+    #[test]
+    fn a_fence_that_is_indented_like_code_closes_nothing() {
+        assert_becomes(" ```\n     ```\n x\n ```\n", " ```text\n     ```\n x\n ```\n");
+        assert_becomes(" ```\n   ```\n x\n", " ```text\n ```\n x\n");
+    }
+
     #[test]
     fn lines_that_are_indented_for_looks_stay_text() {
         assert_becomes(" # Title\n      let x;\n", " # Title\n   let x;\n");
@@ -283,6 +346,9 @@ mod tests {
     #[test]
     fn tags_are_escaped_and_links_and_code_are_not() {
         assert_becomes(" a <b> <http://c> `d<e>`\n", " a \\<b> <http://c> `d<e>`\n");
+        assert_becomes(" `a<b>` c<d> `e<f>`\n", " `a<b>` c\\<d> `e<f>`\n");
+        // A backtick without another one behind it begins no code.
+        assert_becomes(" a ` b<c>\n", " a ` b\\<c>\n");
     }
 
     #[test]

@@ -51,3 +51,19 @@ impl std::error::Error for Error {
         self.source.as_ref().map(|source| source as _)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn what_the_system_said_is_the_source() {
+        let error = Error::io("reading a.proto", io::ErrorKind::NotFound.into());
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::NotFound));
+        assert!(error.to_string().starts_with("reading a.proto: "), "{error}");
+        assert!(Error::new("a.proto: no").source().is_none());
+    }
+}

@@ -71,6 +71,7 @@ mod raw;
 pub mod server;
 pub mod snapshot;
 mod status;
+mod sync;
 pub mod testing;
 mod trace;
 mod transport;

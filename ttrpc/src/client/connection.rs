@@ -1,12 +1,6 @@
 //! A client's connection: what its callers, its sender and its receiver share.
 
-use std::{
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-};
+use std::{mem, sync::Arc};
 
 use tokio::sync::SetOnce;
 
@@ -18,6 +12,7 @@ use crate::{
     ClientConfig, ConnectionError, Status,
     proto::table::ClientTable,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,

@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     io, mem,
-    sync::Mutex,
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,7 +12,9 @@ use tokio::{sync::Notify, time::sleep};
 
 use super::listener::{Acceptor, Listener};
 use crate::{
-    Connection, Error, trace,
+    Connection, Error,
+    sync::Mutex,
+    trace,
     transport::{lock, wait_until},
 };
 

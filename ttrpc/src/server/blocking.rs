@@ -29,7 +29,7 @@ use std::{
     future::Future,
     panic::resume_unwind,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{self, Poll, Waker},
 };
 
@@ -40,6 +40,7 @@ use super::call::Call;
 use crate::{
     Context, Status,
     snapshot::CallWait,
+    sync::Mutex,
     trace::Span,
     transport::{
         BoxFuture,

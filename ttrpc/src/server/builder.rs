@@ -1,13 +1,6 @@
 //! Putting a server together.
 
-use std::{
-    fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,6 +16,10 @@ use super::{
 use crate::{
     Connection, Error, ServerConfig,
     observer::{Observer, Observers},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    },
 };
 
 /// Puts a server together: services, where to listen, who may connect, limits.

@@ -1,10 +1,8 @@
 //! The signal that a call is over: for its handler, its driver, and clones of its context.
 
-use std::sync::Mutex;
-
 use tokio_util::sync::CancellationToken;
 
-use crate::{observer::EndCause, transport::lock};
+use crate::{observer::EndCause, sync::Mutex, transport::lock};
 
 /// Tells all holders of a part of a call that it is over, in whatever way.
 #[derive(Debug, Default)]

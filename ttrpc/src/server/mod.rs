@@ -46,6 +46,8 @@ mod end_signal;
 mod fallback;
 mod hook;
 mod interceptor;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod listener;
 mod observe;
 mod ready_queue;
@@ -59,13 +61,7 @@ mod violations;
 
 use std::{
     future::Future,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{Relaxed, SeqCst},
-        },
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -79,6 +75,13 @@ use crate::{
     Connection, Error, ServerConfig,
     observer::Observers,
     snapshot::{Fill, ServerSnapshot},
+    sync::{
+        Mutex,
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
     trace,
     transport::{
         limiter::{Limiter, Load, Overshoot},

@@ -23,7 +23,7 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -33,7 +33,10 @@ use tokio::time::Instant;
 use super::connection::Connection;
 #[cfg(doc)]
 use super::driver::CallDriver;
-use crate::transport::{BoxFuture, limiter::Closed, lock};
+use crate::{
+    sync::Mutex,
+    transport::{BoxFuture, limiter::Closed, lock},
+};
 
 /// Calls that are held back before the clock is looked at.
 const CALLS_PER_LOOK: usize = 32;

@@ -18,18 +18,16 @@
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
 //! [`stall_timeout`]: field@crate::ServerConfig::stall_timeout
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicU64, AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
-    },
-};
+use std::sync::Arc;
 
 use super::connection::{Connection, ReplyRoom};
 use crate::{
     Status,
     snapshot::CallWait,
+    sync::atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
     transport::{
         limiter::{Closed, Limiter, Load, Permit},
         registry::CallInfo,

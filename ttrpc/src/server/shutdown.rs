@@ -3,10 +3,7 @@
 use std::{
     fmt,
     future::Future,
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -19,6 +16,10 @@ use super::{Listener, Shared, accept::AcceptControl};
 use crate::{
     Connection, Error,
     snapshot::{ServerSnapshot, ServerState, time_until},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     transport::{lock, wait_until},
 };
 

@@ -12,10 +12,6 @@
 //! until then they count as not taken.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -33,7 +29,14 @@ use super::{
     stall::{Condition, Patience, stands_still},
     wait_until,
 };
-use crate::{Status, proto::payload::Payload};
+use crate::{
+    Status,
+    proto::payload::Payload,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
 
 /// The state of what the messages belong to.
 pub(crate) trait Phase {

@@ -20,17 +20,7 @@
 
 mod waiting;
 
-use std::{
-    mem,
-    sync::{
-        Mutex,
-        atomic::{
-            AtomicU64,
-            Ordering::{AcqRel, Acquire},
-        },
-    },
-    time::Duration,
-};
+use std::{mem, time::Duration};
 
 use tokio::sync::Notify;
 
@@ -38,6 +28,13 @@ use super::{
     lock,
     stall::{Condition, stands_still},
     wait_until,
+};
+use crate::sync::{
+    Mutex,
+    atomic::{
+        AtomicU64,
+        Ordering::{AcqRel, Acquire},
+    },
 };
 use waiting::{WaiterQueue, Waiting, Watch};
 

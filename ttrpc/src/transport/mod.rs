@@ -30,6 +30,8 @@ pub(crate) mod connect;
 pub(crate) mod encode;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
+#[cfg(all(test, shuttle))]
+pub(crate) mod interleavings;
 pub(crate) mod io;
 pub(crate) mod limiter;
 mod linger;
@@ -48,11 +50,12 @@ pub(crate) mod writer;
 
 use std::{
     pin::{Pin, pin},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::PoisonError,
 };
 
 use tokio::{sync::Notify, task::JoinHandle};
 
+use crate::sync::{Mutex, MutexGuard};
 use stall::Condition;
 
 /// A future whose type is forgotten.

@@ -12,10 +12,6 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     mem,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
     task::{Poll, Waker},
 };
 
@@ -26,7 +22,13 @@ use super::{
     linger::{Announced, Linger},
     lock,
 };
-use crate::proto::frame::{FrameType, Header};
+use crate::{
+    proto::frame::{FrameType, Header},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 /// The shared state of a connection. `T` is its table of streams.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 //!
 //! Only those who really have to wait are registered, so that a call which never waits pays nothing.
 
-use std::{fmt, sync::Mutex, time::Duration};
+use std::{fmt, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{lock, slab::Slab};
-use crate::{Name, trace};
+use crate::{Name, sync::Mutex, trace};
 
 /// What a call is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

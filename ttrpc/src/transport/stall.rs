@@ -5,17 +5,15 @@
 //! rule for every limit that they hold up: wait while there is progress, and refuse after a time
 //! without any.
 
-use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::lock;
+use crate::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 /// The time without progress is measured in this many parts, each of which starts only when the
 /// task runs. A process that was stopped for longer than the whole time loses one part, not the

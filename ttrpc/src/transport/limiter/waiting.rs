@@ -5,12 +5,14 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::{MutexGuard, atomic::Ordering::AcqRel},
     task::{Context, Poll, Waker},
 };
 
 use super::{CLOSED, Closed, Limiter, Load, Permit, STALLED, WAITING, WATCHED};
-use crate::transport::lock;
+use crate::{
+    sync::{MutexGuard, atomic::Ordering::AcqRel},
+    transport::lock,
+};
 
 /// The waiters, and what they have to know of releases.
 #[derive(Debug, Default)]

@@ -1,0 +1,40 @@
+//! How a call's end is told, in the orders in which shuttle has its threads run; see
+//! [`transport`](crate::transport)'s.
+
+use std::sync::Arc;
+
+use shuttle::{check_random, future::block_on, thread::spawn};
+
+use super::end_signal::EndSignal;
+use crate::transport::interleavings::{join, schedules};
+
+#[test]
+fn a_token_fires_whenever_it_was_asked_for() {
+    let model = || {
+        let end = Arc::new(EndSignal::default());
+        let fires = end.clone();
+        let asks = [EndSignal::token, EndSignal::graceful_token].map(|ask| {
+            let end = end.clone();
+            spawn(move || block_on(ask(&end).cancelled()))
+        });
+        join(asks.into_iter().chain([spawn(move || fires.fire())]));
+        assert!(end.is_over() && end.is_graceful());
+    };
+    check_random(model, schedules());
+}
+
+#[test]
+fn a_handler_that_begins_hears_of_the_end() {
+    let model = || {
+        let end = Arc::new(EndSignal::default());
+        let (fires, begins) = (end.clone(), end.clone());
+        let handler = move || {
+            if begins.begin() {
+                block_on(begins.token().cancelled());
+            }
+        };
+        join([spawn(handler), spawn(move || fires.fire())]);
+        assert!(!end.begin(), "a call that is over does not begin");
+    };
+    check_random(model, schedules());
+}

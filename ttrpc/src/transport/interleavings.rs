@@ -1,0 +1,277 @@
+//! What is made of locks and atomics by hand, in all the orders in which shuttle has its threads run.
+//!
+//! Shuttle finds a thread that waits for ever, and prints the schedule of a run that fails. It runs one
+//! thread at a time, so it tries orders of steps and not the reorderings of weak memory.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use bytes::Bytes;
+use shuttle::{
+    check_random,
+    future::block_on,
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    thread::{JoinHandle, spawn},
+};
+
+use super::{
+    chunk::FrameBytes,
+    inbox::{Inbox, Phase},
+    limiter::{Closed, Limiter, Load, Overshoot},
+    messages::Batch,
+    queue::Queue,
+    stall::Patience,
+};
+use crate::{Status, proto::payload::Payload};
+
+/// How many schedules each model is run with, all drawn at random from one seed.
+pub(crate) fn schedules() -> usize {
+    std::env::var("TTRPC_INTERLEAVINGS").map_or(5000, |text| text.parse().expect("a number"))
+}
+
+fn try_all(model: impl Fn() + Send + Sync + 'static) {
+    check_random(model, schedules());
+}
+
+pub(crate) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    // All of them begin before the first one is waited for.
+    let threads: Vec<_> = threads.into_iter().collect();
+    for thread in threads {
+        thread.join().expect("the thread does not panic");
+    }
+}
+
+/// A limiter of this many, of which one is taken.
+fn limiter(count: usize) -> Arc<Limiter> {
+    Arc::new(Limiter::new(Load { count, cost: 1000 }, Overshoot::Last))
+}
+
+/// Polls a future once, and gives it up if it is not done.
+async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+#[test]
+fn a_limiter_lets_everybody_in_and_no_more_than_may_be() {
+    try_all(|| {
+        let (limiter, inside) = (limiter(2), Arc::new(AtomicUsize::new(0)));
+        join((0..4).map(|_| {
+            let (limiter, inside) = (limiter.clone(), inside.clone());
+            spawn(move || {
+                let permit = block_on(limiter.acquire(Load::one(1))).expect("it is open");
+                assert!(inside.fetch_add(1, SeqCst) < 2);
+                inside.fetch_sub(1, SeqCst);
+                drop(permit);
+            })
+        }));
+        assert_eq!(limiter.load(), Load::default());
+        assert!(limiter.try_acquire(Load::one(1)).is_some(), "nobody is left in line");
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_its_place_and_what_it_was_granted() {
+    try_all(|| {
+        let limiter = limiter(1);
+        let held = limiter.try_acquire(Load::one(1)).expect("there is room").into_load();
+        let gives_up = limiter.clone();
+        let waits = limiter.clone();
+        let releases = limiter.clone();
+        join([
+            spawn(move || drop(block_on(poll_once(gives_up.acquire(Load::one(1)))))),
+            spawn(move || drop(block_on(waits.acquire(Load::one(1))))),
+            spawn(move || releases.release(held)),
+        ]);
+        assert_eq!(limiter.load(), Load::default());
+        assert!(limiter.try_acquire(Load::one(1)).is_some(), "nobody is left in line");
+    });
+}
+
+#[test]
+fn a_newcomer_never_overtakes_a_waiter() {
+    try_all(|| {
+        let limiter = limiter(1);
+        let held = limiter.try_acquire(Load::one(1)).expect("there is room").into_load();
+        let (releases, comes) = (limiter.clone(), limiter.clone());
+        let mut others = None;
+        block_on(async {
+            let mut waiting = pin!(limiter.acquire(Load::one(1)));
+            let mut permit = None;
+            // The others begin when it stands in line, and it keeps what it is granted.
+            poll_fn(|cx| {
+                let polled = waiting.as_mut().poll(cx);
+                if others.is_none() {
+                    assert!(polled.is_pending());
+                    let (releases, comes) = (releases.clone(), comes.clone());
+                    others = Some([
+                        spawn(move || releases.release(held)),
+                        spawn(move || assert!(comes.try_acquire(Load::one(1)).is_none())),
+                    ]);
+                }
+                polled.map(|granted| permit = Some(granted))
+            })
+            .await;
+            join(others.take().expect("they have begun"));
+            assert!(matches!(permit, Some(Ok(_))));
+        });
+    });
+}
+
+#[test]
+fn a_wait_until_less_is_in_flight_ends() {
+    try_all(|| {
+        let limiter = limiter(3);
+        let take = || limiter.try_acquire(Load::one(1)).expect("there is room").into_load();
+        let (first, second) = (take(), take());
+        let release = |load| {
+            let limiter = limiter.clone();
+            spawn(move || limiter.release(load))
+        };
+        let watches = limiter.clone();
+        let watcher = spawn(move || {
+            block_on(watches.at_most(Load::default()));
+            assert_eq!(watches.load(), Load::default());
+        });
+        join([release(first), release(second), watcher]);
+    });
+}
+
+#[test]
+fn a_limiter_that_closes_tells_those_who_wait() {
+    try_all(|| {
+        let limiter = limiter(1);
+        let _held = limiter.try_acquire(Load::one(1)).expect("there is room");
+        let waiters = (0..2).map(|_| {
+            let limiter = limiter.clone();
+            spawn(move || {
+                assert_eq!(block_on(limiter.acquire(Load::one(1))).err(), Some(Closed));
+            })
+        });
+        let closes = limiter.clone();
+        join(waiters.chain([spawn(move || closes.close())]));
+    });
+}
+
+#[test]
+fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
+    const FRAMES: usize = 2;
+    try_all(|| {
+        let queue = Arc::new(Queue::new(1, 1000, Vec::new()));
+        let producers = (0..2).map(|_| {
+            let queue = queue.clone();
+            spawn(move || {
+                for _ in 0..FRAMES {
+                    let room = block_on(queue.reserve(10)).expect("it is open");
+                    let claim = |pushed: &mut Vec<u32>| {
+                        let id = 2 * pushed.len() as u32 + 1;
+                        pushed.push(id);
+                        Some(id)
+                    };
+                    assert!(room.push(FrameBytes::Small(&[0; 10]), claim).is_some());
+                }
+            })
+        });
+        let sends = queue.clone();
+        let sender = spawn(move || {
+            let mut sent = 0;
+            while sent < 2 * FRAMES {
+                for chunk in block_on(sends.take()).expect("it is open") {
+                    sent += chunk.headers().count();
+                    sends.release(chunk);
+                }
+            }
+        });
+        join(producers.chain([sender]));
+        assert_eq!(queue.streams(|pushed| pushed.clone()), [1, 3, 5, 7]);
+    });
+}
+
+#[test]
+fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
+    try_all(|| {
+        let queue = Arc::new(Queue::new(1, 1000, ()));
+        let (pushes, sends, flushes, closes) =
+            (queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        join([
+            spawn(move || {
+                while let Ok(room) = block_on(pushes.reserve(10)) {
+                    room.push(FrameBytes::Small(&[0; 10]), |()| Some(1));
+                }
+            }),
+            // It takes frames, and frees no room.
+            spawn(move || while block_on(sends.take()).is_some() {}),
+            spawn(move || block_on(flushes.flushed())),
+            spawn(move || closes.close()),
+        ]);
+    });
+}
+
+/// Open, or the end that the consumer gets.
+#[derive(Debug, Default)]
+struct Ended(bool);
+
+impl Phase for Ended {
+    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
+        self.0.then_some(Ok(None))
+    }
+
+    fn is_open(&self) -> bool {
+        !self.0
+    }
+}
+
+#[test]
+fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
+    const MESSAGES: u8 = 3;
+    try_all(|| {
+        let patience = Arc::new(Patience::default());
+        let inbox = Arc::new(Inbox::<Ended>::default());
+        let (pushes, dates) = (inbox.clone(), patience.clone());
+        let producer = spawn(move || {
+            for message in 0..MESSAGES {
+                assert!(pushes.push(Payload::borrowed(&[message]), &dates));
+            }
+            pushes.change(|phase, _| {
+                phase.0 = true;
+                true
+            });
+        });
+        let mut batch = Batch::default();
+        let mut taken = Vec::new();
+        while let Some(message) =
+            block_on(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience))).expect("a good end")
+        {
+            taken.extend_from_slice(&message);
+        }
+        assert_eq!(taken, [0, 1, 2]);
+        join([producer]);
+    });
+}
+
+#[test]
+fn an_inbox_whose_consumer_goes_away_counts_nothing() {
+    try_all(|| {
+        let patience = Arc::new(Patience::default());
+        let inbox = Arc::new(Inbox::<Ended>::default());
+        let (pushes, dates) = (inbox.clone(), patience.clone());
+        let producer = spawn(move || {
+            for _ in 0..3 {
+                pushes.push(Payload::borrowed(b"message"), &dates);
+            }
+        });
+        let mut batch = Batch::default();
+        let _ = block_on(poll_once(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience))));
+        inbox.abandon(&mut batch);
+        join([producer]);
+        assert_eq!(inbox.fill().0.cost(), 0);
+    });
+}
