@@ -1,4 +1,4 @@
-//! A call: a future that is told what it needs to know before it is awaited.
+//! A call: a future with options that are set before it is awaited.
 
 use std::{
     fmt,
@@ -23,7 +23,7 @@ use crate::{Metadata, Status};
 /// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
 /// and joined with others as it is.
 ///
-/// What is said of it before, its metadata and its time, goes with the Request.
+/// The metadata and the timeout that are set before go with the Request.
 ///
 /// Cancel safe: dropped, the call is given up, see [the module](super).
 ///
@@ -56,7 +56,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
     /// waiting for room, being written, waiting for the answer. The time runs from the moment when
-    /// the call is first awaited. The server is told, and ends its side too. The last one that is said
+    /// the call is first awaited. The server is told, and ends its side too. The last timeout that is set
     /// counts, in place of [the client's](super::Client::with_timeout).
     ///
     /// For calls with streams, this is the time of the whole stream.
@@ -64,14 +64,14 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self.with(|options| options.timeout = Some(timeout))
     }
 
-    /// Ends the call at this moment. The earliest of all ends that are said counts, the
+    /// Ends the call at this moment. The earliest of all deadlines that are set counts, the
     /// [timeout's](Call::timeout) included.
     pub fn deadline(self, deadline: Instant) -> Self {
         self.with(|options| options.end_by(deadline))
     }
 
-    /// Ends the call no later than the one that a handler is about, for a server that calls on. Nothing
-    /// changes if that one has no deadline.
+    /// Ends the call no later than the call of this context, for a handler that makes calls itself. Nothing
+    /// changes if that call has no deadline.
     ///
     /// ```
     /// # use ttrpc::{Client, Context, Status};
@@ -96,7 +96,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self.with(|options| options.metadata = metadata)
     }
 
-    /// A call that has been polled has said what it had to say.
+    /// Sets an option. A call that has been polled does not change any more.
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);

@@ -1,4 +1,4 @@
-//! The kinds of calls, and what a call of each gives when it is awaited.
+//! The kinds of calls, and the output of each.
 
 use std::{
     sync::Arc,
@@ -16,28 +16,28 @@ use super::{
 };
 use crate::{Raw, Status};
 
-/// One request, one reply. Awaited, it gives the reply.
+/// One request, one reply. Its output is the reply.
 pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
 
-/// One request, many replies. Awaited, it gives a [`StreamReceiver`].
+/// One request, many replies. Its output is a [`StreamReceiver`].
 ///
 /// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
 /// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
 /// Cancel safe: dropped before that, nothing is sent.
 pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
 
-/// Many requests, one reply. Awaited, it gives a [`StreamSender`] and the [`Reply`].
+/// Many requests, one reply. Its output is a [`StreamSender`] and the [`Reply`].
 ///
 /// Awaiting it is as for a [`ServerStreamingCall`].
 pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
 
-/// Many requests, many replies. Awaited, it gives a [`StreamSender`] and a [`StreamReceiver`], which may
+/// Many requests, many replies. Its output is a [`StreamSender`] and a [`StreamReceiver`], which may
 /// be used from different tasks.
 ///
 /// Awaiting it is as for a [`ServerStreamingCall`].
 pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
 
-/// A call of which only the Request is known. Awaited, it gives a [`StreamSender`], if the Request has
+/// A call of which only the Request is known. Its output is a [`StreamSender`], if the Request has
 /// said that messages follow, and a [`RawReceiver`].
 ///
 /// Awaiting it is as for a [`ServerStreamingCall`].
@@ -64,12 +64,12 @@ pub trait CallKind<Req, Resp>: PollOutput<Req, Resp> {}
 
 impl<K: PollOutput<Req, Resp>, Req, Resp> CallKind<Req, Resp> for K {}
 
-/// What a poll of a call gives.
+/// The result of a poll of a call.
 type Polled<T> = Poll<Result<T, Status>>;
 
 /// How a kind's output is made.
 pub trait PollOutput<Req, Resp> {
-    /// What the call gives when it is awaited.
+    /// The output of the call as a future.
     type Output;
 
     /// Polls a call that has been queued, until it is taken.

@@ -117,7 +117,7 @@ trait Handler {
     /// Polls it; a panic is an end of it.
     fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
 
-    /// Drops what it holds. What panics meanwhile harms nobody else.
+    /// Drops what it holds. A panic meanwhile is caught.
     fn drop_now(&mut self);
 }
 
@@ -158,7 +158,7 @@ struct Driver {
     is_announced: bool,
     load: AdmittedLoad,
     call: Arc<Call>,
-    /// Where somebody traces.
+    /// `None` if spans are not recorded.
     span: Option<Box<Span>>,
 }
 

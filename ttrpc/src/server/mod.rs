@@ -169,7 +169,7 @@ impl Shared {
         loop {
             let is_paused = accepting.update(&self.accept_control);
             let is_done = accepting.is_done();
-            // The permit is given back at once: a listener on which nobody connects holds none.
+            // The permit is released at once: a listener without new connections holds none.
             let next = async {
                 drop(self.connection_permit().await);
                 accepting.next().await

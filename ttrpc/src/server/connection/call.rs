@@ -42,7 +42,7 @@ use crate::{
         BoxFuture,
         chunk::FrameBytes,
         encode::Frame,
-        inbox::{Inbox, Phase},
+        inbox::{Inbox, StreamState},
         limiter::Closed,
         registry::CallInfo,
     },
@@ -110,7 +110,7 @@ impl RequestStream {
     }
 }
 
-impl Phase for RequestStream {
+impl StreamState for RequestStream {
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         match self {
             RequestStream::Open => None,
