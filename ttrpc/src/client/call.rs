@@ -15,10 +15,13 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    kind::CallKind, options::CallOptions, owner::CallOwner, pending::PendingCall,
+    kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
+    options::CallOptions,
+    owner::CallOwner,
+    pending::PendingCall,
     tasks::ConnectionTasks,
 };
-use crate::{Metadata, Status};
+use crate::{Metadata, Raw, Status};
 
 /// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
 /// and joined with others as it is.
@@ -37,6 +40,33 @@ pub struct Call<K, Req, Resp> {
     timer: Option<Pin<Box<Sleep>>>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
+
+/// One request, one reply. Its output is the reply.
+pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
+
+/// One request, many replies. Its output is a [`StreamReceiver`](super::StreamReceiver).
+///
+/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
+/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
+/// Cancel safe: dropped before that, nothing is sent.
+pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
+
+/// Many requests, one reply. Its output is a [`StreamSender`](super::StreamSender) and the [`Reply`](super::Reply).
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
+
+/// Many requests, many replies. Its output is a [`StreamSender`](super::StreamSender) and a [`StreamReceiver`](super::StreamReceiver), which may
+/// be used from different tasks.
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
+
+/// A call of which only the Request is known. Its output is a [`StreamSender`](super::StreamSender), if the Request has
+/// said that messages follow, and a [`RawReceiver`](super::RawReceiver).
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type RawCall = Call<AnyKind, Raw, Raw>;
 
 /// Boxed since it is needed only when there is no room at once.
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;

@@ -8,7 +8,6 @@ use std::{
 use prost::Message;
 
 use super::{
-    call::Call,
     incoming::decode_reply,
     owner::CallOwner,
     raw::RawReceiver,
@@ -16,46 +15,19 @@ use super::{
 };
 use crate::{Raw, Status};
 
-/// One request, one reply. Its output is the reply.
-pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
-
-/// One request, many replies. Its output is a [`StreamReceiver`].
-///
-/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
-/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
-/// Cancel safe: dropped before that, nothing is sent.
-pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
-
-/// Many requests, one reply. Its output is a [`StreamSender`] and the [`Reply`].
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
-
-/// Many requests, many replies. Its output is a [`StreamSender`] and a [`StreamReceiver`], which may
-/// be used from different tasks.
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
-
-/// A call of which only the Request is known. Its output is a [`StreamSender`], if the Request has
-/// said that messages follow, and a [`RawReceiver`].
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type RawCall = Call<AnyKind, Raw, Raw>;
-
-/// The kind of [`UnaryCall`].
+/// The kind of [`UnaryCall`](super::UnaryCall).
 #[derive(Debug)]
 pub enum Unary {}
-/// The kind of [`ServerStreamingCall`].
+/// The kind of [`ServerStreamingCall`](super::ServerStreamingCall).
 #[derive(Debug)]
 pub enum ServerStreaming {}
-/// The kind of [`ClientStreamingCall`].
+/// The kind of [`ClientStreamingCall`](super::ClientStreamingCall).
 #[derive(Debug)]
 pub enum ClientStreaming {}
-/// The kind of [`BidiStreamingCall`].
+/// The kind of [`BidiStreamingCall`](super::BidiStreamingCall).
 #[derive(Debug)]
 pub enum BidiStreaming {}
-/// The kind of [`RawCall`].
+/// The kind of [`RawCall`](super::RawCall).
 #[derive(Debug)]
 pub enum AnyKind {}
 

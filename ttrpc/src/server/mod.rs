@@ -47,7 +47,6 @@ mod fallback;
 mod listener;
 mod ready_queue;
 mod receiver;
-mod replies;
 mod request;
 mod routes;
 mod shutdown;
@@ -81,7 +80,7 @@ use crate::{
 };
 use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
-use connection::call;
+use connection::{call, replies};
 pub use context::Context;
 pub use fallback::{Fallback, FallbackCall};
 pub use listener::{Acceptor, Listener};

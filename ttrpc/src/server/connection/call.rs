@@ -26,17 +26,17 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::{Connection, ReplyRoom, encode_failure};
+use super::{
+    Connection, ReplyRoom, encode_failure,
+    replies::{WaitingReplies, WaitingReply},
+};
 use crate::{
     Code, Metadata, Name, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
     },
-    server::{
-        end_signal::EndSignal,
-        replies::{WaitingReplies, WaitingReply},
-    },
+    server::end_signal::EndSignal,
     snapshot::{CallSnapshot, CallWait},
     transport::{
         BoxFuture,
