@@ -1,4 +1,4 @@
-//! A call: a future that is told what it needs to know before it is awaited.
+//! A call: a future with options that are set before it is awaited.
 
 use std::{
     fmt,
@@ -16,19 +16,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     interceptor::intercepted,
-    kind::CallKind,
+    kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     observe::CallRecord,
     options::CallOptions,
     owner::CallOwner,
     pending::{PendingCall, tell_not_queued},
     tasks::ConnectionTasks,
 };
-use crate::{Metadata, Status};
+use crate::{Metadata, Raw, Status};
 
 /// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
 /// and joined with others as it is.
 ///
-/// What is said of it before, its metadata and its time, goes with the Request.
+/// The metadata and the timeout that are set before go with the Request.
 ///
 /// Cancel safe: dropped, the call is given up, see [the module](super).
 ///
@@ -42,6 +42,33 @@ pub struct Call<K, Req, Resp> {
     timer: Option<Pin<Box<Sleep>>>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
+
+/// One request, one reply. Its output is the reply.
+pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
+
+/// One request, many replies. Its output is a [`StreamReceiver`](super::StreamReceiver).
+///
+/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
+/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
+/// Cancel safe: dropped before that, nothing is sent.
+pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
+
+/// Many requests, one reply. Its output is a [`StreamSender`](super::StreamSender) and the [`Reply`](super::Reply).
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
+
+/// Many requests, many replies. Its output is a [`StreamSender`](super::StreamSender) and a [`StreamReceiver`](super::StreamReceiver), which may
+/// be used from different tasks.
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
+
+/// A call of which only the Request is known. Its output is a [`StreamSender`](super::StreamSender), if the Request has
+/// said that messages follow, and a [`RawReceiver`](super::RawReceiver).
+///
+/// Awaiting it is as for a [`ServerStreamingCall`].
+pub type RawCall = Call<AnyKind, Raw, Raw>;
 
 /// Boxed since it is needed only when there is no room at once, or for interceptors.
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
@@ -61,7 +88,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
     /// waiting for room, being written, waiting for the answer. The time runs from the moment when
-    /// the call is first awaited. The server is told, and ends its side too. The last one that is said
+    /// the call is first awaited. The server is told, and ends its side too. The last timeout that is set
     /// counts, in place of [the client's](super::Client::with_timeout).
     ///
     /// For calls with streams, this is the time of the whole stream.
@@ -69,14 +96,14 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self.with(|options| options.timeout = Some(timeout))
     }
 
-    /// Ends the call at this moment. The earliest of all ends that are said counts, the
+    /// Ends the call at this moment. The earliest of all deadlines that are set counts, the
     /// [timeout's](Call::timeout) included.
     pub fn deadline(self, deadline: Instant) -> Self {
         self.with(|options| options.end_by(deadline))
     }
 
-    /// Ends the call no later than the one that a handler is about, for a server that calls on. Nothing
-    /// changes if that one has no deadline.
+    /// Ends the call no later than the call of this context, for a handler that makes calls itself. Nothing
+    /// changes if that call has no deadline.
     ///
     /// ```
     /// # use ttrpc::{Client, Context, Status};
@@ -101,7 +128,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self.with(|options| options.metadata = metadata)
     }
 
-    /// A call that has been polled has said what it had to say.
+    /// Sets an option. A call that has been polled does not change any more.
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);

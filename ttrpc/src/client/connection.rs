@@ -87,12 +87,12 @@ impl ClientConnection {
         }
     }
 
-    /// No further call is made, be it that it waits for its place.
+    /// Refuses further calls, and those that wait for a permit.
     pub(super) fn refuse_calls(&self) {
         self.calls.close();
     }
 
-    /// The status of a call that the connection's end took with it.
+    /// The status of a call that ended with the connection.
     pub(super) fn unavailable(&self) -> Status {
         let reason = self.close_reason().unwrap_or(ConnectionError::ClosedLocally);
         unavailable(reason)

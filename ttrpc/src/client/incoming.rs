@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::owner::CallOwner;
 use crate::{
     Status,
-    transport::{inbox::Phase, messages::Batch},
+    transport::{inbox::StreamState, messages::Batch},
 };
 
 /// What arrives for a call, within its deadline.

@@ -1,4 +1,4 @@
-//! The kinds of calls, and what a call of each gives when it is awaited.
+//! The kinds of calls, and the output of each.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,6 @@ use std::{
 use prost::Message;
 
 use super::{
-    call::Call,
     incoming::decode_reply,
     owner::CallOwner,
     raw::RawReceiver,
@@ -16,46 +15,19 @@ use super::{
 };
 use crate::{Raw, Status};
 
-/// One request, one reply. Awaited, it gives the reply.
-pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
-
-/// One request, many replies. Awaited, it gives a [`StreamReceiver`].
-///
-/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
-/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
-/// Cancel safe: dropped before that, nothing is sent.
-pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
-
-/// Many requests, one reply. Awaited, it gives a [`StreamSender`] and the [`Reply`].
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type ClientStreamingCall<Req, Resp> = Call<ClientStreaming, Req, Resp>;
-
-/// Many requests, many replies. Awaited, it gives a [`StreamSender`] and a [`StreamReceiver`], which may
-/// be used from different tasks.
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
-
-/// A call of which only the Request is known. Awaited, it gives a [`StreamSender`], if the Request has
-/// said that messages follow, and a [`RawReceiver`].
-///
-/// Awaiting it is as for a [`ServerStreamingCall`].
-pub type RawCall = Call<AnyKind, Raw, Raw>;
-
-/// The kind of [`UnaryCall`].
+/// The kind of [`UnaryCall`](super::UnaryCall).
 #[derive(Debug)]
 pub enum Unary {}
-/// The kind of [`ServerStreamingCall`].
+/// The kind of [`ServerStreamingCall`](super::ServerStreamingCall).
 #[derive(Debug)]
 pub enum ServerStreaming {}
-/// The kind of [`ClientStreamingCall`].
+/// The kind of [`ClientStreamingCall`](super::ClientStreamingCall).
 #[derive(Debug)]
 pub enum ClientStreaming {}
-/// The kind of [`BidiStreamingCall`].
+/// The kind of [`BidiStreamingCall`](super::BidiStreamingCall).
 #[derive(Debug)]
 pub enum BidiStreaming {}
-/// The kind of [`RawCall`].
+/// The kind of [`RawCall`](super::RawCall).
 #[derive(Debug)]
 pub enum AnyKind {}
 
@@ -64,12 +36,12 @@ pub trait CallKind<Req, Resp>: PollOutput<Req, Resp> {}
 
 impl<K: PollOutput<Req, Resp>, Req, Resp> CallKind<Req, Resp> for K {}
 
-/// What a poll of a call gives.
+/// The result of a poll of a call.
 type Polled<T> = Poll<Result<T, Status>>;
 
 /// How a kind's output is made.
 pub trait PollOutput<Req, Resp> {
-    /// What the call gives when it is awaited.
+    /// The output of the call as a future.
     type Output;
 
     /// Polls a call that has been queued, until it is taken.

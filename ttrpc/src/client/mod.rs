@@ -70,14 +70,13 @@ use crate::{
     proto::{frame::Flags, stream::Kind},
     snapshot::ClientSnapshot,
 };
-pub use call::Call;
+pub use call::{
+    BidiStreamingCall, Call, ClientStreamingCall, RawCall, ServerStreamingCall, UnaryCall,
+};
 pub use connect::ConnectOptions;
 use entry::CallShape;
 pub use interceptor::{Answer, Interceptor, Next, OutgoingCall};
-pub use kind::{
-    AnyKind, BidiStreaming, BidiStreamingCall, CallKind, ClientStreaming, ClientStreamingCall,
-    RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
-};
+pub use kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary};
 use options::CallOptions;
 use pending::PendingCall;
 pub use raw::{RawReceiver, RawReply};

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Status,
-    transport::{inbox::Phase, limiter::Load, registry::CallInfo},
+    transport::{inbox::StreamState, limiter::Load, registry::CallInfo},
 };
 
 /// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
@@ -28,7 +28,7 @@ pub struct CallOwner {
 }
 
 impl CallOwner {
-    /// Takes over a call that has been queued, with its place among the calls in flight.
+    /// Takes over a call that has been queued, and releases its permit when it is dropped.
     pub(super) fn new(tasks: Arc<ConnectionTasks>, entry: Arc<CallEntry>, stream_id: u32) -> Self {
         CallOwner { tasks, entry, stream_id, is_finished: false }
     }
@@ -53,7 +53,7 @@ impl CallOwner {
         let end = self
             .entry
             .inbox
-            .poll_phase(cx, |state| state.end().map(|end| (end, state.take_announcement())));
+            .poll_end(cx, |state| state.end().map(|end| (end, state.take_announcement())));
         let (end, was_announced) = ready!(end);
         self.retract(was_announced);
         self.is_finished = true;
@@ -63,7 +63,7 @@ impl CallOwner {
     /// Waits until the call has ended, and leaves the reply where it is.
     pub(super) fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = |state: &mut CallState| (!state.is_open()).then(|| state.take_announcement());
-        let was_announced = ready!(self.entry.inbox.poll_phase(cx, end));
+        let was_announced = ready!(self.entry.inbox.poll_end(cx, end));
         self.retract(was_announced);
         Poll::Ready(())
     }

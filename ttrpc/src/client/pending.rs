@@ -1,4 +1,4 @@
-//! A call before it is queued: waiting for a place and for room, and encoding.
+//! A call before it is queued: waiting for a permit and for room, and encoding.
 
 use std::sync::Arc;
 
@@ -176,11 +176,11 @@ impl<Req: Message> PendingCall<Req> {
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
 
-    /// The call with the place that it has taken, if its Request was queued under an id.
+    /// The call with its permit, if its Request was queued under an id.
     fn own(
         &self,
         tasks: &Arc<ConnectionTasks>,
-        place: Permit<'_>,
+        permit: Permit<'_>,
         entry: Arc<CallEntry>,
         stream_id: Option<u32>,
     ) -> Result<CallOwner, Status> {
@@ -192,8 +192,8 @@ impl<Req: Message> PendingCall<Req> {
         if let Some(record) = &entry.record {
             record.queued(stream_id);
         }
-        // From here on the owner releases the place.
-        place.into_load();
+        // From here on the owner releases it.
+        permit.into_load();
         Ok(CallOwner::new(tasks.clone(), entry, stream_id))
     }
 }
@@ -217,7 +217,7 @@ fn check_time(Times { started, deadline }: Times) -> Result<(), Status> {
     }
 }
 
-/// Waits for a place among the calls in flight, as long as others end. Time during which the queue
+/// Waits for a permit among the calls in flight, as long as others end. Time during which the queue
 /// is full does not count.
 async fn place(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
     let is_paused = connection.queue.is_stuck();

@@ -21,7 +21,7 @@ pub enum RawReply {
 
 /// Takes what a server sends, whatever the kind of the call is.
 ///
-/// Messages come in the order in which the server sent them. Whoever takes none for long holds up the
+/// Messages come in the order in which the server sent them. A caller that takes none for long holds up the
 /// connection, and loses the stream after [`ClientConfig::stall_timeout`].
 ///
 /// [`ClientConfig::stall_timeout`]: crate::ClientConfig::stall_timeout

@@ -14,7 +14,7 @@
 //!
 //! The first end of the replies counts: what came in time may be taken later, whatever happens to the
 //! requests meanwhile. A call that the caller drops keeps its state; it is taken out of the
-//! connection's table, and nobody looks at it again.
+//! connection's table, and its state is not read again.
 //!
 //! What is owed to the server reads off the state, too, see [`CallState::close`]: `Open` and
 //! `RemoteClosed` are the states in which messages may be sent, and a stream of requests is closed
@@ -24,7 +24,8 @@
 use bytes::Bytes;
 
 use crate::{
-    Code, Status, observer::EndCause, proto::message::decode_response, transport::inbox::Phase,
+    Code, Status, observer::EndCause, proto::message::decode_response,
+    transport::inbox::StreamState,
 };
 
 /// The state of a call.
@@ -55,7 +56,7 @@ pub(super) struct CallFailure {
 /// Why no message may be sent any more.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The server has answered; what it said is decoded when somebody asks.
+    /// The server has answered. The answer is decoded when it is asked for.
     Answered(Answer),
     /// The call has failed on this side.
     Failed(Status),
@@ -70,15 +71,15 @@ impl Refusal {
     }
 }
 
-/// What becomes of a stream of requests when its sender is dropped.
+/// What is sent when the sender of a stream of requests is dropped.
 #[derive(Debug, PartialEq)]
-pub(super) enum RequestsClose {
-    /// It is closed if the stream is in the connection's table.
-    IfListed,
-    /// It is closed.
-    Always,
-    /// Nothing is sent.
-    Never,
+pub(super) enum RequestsEnd {
+    /// A close, if the stream is in the connection's table.
+    CloseIfInTable,
+    /// A close.
+    Close,
+    /// Nothing.
+    Nothing,
 }
 
 /// A Response.
@@ -152,15 +153,13 @@ impl CallState {
         }
     }
 
-    /// What becomes of the stream of requests when its sender is dropped now.
-    pub(super) fn close(&self) -> RequestsClose {
+    /// What is sent when the sender of the stream of requests is dropped now.
+    pub(super) fn close(&self) -> RequestsEnd {
         match self {
-            CallState::Open | CallState::RemoteClosed => RequestsClose::IfListed,
-            CallState::Failed(CallFailure { is_unknown_to_server: true, .. }) => {
-                RequestsClose::Always
-            }
+            CallState::Open | CallState::RemoteClosed => RequestsEnd::CloseIfInTable,
+            CallState::Failed(CallFailure { is_unknown_to_server: true, .. }) => RequestsEnd::Close,
             CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
-                RequestsClose::Never
+                RequestsEnd::Nothing
             }
         }
     }
@@ -199,7 +198,7 @@ impl CallState {
     }
 }
 
-impl Phase for CallState {
+impl StreamState for CallState {
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         match self {
             CallState::Open => None,
@@ -273,7 +272,7 @@ mod tests {
         let mut state = CallState::default();
         assert!(state.answer(ok(b"reply"), false, true));
         assert!(!state.fail(&failure(true)) && !state.close_remote() && !state.may_send());
-        assert_eq!(state.close(), RequestsClose::Never);
+        assert_eq!(state.close(), RequestsEnd::Nothing);
         assert_eq!(state.refusal().unwrap().code(), Code::Cancelled);
         assert!(state.take_announcement() && !state.take_announcement());
         assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
@@ -289,7 +288,7 @@ mod tests {
         ] {
             let mut state = CallState::default();
             assert!(state.close_remote() && state.may_send());
-            assert_eq!(state.close(), RequestsClose::IfListed);
+            assert_eq!(state.close(), RequestsEnd::CloseIfInTable);
             assert_eq!(state.end(), Some(Ok(None)));
             assert!(fail(&mut state) && !state.may_send() && state.refusal().is_some());
             assert_eq!(state.end(), Some(Ok(None)));
@@ -332,7 +331,7 @@ mod tests {
             assert_eq!(state.end(), Some(Err(first.status.clone())));
             assert_eq!(state.refusal(), Some(first.status));
             let close =
-                if is_unknown_to_server { RequestsClose::Always } else { RequestsClose::Never };
+                if is_unknown_to_server { RequestsEnd::Close } else { RequestsEnd::Nothing };
             assert_eq!(state.close(), close);
         }
     }

@@ -17,7 +17,7 @@ use super::{
     entry::CallEntry,
     incoming::{Incoming, decode_reply},
     owner::CallOwner,
-    state::RequestsClose,
+    state::RequestsEnd,
 };
 use crate::{
     Status,
@@ -122,8 +122,8 @@ impl<Req: Message> StreamSender<Req> {
         }
     }
 
-    /// Why nothing can be sent any more. Whoever has taken the call out of the table is about to say
-    /// so.
+    /// Why nothing can be sent any more. The task that has taken the call out of the table sets the
+    /// call's state next, which this waits for.
     async fn refusal(&self) -> Status {
         self.owner.entry.requests_ended().await;
         let refusal = self.owner.entry.inbox.with(|state| state.refusal());
@@ -138,13 +138,13 @@ impl<Req> Drop for StreamSender<Req> {
         }
         let (id, close) =
             (self.owner.stream_id, self.owner.entry.inbox.with(|state| state.close()));
-        if close == RequestsClose::Never {
+        if close == RequestsEnd::Nothing {
             return;
         }
         let frame =
             Header { data_len: 0, stream_id: id, frame_type: FrameType::Data, flags: Flags::END };
         self.owner.connection().queue.push_without_room(&frame.to_bytes(), |table| {
-            let is_closed = close == RequestsClose::Always || table.contains(id);
+            let is_closed = close == RequestsEnd::Close || table.contains(id);
             table.close_local(id);
             is_closed.then_some(id)
         });
@@ -191,7 +191,7 @@ impl<Resp> fmt::Debug for Reply<Resp> {
 
 /// A stream of replies: take them with [`StreamReceiver::recv`], or use it as a [`Stream`].
 ///
-/// Messages come in the order in which the server sent them. Whoever takes none for long holds up
+/// Messages come in the order in which the server sent them. A caller that takes none for long holds up
 /// the connection, and loses the stream after [`ClientConfig::stall_timeout`].
 ///
 /// [`ClientConfig::stall_timeout`]: crate::ClientConfig::stall_timeout

@@ -1,6 +1,6 @@
 //! Bytes to frames.
 //!
-//! The [`Decoder`] takes bytes in any portions and gives back whole frames. The data of a frame
+//! The [`Decoder`] takes bytes in any portions and returns whole frames. The data of a frame
 //! that is too long is thrown away as it arrives, so that a peer that announces 4 GiB costs
 //! nothing, and framing is never lost: every length can be skipped.
 
@@ -71,7 +71,7 @@ impl Decoder {
         self.buffer.extend_from_slice(&bytes[skipped..]);
     }
 
-    /// Gives back the next whole frame, if it is there.
+    /// The next whole frame, if it is there.
     ///
     /// The data of the frame before it is gone afterwards.
     pub fn decode(&mut self) -> Option<Decoded> {

@@ -22,7 +22,7 @@ use crate::{
 /// or memory; the connection stays in the backlog, and without a pause the loop would spin.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// What the accepting task is told by the server's handles.
+/// What the server's handles ask of the accepting task.
 #[derive(Default)]
 pub(super) struct AcceptControl {
     state: Mutex<ControlState>,
@@ -64,7 +64,7 @@ impl AcceptControl {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the accepting task does not poll listeners, or is told to poll them again.
+    /// Waits until the accepting task does not poll listeners, or is asked to poll them again.
     pub(super) async fn paused(&self) {
         let is_paused = || {
             let state = lock(&self.state);

@@ -11,14 +11,14 @@
 //! At most [`ServerConfig::max_blocking_calls`](field@crate::ServerConfig::max_blocking_calls) run at a
 //! time. One more waits for its turn, within its deadline, as long as others end; after `stall_timeout` without
 //! any ending it fails with RESOURCE_EXHAUSTED. The only one of a connection begins all the same, so that
-//! clients who hold every place do not shut the others out. The pool has to have as many threads, and those
+//! clients that hold every permit do not shut the others out. The pool has to have as many threads, and those
 //! that the program itself wants:
 //! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default.
 //!
 //! # When the call is over
 //!
 //! A thread cannot be stopped. When the deadline passes, the client goes away or the server shuts down, the
-//! client gets its answer at once; the handler goes on, and keeps its place, until it returns. Its streams fail
+//! client gets its answer at once; the handler goes on, and keeps its permit, until it returns. Its streams fail
 //! with CANCELLED, [`Context::is_cancelled`] says so, and [`Context::cancellation_token`] can be waited for or
 //! handed on. A server that ends waits for such handlers for a second, and a runtime that is dropped until the
 //! last of them has returned: [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout) does not.
@@ -49,11 +49,11 @@ use crate::{
     },
 };
 
-/// Runs a handler on a thread of the runtime's pool, as soon as there is a place for it. Generated code
+/// Runs a handler on a thread of the runtime's pool, as soon as it has a permit. Generated code
 /// calls this from an asynchronous handler.
 ///
 /// # Errors
-/// Those of the handler. RESOURCE_EXHAUSTED if every place is taken and no handler ends.
+/// Those of the handler. RESOURCE_EXHAUSTED if every permit is taken and no handler ends.
 pub fn run<R, F>(ctx: &Context, handler: F) -> BoxFuture<'_, Result<R, Status>>
 where
     R: Send + 'static,
@@ -95,7 +95,7 @@ impl BlockingCalls {
         BlockingCalls { limiter, of_connections: Mutex::default() }
     }
 
-    /// Takes a place if one is free, or if it is the connection's first.
+    /// Takes a permit if one is free, or if it is the connection's first.
     fn try_acquire(&self, connection: u64) -> bool {
         let mut of_connections = lock(&self.of_connections);
         match self.limiter.try_acquire(PLACE) {
@@ -107,7 +107,7 @@ impl BlockingCalls {
         true
     }
 
-    /// The place that was taken for the connection goes to another call.
+    /// Releases the permit that was taken for the connection.
     fn release(&self, connection: u64) {
         let mut of_connections = lock(&self.of_connections);
         if let Entry::Occupied(mut count) = of_connections.entry(connection) {

@@ -113,7 +113,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Lets only these peers connect. Everybody may where this is not said.
+    /// Lets only these peers connect. Without this, every peer may.
     pub fn allow_peers(mut self, policy: PeerPolicy) -> Self {
         self.policy = Some(policy);
         self

@@ -1,6 +1,7 @@
 //! A server's connection: what its receiver, its sender and its handlers share.
 
 pub(super) mod call;
+pub(super) mod replies;
 
 use std::sync::{Arc, OnceLock};
 

@@ -28,7 +28,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
     let sending = connection.clone();
     let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {
-        // A client that cannot be written to has gone away; there is nobody to be told.
+        // A client that cannot be written to has gone away: its calls end with the connection.
         if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
             trace::debug!(connection = id, "writing to the client failed: {error}");
             let _ = sending.end_reason.set(EndReason::failed(error));
@@ -37,14 +37,14 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
     let mut owner = ConnectionOwner {
         signal: Some(signal),
         sender: sender.abort_handle(),
-        registration: Registration::new(connection),
+        open: OpenConnection::new(connection),
     };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
-        let connection = owner.registration.connection.clone();
+        let connection = owner.open.connection.clone();
         connection.opened();
         let ready_queue = ReadyQueue::new(connection.clone());
         {
@@ -74,8 +74,8 @@ async fn closed(server: &Shared) {
     let mut draining = pin!(lifecycle.draining());
     let mut is_waiting = false;
     poll_fn(|cx| {
-        // The connection's task alone polls this, so it takes its place among those who wait once.
-        // From then on it looks at a flag, whatever else has woken it.
+        // The connection's task alone polls this, so it is registered as a waiter once. From then on it
+        // looks at a flag, whatever else has woken it.
         if is_waiting && lifecycle.is_running() {
             return Poll::Pending;
         }
@@ -93,7 +93,7 @@ struct ConnectionOwner {
     signal: Option<oneshot::Sender<()>>,
     sender: AbortHandle,
     /// Dropped last, and even if a waker panics.
-    registration: Registration,
+    open: OpenConnection,
 }
 
 impl ConnectionOwner {
@@ -102,7 +102,7 @@ impl ConnectionOwner {
         if self.signal.take().is_none() {
             return;
         }
-        let connection = &self.registration.connection;
+        let connection = &self.open.connection;
         connection.queue.close();
         for call in connection.queue.streams(mem::take).into_handles() {
             let (cause, status) = connection.lost_call();
@@ -120,19 +120,19 @@ impl Drop for ConnectionOwner {
 }
 
 /// A connection that is on its server's list, with its permit to be open.
-struct Registration {
+struct OpenConnection {
     connection: Arc<Connection>,
     key: usize,
 }
 
-impl Registration {
+impl OpenConnection {
     fn new(connection: Arc<Connection>) -> Self {
         let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-        Registration { connection, key }
+        OpenConnection { connection, key }
     }
 }
 
-impl Drop for Registration {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let server = &self.connection.server;
         lock(&server.connections).remove(self.key);

@@ -144,7 +144,7 @@ trait Handler {
     /// Polls it; a panic is an end of it.
     fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
 
-    /// Drops what it holds. What panics meanwhile harms nobody else.
+    /// Drops what it holds. A panic meanwhile is caught.
     fn drop_now(&mut self);
 }
 

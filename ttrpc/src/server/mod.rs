@@ -52,7 +52,6 @@ mod listener;
 mod observe;
 mod ready_queue;
 mod receiver;
-mod replies;
 mod request;
 mod routes;
 mod shutdown;
@@ -92,7 +91,7 @@ use crate::{
 };
 use accept::{AcceptControl, Accepting};
 pub use builder::ServerBuilder;
-use connection::call;
+use connection::{call, replies};
 pub use context::Context;
 pub use fallback::{Fallback, FallbackCall};
 pub use hook::ConnectionHook;
@@ -227,7 +226,7 @@ impl Shared {
         loop {
             let is_paused = accepting.update(&self.accept_control);
             let is_done = accepting.is_done();
-            // The permit is given back at once: a listener on which nobody connects holds none.
+            // The permit is released at once: a listener without new connections holds none.
             let next = async {
                 drop(self.connection_permit().await);
                 accepting.next().await

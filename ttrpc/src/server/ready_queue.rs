@@ -56,11 +56,12 @@ const IDLE_CAPACITY: usize = 32;
 pub(super) struct ReadyQueue {
     connection: Arc<Connection>,
     max_runners: usize,
-    state: Mutex<State>,
+    state: Mutex<Calls>,
 }
 
+/// The calls, and what is under way to begin them.
 #[derive(Default)]
-struct State {
+struct Calls {
     calls: VecDeque<BoxFuture<'static, ()>>,
     /// There is a task that offers them.
     is_offered: bool,
@@ -70,8 +71,8 @@ struct State {
     scheduled: usize,
 }
 
-impl State {
-    /// Whether calls stand here for which nobody is on the way.
+impl Calls {
+    /// Whether there are calls, and neither an offer nor a wait for room is under way for them.
     fn wants_offer(&self) -> bool {
         !self.calls.is_empty() && !self.is_offered && !self.is_held
     }
@@ -227,7 +228,7 @@ enum Step {
 /// What a runner finds.
 enum Next {
     Call(BoxFuture<'static, ()>),
-    /// The outgoing queue is full, and nobody else waits for it on behalf of this queue.
+    /// The outgoing queue is full, and no other runner waits for it on behalf of this queue.
     WaitForRoom,
     Nothing,
 }

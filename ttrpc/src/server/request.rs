@@ -151,8 +151,8 @@ impl<'a> IncomingRequest<'a> {
         RequestDecoder::new(self.data.bytes(), max_pairs)
     }
 
-    /// Decodes for a turn. If the Request is refused for its metadata although nobody serves its
-    /// method, that is said instead.
+    /// Decodes for a turn. A Request that is refused for its metadata, and whose method no service has,
+    /// is refused for its method.
     fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Refusal> {
         decoder.advance(FIELDS_PER_TURN).map_err(|error| {
             let Request { service, method, .. } = *decoder.request();

@@ -23,9 +23,9 @@ use crate::{
     transport::{lock, wait_until},
 };
 
-/// Where a server is in its life. It only moves forward.
+/// The stage of a server's life. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) enum State {
+pub(super) enum Stage {
     /// Not served yet.
     Idle,
     /// Accepts connections and calls.
@@ -38,10 +38,10 @@ pub(super) enum State {
     Done,
 }
 
-/// A server's state, shared by all who act on it.
+/// The stage that a server is in, shared by its tasks and its handles.
 pub(super) struct Lifecycle {
-    state: Mutex<State>,
-    /// Whether the state is [`State::Running`], for those who ask often.
+    stage: Mutex<Stage>,
+    /// Whether the stage is [`Stage::Running`]: read for each call, without the lock.
     is_running: AtomicBool,
     /// Notified of every change.
     changed: Notify,
@@ -50,7 +50,7 @@ pub(super) struct Lifecycle {
 impl Default for Lifecycle {
     fn default() -> Self {
         Lifecycle {
-            state: Mutex::new(State::Idle),
+            stage: Mutex::new(Stage::Idle),
             is_running: AtomicBool::new(false),
             changed: Notify::new(),
         }
@@ -65,65 +65,65 @@ impl Lifecycle {
 
     /// Whether a shutdown has begun.
     fn is_draining(&self) -> bool {
-        self.state() > State::Running
+        self.stage() > Stage::Running
     }
 
     pub(super) fn snapshot(&self) -> ServerState {
-        match self.state() {
-            State::Idle => ServerState::Idle,
-            State::Running => ServerState::Serving,
-            State::Draining(limit) => ServerState::Draining(time_until(limit)),
-            State::Closing => ServerState::Draining(Duration::ZERO),
-            State::Done => ServerState::Ended,
+        match self.stage() {
+            Stage::Idle => ServerState::Idle,
+            Stage::Running => ServerState::Serving,
+            Stage::Draining(limit) => ServerState::Draining(time_until(limit)),
+            Stage::Closing => ServerState::Draining(Duration::ZERO),
+            Stage::Done => ServerState::Ended,
         }
     }
 
-    fn state(&self) -> State {
-        *lock(&self.state)
+    fn stage(&self) -> Stage {
+        *lock(&self.stage)
     }
 
-    /// Moves on to the state that follows the present one, and returns it.
-    fn advance(&self, next: impl FnOnce(State) -> State) -> State {
-        let mut guard = lock(&self.state);
+    /// Moves on to the stage that follows the present one, and returns it.
+    fn advance(&self, next: impl FnOnce(Stage) -> Stage) -> Stage {
+        let mut guard = lock(&self.stage);
         let before = *guard;
-        let state = next(before);
-        *guard = state;
-        self.is_running.store(state == State::Running, SeqCst);
+        let stage = next(before);
+        *guard = stage;
+        self.is_running.store(stage == Stage::Running, SeqCst);
         drop(guard);
-        if state != before {
+        if stage != before {
             self.changed.notify_waiters();
         }
-        state
+        stage
     }
 
     /// Begins to run. `false` if the server was shut down before.
     pub(super) fn start(&self) -> bool {
-        let start = |state| if state == State::Idle { State::Running } else { state };
-        self.advance(start) == State::Running
+        let start = |stage| if stage == Stage::Idle { Stage::Running } else { stage };
+        self.advance(start) == Stage::Running
     }
 
     /// Begins to drain. Of two limits the earlier counts.
     fn drain(&self, limit: Instant) {
-        self.advance(|state| match state {
-            State::Idle => State::Done,
-            State::Running => State::Draining(limit),
-            State::Draining(earlier) => State::Draining(limit.min(earlier)),
-            State::Closing | State::Done => state,
+        self.advance(|stage| match stage {
+            Stage::Idle => Stage::Done,
+            Stage::Running => Stage::Draining(limit),
+            Stage::Draining(earlier) => Stage::Draining(limit.min(earlier)),
+            Stage::Closing | Stage::Done => stage,
         });
     }
 
     /// Begins to end the connections that are left.
     pub(super) fn close(&self) {
-        self.advance(|_| State::Closing);
+        self.advance(|_| Stage::Closing);
     }
 
     pub(super) fn finish(&self) {
-        self.advance(|_| State::Done);
+        self.advance(|_| Stage::Done);
     }
 
     /// Waits until the server runs, or has run.
     async fn started(&self) {
-        wait_until(&self.changed, &|| self.state() > State::Idle).await;
+        wait_until(&self.changed, &|| self.stage() > Stage::Idle).await;
     }
 
     /// Waits until the server accepts nothing any more.
@@ -133,23 +133,23 @@ impl Lifecycle {
 
     /// Waits until the connections that are left end.
     pub(super) async fn closing(&self) {
-        wait_until(&self.changed, &|| self.state() >= State::Closing).await;
+        wait_until(&self.changed, &|| self.stage() >= Stage::Closing).await;
     }
 
     async fn done(&self) {
-        wait_until(&self.changed, &|| self.state() == State::Done).await;
+        wait_until(&self.changed, &|| self.stage() == Stage::Done).await;
     }
 
     /// Waits until the drain's limit has passed, which may come nearer meanwhile, or the server closes.
     pub(super) async fn limit_passed(&self) {
         loop {
-            let state = self.state();
-            let is_another = || self.state() != state;
+            let stage = self.stage();
+            let is_another = || self.stage() != stage;
             let change = wait_until(&self.changed, &is_another);
-            match state {
-                State::Idle | State::Running => change.await,
-                State::Draining(limit) if timeout_at(limit, change).await.is_ok() => {}
-                State::Draining(_) | State::Closing | State::Done => return,
+            match stage {
+                Stage::Idle | Stage::Running => change.await,
+                Stage::Draining(limit) if timeout_at(limit, change).await.is_ok() => {}
+                Stage::Draining(_) | Stage::Closing | Stage::Done => return,
             }
         }
     }
@@ -157,7 +157,7 @@ impl Lifecycle {
 
 impl fmt::Debug for Lifecycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state().fmt(f)
+        self.stage().fmt(f)
     }
 }
 
@@ -313,7 +313,7 @@ impl ServerHandle {
     }
 }
 
-/// Ends a server that is never built, for those who have a handle of it.
+/// Ends a server that is never built, for the holders of its handles.
 #[derive(Debug, Default)]
 pub(super) struct Unbuilt {
     pub(super) handle: ServerHandle,

@@ -167,7 +167,7 @@ impl Call {
     }
 }
 
-/// What a sender is told when its call is over.
+/// The error of a sender whose call is over.
 fn over() -> Status {
     Status::cancelled("the call is over")
 }

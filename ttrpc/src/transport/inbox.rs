@@ -1,33 +1,29 @@
-//! The inbox of a stream: messages that arrived and that the consumer has not taken yet, and the
-//! state of what they belong to.
+//! The inbox of a stream: messages that have arrived and that the consumer has not taken yet, and the
+//! state of the stream.
 //!
-//! Bounded in messages and in bytes. Its one producer is the connection's receiver, which waits for
-//! room only as long as the consumer moves (see [`stall`](super::stall)).
+//! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which
+//! waits for room only as long as the consumer moves (`room`, and see [`stall`](super::stall)).
 //!
-//! The state, a [`Phase`] of the owner's choice, stands behind the same lock as the messages: on the
-//! client it is the state of the whole call, on the server that of the stream of requests. Whoever
-//! changes it does so in [`Inbox::change`], which wakes those who wait for the change.
+//! The stream's state is behind the same lock as the messages. On the client it is the state of the
+//! whole call, on the server that of the stream of requests; [`StreamState`] is what the inbox needs to
+//! know of it. [`Inbox::change`] and [`Inbox::fail`] change it, and wake the tasks that wait for that.
 //!
 //! A consumer takes several small messages at once, as a [`Batch`], and uses them without a lock;
 //! until then they count as not taken.
 
-use std::{
-    task::{Context, Poll, Waker, ready},
-    time::Duration,
-};
+mod consumer;
+mod room;
+
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use tokio::{
-    sync::Notify,
-    task::{coop::poll_proceed, yield_now},
-    time::timeout,
-};
+use tokio::{sync::Notify, task::coop::poll_proceed};
 
+use self::consumer::Consumer;
 use super::{
     lock,
     messages::{Batch, Fill, Gathered, InboxLimits, Messages},
-    stall::{Condition, Patience, stands_still},
-    wait_until,
+    stall::Patience,
 };
 use crate::{
     Status,
@@ -38,9 +34,9 @@ use crate::{
     },
 };
 
-/// The state of what the messages belong to.
-pub(crate) trait Phase {
-    /// What the consumer gets behind all messages: a last one, `None` at a good end, or how the
+/// The state of the stream whose messages an inbox holds.
+pub(crate) trait StreamState {
+    /// What the consumer gets behind all messages: a last one, `Ok(None)` at a good end, or how the
     /// stream failed. `None` as long as more may come.
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>>;
 
@@ -50,8 +46,8 @@ pub(crate) trait Phase {
 
 /// The inbox of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox<P> {
-    state: Mutex<State<P>>,
+pub(crate) struct Inbox<S> {
+    state: Mutex<InboxState<S>>,
     /// What the consumer has not taken, in its batch too: a packed [`Fill`].
     fill: AtomicU64,
     /// When the consumer last took a message, or the first of these came; see [`Patience`].
@@ -64,133 +60,34 @@ pub(crate) struct Inbox<P> {
     /// wait.
     wake_at: AtomicU64,
     /// Notified when there is room again, when the consumer goes away, and of every change of the
-    /// phase, if `State::is_watched`.
+    /// stream's state, if `InboxState::is_watched`.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State<P> {
-    phase: P,
+struct InboxState<S> {
+    stream: S,
     messages: Messages,
     consumer: Consumer,
-    /// Somebody waits for changes.
+    /// A task waits for changes.
     is_watched: bool,
 }
 
-/// The one who takes messages.
-#[derive(Debug, Default)]
-enum Consumer {
-    /// Does something else.
-    #[default]
-    Busy,
-    /// Waits for a message or the end.
-    Waiting(Waker),
-    /// Takes no more; what arrives is dropped.
-    Gone,
-}
-
-impl Consumer {
-    /// Takes the waker of a consumer that waits.
-    fn take_waker(&mut self) -> Option<Waker> {
-        match std::mem::take(self) {
-            Consumer::Waiting(waker) => Some(waker),
-            Consumer::Busy => None,
-            Consumer::Gone => {
-                *self = Consumer::Gone;
-                None
-            }
-        }
-    }
-
-    /// Notes the waker of a consumer that waits. Returns what it had before, which is to be dropped
-    /// without the lock: dropping a waker runs code of the program's.
-    fn wait(&mut self, cx: &Context<'_>) -> Consumer {
-        match self {
-            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => Consumer::Busy,
-            _ => std::mem::replace(self, Consumer::Waiting(cx.waker().clone())),
-        }
-    }
-}
-
-impl<P: Phase> State<P> {
+impl<S: StreamState> InboxState<S> {
     /// Whether further messages are dropped.
     fn is_closed(&self) -> bool {
-        matches!(self.consumer, Consumer::Gone) || !self.phase.is_open()
+        matches!(self.consumer, Consumer::Gone) || !self.stream.is_open()
     }
 }
 
-impl<P: Phase + Send> Inbox<P> {
+impl<S: StreamState + Send> Inbox<S> {
     fn load(&self) -> Fill {
         Fill::unpack(self.fill.load(SeqCst))
     }
 
-    /// Reads the phase, or changes of it what nobody waits for.
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut P) -> R) -> R {
-        act(&mut lock(&self.state).phase)
-    }
-
-    /// Whether a message of this many bytes has room, or would be dropped since nobody waits for it
-    /// any more. Room stays until the producer uses it.
-    pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
-        self.load().has_room(bytes, limits) || self.is_closed()
-    }
-
-    /// Waits for room for a message of this many bytes, as long as the consumer moves. `false` if it
-    /// does not, or if it has stood still while another inbox of the connection was waited for.
-    pub(crate) async fn wait_for_room(
-        &self,
-        bytes: usize,
-        limits: InboxLimits,
-        patience: &Patience,
-        stall_timeout: Duration,
-        is_paused: Condition<'_, bool>,
-    ) -> bool {
-        if patience.stood_still_since(self.moved_at.load(SeqCst)) {
-            return self.has_room(bytes, limits);
-        }
-        let wake_at = Fill::wake_at(bytes, limits).pack().max(1);
-        let has_room = || {
-            // Set before it looks: what the consumer takes afterwards wakes it.
-            self.wake_at.store(wake_at, SeqCst);
-            self.has_room(bytes, limits)
-        };
-        let moves = || self.fill.load(SeqCst);
-        let credit = self.credit.load(SeqCst);
-        let wait =
-            patience.begin(stall_timeout, self.is_read.load(SeqCst), Duration::from_nanos(credit));
-        let unnoticed = if wait.time.is_zero() {
-            // A consumer that was just woken gets its turn.
-            yield_now().await;
-            has_room().then_some(Duration::ZERO)
-        } else {
-            tokio::select! {
-                biased;
-                unnoticed = self.room(wait.time, &has_room) => Some(unnoticed),
-                _ = stands_still(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
-            }
-        };
-        self.wake_at.store(0, SeqCst);
-        let Some(unnoticed) = unnoticed else {
-            patience.note_in_vain(wait, stall_timeout);
-            return false;
-        };
-        let earned = patience.note_move(wait, unnoticed, stall_timeout).as_nanos();
-        let earned = u64::try_from(earned).unwrap_or(u64::MAX);
-        self.credit.store(credit.saturating_add(earned), SeqCst);
-        true
-    }
-
-    /// Waits for room, and looks for it now and then, at longer and longer intervals: room for one
-    /// message alone wakes nobody. Returns how long there may have been room unnoticed.
-    async fn room(&self, stall: Duration, has_room: Condition<'_, bool>) -> Duration {
-        let mut pause = stall / 64;
-        while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() {
-            if has_room() {
-                return pause;
-            }
-            pause = (2 * pause).min(stall / 4);
-        }
-        Duration::ZERO
+    /// Reads the stream's state, or makes a change of it for which no task waits.
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut S) -> R) -> R {
+        act(&mut lock(&self.state).stream)
     }
 
     /// Whether what arrives is dropped.
@@ -198,7 +95,7 @@ impl<P: Phase + Send> Inbox<P> {
         lock(&self.state).is_closed()
     }
 
-    /// Adds a message, for which there is room. `false` if nobody waits for it any more.
+    /// Adds a message, for which there is room. `false` if it is dropped: the inbox is closed.
     pub(crate) fn push(&self, message: Payload<'_>, patience: &Patience) -> bool {
         let fill = Fill::one(message.remaining());
         self.append(fill, patience, |messages| messages.push(message))
@@ -242,30 +139,30 @@ impl<P: Phase + Send> Inbox<P> {
     }
 
     /// Notified when the receiver may find room again, when the consumer goes away, and of changes
-    /// of the phase.
+    /// of the stream's state.
     pub(crate) fn changed(&self) -> &Notify {
         lock(&self.state).is_watched = true;
         &self.changed
     }
 
-    /// Changes the phase. `change` is told whether the consumer waits, and says whether it changed
-    /// anything; if it did, those who wait are woken.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut P, bool) -> bool) -> bool {
+    /// Changes the stream's state. `change` gets whether the consumer waits, and returns whether it has
+    /// changed anything; if so, all tasks that wait are woken.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut S, bool) -> bool) -> bool {
         let mut state = lock(&self.state);
         let consumer_waits = matches!(state.consumer, Consumer::Waiting(_));
-        let is_changed = change(&mut state.phase, consumer_waits);
+        let is_changed = change(&mut state.stream, consumer_waits);
         if is_changed {
             self.wake(state);
         }
         is_changed
     }
 
-    /// Changes the phase to a failure. It overtakes what is in the inbox, unless more could not have
+    /// Changes the stream's state to a failure. It overtakes what is in the inbox, unless more could not have
     /// come anyway. Returns the cost of what this frees, `None` if nothing changed.
-    pub(crate) fn fail(&self, change: impl FnOnce(&mut P) -> bool) -> Option<usize> {
+    pub(crate) fn fail(&self, change: impl FnOnce(&mut S) -> bool) -> Option<usize> {
         let mut state = lock(&self.state);
-        let was_open = state.phase.is_open();
-        if !change(&mut state.phase) {
+        let was_open = state.stream.is_open();
+        if !change(&mut state.stream) {
             return None;
         }
         let freed = if was_open { self.clear(&mut state) } else { 0 };
@@ -273,7 +170,7 @@ impl<P: Phase + Send> Inbox<P> {
         Some(freed)
     }
 
-    fn wake(&self, mut state: MutexGuard<'_, State<P>>) {
+    fn wake(&self, mut state: MutexGuard<'_, InboxState<S>>) {
         let (consumer, is_watched) = (state.consumer.take_waker(), state.is_watched);
         drop(state);
         if is_watched {
@@ -284,27 +181,26 @@ impl<P: Phase + Send> Inbox<P> {
         }
     }
 
-    /// The consumer goes away, with the messages that it has at hand. Returns the cost of what this
-    /// frees.
+    /// The consumer goes away, with the messages of its batch. Returns the cost of all that this frees.
     pub(crate) fn abandon(&self, batch: &mut Batch) -> usize {
-        let at_hand = std::mem::take(batch).fill();
-        self.fill.fetch_sub(at_hand.pack(), SeqCst);
+        let in_batch = std::mem::take(batch).fill();
+        self.fill.fetch_sub(in_batch.pack(), SeqCst);
         let mut state = lock(&self.state);
         let freed = self.clear(&mut state);
         let waker = std::mem::replace(&mut state.consumer, Consumer::Gone);
         self.wake(state);
         drop(waker);
-        at_hand.cost() + freed
+        in_batch.cost() + freed
     }
 
-    /// Drops what the consumer has not at hand. Returns what it cost.
-    fn clear(&self, state: &mut State<P>) -> usize {
+    /// Drops all messages that are not in the consumer's batch. Returns what they cost.
+    fn clear(&self, state: &mut InboxState<S>) -> usize {
         let fill = state.messages.clear();
         self.fill.fetch_sub(fill.pack(), SeqCst);
         fill.cost()
     }
 
-    /// Drops all messages; for an inbox that nobody can use any more. Returns what they cost.
+    /// Drops all messages of an inbox that is about to be dropped itself. Returns what they cost.
     pub(crate) fn drop_messages(&self) -> usize {
         let mut state = lock(&self.state);
         self.clear(&mut state)
@@ -345,28 +241,28 @@ impl<P: Phase + Send> Inbox<P> {
         }
         let mut state = lock(&self.state);
         let Some(message) = state.messages.pop(batch) else {
-            return Self::poll_state(state, cx, P::end);
+            return Self::poll_state(state, cx, S::end);
         };
         drop(state);
         self.count_out(&message, patience);
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// What the phase says to a consumer that has no messages to take before it.
-    pub(crate) fn poll_phase<R>(
+    /// The end of the stream, for a consumer that has no messages to take before it.
+    pub(crate) fn poll_end<R>(
         &self,
         cx: &mut Context<'_>,
-        read: impl FnOnce(&mut P) -> Option<R>,
+        read: impl FnOnce(&mut S) -> Option<R>,
     ) -> Poll<R> {
         Self::poll_state(lock(&self.state), cx, read)
     }
 
     fn poll_state<R>(
-        mut state: MutexGuard<'_, State<P>>,
+        mut state: MutexGuard<'_, InboxState<S>>,
         cx: &mut Context<'_>,
-        read: impl FnOnce(&mut P) -> Option<R>,
+        read: impl FnOnce(&mut S) -> Option<R>,
     ) -> Poll<R> {
-        if let Some(end) = read(&mut state.phase) {
+        if let Some(end) = read(&mut state.stream) {
             return Poll::Ready(end);
         }
         let before = state.consumer.wait(cx);
@@ -374,28 +270,12 @@ impl<P: Phase + Send> Inbox<P> {
         drop(before);
         Poll::Pending
     }
-
-    /// The consumer has taken a message.
-    fn count_out(&self, message: &Bytes, patience: &Patience) {
-        let taken = Fill::one(message.len()).pack();
-        let left = self.fill.fetch_sub(taken, SeqCst) - taken;
-        self.moved_at.store(patience.date(), SeqCst);
-        if !self.is_read.load(SeqCst) {
-            self.is_read.store(true, SeqCst);
-        }
-        let wake_at = self.wake_at.load(SeqCst);
-        if wake_at > 0 && Fill::unpack(left).is_within(Fill::unpack(wake_at)) {
-            // Once: the receiver asks again if it has to.
-            self.wake_at.store(0, SeqCst);
-            self.changed.notify_waiters();
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use futures_core::future::BoxFuture;
-    use std::{future::poll_fn, pin::pin};
+    use std::{future::poll_fn, pin::pin, time::Duration};
 
     use super::{
         super::messages::{CHUNK_LEN, message_cost},
@@ -410,9 +290,9 @@ mod tests {
 
     /// Open, or the end that the consumer gets.
     #[derive(Debug, Default)]
-    struct TestPhase(Option<Result<Option<Bytes>, Status>>);
+    struct TestState(Option<Result<Option<Bytes>, Status>>);
 
-    impl Phase for TestPhase {
+    impl StreamState for TestState {
         fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
             let end = self.0.clone();
             if let Some(Ok(last)) = &mut self.0 {
@@ -426,7 +306,7 @@ mod tests {
         }
     }
 
-    type Inbox = super::Inbox<TestPhase>;
+    type Inbox = super::Inbox<TestState>;
 
     fn take<'a>(
         inbox: &'a Inbox,
@@ -456,8 +336,8 @@ mod tests {
             assert_eq!(inbox.fill().0, Fill::default());
         }
         push(&inbox, b"last", &patience);
-        inbox.change(|phase, _| {
-            phase.0 = Some(Ok(Some(Bytes::from_static(b"reply"))));
+        inbox.change(|stream, _| {
+            stream.0 = Some(Ok(Some(Bytes::from_static(b"reply"))));
             true
         });
         assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), "last");
@@ -477,8 +357,8 @@ mod tests {
             assert_eq!(inbox.fill().0, Fill { messages: left, bytes: left * 10 });
         }
         push(&inbox, &[1; 10], &patience);
-        let fail = |phase: &mut TestPhase| {
-            phase.0 = Some(Err(Status::internal("")));
+        let fail = |stream: &mut TestState| {
+            stream.0 = Some(Err(Status::internal("")));
             true
         };
         assert_eq!(inbox.fail(fail), Some(message_cost(10)), "the one that is not at hand");
@@ -494,7 +374,7 @@ mod tests {
             let (inbox, patience) = (Inbox::default(), Patience::default());
             push(&inbox, &[1; 10], &patience);
             if has_ended {
-                inbox.with(|phase| phase.0 = Some(Ok(None)));
+                inbox.with(|stream| stream.0 = Some(Ok(None)));
             }
             inbox.fail(|_| true);
             assert_eq!(inbox.fill().0.messages, left);

@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Says who is on the other side, in place of what is known already.
+    /// Sets what is known of the other side, in place of what was found.
     pub fn with_peer(mut self, peer: Peer) -> Self {
         self.peer = peer;
         self

@@ -1,9 +1,9 @@
 //! The one kind of limit: a count and a cost, granted first come, first served.
 //!
 //! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
-//! frames and bytes of an outgoing queue. What it grants is counted until it is released. Who finds
-//! no room waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that it
-//! lets in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
+//! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load that
+//! finds no room waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that
+//! it lets in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
 //!
 //! Without contention, granting and releasing is one atomic operation each. All that others must
 //! notice stands in the same word as the counts, as flags, so there is one order of all changes and
@@ -195,7 +195,7 @@ impl Limiter {
         (load.count == 0 || used.count + load.count <= count) && (load.cost == 0 || fits_cost)
     }
 
-    /// Grants a load if it fits and, unless `in_turn`, nobody waits.
+    /// Grants a load if it fits and, unless `in_turn`, no other load waits.
     fn add(&self, load: Load, in_turn: bool) -> bool {
         let obstacles = if in_turn { CLOSED } else { CLOSED | WAITING };
         let add = |used| {
@@ -205,7 +205,7 @@ impl Limiter {
         self.used.fetch_update(AcqRel, Acquire, add).is_ok()
     }
 
-    /// Grants a load if there is room now and nobody waits.
+    /// Grants a load if there is room now and no other load waits.
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
         self.add(load, false).then(|| Permit { limiter: self, load })
     }
@@ -221,9 +221,8 @@ impl Limiter {
         Waiting::new(self, load).await
     }
 
-    /// The same as long as others release. When nobody has for `stall_timeout`, it refuses, and
-    /// refuses at once from then on until somebody does. Time during which `is_paused` holds does
-    /// not count.
+    /// The same as long as loads are released. When none has been for `stall_timeout`, it refuses, and
+    /// refuses at once from then on until one is. Time during which `is_paused` holds does not count.
     pub(crate) async fn acquire_while_moving(
         &self,
         load: Load,
@@ -264,7 +263,7 @@ impl Limiter {
         }
     }
 
-    /// Waits until no more than this is in flight. It holds up nobody.
+    /// Waits until no more than this is in flight. It holds up no waiter.
     ///
     /// Cancel safe.
     pub(crate) async fn at_most(&self, load: Load) {
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_less_to_be_in_flight_is_told_and_holds_up_nobody() {
+    async fn a_task_that_waits_for_less_in_flight_is_woken_and_holds_up_no_waiter() {
         let limiter = limiter(2, 100);
         assert!(take(&limiter, Load::one(1)) && take(&limiter, Load::one(1)));
         let mut rest = pin!(limiter.at_most(Load::one(1)));

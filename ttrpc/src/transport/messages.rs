@@ -91,21 +91,21 @@ impl Fill {
 
 /// The messages in an inbox, in order.
 #[derive(Debug, Default)]
-pub(super) struct Messages(VecDeque<Chunk>);
+pub(super) struct Messages(VecDeque<MessageChunk>);
 
 #[derive(Debug)]
-enum Chunk {
+enum MessageChunk {
     /// The only message that is there, or a long one.
     One(Bytes),
     /// Small ones, back to back, with their lengths.
     Many(Vec<u8>, Vec<u32>),
 }
 
-impl Chunk {
+impl MessageChunk {
     fn fill(&self) -> Fill {
         match self {
-            Chunk::One(message) => Fill::one(message.len()),
-            Chunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
+            MessageChunk::One(message) => Fill::one(message.len()),
+            MessageChunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
         }
     }
 }
@@ -114,28 +114,28 @@ impl Messages {
     pub(super) fn push(&mut self, message: Payload<'_>) {
         let bytes = message.bytes();
         match self.0.back_mut() {
-            Some(Chunk::Many(chunk, lens)) if chunk.len() + bytes.len() <= CHUNK_LEN => {
+            Some(MessageChunk::Many(chunk, lens)) if chunk.len() + bytes.len() <= CHUNK_LEN => {
                 chunk.extend_from_slice(bytes);
                 lens.push(bytes.len() as u32);
             }
             Some(_) if bytes.len() <= CHUNK_LEN => {
-                self.0.push_back(Chunk::Many(bytes.to_vec(), vec![bytes.len() as u32]));
+                self.0.push_back(MessageChunk::Many(bytes.to_vec(), vec![bytes.len() as u32]));
             }
-            _ => self.0.push_back(Chunk::One(message.to_bytes())),
+            _ => self.0.push_back(MessageChunk::One(message.to_bytes())),
         }
     }
 
     /// Adds all that was gathered, which is at least one message.
     pub(super) fn push_all(&mut self, gathered: Gathered) {
-        self.0.push_back(Chunk::Many(gathered.bytes, gathered.lens));
+        self.0.push_back(MessageChunk::Many(gathered.bytes, gathered.lens));
     }
 
     /// The first message. Those that lie in one chunk with it go to the consumer's batch, which is
     /// empty.
     pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<Bytes> {
         match self.0.pop_front()? {
-            Chunk::One(message) => Some(message),
-            Chunk::Many(bytes, lens) => {
+            MessageChunk::One(message) => Some(message),
+            MessageChunk::Many(bytes, lens) => {
                 *batch = Batch { bytes: bytes.into(), lens: lens.into_iter() };
                 batch.next()
             }
@@ -144,7 +144,7 @@ impl Messages {
 
     /// Drops all; returns how much that was.
     pub(super) fn clear(&mut self) -> Fill {
-        mem::take(&mut self.0).iter().map(Chunk::fill).fold(Fill::default(), Fill::plus)
+        mem::take(&mut self.0).iter().map(MessageChunk::fill).fold(Fill::default(), Fill::plus)
     }
 }
 

@@ -199,7 +199,7 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.uid == uid))
     }
 
-    /// Everybody whose effective group is this one.
+    /// All processes whose effective group is this one.
     pub fn group(gid: u32) -> Self {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.gid == gid))
     }

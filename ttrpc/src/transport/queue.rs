@@ -4,9 +4,11 @@
 //! A producer first reserves room, which waits in line while the queue is full, and then pushes,
 //! which never waits. A push changes the table of streams in the same step: a Request takes its
 //! stream id and its entry as it enters the queue, so ids rise in the order in which Requests enter
-//! the socket, as servers demand; a last frame takes the entry out, and is not pushed if somebody
-//! else has. Room is taken until the frame has been written to the socket, so the limits bound
+//! the socket, as servers demand; a last frame takes the entry out, and is not pushed if the entry has
+//! gone before. Room is taken until the frame has been written to the socket, so the limits bound
 //! everything that is encoded and not yet sent, the sender's own batch included.
+
+mod flush;
 
 use std::{
     collections::VecDeque,
@@ -33,7 +35,7 @@ use crate::{
 /// The shared state of a connection. `T` is its table of streams.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<QueueState<T>>,
     /// Frames and bytes that are not yet written.
     room: Limiter,
     /// Chunks that have been written so far.
@@ -43,7 +45,7 @@ pub(crate) struct Queue<T> {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     streams: T,
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
@@ -54,7 +56,7 @@ struct State<T> {
     /// Batches that the sender has taken, and those that it is done with.
     batches_taken: u64,
     batches_written: u64,
-    /// Those who wait until a batch is written.
+    /// Tasks that wait until a batch is written, see [`Queue::flushed`].
     flush_waiters: Vec<Waker>,
 }
 
@@ -62,7 +64,7 @@ struct State<T> {
 #[derive(Debug)]
 enum Sender {
     Writing,
-    /// Waits for frames. The waker goes to the first one who pushes.
+    /// Waits for frames. The first push takes the waker.
     Idle(Option<Waker>),
 }
 
@@ -94,7 +96,7 @@ impl<T> Queue<T> {
             room: Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone),
             written: AtomicU64::new(0),
             announced: Announced::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
@@ -117,7 +119,7 @@ impl<T> Queue<T> {
         Load::one(len.min(self.room.limit().cost))
     }
 
-    /// Room for a frame of `len` bytes if there is some now and nobody waits for it. `Ok(None)` when
+    /// Room for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
         match self.room.try_acquire(self.load_of(len)) {
@@ -245,15 +247,6 @@ impl<T> Queue<T> {
         .await
     }
 
-    /// The batch that was taken last has been written.
-    fn end_batch(&self) {
-        let mut state = lock(&self.state);
-        state.batches_written = state.batches_taken;
-        let flushed = mem::take(&mut state.flush_waiters);
-        drop(state);
-        flushed.into_iter().for_each(Waker::wake);
-    }
-
     /// Drops the frames of streams that were given up and whose Request has not begun to be written,
     /// from the sender's batch, of whose first chunk so many bytes are written, and from the queue.
     pub(super) fn drop_withdrawn(&self, batch: &mut VecDeque<Chunk>, written: usize) {
@@ -294,27 +287,7 @@ impl<T> Queue<T> {
         headers.filter(is_request).map(|header| header.stream_id).collect()
     }
 
-    /// Waits until every frame that is queued now has been written, and for none that comes later.
-    pub(crate) async fn flushed(&self) {
-        let mut last_batch = None;
-        poll_fn(|cx| {
-            let waker = cx.waker().clone();
-            let mut state = lock(&self.state);
-            // What is queued goes with the next batch as a whole.
-            let next = state.batches_taken + u64::from(!state.chunks.is_empty());
-            let last_batch = *last_batch.get_or_insert(next);
-            if state.is_closed || state.batches_written >= last_batch {
-                return Poll::Ready(());
-            }
-            if !state.flush_waiters.iter().any(|waiter| waiter.will_wake(&waker)) {
-                state.flush_waiters.push(waker);
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Closes the queue: those who wait for room are told, and no frame is pushed or taken any more.
+    /// Closes the queue: all waits for room end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
         self.room.close();
         let mut state = lock(&self.state);
@@ -339,7 +312,7 @@ impl Sender {
     }
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     /// Returns the room that is free now.
     fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Load {
         if self.withdrawn.is_empty() {

@@ -36,7 +36,7 @@ pub(crate) enum ReadEnd {
 pub(crate) struct FrameReader<R> {
     io: R,
     decoder: Decoder,
-    /// When what is decoded now was read, once somebody has asked.
+    /// When what is decoded now was read, once that has been asked for.
     read_at: Option<Instant>,
 }
 

@@ -1,6 +1,6 @@
 //! Who waits inside of a connection, for what and since when: for snapshots and traces.
 //!
-//! Only those who really have to wait are registered, so that a call which never waits pays nothing.
+//! Only a call that has to wait is registered, so that one which never waits pays nothing.
 
 use std::{fmt, time::Duration};
 
@@ -62,22 +62,22 @@ pub(crate) struct CallInfo {
     pub(crate) deadline: Option<Instant>,
 }
 
-/// Those who wait on one connection.
+/// The calls that wait on one connection, and what holds its receiver up.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    state: Mutex<State>,
+    state: Mutex<Waits>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    callers: Slab<Waiter>,
-    /// The time that those who are done have waited.
+struct Waits {
+    callers: Slab<WaitingCall>,
+    /// The time that calls have waited whose waits are over.
     total: Duration,
     receiver: Option<(ReceiverWait, Instant)>,
 }
 
 #[derive(Clone, Debug)]
-struct Waiter {
+struct WaitingCall {
     call: CallInfo,
     wait: CallWait,
     since: Instant,
@@ -93,7 +93,7 @@ pub(crate) struct Registration<'a> {
 impl Registry {
     /// Registers a call that waits.
     pub(crate) fn enter(&self, call: CallInfo, wait: CallWait) -> Registration<'_> {
-        let waiter = Waiter { call, wait, since: Instant::now() };
+        let waiter = WaitingCall { call, wait, since: Instant::now() };
         Registration { registry: self, key: lock(&self.state).callers.insert(waiter) }
     }
 
@@ -136,7 +136,9 @@ impl Registration<'_> {
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.registry.state);
-        let Some(Waiter { call, wait, since }) = state.callers.remove(self.key) else { return };
+        let Some(WaitingCall { call, wait, since }) = state.callers.remove(self.key) else {
+            return;
+        };
         let waited = since.elapsed();
         state.total += waited;
         drop(state);

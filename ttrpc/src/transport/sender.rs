@@ -21,7 +21,7 @@ const MAX_SLICES: usize = 64;
 /// its call is given up while the socket is full.
 pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) -> io::Result<()> {
     while let Some(chunks) = queue.take().await {
-        let mut batch = Batch { chunks, written: 0, queue };
+        let mut batch = WriteBatch { chunks, written: 0, queue };
         let mut is_blocked = false;
         poll_fn(|cx| {
             if is_blocked {
@@ -41,14 +41,14 @@ pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) ->
 }
 
 /// Chunks that are being written.
-struct Batch<'a, T> {
+struct WriteBatch<'a, T> {
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that are written.
     written: usize,
     queue: &'a Queue<T>,
 }
 
-impl<T> Batch<'_, T> {
+impl<T> WriteBatch<'_, T> {
     fn poll_write(
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),

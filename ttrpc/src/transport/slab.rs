@@ -1,4 +1,4 @@
-//! Values by keys that are given back and used again; small in code and in memory.
+//! Values by keys, which are used again when their values are removed; small in code and in memory.
 
 /// Values that come and go.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Keeps a value, and gives back its key.
+    /// Keeps a value, and returns its key.
     pub(crate) fn insert(&mut self, value: T) -> usize {
         match self.free.pop() {
             Some(key) => {

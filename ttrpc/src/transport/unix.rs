@@ -28,7 +28,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another server may have replaced the file; its socket is not ours to remove.
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Nobody is left to be told if this fails; the next server replaces a stale file.
+            // A failure could be reported to no caller; the next server replaces a stale file.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -108,7 +108,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks the directory of a socket while it is bound. Two servers that start at once would else take
 /// each other's socket, bound and not listening yet, for a stale one and remove it. A directory that
-/// cannot be locked, or that somebody else keeps locked, is no reason not to start.
+/// cannot be locked, or that another process keeps locked, is no reason not to start.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -135,7 +135,7 @@ fn remove_stale(text: &str, path: &Path) -> Result<(), Error> {
     fs::remove_file(path).map_err(failed)
 }
 
-/// Whether somebody listens on a socket file. Does not block: a server whose backlog is full would
+/// Whether a process listens on a socket file. Does not block: a server whose backlog is full would
 /// let a blocking connect wait for as long as it pleases. Linux tells such a server from a dead one; the
 /// BSDs and macOS refuse both alike, so there a server with a full backlog is taken for dead.
 fn is_alive(path: &Path) -> io::Result<bool> {

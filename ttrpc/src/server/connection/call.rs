@@ -32,7 +32,10 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
 
-use super::{Connection, ReplyRoom, encode_failure};
+use super::{
+    Connection, ReplyRoom, encode_failure,
+    replies::{WaitingReplies, WaitingReply},
+};
 use crate::{
     Extensions, Metadata, Name, Status,
     observer::{CallOutcome, CallStats, EndCause},
@@ -40,17 +43,14 @@ use crate::{
         frame::{Flags, FrameType},
         message::{FrameData, ResponseParts},
     },
-    server::{
-        end_signal::EndSignal,
-        replies::{WaitingReplies, WaitingReply},
-    },
+    server::end_signal::EndSignal,
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
         BoxFuture,
         chunk::FrameBytes,
         encode::Frame,
-        inbox::{Inbox, Phase},
+        inbox::{Inbox, StreamState},
         limiter::Closed,
         registry::CallInfo,
     },
@@ -134,7 +134,7 @@ impl RequestStream {
     }
 }
 
-impl Phase for RequestStream {
+impl StreamState for RequestStream {
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         match self {
             RequestStream::Open => None,

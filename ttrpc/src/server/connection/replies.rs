@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use super::connection::{Connection, ReplyRoom};
+use super::{Connection, ReplyRoom};
 use crate::{
     Status,
     snapshot::CallWait,
@@ -64,11 +64,11 @@ impl Connection {
 
 /// The replies of a call that wait for room: the last one, or messages of a stream.
 #[derive(Debug, Default)]
-pub(super) struct WaitingReplies(AtomicUsize);
+pub(in crate::server) struct WaitingReplies(AtomicUsize);
 
 /// A reply, or a message, that waits for room. It counts until this is dropped.
 #[derive(Debug)]
-pub(super) struct WaitingReply<'a> {
+pub(in crate::server) struct WaitingReply<'a> {
     connection: &'a Connection,
     of_call: &'a WaitingReplies,
     load: Load,
@@ -77,7 +77,7 @@ pub(super) struct WaitingReply<'a> {
 impl<'a> WaitingReply<'a> {
     /// # Errors
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all room.
-    pub(super) fn new(
+    pub(in crate::server) fn new(
         connection: &'a Connection,
         of_call: &'a WaitingReplies,
         len: usize,
@@ -91,7 +91,7 @@ impl<'a> WaitingReply<'a> {
     }
 
     /// The same whether or not there is room: for the few bytes of a status that takes a reply's place.
-    pub(super) fn of_any_length(
+    pub(in crate::server) fn of_any_length(
         connection: &'a Connection,
         of_call: &'a WaitingReplies,
         len: usize,
@@ -104,7 +104,7 @@ impl<'a> WaitingReply<'a> {
     }
 
     /// Waits for room.
-    pub(super) async fn room(&self, call: CallInfo) -> Result<ReplyRoom<'a>, Closed> {
+    pub(in crate::server) async fn room(&self, call: CallInfo) -> Result<ReplyRoom<'a>, Closed> {
         self.connection.reserve(self.load.cost, Some(call)).await
     }
 }
@@ -118,14 +118,17 @@ impl Drop for WaitingReply<'_> {
 }
 
 /// A handler's turn to go on, which it has while it is polled.
-pub(super) struct Turn<'a> {
+pub(in crate::server) struct Turn<'a> {
     replies: &'a Limiter,
     load: Load,
 }
 
 impl<'a> Turn<'a> {
     /// The turn of a call's handler, if it need not wait for it.
-    pub(super) fn try_take(connection: &'a Connection, of_call: &WaitingReplies) -> Option<Self> {
+    pub(in crate::server) fn try_take(
+        connection: &'a Connection,
+        of_call: &WaitingReplies,
+    ) -> Option<Self> {
         let replies = &connection.replies;
         // A handler that waits for room must be polled: it may have been granted.
         if replies.load().cost == 0 || of_call.0.load(SeqCst) > 0 {
@@ -136,7 +139,7 @@ impl<'a> Turn<'a> {
     }
 
     /// The turn that [`wait_for_turn`] has waited for.
-    pub(super) fn granted(connection: &'a Connection, load: Load) -> Self {
+    pub(in crate::server) fn granted(connection: &'a Connection, load: Load) -> Self {
         Turn { replies: &connection.replies, load }
     }
 }
@@ -150,7 +153,7 @@ impl Drop for Turn<'_> {
 }
 
 /// Waits for a handler's turn, as long as the client reads. Returns what it counts for.
-pub(super) async fn wait_for_turn(connection: Arc<Connection>, call: CallInfo) -> Load {
+pub(in crate::server) async fn wait_for_turn(connection: Arc<Connection>, call: CallInfo) -> Load {
     let _waiting = connection.registry.enter(call, CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.is_reading();
