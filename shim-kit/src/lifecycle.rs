@@ -8,9 +8,12 @@
 //!    │        │         │  v      │
 //!    │        │         │ Paused ─┘
 //!    v        v         v  v
-//!    └──────────────> Ended ──────> Told
+//!    ├──────────────> Ended ──────> Told
+//!    v                  ^
+//! Failed ───────────────┘
 //! ```
 //!
+//! `Failed` is "created" for containerd: an exec that could not be started. It ends when it is deleted.
 //! `Ended` and `Told` are both "stopped" for containerd. Between them the process's output is
 //! delivered; whoever waits for the end is answered when it is told. A method whose transition is
 //! not in the picture changes nothing and says so.
@@ -24,6 +27,8 @@ use crate::{proto::types, reaper::Exit};
 pub enum Phase {
     /// Known, and not started.
     Created,
+    /// It could not be started, and whoever waited was told this.
+    Failed(Exit),
     /// Started, and not known to have ended.
     Running,
     /// It is being frozen.
@@ -44,6 +49,7 @@ impl Phase {
     pub fn may_start(self) -> Result<(), Status> {
         match self {
             Phase::Created => Ok(()),
+            Phase::Failed(_) => Err(Status::failed_precondition("it could not be started before")),
             _ => Err(Status::failed_precondition("cannot start a process twice")),
         }
     }
@@ -55,6 +61,15 @@ impl Phase {
             *self = Phase::Running;
         }
         is_new
+    }
+
+    /// It could not be started. Gives what is to be told, unless it was started after all.
+    pub fn failed(&mut self, exit: Exit) -> Option<Exit> {
+        if *self != Phase::Created {
+            return None;
+        }
+        *self = Phase::Failed(exit);
+        Some(exit)
     }
 
     /// It is to be frozen.
@@ -124,7 +139,7 @@ impl Phase {
     /// What it is doing, in containerd's words.
     pub fn status(self) -> types::Status {
         match self {
-            Phase::Created => types::Status::Created,
+            Phase::Created | Phase::Failed(_) => types::Status::Created,
             Phase::Running => types::Status::Running,
             Phase::Pausing => types::Status::Pausing,
             Phase::Paused => types::Status::Paused,
@@ -156,6 +171,17 @@ mod tests {
         assert_eq!(phase.told(), Some(exit(3)));
         assert_eq!(phase.told(), None, "once");
         assert_eq!(phase.status(), types::Status::Stopped);
+    }
+
+    #[test]
+    fn a_process_that_could_not_be_started_stays_created_until_it_is_deleted() {
+        let mut phase = Phase::Created;
+        assert_eq!(phase.failed(exit(255)), Some(exit(255)));
+        assert_eq!((phase.status(), phase.exit()), (types::Status::Created, None));
+        assert!(phase.may_start().is_err() && phase.failed(exit(1)).is_none());
+        assert!(!phase.is_alive());
+        phase.ended(exit(255));
+        assert_eq!(phase.told(), Some(exit(255)));
     }
 
     #[test]

@@ -117,6 +117,14 @@ impl Process {
         }
     }
 
+    /// Says that it could not be started, and tells everybody.
+    pub fn failed(&self, exit: Exit) {
+        self.close();
+        if let Some(exit) = self.state().phase.failed(exit) {
+            self.told.send_replace(Some(exit));
+        }
+    }
+
     /// Ends what never ran, and tells everybody.
     pub fn give_up(&self, exit: Exit) {
         self.state().phase.ended(exit);

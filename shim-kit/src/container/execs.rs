@@ -67,7 +67,7 @@ impl<R: Runtime> Container<R> {
     pub async fn delete_exec(&self, exec_id: &str) -> Result<(u32, Exit), Status> {
         let process = self.process(exec_id)?;
         let exit = match process.phase() {
-            Phase::Told(exit) => exit,
+            Phase::Told(exit) | Phase::Failed(exit) => exit,
             Phase::Ended(_) => process.told().await,
             // It was never started, so that nothing has failed.
             Phase::Created => Exit { status: 0, at: SystemTime::now() },

@@ -101,6 +101,10 @@ impl<R: Runtime> Container<R> {
             self.shim.outbox.publish(&events::TaskStart { container_id: self.id.clone(), pid });
             return Ok(pid);
         }
+        if self.init.phase().exit().is_some() {
+            let message = format!("container {} init process is not running", self.id);
+            return Err(Status::failed_precondition(message));
+        }
         match self.make_exec(&process).await {
             Ok(ended) => {
                 process.started();
@@ -114,7 +118,7 @@ impl<R: Runtime> Container<R> {
             }
             Err(status) => {
                 // Whoever waits for it shall not wait for ever.
-                process.give_up(Exit { status: NEVER_RAN, at: SystemTime::now() });
+                process.failed(Exit { status: NEVER_RAN, at: SystemTime::now() });
                 Err(status)
             }
         }

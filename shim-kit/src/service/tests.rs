@@ -238,6 +238,9 @@ async fn what_a_runtime_does_not_do_or_understand_is_said() {
     // Who waits for it does not wait for ever.
     let wait = WaitRequest { id: id(), exec_id: "e1".to_owned() };
     assert_eq!(fixture.service.wait(wait).await.unwrap().exit_status, 255);
+    // containerd's own tests ask for this, and for what follows.
+    let request = StateRequest { id: id(), exec_id: "e1".to_owned() };
+    assert_eq!(fixture.service.state(request).await.unwrap().status(), types::Status::Created);
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();
@@ -258,6 +261,25 @@ async fn an_exec_that_was_never_started_is_deleted_without_a_failure() {
     assert_eq!((deleted.pid, deleted.exit_status), (0, 0));
     fixture.kill().await.unwrap();
     fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_exec_of_a_container_that_has_stopped_is_not_started() {
+    let fixture = Fixture::new().await;
+    fixture.run("sleep 1000").await.unwrap();
+    let spec = Some(Any { type_url: String::new(), value: b"{}".to_vec() });
+    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
+    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+    fixture.service.exec(exec).await.unwrap();
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    let start = StartRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    let refused = fixture.service.start(start).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("init process is not running"), "{refused}");
+    let request = StateRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    assert_eq!(fixture.service.state(request).await.unwrap().status(), types::Status::Created);
     fixture.delete().await.unwrap();
 }
 
