@@ -62,8 +62,22 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
     let has_line = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|p| line.contains(p)));
     for parts in [
         &["connection{id=1", "connection accepted"][..],
-        &["connection{id=1", "call{stream_id=", "method=\"Echo\"", "call ended", "code=OK", "cause=replied"],
-        &["ttrpc::client", "method=\"Echo\"", "call ended", "code=OK", "cause=replied", "duration="],
+        &[
+            "connection{id=1",
+            "call{stream_id=",
+            "method=\"Echo\"",
+            "call ended",
+            "code=OK",
+            "cause=replied",
+        ],
+        &[
+            "ttrpc::client",
+            "method=\"Echo\"",
+            "call ended",
+            "code=OK",
+            "cause=replied",
+            "duration=",
+        ],
         &["ttrpc::client", "method=\"Fail\"", "code=INVALID_ARGUMENT", "cause=failed", "message="],
         &["ttrpc::client", "method=\"Wait\"", "code=DEADLINE_EXCEEDED", "duration=1"],
         &["connection{id=1", "method=\"Wait\"", "code=DEADLINE_EXCEEDED"],
