@@ -4,6 +4,7 @@
 //! each run polls the same tasks in the same order. How much calls allocate on several threads and on
 //! the clock of the machine is statistical: `bench/` measures it.
 
+mod interception;
 mod metadata;
 mod raw;
 mod status;

@@ -1,0 +1,78 @@
+//! A hook looks at each connection before its first frame, and holds up nobody else.
+
+use std::{error::Error, future::pending, time::Duration};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ttrpc::{Connection, async_trait, server::ConnectionHook};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(1);
+
+type Refusal = Box<dyn Error + Send + Sync>;
+
+/// Reads a byte: `y` passes, `n` does not, `w` has it wait for ever, `p` panic.
+struct ReadsByte;
+
+#[async_trait]
+impl ConnectionHook for ReadsByte {
+    async fn connected(&self, connection: &mut Connection) -> Result<(), Refusal> {
+        let byte = connection.read_u8().await?;
+        connection.extensions().insert(byte);
+        connection.write_all(b"!").await?;
+        connection.flush().await?;
+        match byte {
+            b'y' => Ok(()),
+            b'w' => pending().await,
+            b'p' => panic!("as the test asks"),
+            _ => Err("it said no".into()),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_talks_refuses_and_is_given_up_at_its_limit() {
+    let tasks = alive_tasks();
+    let recorder = Recorder::default();
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(recorder.clone()).on_connection(ReadsByte, LIMIT).keep_open()
+    });
+    for (byte, reason) in [
+        (b'n', "it said no"),
+        (b'w', "the hook took longer than 1s"),
+        (b'p', "the hook panicked"),
+        (b' ', "it said no"),
+    ] {
+        let (mut here, there) = duplex(PIPE_LEN);
+        here.write_all(&[byte]).await.unwrap();
+        let served = server.handle.serve_connection(Connection::new(there)).await;
+        assert!(matches!(served, Err(ttrpc::Error::PeerRefused { .. })), "{served:?}");
+        recorder.told(|told| assert_eq!(told.refused.last().unwrap(), reason));
+        let mut rest = Vec::new();
+        here.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"!");
+    }
+    let (mut here, there) = duplex(PIPE_LEN);
+    here.write_all(b"y").await.unwrap();
+    server.handle.serve_connection(Connection::new(there)).await.unwrap();
+    assert_eq!(here.read_u8().await.unwrap(), b'!');
+    let client = ConformanceClient::new(Client::from_io(here, ClientConfig::default()));
+    client.echo(echo_request(*b"hi")).await.unwrap();
+    drop(client);
+    server.handle.shutdown(LIMIT).await;
+    recorder.told(|told| assert_eq!((told.opened, told.closed.len()), (1, 1)));
+    drop(server);
+    tasks_are_back_at(tasks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
+    let (here, there) = duplex(PIPE_LEN);
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.on_connection(ReadsByte, Duration::from_secs(3600)).io(there)
+    });
+    settle().await;
+    server.handle.shutdown(LIMIT).await;
+    server.ended().await;
+    drop(here);
+}

@@ -1,0 +1,271 @@
+//! Each end of a call is told once, with its cause, on both sides.
+
+use std::time::Duration;
+
+use ttrpc::{
+    ClientConfig, Code, ServerConfig,
+    observer::{CallEnd, CallInfo, ConnectionEndCause, EndCause, Observer},
+};
+use ttrpc_tests::{conformance::*, harness::*, wire::Frame};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_is_told_with_what_was_sent() {
+    let all = observed();
+    let Observed { server, at_server, conformance, at_client, .. } = &all;
+    conformance.echo(echo_request(vec![7; 1000])).await.unwrap();
+    at_server.expect("Echo", Code::Ok, EndCause::Replied).await;
+    at_client.expect("Echo", Code::Ok, EndCause::Replied).await;
+    let (there, here) = (at_server.only_end().await.traffic, at_client.only_end().await.traffic);
+    assert_eq!((here.messages_sent, here.messages_received), (1, 1));
+    assert_eq!((there.messages_received, there.messages_sent), (1, 1));
+    assert_eq!((here.bytes_sent, here.bytes_received), (there.bytes_received, there.bytes_sent));
+    assert!(here.bytes_sent > 1000 && here.bytes_received > 1000, "{here:?}");
+    server.is_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_with_its_message() {
+    let all = observed();
+    let Observed { at_server, conformance, at_client, .. } = &all;
+    let fail = FailRequest { code: code::NOT_FOUND, message: "gone".into(), ..Default::default() };
+    conformance.fail(fail).await.unwrap_err();
+    for recorder in [at_server, at_client] {
+        recorder.expect("Fail", Code::NotFound, EndCause::Failed).await;
+        assert_eq!(recorder.only_end().await.message, "gone");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_told_by_the_side_on_which_it_passes() {
+    let all = observed();
+    let Observed { at_server, conformance, at_client, .. } = &all;
+    conformance.wait(key("a")).timeout(SECOND).await.unwrap_err();
+    at_server.expect("Wait", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+    at_client.expect("Wait", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_at_the_peer_is_told_as_such() {
+    let all = observed();
+    let Observed { conformance, at_client, .. } = &all;
+    let fail = FailRequest { code: code::DEADLINE_EXCEEDED, ..Default::default() };
+    conformance.fail(fail).await.unwrap_err();
+    at_client.expect("Fail", Code::DeadlineExceeded, EndCause::DeadlineAtPeer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_is_told_as_given_up() {
+    let all = observed();
+    let Observed { server, at_server, conformance, at_client, .. } = &all;
+    let call = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    call.abort();
+    at_client.expect("Wait", Code::Cancelled, EndCause::GivenUp).await;
+    // The server hears nothing of it.
+    server.service.release("a");
+    at_server.expect("Wait", Code::Ok, EndCause::Replied).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_dropped_is_told_as_given_up() {
+    let all = observed();
+    let Observed { conformance, at_client, .. } = &all;
+    let request = GenerateRequest { count: 3, interval_micros: 1 << 40, ..Default::default() };
+    let mut replies = conformance.generate(request).await.unwrap();
+    replies.recv().await.unwrap().unwrap();
+    assert!(at_client.told(|told| told.ends.is_empty()));
+    drop(replies);
+    at_client.expect("Generate", Code::Cancelled, EndCause::GivenUp).await;
+    assert_eq!(at_client.only_end().await.traffic.messages_received, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_is_told_by_the_server() {
+    let all = observed();
+    let Observed { server, at_server, client, conformance, at_client } = &all;
+    let call = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    client.close();
+    call.await.unwrap().unwrap_err();
+    at_server.expect("Wait", Code::Cancelled, EndCause::PeerGone).await;
+    at_client.expect("Wait", Code::Unavailable, EndCause::Shutdown).await;
+    assert_eq!(at_server.told(|told| told.closed.clone()), [ConnectionEndCause::ClosedByPeer]);
+    assert_eq!(at_client.told(|told| told.closed.clone()), [ConnectionEndCause::ClosedHere]);
+    assert_eq!((at_server.told(|told| told.opened), at_client.told(|told| told.opened)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_closes_is_told_by_both_sides() {
+    let all = observed();
+    let Observed { server, at_server, client, conformance, at_client } = &all;
+    let call = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    server.handle.close().await;
+    call.await.unwrap().unwrap_err();
+    at_server.expect("Wait", Code::Cancelled, EndCause::Shutdown).await;
+    at_client.expect("Wait", Code::Unavailable, EndCause::PeerGone).await;
+    assert_eq!(at_server.told(|told| told.closed.clone()), [ConnectionEndCause::ClosedHere]);
+    assert_eq!(at_client.told(|told| told.closed.clone()), [ConnectionEndCause::ClosedByPeer]);
+    // A call on the dead connection begins and ends, too.
+    ConformanceClient::new(client.clone()).echo(echo_request([])).await.unwrap_err();
+    assert_eq!(at_client.told(|told| (told.begun.len(), told.ends.len())), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_told() {
+    let all = observed();
+    let Observed { at_server, conformance, at_client, .. } = &all;
+    conformance.panic(Empty {}).await.unwrap_err();
+    at_server.expect("Panic", Code::Internal, EndCause::Panicked).await;
+    at_client.expect("Panic", Code::Internal, EndCause::Failed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_methods_are_told_with_their_names() {
+    let all = observed();
+    let Observed { at_server, client, .. } = &all;
+    client.unary::<(), ()>(SERVICE, "Nothing", ()).await.unwrap_err();
+    at_server.expect("Nothing", Code::Unimplemented, EndCause::Unimplemented).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_over_a_limit_are_told_with_the_time_that_they_waited() {
+    #[derive(Clone, Default)]
+    struct Waits(Arc<Mutex<Vec<Duration>>>);
+    impl Observer for Waits {
+        fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+            assert!(call.is_known);
+            if end.cause == EndCause::Limit {
+                self.0.lock().unwrap().push(end.waited_for_place);
+            }
+        }
+    }
+    let waits = Waits::default();
+    let config = ServerConfig { stall_timeout: SECOND, ..ServerConfig::default() };
+    let config = config.max_calls_per_connection(1);
+    let observe = waits.clone();
+    let all = observed_with(config, ClientConfig::default(), |builder| builder.observe(observe));
+    let Observed { server, conformance, at_server, .. } = &all;
+    let call = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let status = conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    at_server.expect_of("Echo", Code::ResourceExhausted, EndCause::Limit).await;
+    let waited = waits.0.lock().unwrap()[0];
+    assert!(waited >= SECOND && waited < 3 * SECOND, "{waited:?}");
+    server.service.release("a");
+    call.await.unwrap().unwrap();
+}
+
+impl Recorder {
+    /// The end of a method's only call.
+    async fn expect_of(&self, method: &str, code: Code, cause: EndCause) {
+        let ends = || -> Vec<_> {
+            self.told(|told| told.ends.iter().filter(|end| end.method == method).cloned().collect())
+        };
+        eventually("it is told", || !ends().is_empty()).await;
+        let ends = ends();
+        assert_eq!(ends.len(), 1);
+        assert_eq!((ends[0].code, ends[0].cause), (code, cause));
+    }
+}
+
+/// On a socket, since a pipe in memory does not show that its other end has gone.
+#[tokio::test]
+async fn a_call_that_waits_to_be_let_in_when_its_client_goes_is_told() {
+    let (here, there) = tokio::net::UnixStream::pair().unwrap();
+    let at_server = Recorder::default();
+    let server = TestServer::start_with(patient_server().max_calls_per_connection(1), |builder| {
+        builder.observe(at_server.clone()).unix_stream(there)
+    });
+    let client = Client::from_unix_stream(here, patient_client());
+    let conformance = ConformanceClient::new(client.clone());
+    let calls = ["a", "b"].map(|name| tokio::spawn(conformance.wait(key(name)).into_future()));
+    let is_held_up = || {
+        let connections = server.handle.snapshot().connections;
+        connections.first().is_some_and(|connection| connection.receiver.is_some())
+    };
+    eventually("a call waits to be let in", is_held_up).await;
+    client.close();
+    for call in calls {
+        call.await.unwrap().unwrap_err();
+    }
+    eventually("both ends are told", || at_server.told(|told| told.ends.len() == 2)).await;
+    at_server.told(|told| {
+        assert_eq!(told.begun, ["Wait", "Wait"]);
+        assert!(told.ends.iter().all(|end| end.cause == EndCause::PeerGone), "{told:?}");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn violations_are_told_by_the_server() {
+    let recorder = Recorder::default();
+    let (here, there) = duplex(PIPE_LEN);
+    let _server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(recorder.clone()).io(there)
+    });
+    let mut peer = ttrpc_tests::wire::Peer::new(here);
+    // A Request that does not decode, and one whose payload does not.
+    peer.send(Frame::new(1, 1, 0, [0xff; 9])).await;
+    peer.receive().await;
+    recorder.expect("", Code::InvalidArgument, EndCause::ProtocolViolation).await;
+    let request = ttrpc_tests::wire::Request {
+        service: SERVICE.to_owned(),
+        method: "Echo".to_owned(),
+        payload: vec![0xff; 3],
+        ..Default::default()
+    };
+    peer.send(Frame::new(3, 1, 0, ttrpc::prost::Message::encode_to_vec(&request))).await;
+    peer.receive().await;
+    recorder.expect_of("Echo", Code::InvalidArgument, EndCause::ProtocolViolation).await;
+    // A frame that is too long.
+    let mut bytes = ttrpc_tests::wire::header(MAX_DATA_LEN as u32 + 1, 5, 1, 0);
+    bytes.resize(10 + MAX_DATA_LEN + 1, 0);
+    peer.send_bytes(&bytes).await;
+    assert_eq!(peer.receive().await.code(), code::RESOURCE_EXHAUSTED);
+    let last = recorder.told(|told| told.ends.last().cloned().unwrap());
+    assert_eq!((last.cause, last.code), (EndCause::Limit, Code::ResourceExhausted));
+    recorder.told(|told| assert_eq!((told.begun.len(), told.ends.len()), (3, 3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_are_told_with_all_their_messages() {
+    let all = observed();
+    let Observed { server, at_server, conformance, at_client, .. } = &all;
+    let (mut requests, mut replies) = conformance.exchange().await.unwrap();
+    for sequence in 0..5 {
+        requests.send(chunk(sequence)).await.unwrap();
+        replies.recv().await.unwrap().unwrap();
+    }
+    requests.finish();
+    assert!(replies.recv().await.unwrap().is_none());
+    let (here, there) = (at_client.only_end().await, at_server.only_end().await);
+    assert_eq!((here.cause, there.cause), (EndCause::Replied, EndCause::Replied));
+    assert_eq!((here.traffic.messages_sent, here.traffic.messages_received), (5, 5));
+    assert_eq!((there.traffic.messages_received, there.traffic.messages_sent), (5, 5));
+    assert_eq!(here.traffic.bytes_received, there.traffic.bytes_sent);
+    assert_eq!(here.traffic.bytes_sent, there.traffic.bytes_received);
+    server.is_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_panics_harms_nobody() {
+    struct Panics;
+    impl Observer for Panics {
+        fn call_begun(&self, _: &CallInfo<'_>) {
+            panic!("as the test asks");
+        }
+        fn call_ended(&self, _: &CallInfo<'_>, _: &CallEnd<'_>) {
+            panic!("as the test asks");
+        }
+    }
+    let all =
+        observed_with(ServerConfig::default(), ClientConfig::default(), |b| b.observe(Panics));
+    let Observed { at_server, conformance, .. } = &all;
+    conformance.echo(echo_request(*b"hi")).await.unwrap();
+    at_server.expect("Echo", Code::Ok, EndCause::Replied).await;
+}
