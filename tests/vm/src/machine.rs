@@ -56,7 +56,10 @@ impl Machine {
                 .arg(parts.kernel)
                 .arg("-initrd")
                 .arg(parts.initrd)
-                .args(["-append", "console=ttyS0 edd=off no_timer_check panic=-1 rdinit=/init quiet"])
+                .args([
+                    "-append",
+                    "console=ttyS0 edd=off no_timer_check panic=-1 rdinit=/init quiet",
+                ])
                 .stdin(Stdio::null())
                 .stdout(parts.console.try_clone()?)
                 .stderr(parts.console),
