@@ -8,7 +8,7 @@ pub(crate) use enabled::*;
 
 /// Makes a span at level DEBUG, with the fields that `tracing` takes.
 #[cfg(feature = "tracing")]
-macro_rules! span {
+macro_rules! new_span {
     ($($field:tt)*) => {
         $crate::trace::Span::new(tracing::debug_span!($($field)*))
     };
@@ -21,7 +21,7 @@ mod enabled {
     use tracing::{Instrument, instrument::Instrumented};
     pub(crate) use tracing::{debug, warn};
 
-    pub(crate) use span;
+    pub(crate) use new_span as span;
 
     /// A span, if somebody traces.
     #[derive(Clone, Debug)]
