@@ -94,7 +94,7 @@ async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
     let client = Client::from_unix_stream(here, ClientConfig::default());
     let call = |method: &'static str| {
         let call = client.unary::<Empty, Empty>(SERVICE, method, Empty {});
-        tokio::spawn(async move { call.await })
+        tokio::spawn(call)
     };
     let waits: Vec<_> = (0..BLOCKED).map(|_| call("Wait")).collect();
     eventually("all wait", || gate.came.load(SeqCst) == BLOCKED).await;
