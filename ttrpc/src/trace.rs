@@ -6,14 +6,6 @@ pub(crate) use disabled::*;
 #[cfg(feature = "tracing")]
 pub(crate) use enabled::*;
 
-/// Makes a span at level DEBUG, with the fields that `tracing` takes.
-#[cfg(feature = "tracing")]
-macro_rules! span {
-    ($($field:tt)*) => {
-        $crate::trace::Span::new(tracing::debug_span!($($field)*))
-    };
-}
-
 #[cfg(feature = "tracing")]
 mod enabled {
     use std::sync::Arc;
@@ -21,6 +13,12 @@ mod enabled {
     use tracing::{Instrument, instrument::Instrumented};
     pub(crate) use tracing::{debug, warn};
 
+    /// Makes a span at level DEBUG, with the fields that `tracing` takes.
+    macro_rules! span {
+        ($($field:tt)*) => {
+            $crate::trace::Span::new(tracing::debug_span!($($field)*))
+        };
+    }
     pub(crate) use span;
 
     /// A span, if somebody traces.
