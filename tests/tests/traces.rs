@@ -78,7 +78,7 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
             "cause=replied",
             "duration=",
         ],
-        &["ttrpc::client", "method=\"Fail\"", "code=INVALID_ARGUMENT", "cause=failed", "message="],
+        &["ttrpc::client", "method=\"Fail\"", "code=INVALID_ARGUMENT", "cause=failed", "error="],
         &["ttrpc::client", "method=\"Wait\"", "code=DEADLINE_EXCEEDED", "duration=1"],
         &["connection{id=1", "method=\"Wait\"", "code=DEADLINE_EXCEEDED"],
         &["method=\"Echo\"", "waited ", "room in the send queue"],

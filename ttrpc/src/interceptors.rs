@@ -196,7 +196,7 @@ impl crate::observer::Observer for AccessLog {
             peer = %call.peer,
             code = %end.code,
             cause = %end.cause,
-            message = end.message,
+            error = end.message,
             duration = ?end.duration,
             bytes_received = end.traffic.bytes_received,
             bytes_sent = end.traffic.bytes_sent,

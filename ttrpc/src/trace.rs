@@ -6,14 +6,6 @@ pub(crate) use disabled::*;
 #[cfg(feature = "tracing")]
 pub(crate) use enabled::*;
 
-/// Makes a span at level DEBUG, with the fields that `tracing` takes.
-#[cfg(feature = "tracing")]
-macro_rules! new_span {
-    ($($field:tt)*) => {
-        $crate::trace::Span::new(tracing::debug_span!($($field)*))
-    };
-}
-
 #[cfg(feature = "tracing")]
 mod enabled {
     use std::sync::Arc;
@@ -21,7 +13,13 @@ mod enabled {
     use tracing::{Instrument, instrument::Instrumented};
     pub(crate) use tracing::{debug, warn};
 
-    pub(crate) use new_span as span;
+    /// Makes a span at level DEBUG, with the fields that `tracing` takes.
+    macro_rules! span {
+        ($($field:tt)*) => {
+            $crate::trace::Span::new(tracing::debug_span!($($field)*))
+        };
+    }
+    pub(crate) use span;
 
     /// A span, if somebody traces.
     #[derive(Clone, Debug)]

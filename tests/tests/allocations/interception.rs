@@ -51,10 +51,10 @@ fn per_call(build: impl FnOnce(ServerBuilder) -> ServerBuilder) -> f64 {
 }
 
 #[test]
-fn an_interceptor_that_only_runs_the_rest_allocates_its_future() {
+fn an_interceptor_that_only_runs_the_rest_allocates_twice_at_most() {
     let (without, with) = (per_call(|b| b), per_call(|b| b.intercept(PassesThrough)));
     println!("{without} and {with} allocations per call");
-    assert!(with <= without + 1.1, "{without} and {with} allocations per call");
+    assert!(with <= without + 2.0, "{without} and {with} allocations per call");
 }
 
 #[test]

@@ -44,6 +44,6 @@ fn raw_messages_are_copied_once_less_on_each_side_than_decoded_ones() {
     raw();
     decoded();
     let (raw, decoded) = (measure(raw).bytes_total, measure(decoded).bytes_total);
-    // The encoded message is a few bytes longer than its only field.
-    assert!(raw + 2 * LEN as u64 <= decoded + 8, "{raw} bytes raw, {decoded} decoded");
+    // The encoded message is a few bytes longer than its only field, and a call's future as large as its types.
+    assert!(raw + 2 * LEN as u64 <= decoded + 100, "{raw} bytes raw, {decoded} decoded");
 }

@@ -183,8 +183,8 @@ impl CallRecord {
             match outcome.status {
                 None => trace::debug!(stream_id, %code, %cause, ?duration, "call ended"),
                 Some(status) => {
-                    let message = status.message();
-                    trace::debug!(stream_id, %code, %cause, message, ?duration, "call ended");
+                    let error = status.message();
+                    trace::debug!(stream_id, %code, %cause, error, ?duration, "call ended");
                 }
             }
         });

@@ -31,7 +31,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
         // A client that cannot be written to has gone away: its calls end with the connection.
         if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
             trace::debug!(connection = id, "writing to the client failed: {error}");
-            let _ = sending.end_reason.set(EndReason::failed(error));
+            let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
     });
     let mut owner = ConnectionOwner {

@@ -74,18 +74,19 @@ impl AdmittedCall<'_> {
         payload.has_remaining() || (needs_message && !remote_open)
     }
 
-    /// The payload's bytes, to be decoded when the interceptors have let the call pass; `None` if there
-    /// are none.
+    /// The payload's bytes, for interceptors, and to be decoded when they have let the call pass; `None` if
+    /// there are none.
     pub(super) fn intercepted_bytes(&self, payload: Payload<'_>) -> Option<Bytes> {
         self.chain.map(|_| payload.to_bytes())
     }
 
-    /// Opens the stream and has its handler begin, or its interceptors. `finish` ends the call with what the
+    /// Opens the stream and has its handler begin, or its interceptors with the payload's bytes. `finish` ends the call with what the
     /// handler returns.
     pub(super) fn begin<F, R>(
         self,
         payload: Payload<'_>,
         needs_message: bool,
+        bytes: Option<Bytes>,
         handler: impl FnOnce(Arc<Call>) -> F,
         finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
     ) where
@@ -94,17 +95,17 @@ impl AdmittedCall<'_> {
     {
         self.call.begun(self.request_bytes, self.has_message(payload, needs_message).into());
         let handler = handler(self.call.clone());
-        match self.chain {
-            None => self.spawn(async move {
+        match (self.chain, bytes) {
+            (Some(chain), Some(request)) => {
+                let (chain, call) = (chain.clone(), self.call.clone());
+                self.spawn(intercepted(chain, call, request, handler, finish));
+            }
+            _ => self.spawn(async move {
                 let (ctx, result) = handler.await;
                 if let Some(rest) = finish(ctx.call(), result) {
                     rest.await;
                 }
             }),
-            Some(chain) => {
-                let (chain, call, request) = (chain.clone(), self.call.clone(), payload.to_bytes());
-                self.spawn(intercepted(chain, call, request, handler, finish));
-            }
         }
     }
 

@@ -80,7 +80,8 @@ pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
                 fallback.call(&ctx, FallbackCall { flags, payload, requests, replies }).await;
             (ctx, result.map(|end| (end, is_stream(flags))))
         };
-        admitted.begin(encoded, true, handler, finish);
+        let bytes = admitted.intercepted_bytes(encoded);
+        admitted.begin(encoded, true, bytes, handler, finish);
         Ok(())
     })
 }

@@ -1,5 +1,7 @@
 //! Where the server tells of its connections and calls: to `tracing`, and to observers.
 
+use std::io;
+
 use tokio::time::Instant;
 
 use super::{Peer, Shared, call::Call, connection::Connection};
@@ -29,7 +31,7 @@ impl Call {
             match outcome.status {
                 None => trace::debug!(%code, %cause, ?duration, "call ended"),
                 Some(status) => {
-                    trace::debug!(%code, %cause, message = status.message(), ?duration, "call ended");
+                    trace::debug!(%code, %cause, error = status.message(), ?duration, "call ended");
                 }
             }
         });
@@ -110,6 +112,15 @@ impl EndReason {
         EndReason { cause: ConnectionEndCause::ClosedHere, message: String::new() }
     }
 
+    /// Writing has failed: most often since the client has gone.
+    pub(super) fn not_written(error: &io::Error) -> Self {
+        let is_gone =
+            matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
+        let cause =
+            if is_gone { ConnectionEndCause::ClosedByPeer } else { ConnectionEndCause::Failed };
+        EndReason { cause, message: error.to_string() }
+    }
+
     pub(super) fn failed(message: impl ToString) -> Self {
         EndReason { cause: ConnectionEndCause::Failed, message: message.to_string() }
     }
@@ -126,7 +137,7 @@ impl Connection {
         let duration = self.accepted.elapsed();
         let closed_here = EndReason::closed_here();
         let EndReason { cause, message } = self.end_reason.get().unwrap_or(&closed_here);
-        trace::debug!(%cause, message, ?duration, "connection ended");
+        trace::debug!(%cause, reason = message, ?duration, "connection ended");
         let end = ConnectionEnd { cause: *cause, message, duration };
         self.server.observers.connection_closed(&self.observed(), &end);
     }
@@ -145,7 +156,7 @@ impl Connection {
     pub(super) fn refused(&self, call: &RefusedCall<'_>, outcome: CallOutcome<'_>) {
         let RefusedCall { stream_id, service, method, bytes, arrived } = *call;
         let (code, cause, message) = (outcome.code(), outcome.cause, outcome.message());
-        trace::debug!(stream_id, service, method, %code, %cause, message, "call refused");
+        trace::debug!(stream_id, service, method, %code, %cause, error = message, "call refused");
         let Some(stats) = self.server.observers.stats(arrived) else { return };
         stats.received(0, bytes);
         stats.has_waited_for_place();

@@ -136,7 +136,8 @@ impl Routes {
     {
         let service = service.clone();
         self.add(method.into(), Kind::Unary, move |admitted, payload| {
-            let request = match admitted.intercepted_bytes(payload) {
+            let bytes = admitted.intercepted_bytes(payload);
+            let request = match bytes.clone() {
                 None => Undecoded::Message(decode_request(payload)?),
                 Some(bytes) => Undecoded::Bytes(bytes),
             };
@@ -149,7 +150,7 @@ impl Routes {
                 };
                 (ctx, result)
             };
-            admitted.begin(payload, true, handler, Call::respond);
+            admitted.begin(payload, true, bytes, handler, Call::respond);
             Ok(())
         })
     }
@@ -257,7 +258,8 @@ impl Routes {
         self.add(name, kind, move |admitted, payload| {
             admitted.fill_inbox(payload, needs_message);
             let handler = |call| run(service.clone(), Context::new(call));
-            admitted.begin(payload, needs_message, handler, finish);
+            let bytes = admitted.intercepted_bytes(payload);
+            admitted.begin(payload, needs_message, bytes, handler, finish);
             Ok(())
         })
     }
