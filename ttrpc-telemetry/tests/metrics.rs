@@ -271,7 +271,7 @@ async fn load(client: Client, seed: u64) -> Seen {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sums_are_those_of_the_load_under_drops_deadlines_refusals_and_lost_connections() {
     let (metrics, mut counted) = Counted::new();
-    // Some calls are refused, since those that wait for ever keep their places.
+    // With few places, calls wait for one, and some may be refused.
     let config = ServerConfig::default().max_calls(4).stall_timeout(Duration::from_millis(5));
     let server = start(&metrics, config);
     let mut loads = JoinSet::new();
@@ -315,6 +315,31 @@ async fn sums_are_those_of_the_load_under_drops_deadlines_refusals_and_lost_conn
         assert_eq!(counted.sum("ttrpc_call_duration_seconds", &[side]), counted.ended(&[side]));
     }
     server.close().await;
+}
+
+#[tokio::test]
+async fn refusals_by_a_limit_are_begun_and_ended() {
+    let (metrics, mut counted) = Counted::new();
+    let config = ServerConfig::default().max_calls(2).stall_timeout(Duration::from_millis(5));
+    let server = start(&metrics, config);
+    let client = server.client(&options(&metrics)).await;
+    let mut waiting = JoinSet::new();
+    for _ in 0..2 {
+        waiting.spawn(say(&client, "wait"));
+    }
+    eventually("both have a place", || server.handle.snapshot().calls.used == 2).await;
+    for _ in 0..10 {
+        let refused = say(&client, "hello").await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+    }
+    let limit = ["side=server", "method=Say", "code=RESOURCE_EXHAUSTED", "cause=limit"];
+    eventually("the server has told of all", || counted.ended(&limit) == 10.0).await;
+    assert_eq!(counted.sum("ttrpc_calls_in_flight", &["side=server"]), 2.0);
+    assert_eq!(counted.ended(&["side=client", "code=RESOURCE_EXHAUSTED", "cause=failed"]), 10.0);
+    server.close().await;
+    waiting.join_all().await;
+    counted.is_quiet().await;
+    assert_eq!(counted.ended(&["side=server", "cause=shutdown"]), 2.0);
 }
 
 #[tokio::test]

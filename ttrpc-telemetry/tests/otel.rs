@@ -3,7 +3,7 @@
 
 mod kit;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use kit::{SERVICE, TestServer, chat, eventually, say};
 use opentelemetry::{
@@ -48,6 +48,7 @@ impl Spans {
     }
 
     fn now(&self) -> Vec<SpanData> {
+        self.provider.force_flush().expect("it exports");
         self.exporter.get_finished_spans().expect("the exporter works")
     }
 
@@ -327,6 +328,8 @@ async fn a_client_that_says_nothing_gets_a_trace_of_its_own() {
 
 #[cfg(feature = "tracing")]
 mod tracing_spans {
+    use std::future::Future;
+
     use opentelemetry::trace::TracerProvider;
     use tracing::{Instrument, instrument::WithSubscriber};
     use tracing_subscriber::layer::SubscriberExt;
