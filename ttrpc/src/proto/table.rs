@@ -1,8 +1,8 @@
 //! All streams of one connection: a frame goes in, an event comes out.
 //!
-//! A stream is in the table from its Request to its end, and whoever takes it out ends it: that is
-//! how "a stream ends exactly once, and its entry goes with it" holds on every path. The table
-//! decides; what it stores per stream (`T`) is the driver's handle, given back with each event.
+//! A stream is in the table from its Request to its end. Removing the entry ends the stream: so a stream
+//! ends exactly once, on every path. The table decides. For each stream it stores a handle of the
+//! driver's (`T`), which it returns with each event.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,12 +16,19 @@ use super::stream::{DataEvent, Kind, Stream, Violation};
 /// What the client still sends on them is dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
 
-/// Places for streams that a table keeps while it is empty: a connection that was busy once does not
-/// cost more than others from then on.
+/// Capacity that an empty table keeps, in streams. A connection that was busy once costs no more than
+/// others from then on.
 const IDLE_STREAMS: usize = 128;
 
 /// Streams by id.
 type StreamMap<T> = HashMap<u32, (Stream, T), BuildHasherDefault<IdHasher>>;
+
+/// Frees the memory of a table that was large and is empty.
+fn release_idle_memory<T>(streams: &mut StreamMap<T>) {
+    if streams.is_empty() && streams.capacity() > 2 * IDLE_STREAMS {
+        *streams = StreamMap::default();
+    }
+}
 
 /// Spreads ids by multiplication. Ids rise and a connection has a limited number of streams, so a
 /// peer gains nothing from choosing them.
@@ -91,6 +98,12 @@ impl<T: Clone> ClientTable<T> {
 
     /// What to do with a frame.
     pub fn receive(&mut self, header: Header) -> ClientEvent<T> {
+        let event = self.advance(header);
+        release_idle_memory(&mut self.streams);
+        event
+    }
+
+    fn advance(&mut self, header: Header) -> ClientEvent<T> {
         let Entry::Occupied(mut entry) = self.streams.entry(header.stream_id) else {
             return ClientEvent::Ignore;
         };
@@ -113,13 +126,16 @@ impl<T: Clone> ClientTable<T> {
             entry.get_mut().0.close_local();
             if entry.get().0.is_closed() {
                 entry.remove();
+                release_idle_memory(&mut self.streams);
             }
         }
     }
 
     /// Ends a stream from this side: its call was given up or failed here.
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        self.streams.remove(&id).map(|(_, handle)| handle)
+        let (_, handle) = self.streams.remove(&id)?;
+        release_idle_memory(&mut self.streams);
+        Some(handle)
     }
 
     /// Whether a stream has not ended.
@@ -171,7 +187,7 @@ pub enum ServerEvent<T> {
     /// A Data frame for a stream that is open.
     Data(T, DataEvent),
     /// Answer with a Response of code INVALID_ARGUMENT. If the frame broke the rules of a stream
-    /// that was open, that stream has ended and its handle is given back.
+    /// that was open, that stream has ended, and this is its handle.
     Refuse(Violation, Option<T>),
     /// Nothing.
     Ignore,
@@ -245,12 +261,10 @@ impl<T: Clone> ServerTable<T> {
         }
     }
 
-    /// Ends a stream. Whoever gets its handle sends the last frame; `None` if it has ended before.
+    /// Ends a stream. The caller that gets the handle sends the last frame; `None` if it has ended before.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let (stream, handle) = self.streams.remove(&id)?;
-        if self.streams.is_empty() && self.streams.capacity() > 2 * IDLE_STREAMS {
-            self.streams = StreamMap::default();
-        }
+        release_idle_memory(&mut self.streams);
         if stream.is_remote_open() {
             self.note_ended_early(id);
         }
@@ -297,6 +311,31 @@ mod tests {
 
     fn request(stream_id: u32) -> Header {
         Header { data_len: 0, stream_id, frame_type: FrameType::Request, flags: Flags::NONE }
+    }
+
+    #[test]
+    fn a_client_that_had_many_streams_keeps_little_when_they_have_ended() {
+        let ends: [fn(&mut ClientTable<()>, u32); 3] = [
+            |table, id| {
+                let frame_type = FrameType::Response;
+                let header = Header { data_len: 0, stream_id: id, frame_type, flags: Flags::NONE };
+                assert_eq!(table.receive(header), ClientEvent::Response(()));
+            },
+            |table, id| assert!(table.remove(id).is_some()),
+            |table, id| {
+                let (frame_type, flags) = (FrameType::Data, Flags::END);
+                let header = Header { data_len: 0, stream_id: id, frame_type, flags };
+                table.receive(header);
+                table.close_local(id);
+            },
+        ];
+        for end in ends {
+            let mut table = ClientTable::default();
+            let ids: Vec<_> =
+                (0..1000).map(|_| table.open(Kind::Bidirectional, ()).unwrap()).collect();
+            ids.into_iter().for_each(|id| end(&mut table, id));
+            assert!(table.streams.is_empty() && table.streams.capacity() <= 2 * IDLE_STREAMS);
+        }
     }
 
     #[test]
