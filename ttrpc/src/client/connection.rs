@@ -49,7 +49,7 @@ impl ClientConnection {
         ClientConnection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
-            patience: Patience::default(),
+            patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
             observed,
             is_spent: AtomicBool::new(false),

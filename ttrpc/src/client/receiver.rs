@@ -147,7 +147,7 @@ async fn receive<R: ReadHalf>(
 }
 
 /// The data of a Response, to be decoded by the caller. One that begins with a status may be kept for
-/// long, by a stream that nobody reads, and so is copied: that keeps nothing else allocated.
+/// long, by a stream that is not read, and so is copied: that keeps nothing else allocated.
 fn take_response(decoder: &mut Decoder) -> Bytes {
     if decoder.data().first() == Some(&STATUS_KEY) {
         return Bytes::copy_from_slice(decoder.data());
@@ -186,12 +186,11 @@ async fn wait_for_consumer<R: ReadHalf>(
     let _guard = HeldCall { connection, call };
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
-    let (patience, stall_timeout) = (&connection.patience, connection.config.stall_timeout);
     let has_room = tokio::select! {
         biased;
         () = hung_up(io) => true,
         _ = connection.write_error.wait() => true,
-        has_room = call.inbox.wait_for_room(bytes, limits, patience, stall_timeout, &|| false) => {
+        has_room = call.inbox.wait_for_room(bytes, limits, &connection.patience, &|| false) => {
             has_room
         }
     };
@@ -205,8 +204,8 @@ async fn wait_for_consumer<R: ReadHalf>(
     has_room
 }
 
-/// A call with whose message the receiver is held up. The call may have left the table already, so that
-/// the connection's end does not find it there: it hears of it from here.
+/// A call whose message waits for room. It may have left the table already, where the end of the
+/// connection does not find it. So it is failed here if the receiver's task ends meanwhile.
 struct HeldCall<'a> {
     connection: &'a ClientConnection,
     call: &'a CallEntry,

@@ -78,7 +78,7 @@ impl Connection {
                 Load { count: 1, cost: config.reply_bytes_per_connection },
                 Overshoot::Alone,
             ),
-            patience: Patience::default(),
+            patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
             id,
             accepted: Instant::now(),

@@ -31,8 +31,6 @@ use std::{
 use tokio::time::Instant;
 
 use super::connection::Connection;
-#[cfg(doc)]
-use super::driver::CallDriver;
 use crate::{
     sync::Mutex,
     transport::{BoxFuture, limiter::Closed, lock},
@@ -242,7 +240,7 @@ impl Future for Runner {
             let next = match &mut self.step {
                 Step::Next => self.queue.next(),
                 Step::WaitForRoom(room) => {
-                    // Calls of a connection that has ended do not run, see [`CallDriver`].
+                    // Calls of a connection that has ended do not run: their driver sees to it.
                     let _ = ready!(room.as_mut().poll(cx));
                     self.queue.release()
                 }

@@ -225,12 +225,10 @@ async fn wait_for_handler(
     let bytes = decoder.data().len();
     let (limits, patience) = (inbox_limits(connection), &connection.patience);
     let is_paused = connection.is_unread();
-    let stall_timeout = connection.server.config.stall_timeout;
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {
             let _held_up = connection.registry.hold_up(ReceiverWait::Stream(call.head.stream_id));
-            let room =
-                call.inbox().wait_for_room(bytes, limits, patience, stall_timeout, &is_paused);
+            let room = call.inbox().wait_for_room(bytes, limits, patience, &is_paused);
             if !room.await {
                 let full = "the stream's inbox is full and its handler takes nothing";
                 return Err(Refusal::limit(full).into());

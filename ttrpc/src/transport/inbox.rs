@@ -323,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn messages_come_out_as_they_went_in_whatever_their_lengths() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         let lens = [0, 1, 64, 0, CHUNK_LEN, CHUNK_LEN + 1, 10, CHUNK_LEN - 10, 1, 100_000, 0, 7];
         for round in 0..3 {
             for len in lens {
@@ -348,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_consumer_has_at_hand_counts_until_it_is_taken_or_given_up() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         for _ in 0..10 {
             push(&inbox, &[1; 10], &patience);
         }
@@ -371,7 +371,7 @@ mod tests {
     #[tokio::test]
     async fn a_failure_overtakes_messages_unless_they_had_ended_well() {
         for (has_ended, left) in [(false, 0), (true, 1)] {
-            let (inbox, patience) = (Inbox::default(), Patience::default());
+            let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
             push(&inbox, &[1; 10], &patience);
             if has_ended {
                 inbox.with(|stream| stream.0 = Some(Ok(None)));
@@ -384,13 +384,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stands_still_is_not() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         while inbox.has_room(10, limits()) {
             push(&inbox, &[1; 10], &patience);
         }
         assert_eq!(inbox.fill().0, Fill { messages: 100, bytes: 1000 });
         {
-            let mut room = pin!(inbox.wait_for_room(500, limits(), &patience, SECOND, &|| false));
+            let mut room = pin!(inbox.wait_for_room(500, limits(), &patience, &|| false));
             for _ in 0..50 {
                 let waited = tokio::time::timeout(SECOND * 9 / 10, room.as_mut()).await;
                 assert!(waited.is_err(), "there is no room yet");
@@ -399,18 +399,18 @@ mod tests {
             assert!(room.await);
         }
         assert!(push(&inbox, &[1; 500], &patience));
-        assert!(!inbox.wait_for_room(10, limits(), &patience, SECOND, &|| false).await);
+        assert!(!inbox.wait_for_room(10, limits(), &patience, &|| false).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn room_for_one_message_is_used_before_long() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
             push(&inbox, &[1], &patience);
         }
         let start = tokio::time::Instant::now();
-        let room = inbox.wait_for_room(1, limits(), &patience, SECOND, &|| false);
+        let room = inbox.wait_for_room(1, limits(), &patience, &|| false);
         let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &patience));
         assert!(room && start.elapsed() < SECOND);
     }
@@ -418,7 +418,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_receiver_is_woken_when_a_quarter_is_free() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
             push(&inbox, &[1], &patience);
         }
@@ -428,7 +428,7 @@ mod tests {
                 take(&inbox, &mut batch, &patience).await;
             }
         };
-        let room = inbox.wait_for_room(1, limits(), &patience, SECOND, &|| false);
+        let room = inbox.wait_for_room(1, limits(), &patience, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
@@ -436,7 +436,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_receiver_that_was_woken_too_early_is_woken_again() {
         let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::default(), Batch::default());
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
         for len in [1000, 0, 0] {
             push(&inbox, &vec![1; len], &patience);
         }
@@ -448,25 +448,25 @@ mod tests {
                 take(&inbox, &mut batch, &patience).await;
             }
         };
-        let room = inbox.wait_for_room(2000, limits(), &patience, SECOND, &|| false);
+        let room = inbox.wait_for_room(2000, limits(), &patience, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moved_while_another_stood_still_is_given_its_own_time() {
-        let (still, moving, patience) = (Inbox::default(), Inbox::default(), Patience::default());
+        let (still, moving, patience) = (Inbox::default(), Inbox::default(), Patience::new(SECOND));
         let mut batch = Batch::default();
         for inbox in [&still, &moving] {
             while inbox.has_room(500, limits()) {
                 push(inbox, &[1; 500], &patience);
             }
         }
-        let wait = still.wait_for_room(500, limits(), &patience, SECOND, &|| false);
+        let wait = still.wait_for_room(500, limits(), &patience, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
         assert!(!room);
         push(&moving, &[1; 500], &patience);
-        let wait = moving.wait_for_room(500, limits(), &patience, SECOND, &|| false);
+        let wait = moving.wait_for_room(500, limits(), &patience, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
         assert!(room);
     }

@@ -66,8 +66,9 @@ pub(crate) async fn stands_still(
 /// while they moved.
 ///
 /// Moves are dated by the number of waits that had begun, which is cheaper than a clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Patience {
+    stall_timeout: Duration,
     waits: AtomicU64,
     /// The last wait for the whole `stall_timeout` that was in vain, by its number; 0 for none.
     in_vain: AtomicU64,
@@ -98,6 +99,11 @@ pub(crate) struct ConsumerWait {
 }
 
 impl Patience {
+    pub(crate) fn new(stall_timeout: Duration) -> Self {
+        let (waits, in_vain, spent) = Default::default();
+        Patience { stall_timeout, waits, in_vain, spent }
+    }
+
     /// The date of a move that happens now.
     pub(crate) fn date(&self) -> u64 {
         self.waits.load(SeqCst)
@@ -109,12 +115,8 @@ impl Patience {
     }
 
     /// Begins to wait for a consumer. `is_read` says that it has taken something before.
-    pub(crate) fn begin(
-        &self,
-        stall_timeout: Duration,
-        is_read: bool,
-        credit: Duration,
-    ) -> ConsumerWait {
+    pub(crate) fn begin(&self, is_read: bool, credit: Duration) -> ConsumerWait {
+        let stall_timeout = self.stall_timeout;
         let spent = lock(&self.spent).map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
         let left = stall_timeout.saturating_mul(2).saturating_sub(spent);
         let reserve = if is_read { Duration::ZERO } else { stall_timeout / 2 };
@@ -128,29 +130,24 @@ impl Patience {
     }
 
     /// The consumer has not moved.
-    pub(crate) fn note_in_vain(&self, wait: ConsumerWait, stall_timeout: Duration) {
-        if wait.time >= stall_timeout {
+    pub(crate) fn note_in_vain(&self, wait: ConsumerWait) {
+        if wait.time >= self.stall_timeout {
             self.in_vain.store(wait.number, SeqCst);
         }
-        self.charge(wait.time, stall_timeout);
+        self.charge(wait.time);
     }
 
     /// The consumer has moved, and that may have gone unnoticed for this long, which is charged. Returns
     /// the credit that the consumer has earned.
-    pub(crate) fn note_move(
-        &self,
-        wait: ConsumerWait,
-        unnoticed: Duration,
-        stall_timeout: Duration,
-    ) -> Duration {
-        self.charge(unnoticed, stall_timeout);
+    pub(crate) fn note_move(&self, wait: ConsumerWait, unnoticed: Duration) -> Duration {
+        self.charge(unnoticed);
         wait.began.elapsed().saturating_sub(unnoticed)
     }
 
-    fn charge(&self, time: Duration, stall_timeout: Duration) {
+    fn charge(&self, time: Duration) {
         let mut spent = lock(&self.spent);
         let before = spent.map_or(Duration::ZERO, |spent| spent.now(time));
-        let time = (before + time).min(stall_timeout.saturating_mul(2));
+        let time = (before + time).min(self.stall_timeout.saturating_mul(2));
         *spent = Some(Spent { time, at: Instant::now() });
     }
 }
@@ -166,36 +163,36 @@ mod tests {
     async fn wait_in_vain(patience: &Patience, times: usize, is_read: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..times {
-            let wait = patience.begin(SECOND, is_read, NO_CREDIT);
+            let wait = patience.begin(is_read, NO_CREDIT);
             sleep(wait.time).await;
-            patience.note_in_vain(wait, SECOND);
+            patience.note_in_vain(wait);
         }
         start.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
     async fn waits_in_vain_have_one_budget_which_time_refills() {
-        let patience = Patience::default();
+        let patience = Patience::new(SECOND);
         assert_eq!(wait_in_vain(&patience, 1, true).await, SECOND);
         assert!(wait_in_vain(&patience, 100, true).await < SECOND);
-        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, Duration::ZERO);
+        assert_eq!(patience.begin(true, NO_CREDIT).time, Duration::ZERO);
         sleep(SECOND).await;
-        let time = patience.begin(SECOND, true, NO_CREDIT).time;
+        let time = patience.begin(true, NO_CREDIT).time;
         assert!((SECOND / 2..SECOND * 33 / 64).contains(&time), "{time:?}");
         sleep(SECOND).await;
-        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, SECOND);
+        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn streams_that_were_never_read_leave_some_time_to_those_that_are() {
-        let patience = Patience::default();
+        let patience = Patience::new(SECOND);
         assert_eq!(wait_in_vain(&patience, 100, false).await, SECOND * 3 / 2);
-        assert_eq!(patience.begin(SECOND, true, NO_CREDIT).time, SECOND / 4);
+        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND / 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_short_wait_in_vain_says_nothing_of_other_streams() {
-        let patience = Patience::default();
+        let patience = Patience::new(SECOND);
         wait_in_vain(&patience, 1, true).await;
         let moved_at = patience.date();
         wait_in_vain(&patience, 100, true).await;
@@ -204,14 +201,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_is_waited_for_as_long_again_whatever_is_left() {
-        let patience = Patience::default();
-        let wait = patience.begin(SECOND, true, NO_CREDIT);
+        let patience = Patience::new(SECOND);
+        let wait = patience.begin(true, NO_CREDIT);
         sleep(SECOND / 2).await;
-        let credit = patience.note_move(wait, SECOND / 8, SECOND);
+        let credit = patience.note_move(wait, SECOND / 8);
         assert_eq!(credit, SECOND * 3 / 8);
         wait_in_vain(&patience, 100, true).await;
-        assert_eq!(patience.begin(SECOND, true, credit).time, credit);
-        assert_eq!(patience.begin(SECOND, true, 9 * SECOND).time, SECOND);
+        assert_eq!(patience.begin(true, credit).time, credit);
+        assert_eq!(patience.begin(true, 9 * SECOND).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]

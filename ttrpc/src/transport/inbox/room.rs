@@ -26,7 +26,6 @@ impl<S: StreamState + Send> Inbox<S> {
         bytes: usize,
         limits: InboxLimits,
         patience: &Patience,
-        stall_timeout: Duration,
         is_paused: Condition<'_, bool>,
     ) -> bool {
         if patience.stood_still_since(self.moved_at.load(SeqCst)) {
@@ -40,8 +39,7 @@ impl<S: StreamState + Send> Inbox<S> {
         };
         let moves = || self.fill.load(SeqCst);
         let credit = self.credit.load(SeqCst);
-        let wait =
-            patience.begin(stall_timeout, self.is_read.load(SeqCst), Duration::from_nanos(credit));
+        let wait = patience.begin(self.is_read.load(SeqCst), Duration::from_nanos(credit));
         let unnoticed = if wait.time.is_zero() {
             // A consumer that was just woken gets its turn.
             yield_now().await;
@@ -55,10 +53,10 @@ impl<S: StreamState + Send> Inbox<S> {
         };
         self.wake_at.store(0, SeqCst);
         let Some(unnoticed) = unnoticed else {
-            patience.note_in_vain(wait, stall_timeout);
+            patience.note_in_vain(wait);
             return false;
         };
-        let earned = patience.note_move(wait, unnoticed, stall_timeout).as_nanos();
+        let earned = patience.note_move(wait, unnoticed).as_nanos();
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         self.credit.store(credit.saturating_add(earned), SeqCst);
         true
