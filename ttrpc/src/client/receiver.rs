@@ -183,7 +183,7 @@ async fn wait_for_consumer<R: ReadHalf>(
     reader: &mut FrameReader<R>,
 ) -> bool {
     let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
-    let _guard = HeldCall { connection, call };
+    let mut held = HeldCall { connection, call, is_abandoned: true };
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let has_room = tokio::select! {
@@ -194,6 +194,7 @@ async fn wait_for_consumer<R: ReadHalf>(
             has_room
         }
     };
+    held.is_abandoned = false;
     if !has_room {
         connection.queue.streams(|table| table.remove(stream_id));
         let status = Status::resource_exhausted(
@@ -209,11 +210,12 @@ async fn wait_for_consumer<R: ReadHalf>(
 struct HeldCall<'a> {
     connection: &'a ClientConnection,
     call: &'a CallEntry,
+    is_abandoned: bool,
 }
 
 impl Drop for HeldCall<'_> {
     fn drop(&mut self) {
-        if self.connection.close_reason().is_some() {
+        if self.is_abandoned {
             self.connection.lose(self.call);
         }
     }

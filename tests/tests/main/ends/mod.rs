@@ -5,6 +5,7 @@ mod early_ends;
 mod late_sends;
 mod many;
 mod paths;
+mod runtimes;
 mod signals;
 
 use ttrpc::Client;
