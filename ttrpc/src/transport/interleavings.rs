@@ -20,7 +20,7 @@ use shuttle::{
 
 use super::{
     chunk::FrameBytes,
-    inbox::{Inbox, Phase},
+    inbox::{Inbox, StreamState},
     limiter::{Closed, Limiter, Load, Overshoot},
     messages::Batch,
     queue::Queue,
@@ -219,7 +219,7 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
 #[derive(Debug, Default)]
 struct Ended(bool);
 
-impl Phase for Ended {
+impl StreamState for Ended {
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         self.0.then_some(Ok(None))
     }
@@ -233,15 +233,15 @@ impl Phase for Ended {
 fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
     const MESSAGES: u8 = 3;
     try_all(|| {
-        let patience = Arc::new(Patience::default());
+        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
             for message in 0..MESSAGES {
                 assert!(pushes.push(Payload::borrowed(&[message]), &dates));
             }
-            pushes.change(|phase, _| {
-                phase.0 = true;
+            pushes.change(|stream, _| {
+                stream.0 = true;
                 true
             });
         });
@@ -260,7 +260,7 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
 #[test]
 fn an_inbox_whose_consumer_goes_away_counts_nothing() {
     try_all(|| {
-        let patience = Arc::new(Patience::default());
+        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
