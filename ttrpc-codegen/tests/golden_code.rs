@@ -183,16 +183,16 @@ async fn a_message_called_box_and_services_called_t_and_self_are_served_and_call
 fn hard_names_have_the_names_that_one_would_expect() {
     // Compiling is the test; nothing is called.
     let _ = |client: v1::NamesClient| {
-        let _ = client.new_(());
-        let _ = client.call(Request::default());
-        let _ = client.clone(Request::default());
-        let _ = client.from(Request::default());
-        let _ = client.into_(ttrpc::prost_types::Timestamp::default());
-        let _ = client.r#type(Request::default());
-        let _ = client.r#match();
-        let _ = client.self_();
-        let _ = client.super_(Request::default());
-        let _ = client.http_get_url(golden::other::deep::nested::Thing::default());
+        drop(client.new_(()));
+        drop(client.call(Request::default()));
+        drop(client.clone(Request::default()));
+        drop(client.from(Request::default()));
+        drop(client.into_(ttrpc::prost_types::Timestamp::default()));
+        drop(client.r#type(Request::default()));
+        drop(client.r#match());
+        drop(client.self_());
+        drop(client.super_(Request::default()));
+        drop(client.http_get_url(golden::other::deep::nested::Thing::default()));
     };
     assert_eq!(v1::NamesClient::NAME, "reference.v1.Names");
 }
