@@ -145,7 +145,7 @@ async fn replies_that_are_too_long_are_traced_with_the_code_that_the_client_gets
     server.is_idle().await;
     let of_server = log.lines(&["ttrpc::server", "method=\"Echo\"", "call ended", "code="]);
     assert_eq!(of_server.len(), 1, "each call ends once: {of_server:#?}");
-    assert!(of_server[0].contains("code=ResourceExhausted"), "{}", of_server[0]);
+    assert!(of_server[0].contains("code=RESOURCE_EXHAUSTED"), "{}", of_server[0]);
 }
 
 /// The same where the reply ends a stream of requests.
@@ -170,7 +170,7 @@ async fn replies_to_streams_that_are_too_long_are_traced_with_the_code_that_the_
     settle().await;
     let of_server = log.lines(&["ttrpc::server", "method=\"Collect\"", "call ended", "code="]);
     assert_eq!(of_server.len(), 1, "each call ends once: {of_server:#?}");
-    assert!(of_server[0].contains("code=ResourceExhausted"), "{}", of_server[0]);
+    assert!(of_server[0].contains("code=RESOURCE_EXHAUSTED"), "{}", of_server[0]);
 }
 
 /// What has to wait is traced; a stream that finds room at once is not among that.

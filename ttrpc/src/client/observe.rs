@@ -38,7 +38,8 @@ pub(super) struct ObservedConnection {
     observers: Observers,
     id: u64,
     peer: Peer,
-    opened: Instant,
+    // A client may be dropped with its thread, where tokio's clock may be gone.
+    opened: std::time::Instant,
     extensions: Extensions,
     pub(super) span: Span,
 }
@@ -49,7 +50,7 @@ impl ObservedConnection {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let id = CONNECTIONS.fetch_add(1, Relaxed) + 1;
         let span = trace::span!("connection", id, %peer);
-        let opened = Instant::now();
+        let opened = std::time::Instant::now();
         let connection = ObservedConnection { observers, id, peer, opened, extensions, span };
         connection.observers.connection_opened(&connection.info());
         Arc::new(connection)
