@@ -12,8 +12,6 @@ use std::{
     },
 };
 
-use tokio::time::Instant;
-
 use super::{
     entry::{CallEntry, Times},
     options::CallOptions,
