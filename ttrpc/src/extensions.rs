@@ -1,12 +1,8 @@
 //! Values that a program adds to calls and connections, found by their types.
 
-use std::{
-    any::Any,
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{any::Any, fmt, sync::Arc};
 
-use crate::transport::lock;
+use crate::{sync::Mutex, transport::lock};
 
 /// Values that interceptors, observers and handlers add to a call or to a connection, for those that
 /// come behind them: an authenticated user, a session, a span. One for each type.

@@ -4,7 +4,7 @@ use std::{
     fmt, mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -26,6 +26,7 @@ use crate::{
     },
     proto::frame::HEADER_LEN,
     server::Peer,
+    sync::Mutex,
     trace::{self, Span},
     transport::lock,
 };
