@@ -25,13 +25,15 @@ impl Call {
 
     /// The call has ended: whoever took it out of the table says so, and nobody else.
     pub(super) fn ended(&self, outcome: CallOutcome<'_>) {
+        // The clock is read only where somebody traces.
+        let started = self.head.started;
         self.span.in_scope(|| {
-            let duration = self.head.started.elapsed();
             let (code, cause) = (outcome.code(), outcome.cause);
             match outcome.status {
-                None => trace::debug!(%code, %cause, ?duration, "call ended"),
+                None => trace::debug!(%code, %cause, duration = ?started.elapsed(), "call ended"),
                 Some(status) => {
-                    trace::debug!(%code, %cause, error = status.message(), ?duration, "call ended");
+                    let error = status.message();
+                    trace::debug!(%code, %cause, error, duration = ?started.elapsed(), "call ended");
                 }
             }
         });
