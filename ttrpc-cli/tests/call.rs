@@ -320,10 +320,10 @@ fn verbose_shows_frames_and_times() {
     let server = conformance();
     let ran = run(&["call", &server.address, "Echo", "payload=aGk=", "-v", "-H", "a:b"]);
     for wanted in [
-        "> #3 Request",
+        "> #5 Request",
         "ttrpc.conformance.v1.Conformance/Echo, timeout ",
         ", a: b",
-        "< #3 Response, 6 bytes",
+        "< #5 Response, 6 bytes",
         "* the call took ",
     ] {
         assert!(ran.stderr.contains(wanted), "{wanted} is not in:\n{}", ran.stderr);

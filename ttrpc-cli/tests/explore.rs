@@ -1,5 +1,8 @@
 //! `ttrpc list`, `ttrpc describe`, `ttrpc schema`, from the shell.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
 mod common;
 #[path = "common/greeter.rs"]
 mod greeter;
@@ -24,6 +27,35 @@ fn list_asks_servers_without_reflection_for_what_is_built_in() {
         common::serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
     let listed = run(&["list", &server.address]).ok();
     assert_eq!(listed, "grpc.health.v1.Health\nttrpc.debug.v1.Debug\n");
+}
+
+/// The process of some servers ends on a message of a stream that they refused.
+#[test]
+fn list_sends_no_message_to_a_server_without_reflection() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut types = Vec::new();
+        let mut header = [0; 10];
+        while stream.read_exact(&mut header).is_ok() {
+            let length = u32::from_be_bytes(header[..4].try_into().unwrap());
+            stream.read_exact(&mut vec![0; length as usize]).unwrap();
+            types.push(header[8]);
+            // A response with a status whose code is 12, UNIMPLEMENTED.
+            let mut refusal = vec![0, 0, 0, 4];
+            refusal.extend_from_slice(&header[4..8]);
+            refusal.extend([2, 0, 0x0a, 2, 0x08, 12]);
+            if stream.write_all(&refusal).is_err() {
+                break;
+            }
+        }
+        types
+    });
+    run(&["list", path.to_str().unwrap()]).ok();
+    let types = server.join().unwrap();
+    assert!(types.iter().all(|&kind| kind == 1), "types of the frames sent: {types:?}");
 }
 
 #[test]

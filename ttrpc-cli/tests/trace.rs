@@ -340,11 +340,11 @@ fn a_trace_stands_between_addresses_of_all_kinds() {
     let verbose = run(&["call", &tcp, "Echo", "payload=aGk=", "-v", "--schema", "reflection"]);
     assert_eq!(verbose.code, 0, "{verbose:?}");
     assert!(verbose.stderr.contains("Conformance/Echo, timeout 5.00 s"), "{}", verbose.stderr);
-    assert!(verbose.stderr.contains("< #3 Response, 6 bytes"), "{}", verbose.stderr);
+    assert!(verbose.stderr.contains("< #5 Response, 6 bytes"), "{}", verbose.stderr);
     let (calls, summary) = behind.finish();
-    // Those of the one before it, what that asked for its schema, and the shell's two.
+    // Those of the one before it, the two by which that asked for its schema, and the three of the shell.
     assert_eq!(of_method(&summary, "Echo")["calls"], 51);
-    assert_eq!(calls.len(), made + 3);
+    assert_eq!(calls.len(), made + 5);
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use prost_reflect::DescriptorPool;
+use tokio::time::Instant;
 use ttrpc::{Client, Code, Status};
 use ttrpc_reflection::proto::reflection::{
-    ServerReflectionClient, ServerReflectionRequest, server_reflection_request::MessageRequest,
-    server_reflection_response::MessageResponse,
+    ServerReflectionClient, ServerReflectionRequest, ServerReflectionResponse,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
 use super::{Schema, Source};
@@ -44,11 +45,31 @@ fn is_about_the_connection(status: &Status) -> bool {
     matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable)
 }
 
+/// Asks whether the server has reflection, by a stream that is closed when it opens.
+///
+/// A server that does not know the method must not get a message of it: the process of some servers ends
+/// on a message of a stream that they refused.
+async fn probe(client: &Client, deadline: Option<Instant>) -> Result<(), Status> {
+    let call = client.server_streaming::<(), ServerReflectionResponse>(
+        "grpc.reflection.v1.ServerReflection",
+        "ServerReflectionInfo",
+        (),
+    );
+    let mut answers = match deadline {
+        Some(deadline) => call.deadline(deadline).await?,
+        None => call.await?,
+    };
+    while answers.recv().await?.is_some() {}
+    Ok(())
+}
+
 /// The encoded files of all services.
 async fn fetch(client: &Client, timeout: Option<Duration>) -> Result<Vec<Vec<u8>>, Status> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    probe(client, deadline).await?;
     let call = ServerReflectionClient::new(client.clone()).server_reflection_info();
-    let (mut requests, mut answers) = match timeout {
-        Some(timeout) => call.timeout(timeout).await?,
+    let (mut requests, mut answers) = match deadline {
+        Some(deadline) => call.deadline(deadline).await?,
         None => call.await?,
     };
     let mut ask = async |message_request| {
