@@ -11,15 +11,20 @@ use crate::plan::Contender;
 /// Where the programs are.
 pub(crate) struct Programs {
     target: PathBuf,
+    base: Option<PathBuf>,
 }
 
 impl Programs {
     /// Builds what the part needs. A contender whose tools are missing is taken out of the list,
     /// with a sentence that says so.
-    pub(crate) fn build(contenders: &mut Vec<&Contender>, part: &str) -> io::Result<Self> {
+    pub(crate) fn build(
+        contenders: &mut Vec<&Contender>,
+        part: &str,
+        base: Option<PathBuf>,
+    ) -> io::Result<Self> {
         // The driver's own program is in the target folder too.
         let target = env::current_exe()?.ancestors().nth(2).expect("it is two deep").to_owned();
-        let programs = Programs { target };
+        let programs = Programs { target, base };
         contenders.retain(|contender| !contender.is_go || programs.build_go());
         programs.cargo(&["--release", "-p", "bench-peer"])?;
         if ["all", "memory"].contains(&part) {
@@ -33,6 +38,9 @@ impl Programs {
 
     /// The program that is server and client of a contender.
     pub(crate) fn peer(&self, contender: &Contender) -> PathBuf {
+        if let (true, Some(base)) = (contender.is_base, &self.base) {
+            return base.clone();
+        }
         if contender.is_go {
             return self.target.join("go/bench-peer");
         }
@@ -44,7 +52,11 @@ impl Programs {
         if contender.is_go {
             return self.peer(contender);
         }
-        self.target.join("release/bench-peer-counting")
+        let name = "bench-peer-counting";
+        match &self.base {
+            Some(base) if contender.is_base => base.with_file_name(name),
+            _ => self.target.join("release").join(name),
+        }
     }
 
     /// The smallest server.

@@ -17,17 +17,18 @@ mod speed;
 use std::{env, error::Error, fs, path::PathBuf};
 
 use build::Programs;
-use plan::{Contender, Cpus, Pace, Setting, contenders};
+use plan::{BASE, Contender, Cpus, Pace, Setting, contenders};
 use report::Report;
 
 const USAGE: &str = "bench-driver all|speed|costs|memory|growth \
-    [--quick] [--only CONTENDER,…] [--output FILE.md]";
+    [--quick] [--only CONTENDER,…] [--base PROGRAM] [--output FILE.md]";
 
 /// What the command line asks for.
 struct Task {
     part: String,
     pace: Pace,
     contenders: Vec<&'static Contender>,
+    base: Option<PathBuf>,
     output: Option<PathBuf>,
 }
 
@@ -38,16 +39,21 @@ impl Task {
         if !["all", "speed", "costs", "memory", "growth"].contains(&part.as_str()) {
             return Err(USAGE.into());
         }
-        let (mut pace, mut only, mut output) = (Pace::FULL, None, None);
+        let (mut pace, mut only, mut base, mut output) = (Pace::FULL, None, None, None);
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => pace = Pace::QUICK,
                 "--only" => only = Some(words.next().ok_or(USAGE)?),
+                "--base" => base = Some(PathBuf::from(words.next().ok_or(USAGE)?)),
                 "--output" => output = Some(words.next().ok_or(USAGE)?.into()),
                 _ => return Err(USAGE.into()),
             }
         }
-        Ok(Task { part, pace, contenders: contenders(only.as_deref())?, output })
+        let mut contenders = contenders(only.as_deref())?;
+        if base.is_some() {
+            contenders.push(&BASE);
+        }
+        Ok(Task { part, pace, contenders, base, output })
     }
 
     fn includes(&self, part: &str) -> bool {
@@ -57,7 +63,7 @@ impl Task {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut task = Task::from_command_line()?;
-    let programs = Programs::build(&mut task.contenders, &task.part)?;
+    let programs = Programs::build(&mut task.contenders, &task.part, task.base.clone())?;
     let mut report = Report::new(task.output.clone());
     report.heading(1, "Benchmarks");
     report.text(&machine::describe(&task.contenders));

@@ -9,8 +9,17 @@ pub(crate) struct Contender {
     pub(crate) minimal: Option<Minimal>,
     /// Whether it is a program in Go.
     pub(crate) is_go: bool,
+    /// Whether it is the project at another commit, whose program `--base` names.
+    pub(crate) is_base: bool,
     /// Whether the figures that grow are drawn.
     pub(crate) is_drawn: bool,
+}
+
+impl Contender {
+    /// The contender's name on the command line of its program.
+    pub(crate) fn argument(&self) -> &'static str {
+        if self.is_base { OURS } else { self.name }
+    }
 }
 
 /// A crate whose program is a server and nothing else.
@@ -21,7 +30,7 @@ pub(crate) struct Minimal {
 }
 
 const fn contender(name: &'static str) -> Contender {
-    Contender { name, minimal: None, is_go: false, is_drawn: false }
+    Contender { name, minimal: None, is_go: false, is_base: false, is_drawn: false }
 }
 
 const fn minimal(package: &'static str, program: &'static str) -> Option<Minimal> {
@@ -62,6 +71,9 @@ static CONTENDERS: [Contender; 13] = [
     Contender { minimal: minimal("contender-tarpc", "min-tarpc"), ..contender("tarpc") },
     Contender { is_go: true, ..contender("go-ttrpc") },
 ];
+
+/// The project at another commit.
+pub(crate) static BASE: Contender = Contender { is_base: true, ..contender("base") };
 
 /// The contenders with these names, separated by commas; all without.
 pub(crate) fn contenders(only: Option<&str>) -> Result<Vec<&'static Contender>, String> {

@@ -83,7 +83,7 @@ impl Server {
     ) -> io::Result<Self> {
         let path = fresh_path();
         let mut command = command(prefix, program);
-        command.args(["server", "--contender", contender.name, "--runtime"]);
+        command.args(["server", "--contender", contender.argument(), "--runtime"]);
         command.arg(runtime(is_current_thread)).arg("--path").arg(&path);
         Server::spawn(command, path)
     }
@@ -168,7 +168,7 @@ pub(crate) struct Client<'a> {
 impl Client<'_> {
     fn spawn(&self, server: &Server) -> io::Result<Child> {
         let mut command = command(self.prefix, self.program);
-        command.args(["client", "--contender", self.contender.name, "--runtime"]);
+        command.args(["client", "--contender", self.contender.argument(), "--runtime"]);
         command.arg(runtime(self.is_current_thread)).arg("--path").arg(server.path());
         command.args(self.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::null()).spawn()
