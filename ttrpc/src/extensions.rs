@@ -1,6 +1,10 @@
 //! Values that a program adds to calls and connections, found by their types.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{sync::Mutex, transport::lock};
 
@@ -21,14 +25,16 @@ use crate::{sync::Mutex, transport::lock};
 /// ```
 #[derive(Default)]
 pub struct Extensions {
-    values: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    values: OnceLock<Box<Mutex<Values>>>,
 }
+
+type Values = Vec<Arc<dyn Any + Send + Sync>>;
 
 impl Extensions {
     /// Adds a value, in place of an earlier one of its type, which is returned.
     pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
         let value: Arc<dyn Any + Send + Sync> = Arc::new(value);
-        let mut values = lock(&self.values);
+        let mut values = lock(self.values.get_or_init(Box::default));
         let place = values.iter_mut().find(|value| (***value).is::<T>());
         let before = match place {
             Some(place) => Some(std::mem::replace(place, value)),
@@ -43,7 +49,7 @@ impl Extensions {
 
     /// The value of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let values = lock(&self.values);
+        let values = lock(self.values.get()?);
         let value = values.iter().find(|value| (***value).is::<T>()).cloned();
         drop(values);
         value?.downcast().ok()
@@ -51,7 +57,7 @@ impl Extensions {
 
     /// Takes the value of this type out.
     pub fn remove<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let mut values = lock(&self.values);
+        let mut values = lock(self.values.get()?);
         let at = values.iter().position(|value| (**value).is::<T>())?;
         let value = values.swap_remove(at);
         drop(values);
@@ -62,7 +68,8 @@ impl Extensions {
 /// Without the values, which may be secrets.
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} extensions", lock(&self.values).len())
+        let count = self.values.get().map_or(0, |values| lock(values).len());
+        write!(f, "{count} extensions")
     }
 }
 

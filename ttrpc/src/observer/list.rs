@@ -32,8 +32,8 @@ impl Observers {
     }
 
     /// What a call that has started at this time counts, if anybody wants to know.
-    pub(crate) fn stats(&self, started: Instant) -> Option<CallStats> {
-        (!self.is_empty()).then(|| CallStats::new(started))
+    pub(crate) fn stats(&self, started: Instant) -> Option<Box<CallStats>> {
+        (!self.is_empty()).then(|| Box::new(CallStats::new(started)))
     }
 
     pub(crate) fn connection_opened(&self, connection: &ConnectionInfo<'_>) {

@@ -5,7 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Peer, call::Call};
+use super::{
+    Peer,
+    call::{Call, CallHead},
+};
 use crate::{Extensions, Metadata, observer::EndCause};
 
 /// What a handler knows of its call: who calls, what for, until when.
@@ -77,7 +80,8 @@ impl Context {
 
     /// The time that the client gave the call, as it arrived, whatever became of it here.
     pub fn timeout(&self) -> Option<Duration> {
-        self.call.head.timeout
+        let CallHead { started, deadline, .. } = self.call.head;
+        deadline.map(|deadline| deadline - started)
     }
 
     /// When the call's time is over: its arrival plus [`Context::timeout`], or what an interceptor has said.

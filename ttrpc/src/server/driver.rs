@@ -100,12 +100,7 @@ impl AdmittedCall<'_> {
                 let (chain, call) = (chain.clone(), self.call.clone());
                 self.spawn(intercepted(chain, call, request, handler, finish));
             }
-            _ => self.spawn(async move {
-                let (ctx, result) = handler.await;
-                if let Some(rest) = finish(ctx.call(), result) {
-                    rest.await;
-                }
-            }),
+            _ => self.spawn(Finished { handler, finish, rest: None }),
         }
     }
 
@@ -118,6 +113,33 @@ impl AdmittedCall<'_> {
         let driver = Driver { state, is_announced: true, load, call };
         let handler = Some(handler);
         ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
+    }
+}
+
+pin_project! {
+    /// A handler and the end of its call. An `async` block would have room for the handler twice.
+    struct Finished<F, R> {
+        #[pin]
+        handler: F,
+        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
+        // What is left to do when the handler has returned.
+        rest: ReplyRest,
+    }
+}
+
+impl<F: Future<Output = (Context, Result<R, Status>)>, R> Future for Finished<F, R> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        let this = self.project();
+        if this.rest.is_none() {
+            let (ctx, result) = ready!(this.handler.poll(cx));
+            *this.rest = (this.finish)(ctx.call(), result);
+        }
+        match this.rest {
+            Some(rest) => rest.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
     }
 }
 

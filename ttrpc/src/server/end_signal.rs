@@ -2,60 +2,77 @@
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{observer::EndCause, sync::Mutex, transport::lock};
+use crate::{
+    observer::EndCause,
+    sync::{
+        Mutex,
+        atomic::{AtomicU8, Ordering::SeqCst},
+    },
+    transport::lock,
+};
 
-/// Tells all holders of a part of a call that it is over, in whatever way.
+/// Tells all holders of a part of the call that it is over, in whatever way.
 #[derive(Debug, Default)]
-pub(super) struct EndSignal(Mutex<EndState>);
+pub(super) struct EndSignal {
+    /// Bits of what has happened.
+    events: AtomicU8,
+    /// What most calls do not need.
+    waiting: Mutex<Waiting>,
+}
+
+const IS_OVER: u8 = 1;
+const HAS_BEGUN: u8 = 1 << 1;
+/// A token was made, for the first task that waits.
+const HAS_TOKEN: u8 = 1 << 2;
+/// The program has asked for the token, which earns the handler its grace.
+const IS_GRACEFUL: u8 = 1 << 3;
+/// Interceptors have let the handler run.
+const IS_HANDLED: u8 = 1 << 4;
 
 #[derive(Debug, Default)]
-struct EndState {
-    is_over: bool,
-    has_begun: bool,
-    /// Made for the first task that waits.
+struct Waiting {
     token: Option<CancellationToken>,
-    /// The program has asked for the token, which earns the handler its grace.
-    is_graceful: bool,
-    /// Interceptors have let the handler run.
-    is_handled: bool,
     /// Why the handler's failure is not the handler's.
     blame: Option<EndCause>,
 }
 
 impl EndSignal {
+    fn set(&self, event: u8) -> u8 {
+        self.events.fetch_or(event, SeqCst)
+    }
+
+    fn has(&self, event: u8) -> bool {
+        self.events.load(SeqCst) & event != 0
+    }
+
     /// The call is over.
     pub(super) fn fire(&self) {
-        let mut state = lock(&self.0);
-        state.is_over = true;
-        let token = state.token.clone();
-        drop(state);
-        if let Some(token) = token {
-            token.cancel();
+        // Whoever makes a token later sees that the call is over.
+        if self.set(IS_OVER) & HAS_TOKEN != 0 {
+            let token = lock(&self.waiting).token.clone();
+            if let Some(token) = token {
+                token.cancel();
+            }
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        lock(&self.0).is_over
+        self.has(IS_OVER)
     }
 
     /// The handler is about to begin. `false` if the call is over already.
     pub(super) fn begin(&self) -> bool {
-        let mut state = lock(&self.0);
-        state.has_begun = true;
-        !state.is_over
+        self.set(HAS_BEGUN) & IS_OVER == 0
     }
 
     pub(super) fn has_begun(&self) -> bool {
-        lock(&self.0).has_begun
+        self.has(HAS_BEGUN)
     }
 
     /// A token that fires when the call is over, for the library itself.
     pub(super) fn token(&self) -> CancellationToken {
-        let mut state = lock(&self.0);
-        let is_over = state.is_over;
-        let token = state.token.get_or_insert_default().clone();
-        drop(state);
-        if is_over {
+        let token = lock(&self.waiting).token.get_or_insert_default().clone();
+        if self.set(HAS_TOKEN) & IS_OVER != 0 {
             token.cancel();
         }
         token
@@ -63,31 +80,31 @@ impl EndSignal {
 
     /// The same for the program.
     pub(super) fn graceful_token(&self) -> CancellationToken {
-        lock(&self.0).is_graceful = true;
+        self.set(IS_GRACEFUL);
         self.token()
     }
 
     pub(super) fn is_graceful(&self) -> bool {
-        lock(&self.0).is_graceful
+        self.has(IS_GRACEFUL)
     }
 
     /// Interceptors let the handler run.
     pub(super) fn handle(&self) {
-        lock(&self.0).is_handled = true;
+        self.set(IS_HANDLED);
     }
 
     /// Whether they have.
     pub(super) fn is_handled(&self) -> bool {
-        lock(&self.0).is_handled
+        self.has(IS_HANDLED)
     }
 
     /// If the call fails now, it is for this cause. The first one counts.
     pub(super) fn blame(&self, cause: EndCause) {
-        lock(&self.0).blame.get_or_insert(cause);
+        lock(&self.waiting).blame.get_or_insert(cause);
     }
 
     /// Why the call fails if it fails now.
     pub(super) fn failure(&self) -> EndCause {
-        lock(&self.0).blame.unwrap_or(EndCause::Failed)
+        lock(&self.waiting).blame.unwrap_or(EndCause::Failed)
     }
 }

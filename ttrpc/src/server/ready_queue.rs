@@ -14,6 +14,10 @@
 //! connection, so a connection with a thousand calls does not take the turns of one with a single call.
 //! A runner that runs is not counted, since its handler may block its thread.
 //!
+//! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all.
+//! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn, and a task is made for
+//! a call that has to wait.
+//!
 //! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
 //! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
@@ -28,11 +32,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::coop::has_budget_remaining,
+    time::Instant,
+};
 
 use super::connection::Connection;
 use crate::{
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     transport::{BoxFuture, limiter::Closed, lock},
 };
 
@@ -53,6 +61,8 @@ const IDLE_CAPACITY: usize = 32;
 /// it know: it goes with them when a runtime that shuts down drops all.
 pub(super) struct ReadyQueue {
     connection: Arc<Connection>,
+    /// The runtime has one thread.
+    is_single: bool,
     max_runners: usize,
     state: Mutex<Calls>,
 }
@@ -86,9 +96,10 @@ impl Calls {
 
 impl ReadyQueue {
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
-        let threads = tokio::runtime::Handle::current().metrics().num_workers();
-        let max_runners = MIN_RUNNERS.max(2 * threads);
-        Arc::new(ReadyQueue { connection, max_runners, state: Mutex::default() })
+        let runtime = Handle::current();
+        let is_single = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let max_runners = MIN_RUNNERS.max(2 * runtime.metrics().num_workers());
+        Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
     /// Adds a call that was read at this time. It is held back until the receiver has acted on all that was
@@ -98,7 +109,7 @@ impl ReadyQueue {
         state.calls.push_back(call);
         let is_late =
             || state.calls.len().is_multiple_of(CALLS_PER_LOOK) && read_at.elapsed() > LATE;
-        if state.wants_offer() && is_late() {
+        if !self.is_single && state.wants_offer() && is_late() {
             state.is_offered = true;
             drop(state);
             self.offer_beside_a_runner();
@@ -114,6 +125,11 @@ impl ReadyQueue {
             let polled = receiver.as_mut().poll(cx);
             let mut state = lock(&self.state);
             if state.wants_offer() {
+                if self.is_single && polled.is_pending() && has_budget_remaining() {
+                    drop(state);
+                    self.begin_here(cx);
+                    return polled;
+                }
                 // This thread is about to be free for it: one needs no offer to others.
                 let is_offered = state.calls.len() > 1;
                 state.is_offered = is_offered;
@@ -124,9 +140,25 @@ impl ReadyQueue {
         })
     }
 
+    /// Begins the calls of a turn in this task. One that has to wait gets a task.
+    fn begin_here(self: &Arc<Self>, cx: &mut Context<'_>) {
+        for _ in 0..MIN_RUNNERS {
+            let Some(mut step) = self.step(self.next(lock(&self.state))) else { return };
+            let is_done = match &mut step {
+                Step::Call(call) => call.as_mut().poll(cx).is_ready(),
+                Step::Next | Step::WaitForRoom(_) => false,
+            };
+            if !is_done {
+                tokio::spawn(Runner { queue: self.clone(), step, is_scheduled: false });
+            }
+        }
+        if lock(&self.state).wants_offer() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
     /// What a runner does next.
-    fn next(self: &Arc<Self>) -> Next {
-        let mut state = lock(&self.state);
+    fn next(&self, mut state: MutexGuard<'_, Calls>) -> Next {
         let outgoing = &self.connection.queue;
         if !state.calls.is_empty() && outgoing.is_full() && !outgoing.is_closed() {
             let is_held = mem::replace(&mut state.is_held, true);
@@ -135,10 +167,22 @@ impl ReadyQueue {
         state.pop().map_or(Next::Nothing, Next::Call)
     }
 
+    /// The step that follows; `None` if there is none.
+    fn step(&self, next: Next) -> Option<Step> {
+        match next {
+            Next::Call(call) => Some(Step::Call(call)),
+            Next::WaitForRoom => {
+                let connection = self.connection.clone();
+                let room = async move { connection.queue.has_room().await };
+                Some(Step::WaitForRoom(Box::pin(room)))
+            }
+            Next::Nothing => None,
+        }
+    }
+
     /// The turn in the line for room has come: one call begins, however full the queue is again, and the
     /// others are offered.
-    fn release(self: &Arc<Self>) -> Next {
-        let mut state = lock(&self.state);
+    fn release(self: &Arc<Self>, mut state: MutexGuard<'_, Calls>) -> Next {
         state.is_held = false;
         let Some(call) = state.pop() else { return Next::Nothing };
         if state.wants_offer() {
@@ -199,13 +243,32 @@ impl ReadyQueue {
         }
     }
 
-    /// Whether a runner that has run comes again: there are calls, and not too many runners.
+    /// Whether a runner that has run comes again: there are calls that no scheduled runner comes for, and
+    /// not too many runners.
     fn reschedule(&self) -> bool {
         let mut state = lock(&self.state);
-        let is_wanted =
-            !state.calls.is_empty() && !state.is_held && state.scheduled < self.max_runners;
+        let is_wanted = state.calls.len() > state.scheduled
+            && !state.is_held
+            && state.scheduled < self.max_runners;
         state.scheduled += usize::from(is_wanted);
         is_wanted
+    }
+
+    /// A runner is not scheduled any more: it runs, or never will.
+    fn count_out(&self, is_scheduled: &mut bool) -> MutexGuard<'_, Calls> {
+        let mut state = lock(&self.state);
+        state.scheduled -= usize::from(mem::take(is_scheduled));
+        state
+    }
+
+    /// A call has to wait: its runner's task is its own from here on, and another one runs the rest.
+    fn hand_over(self: &Arc<Self>) {
+        let state = lock(&self.state);
+        let is_wanted = !state.calls.is_empty() && !state.is_held;
+        drop(state);
+        if is_wanted {
+            self.add_runners(1);
+        }
     }
 }
 
@@ -235,64 +298,43 @@ impl Future for Runner {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.count_out();
+        let Runner { queue, step, is_scheduled } = &mut *self;
         loop {
-            let next = match &mut self.step {
-                Step::Next => self.queue.next(),
+            let next = match step {
+                Step::Next => queue.next(queue.count_out(is_scheduled)),
                 Step::WaitForRoom(room) => {
                     // Calls of a connection that has ended do not run: their driver sees to it.
                     let _ = ready!(room.as_mut().poll(cx));
-                    self.queue.release()
+                    queue.release(lock(&queue.state))
                 }
                 Step::Call(call) => {
                     if call.as_mut().poll(cx).is_pending() {
-                        self.hand_over();
+                        queue.hand_over();
                         return Poll::Pending;
                     }
-                    self.step = Step::Next;
-                    if !self.queue.reschedule() {
+                    *step = Step::Next;
+                    if !queue.reschedule() {
                         return Poll::Ready(());
                     }
-                    self.is_scheduled = true;
+                    *is_scheduled = true;
                     // Not at once: the runtime may keep a task that this call has woken for this
                     // thread, to run it next, and the next call may block the thread.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
             };
-            self.step = match next {
-                Next::Call(call) => Step::Call(call),
-                Next::WaitForRoom => {
-                    let connection = self.queue.connection.clone();
-                    Step::WaitForRoom(Box::pin(async move { connection.queue.has_room().await }))
-                }
-                Next::Nothing => return Poll::Ready(()),
-            };
-        }
-    }
-}
-
-impl Runner {
-    /// It is not scheduled any more: it runs, or never will.
-    fn count_out(&mut self) {
-        if mem::take(&mut self.is_scheduled) {
-            lock(&self.queue.state).scheduled -= 1;
-        }
-    }
-
-    /// The call has to wait: the task is its own from here on, and another one runs the rest.
-    fn hand_over(&self) {
-        let state = lock(&self.queue.state);
-        let is_wanted = !state.calls.is_empty() && !state.is_held;
-        drop(state);
-        if is_wanted {
-            self.queue.add_runners(1);
+            match queue.step(next) {
+                Some(next) => *step = next,
+                None => return Poll::Ready(()),
+            }
         }
     }
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        self.count_out();
+        if self.is_scheduled {
+            drop(self.queue.count_out(&mut self.is_scheduled));
+        }
     }
 }

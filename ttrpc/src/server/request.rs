@@ -206,7 +206,6 @@ impl<'a> IncomingRequest<'a> {
             method,
             is_known: target.is_known(),
             metadata: request.metadata.decode().map_err(malformed)?,
-            timeout,
             started: self.arrived,
             deadline,
         };

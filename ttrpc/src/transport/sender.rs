@@ -55,14 +55,21 @@ impl<T> WriteBatch<'_, T> {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.chunks.is_empty() {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let mut len = 0;
-            for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
-                let skip = if len == 0 { self.written } else { 0 };
-                *slice = IoSlice::new(&chunk.bytes[skip..]);
-                len += 1;
-            }
-            let written = ready!(Pin::new(&mut *io).poll_write_vectored(cx, &slices[..len]))?;
+            let io = Pin::new(&mut *io);
+            let written = match &self.chunks {
+                chunks if chunks.len() == 1 => io.poll_write(cx, &chunks[0].bytes[self.written..]),
+                chunks => {
+                    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                    let mut len = 0;
+                    for (slice, chunk) in slices.iter_mut().zip(chunks) {
+                        let skip = if len == 0 { self.written } else { 0 };
+                        *slice = IoSlice::new(&chunk.bytes[skip..]);
+                        len += 1;
+                    }
+                    io.poll_write_vectored(cx, &slices[..len])
+                }
+            };
+            let written = ready!(written)?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

@@ -26,7 +26,7 @@ use ttrpc_tests::{
 const LIMIT: Duration = Duration::from_millis(10);
 
 /// Calls that are read together with the one before them.
-const LATER: u32 = 20;
+const LATER: u32 = 100;
 
 #[derive(Default)]
 struct Seen {
@@ -135,8 +135,8 @@ async fn calls_that_are_cancelled_before_they_begin_do_not_run_their_handlers() 
         eventually("the client goes", || seen.client.lock().unwrap().is_none()).await;
         eventually("the connection ends", || handle.connections() == 0).await;
         eventually("no call is left", || handle.calls_in_flight() == 0).await;
-        // Some may have begun before the receiver came to see that the client had gone.
+        // Those of a turn or two may have begun before the receiver came to see that the client had gone.
         let begun = seen.begun.load(SeqCst);
-        assert!(begun <= LATER as usize / 4, "{begun} handlers of {method:?} have begun");
+        assert!(begun <= LATER as usize / 2, "{begun} handlers of {method:?} have begun");
     }
 }

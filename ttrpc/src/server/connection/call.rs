@@ -84,7 +84,7 @@ pub(crate) struct Call {
     changed_metadata: OnceLock<Arc<Metadata>>,
     pub(in crate::server) extensions: Extensions,
     /// What is counted for observers, if there are any.
-    pub(in crate::server) stats: Option<CallStats>,
+    pub(in crate::server) stats: Option<Box<CallStats>>,
     pub(in crate::server) span: Span,
 }
 
@@ -97,7 +97,6 @@ pub(in crate::server) struct CallHead {
     /// The names are those of a method that the server has.
     pub(in crate::server) is_known: bool,
     pub(in crate::server) metadata: Metadata,
-    pub(in crate::server) timeout: Option<Duration>,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,
 }
@@ -347,7 +346,7 @@ impl Call {
                     (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };
-            let observed = call.stats.as_ref().map(CallStats::wait_for_room);
+            let observed = call.stats.as_deref().map(CallStats::wait_for_room);
             let room = waiting.room(call.info()).await;
             drop(observed);
             if let Ok(room) = room {
