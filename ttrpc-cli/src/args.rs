@@ -80,9 +80,9 @@ pub struct List {
     /// A service, by its full or short name
     pub service: Option<String>,
     #[command(flatten)]
-    pub schema: SchemaOptions,
-    #[command(flatten)]
     pub timeout: TimeoutOption,
+    #[command(flatten)]
+    pub schema: SchemaOptions,
 }
 
 /// Show services, methods and messages as .proto text
@@ -99,9 +99,9 @@ pub struct Describe {
     #[arg(long)]
     pub template: bool,
     #[command(flatten)]
-    pub schema: SchemaOptions,
-    #[command(flatten)]
     pub timeout: TimeoutOption,
+    #[command(flatten)]
+    pub schema: SchemaOptions,
 }
 
 /// Write a schema as .proto files or as a descriptor set
@@ -120,9 +120,9 @@ pub struct WriteSchema {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub set: Option<PathBuf>,
     #[command(flatten)]
-    pub schema: SchemaOptions,
-    #[command(flatten)]
     pub timeout: TimeoutOption,
+    #[command(flatten)]
+    pub schema: SchemaOptions,
 }
 
 /// Call a method

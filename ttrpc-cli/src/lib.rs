@@ -7,6 +7,7 @@ mod failure;
 mod fields;
 mod json;
 mod load;
+mod manual;
 mod output;
 mod replay;
 mod schema;
@@ -34,10 +35,13 @@ pub fn main() -> ExitCode {
         clap::ColorChoice::Never => anstream::ColorChoice::Never.write_global(),
     }
     let json = arguments.global.json;
+    if json {
+        output::write_notes_as_json();
+    }
     let Err(failure) = run(arguments.command, json) else { return ExitCode::SUCCESS };
     match failure {
         Failure::Found | Failure::OutputClosed => {}
-        _ if json => output::note(failure.to_json()),
+        _ if json => output::note_json(&failure.to_json()),
         _ => output::note(format_args!("{} {failure}", output::paint(output::BAD, "error:"))),
     }
     failure.exit_code()
@@ -50,7 +54,7 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
         error.exit();
     }
     let failure = Failure::Usage(error.render().to_string().trim_end().to_owned());
-    output::note(failure.to_json());
+    output::note_json(&failure.to_json());
     failure.exit_code()
 }
 
@@ -63,7 +67,7 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
         }
         Command::Man => {
             let mut page = Vec::new();
-            write_manual(&mut page)?;
+            manual::write(&mut page)?;
             Ok(std::io::stdout().write_all(&page)?)
         }
         command => {
@@ -96,22 +100,4 @@ async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
         Command::Show(arguments) => replay::show(arguments, json),
         Command::Completions { .. } | Command::Man => unreachable!("need no runtime"),
     }
-}
-
-/// The manual page: the command, then each of its commands.
-fn write_manual(page: &mut Vec<u8>) -> Result<(), Failure> {
-    let mut command = Arguments::command();
-    command.build();
-    clap_mangen::Man::new(command.clone()).render(page)?;
-    for command in command.get_subcommands() {
-        let mut roff = clap_mangen::roff::Roff::default();
-        roff.control("SH", [command.get_name().to_uppercase().as_str()]);
-        roff.to_writer(page)?;
-        let man = clap_mangen::Man::new(command.clone());
-        man.render_synopsis_section(page)?;
-        man.render_description_section(page)?;
-        man.render_options_section(page)?;
-        man.render_extra_section(page)?;
-    }
-    Ok(())
 }

@@ -1,6 +1,9 @@
 //! Writing to the terminal: colours where there is one, lines that fit.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use anstyle::{AnsiColor, Style};
 
@@ -25,9 +28,28 @@ pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a line to the standard error. Nobody is told if that fails.
+/// Whether notes are for machines.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on notes are JSON objects.
+pub fn write_notes_as_json() {
+    IS_JSON.store(true, Relaxed);
+}
+
+/// Writes a line to the standard error, as `{"note": …}` where output is for machines. Nobody is told
+/// if that fails.
 pub fn note(text: impl std::fmt::Display) {
+    if IS_JSON.load(Relaxed) {
+        let text = text.to_string();
+        let plain = anstream::adapter::strip_str(text.trim()).to_string();
+        return note_json(&serde_json::json!({ "note": plain }));
+    }
     let _ = writeln!(anstream::stderr().lock(), "{text}");
+}
+
+/// Writes an object to the standard error, as [`note`] does.
+pub fn note_json(object: &serde_json::Value) {
+    let _ = writeln!(anstream::stderr().lock(), "{object}");
 }
 
 /// Columns of the terminal that the standard output is, `None` if it is none.

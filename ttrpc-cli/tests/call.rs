@@ -136,11 +136,19 @@ fn a_timeout_is_told_with_where_it_comes_from() {
     let call = ["call", &*server.address, "Sleep", "millis=60000"];
     let ran = run(&[&call[..], &arguments].concat());
     assert_eq!(ran.code, 64 + 4);
-    assert!(ran.stderr.contains("within 50ms, as --timeout has it"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it had not ended within 50ms, as --timeout has it"),
+        "{}",
+        ran.stderr
+    );
     let start = Instant::now();
     let ran = run(&["call", &server.address, "Sleep", "millis=60000"]);
     assert_eq!(ran.code, 64 + 4);
-    assert!(ran.stderr.contains("within 5s, the default; --timeout TIME"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it had not ended within 5s, the default; --timeout TIME"),
+        "{}",
+        ran.stderr
+    );
     assert!(start.elapsed() >= Duration::from_secs(5));
 }
 
@@ -354,4 +362,15 @@ fn servers_without_reflection_are_called_with_what_is_built_in() {
     assert_eq!(reply.code, 64 + 5);
     let snapshot = run(&["call", &server.address, "Debug/Snapshot"]).json();
     assert_eq!(snapshot["pid"], std::process::id());
+}
+
+#[test]
+fn notes_are_json_where_that_is_asked_for() {
+    let server = conformance();
+    let ran = run(&["--json", "call", &server.address, "Fail", "code=5", "-v"]);
+    let notes = lines(&ran.stderr);
+    let (failure, notes) = notes.split_last().unwrap();
+    assert_eq!(failure["code"], "NOT_FOUND");
+    assert!(notes.iter().all(|note| note["note"].is_string()), "{}", ran.stderr);
+    assert!(notes[0]["note"].as_str().unwrap().starts_with("> #1 Request"), "{}", ran.stderr);
 }

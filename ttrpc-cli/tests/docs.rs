@@ -64,7 +64,7 @@ impl Stage {
         fs::copy(greeter_proto(), folder.join("greeter.proto")).unwrap();
 
         let shim = common::only(greeter::Shim);
-        let stopped = stopped_proxy(&folder.join("hanging.sock"), &shim.address);
+        let stopped = stopped_proxy(&folder.join("hanging.sock"), &shim);
         for (id, socket) in
             [("web", &*shim.address), ("db", &*folder.join("hanging.sock").display().to_string())]
         {
@@ -118,9 +118,10 @@ impl Stage {
     }
 }
 
-/// A process that answered once and is stopped now.
-fn stopped_proxy(socket: &Path, upstream: &str) -> Child {
-    let mut child = ttrpc(&["trace", "--listen", socket.to_str().unwrap(), "--upstream", upstream])
+/// A process that would answer as the server does, and is stopped.
+fn stopped_proxy(socket: &Path, server: &Served) -> Child {
+    let addresses = ["--listen", socket.to_str().unwrap(), "--upstream", &server.address];
+    let mut child = ttrpc(&[&["trace"], &addresses[..]].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -131,6 +132,9 @@ fn stopped_proxy(socket: &Path, upstream: &str) -> Child {
         line.clear();
         assert_ne!(stderr.read_line(&mut line).unwrap(), 0);
     }
+    // It asked the server for its schema. Were it stopped before that connection is closed, the server would
+    // see it for ever.
+    server.settle();
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
     wait_until_stopped(&child);
     child

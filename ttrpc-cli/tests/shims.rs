@@ -112,6 +112,27 @@ fn a_directory_that_is_not_there_says_what_to_do() {
 }
 
 #[test]
+fn where_shims_were_looked_for_is_told_if_there_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().to_str().unwrap();
+    let none = run(&["shims", "--state", state, "--namespace", "k8s.io"]).ok();
+    assert!(none.contains(&format!("no shims in namespace k8s.io below {state}; ")), "{none}");
+    assert!(none.contains("--state names"), "{none}");
+    let debugged = run(&["shims", "debug", "web", "--state", state]);
+    assert_eq!(debugged.code, 1);
+    assert!(debugged.stderr.contains(&format!("no shims below {state}; ")), "{}", debugged.stderr);
+}
+
+#[test]
+fn no_shim_answers_in_no_time() {
+    for command in [&["shims"][..], &["shims", "debug", "web"]] {
+        let ran = run(&[command, &["--timeout", "0"]].concat());
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains("300ms"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_snapshot_is_asked_for_by_the_start_of_an_id() {
     let folder = tempfile::tempdir().unwrap();
     let server = conformance();

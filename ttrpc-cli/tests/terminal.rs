@@ -151,4 +151,6 @@ fn completions_and_the_manual_have_every_command() {
     for wanted in [".TH ttrpc 1", ".SH SHIMS", ".SH LOAD", "Exit codes", "\\-\\-rate"] {
         assert!(page.contains(wanted), "{wanted} is not in the page");
     }
+    assert!(page.contains("SHIMS DEBUG"), "commands of commands have a section, too");
+    assert!(!page.contains("(1)"), "there is no other page that it could name");
 }

@@ -4,9 +4,12 @@ mod common;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{
-        fs::PermissionsExt,
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
     },
     path::Path,
     process::{self, Child, Stdio},
@@ -15,7 +18,10 @@ use std::{
 };
 
 use common::*;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{Mode, OFlags},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::{Value, json};
 use ttrpc::Client;
 use ttrpc_tests::conformance::{
@@ -23,37 +29,70 @@ use ttrpc_tests::conformance::{
 };
 
 /// A trace that is running.
-struct Trace(Child);
+struct Trace {
+    process: Child,
+    /// Where its clients connect to.
+    listening: String,
+}
 
 impl Trace {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = ttrpc(&[&["trace", "--json"], arguments].concat())
+        let mut process = ttrpc(&[&["trace", "--json"], arguments].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
         stderr.read_line(&mut line).unwrap();
         assert!(line.contains("are shown"), "{line}");
-        Trace(child)
+        let note: Value = serde_json::from_str(&line).unwrap();
+        Trace { process, listening: note["listening"].as_str().unwrap().to_owned() }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
     }
 
     /// Ends it as Ctrl-C does: the calls, and the summary behind them.
-    fn finish(self) -> (Vec<Value>, Value) {
-        kill_process(Pid::from_child(&self.0), Signal::INT).unwrap();
-        let output = self.0.wait_with_output().unwrap();
-        assert!(output.status.success());
-        let text = String::from_utf8(output.stdout).unwrap();
+    fn finish(mut self) -> (Vec<Value>, Value) {
+        kill_process(self.pid(), Signal::INT).unwrap();
+        let mut text = String::new();
+        self.process.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(self.process.wait().unwrap().success());
         let mut lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let summary = lines.pop().unwrap();
         (lines, summary)
     }
+
+    /// Ends it as Ctrl-C does, and waits until it waits for connections alone.
+    fn end_with_connections(&mut self) {
+        kill_process(self.pid(), Signal::INT).unwrap();
+        let mut stdout = BufReader::new(self.process.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("linesDropped") {
+            line.clear();
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the table is written");
+        }
+    }
 }
 
 fn path(server: &Served, name: &str) -> String {
     server.folder.path().join(name).display().to_string()
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // It has ended already, unless the test failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// All calls of which a trace told, also those that it had not seen end.
+fn told(calls: &[Value], summary: &Value) -> usize {
+    calls.len() + summary["pending"].as_array().unwrap().len()
 }
 
 /// Makes calls of every kind, several at a time; returns how many.
@@ -135,12 +174,10 @@ fn failures_deadlines_metadata_and_pending_calls_are_told() {
     assert_eq!(call(&["Echo", "-H", "user:ann", "--timeout", "9s"]).code, 0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let client = runtime.block_on(Client::connect(&listen)).unwrap();
-    let waiting = ConformanceClient::new(client.clone()).wait(KeyRequest { key: "k".into() });
+    let waiting = ConformanceClient::new(client).wait(KeyRequest { key: "k".into() });
     runtime.spawn(waiting.into_future());
-    // Its Request has passed when a later one is answered.
-    runtime
-        .block_on(ConformanceClient::new(client).echo(EchoRequest::default()).into_future())
-        .unwrap();
+    // Then its Request has passed.
+    server.wait_for_call("Wait");
     let (calls, summary) = trace.finish();
     let of = |method: &str| calls.iter().find(|call| call["method"] == method).unwrap();
     assert_eq!(
@@ -161,12 +198,14 @@ fn a_recording_is_shown_and_made_again() {
         Trace::start(&["--listen", &listen, "--upstream", &server.address, "--record", &file]);
     let made = hammer(&listen, 20);
     run(&["call", &listen, "Fail", "code=5"]);
-    let (traced, _) = trace.finish();
+    let (traced, summary) = trace.finish();
     let shown = run(&["show", &file, "--json"]).ok();
-    let shown: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut shown: Vec<Value> =
+        shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = shown.pop().unwrap();
+    assert_eq!(told(&shown, &last), told(&traced, &summary));
     // The call of the shell asks for the schema first.
-    assert_eq!(shown.len() - 1, traced.len());
-    assert!(shown.len() > made);
+    assert_eq!(told(&shown, &last), made + 3);
     let echo = |calls: &[Value]| -> Vec<Value> {
         let mut calls: Vec<_> =
             calls.iter().filter(|call| call["method"] == "Echo").cloned().collect();
@@ -258,18 +297,12 @@ fn connections_through_a_wrapped_socket_outlive_the_trace() {
     let client = ConformanceClient::new(client);
     let echo = || client.echo(EchoRequest::default()).into_future();
     runtime.block_on(echo()).unwrap();
-    kill_process(Pid::from_child(&trace.0), Signal::INT).unwrap();
-    let mut stdout = BufReader::new(trace.0.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("linesDropped") {
-        line.clear();
-        assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the table is written");
-    }
+    trace.end_with_connections();
     // containerd would take the server for dead if this failed.
     runtime.block_on(echo()).unwrap();
     assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the socket is put back");
     drop(client);
-    assert!(trace.0.wait().unwrap().success(), "it ends with the last connection");
+    assert!(trace.process.wait().unwrap().success(), "it ends with the last connection");
 }
 
 #[test]
@@ -342,9 +375,10 @@ fn a_trace_stands_between_addresses_of_all_kinds() {
     assert!(verbose.stderr.contains("Conformance/Echo, timeout 5.00 s"), "{}", verbose.stderr);
     assert!(verbose.stderr.contains("< #5 Response, 6 bytes"), "{}", verbose.stderr);
     let (calls, summary) = behind.finish();
-    // Those of the one before it, the two by which that asked for its schema, and the three of the shell.
+    // Those of the one before it, the two by which that asked for its schema, and the three of the shell,
+    // of which one ends with its connection.
     assert_eq!(of_method(&summary, "Echo")["calls"], 51);
-    assert_eq!(calls.len(), made + 5);
+    assert_eq!(told(&calls, &summary), made + 5);
 }
 
 #[test]
@@ -361,9 +395,9 @@ fn a_guest_without_the_server_cannot_be_connected_to() {
 fn clients_that_come_while_a_wrapped_socket_is_put_back_are_served() {
     let server = conformance();
     let trace = Trace::start(&["--wrap", &server.address]);
-    let pid = Pid::from_child(&trace.0);
+    let pid = trace.pid();
     kill_process(pid, Signal::STOP).unwrap();
-    wait_until_stopped(&trace.0);
+    wait_until_stopped(&trace.process);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let clients: Vec<_> = (0..20)
         .map(|_| {
@@ -377,8 +411,38 @@ fn clients_that_come_while_a_wrapped_socket_is_put_back_are_served() {
     for client in clients {
         runtime.block_on(client).unwrap().unwrap();
     }
-    assert!(trace.0.wait_with_output().unwrap().status.success());
+    trace.finish();
     assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the socket is put back");
+}
+
+#[test]
+fn a_client_that_finds_a_wrapped_socket_and_connects_when_it_is_put_back_is_served() {
+    let server = conformance();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut trace = Trace::start(&["--wrap", &server.address]);
+    let client = runtime.block_on(Client::connect(&server.address)).unwrap();
+    let client = ConformanceClient::new(client);
+    runtime.block_on(client.echo(EchoRequest::default()).into_future()).unwrap();
+    let found = rustix::fs::open(&server.address, OFlags::PATH, Mode::empty()).unwrap();
+    trace.end_with_connections();
+    let address = format!("/proc/{}/fd/{}", process::id(), found.as_raw_fd());
+    assert_eq!(run(&["call", &address, "Echo"]).code, 0);
+    drop(client);
+    assert!(trace.process.wait().unwrap().success());
+}
+
+#[test]
+fn the_port_that_the_system_chose_is_told() {
+    let server = conformance();
+    let trace = Trace::start(&["--listen", "tcp://127.0.0.1:0", "--upstream", &server.address]);
+    assert!(!trace.listening.ends_with(":0"), "{}", trace.listening);
+    assert_eq!(run(&["call", &trace.listening, "Echo"]).code, 0);
+    let used = run(&["trace", "--listen", &trace.listening, "--upstream", &server.address]);
+    assert_eq!(used.code, 3, "{used:?}");
+    trace.finish();
+    let mistaken = run(&["trace", "--listen", "tcp://no such host:0", "--upstream", "a.sock"]);
+    assert_eq!(mistaken.code, 3, "{mistaken:?}");
+    assert!(mistaken.stderr.contains("tcp://no such host:0"), "{}", mistaken.stderr);
 }
 
 #[test]

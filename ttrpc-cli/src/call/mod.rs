@@ -212,11 +212,11 @@ impl Caller<'_> {
         let timeout = self.timeout.map(output_timeout);
         let hint = match (status.code(), timeout) {
             (Code::DeadlineExceeded, Some(timeout)) if self.has_default_timeout => Some(format!(
-                "there was no answer within {timeout}, the default; --timeout TIME gives it \
-                 longer, --timeout 0 for ever"
+                "it had not ended within {timeout}, the default; --timeout TIME gives it longer, \
+                 --timeout 0 for ever"
             )),
             (Code::DeadlineExceeded, Some(timeout)) => {
-                Some(format!("there was no answer within {timeout}, as --timeout has it"))
+                Some(format!("it had not ended within {timeout}, as --timeout has it"))
             }
             (Code::Unimplemented, _) => {
                 Some("`ttrpc list ADDRESS` prints what the server has".to_owned())

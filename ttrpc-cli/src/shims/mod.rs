@@ -38,7 +38,7 @@ pub struct Arguments {
     #[command(flatten)]
     location: Location,
     /// How long a shim may take to answer
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
     timeout: Duration,
     /// Ask again and again, this long after each answer, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse_duration, num_args = 0..=1)]
@@ -57,6 +57,29 @@ struct Location {
     namespace: Option<String>,
 }
 
+impl Location {
+    /// That there are no shims, and where they were looked for.
+    fn without_shims(&self) -> String {
+        let states: Vec<_> = self.state.iter().map(|state| state.display().to_string()).collect();
+        let namespace = match &self.namespace {
+            Some(namespace) => format!(" in namespace {namespace}"),
+            None => String::new(),
+        };
+        format!(
+            "no shims{namespace} below {}; --state names containerd's state directory if it is another",
+            states.join(", ")
+        )
+    }
+}
+
+/// A time above 0: who waits for ever does not find what hangs.
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("no shim answers in no time; give it some, such as 300ms".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum ShimsCommand {
     /// Ask a shim what it is waiting for, if it has the service ttrpc.debug.v1.Debug
@@ -66,7 +89,7 @@ enum ShimsCommand {
         #[command(flatten)]
         location: Location,
         /// How long the shim may take to answer
-        #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+        #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
         timeout: Duration,
     },
 }
@@ -124,7 +147,11 @@ async fn once(
             // To the upper left, and everything below cleared.
             output::line("\u{1b}[H\u{1b}[J")?;
         }
-        for line in report::lines(&reports, columns) {
+        let lines = match reports.is_empty() {
+            true => report::wrap(&location.without_shims(), columns),
+            false => report::lines(&reports, columns),
+        };
+        for line in lines {
             output::line(line)?;
         }
     }
@@ -169,7 +196,12 @@ async fn debug(
     }
     let shim = match &found[..] {
         [shim] => shim,
-        [] => return Err(Failure::Other(format!("no shim has a container `{id}`"))),
+        [] if shims.is_empty() => return Err(Failure::Other(location.without_shims())),
+        [] => {
+            return Err(Failure::Other(format!(
+                "no shim has a container `{id}`; `ttrpc shims` prints those that there are"
+            )));
+        }
         _ => {
             let ids: Vec<_> = found
                 .iter()

@@ -16,11 +16,8 @@ pub fn rank(report: &Report) -> (u8, std::cmp::Reverse<std::time::Duration>) {
     (rank, std::cmp::Reverse(time))
 }
 
-/// A table, with a line below each shim that did not answer, and a sum.
+/// A table of at least one shim, with a line below each that did not answer, and a sum.
 pub fn lines(reports: &[Report], columns: Option<usize>) -> Vec<String> {
-    if reports.is_empty() {
-        return vec!["no shims".to_owned()];
-    }
     let head = [
         "ANSWER",
         "PID",
@@ -152,7 +149,7 @@ fn detail(report: &Report) -> Option<String> {
 }
 
 /// Lines of no more than this many columns, broken between words.
-fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
+pub fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
     let Some(columns) = columns else { return vec![text.to_owned()] };
     let indent: String = text.chars().take_while(|c| *c == ' ').collect();
     let mut lines = vec![indent.clone()];

@@ -13,12 +13,14 @@ mod wrap;
 
 use std::{
     io,
+    net::TcpListener,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use clap::{ArgGroup, Args, ValueHint};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::server::{Acceptor, Listener};
 
@@ -49,7 +51,7 @@ use wrap::Wrapped;
   ttrpc trace --wrap unix:///run/containerd/s/4f2a --record shim.trace --redact spec
   ttrpc show shim.trace")]
 pub struct Arguments {
-    /// Where clients connect to
+    /// Where clients connect to; of tcp://HOST:0 the port that the system chose is told
     #[arg(long, value_name = "ADDRESS", requires = "upstream")]
     listen: Option<String>,
     /// Where the server listens
@@ -95,9 +97,14 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let format = if json { Format::Json } else { Format::Text };
     let reporter = Reporter::start(messages, format);
     let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
-    output::note(format_args!("clients of {listened} are shown; Ctrl-C ends it"));
+    let begun = format!("clients of {listened} are shown; Ctrl-C ends it");
+    match json {
+        true => output::note_json(&json!({ "note": begun, "listening": listened })),
+        false => output::note(begun),
+    }
+    let mut accepting = std::pin::pin!(proxy.accept(acceptor));
     tokio::select! {
-        () = proxy.accept(acceptor) => {}
+        () = &mut accepting => {}
         () = proxy.watch_pending(arguments.pending) => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
@@ -116,6 +123,8 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         ));
         tokio::select! {
             () = proxy.connections_ended() => {}
+            // Who had found the socket before it was put back may connect to it only now.
+            () = accepting => {}
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
@@ -155,8 +164,8 @@ impl Endpoint {
     fn open(arguments: &Arguments) -> Result<Self, Failure> {
         let start = |listener: Listener| listener.start().map_err(cannot_listen);
         if let (Some(listen), Some(upstream)) = (&arguments.listen, &arguments.upstream) {
-            let acceptor = start(Listener::bind(listen).map_err(session::explain)?)?;
-            let (listened, upstream) = (listen.clone(), upstream.clone());
+            let (listener, listened) = bind(listen)?;
+            let (acceptor, upstream) = (start(listener)?, upstream.clone());
             return Ok(Endpoint { listened, upstream, acceptor, wrapped: None });
         }
         let listened = arguments.wrap.clone().unwrap_or_default();
@@ -164,6 +173,20 @@ impl Endpoint {
         let acceptor = start(wrapped.listener().map_err(cannot_listen)?.into())?;
         Ok(Endpoint { listened, upstream: wrapped.upstream(), acceptor, wrapped: Some(wrapped) })
     }
+}
+
+/// Listens, and tells where: the system chooses a port in the place of TCP port 0.
+fn bind(address: &str) -> Result<(Listener, String), Failure> {
+    let Some(name) = address.strip_prefix("tcp://").filter(|name| name.ends_with(":0")) else {
+        return Ok((Listener::bind(address).map_err(session::explain)?, address.to_owned()));
+    };
+    let bound = TcpListener::bind(name).and_then(|listener| {
+        let chosen = listener.local_addr()?;
+        Ok((listener, chosen))
+    });
+    let (listener, chosen) = bound
+        .map_err(|error| Failure::Connect(format!("cannot listen on `{address}`: {error}")))?;
+    Ok((listener.into(), format!("tcp://{chosen}")))
 }
 
 fn cannot_listen(error: io::Error) -> Failure {

@@ -231,7 +231,7 @@ impl Traffic {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ttrpc::proto::message::{FrameData, RequestParts, ResponseParts, encode_status};
 
     use super::*;
@@ -241,7 +241,7 @@ mod tests {
         [&header.to_bytes(), data].concat()
     }
 
-    fn request(flags: Flags, payload: Option<&String>) -> Vec<u8> {
+    pub fn request(flags: Flags, payload: Option<&String>) -> Vec<u8> {
         let mut data = Vec::new();
         let metadata = ttrpc::Metadata::from_iter([("k", "v")]);
         let parts = RequestParts {
@@ -255,7 +255,7 @@ mod tests {
         frame(FrameType::Request, flags, &data)
     }
 
-    fn response(text: &str) -> Vec<u8> {
+    pub fn response(text: &str) -> Vec<u8> {
         let mut data = Vec::new();
         ResponseParts(&text.to_owned()).encode(&mut data);
         frame(FrameType::Response, Flags::NONE, &data)

@@ -97,7 +97,8 @@ impl Proxy {
         let requests = self.pump(Side::Client, client_read, server_write, &connection);
         let answers = self.pump(Side::Server, server_read, client_write, &connection);
         let ((), ()) = tokio::join!(requests, answers);
-        let ended = lock(&connection).close(self.start.elapsed());
+        let mut connection = lock(&connection);
+        let ended = connection.close(self.start.elapsed());
         ended.iter().for_each(|ended| self.reporter.ended(ended));
         self.record(|recorder, now| recorder.closed(id, now));
     }
@@ -143,6 +144,8 @@ impl Proxy {
         let _ = to.shutdown().await;
     }
 
+    /// Tells what passes. The connection is locked until all is told, so that [`Proxy::close`] finds a call
+    /// either under way or told.
     fn see(&self, side: Side, bytes: &[u8], connection: &Mutex<Connection>) {
         let now = self.start.elapsed();
         let mut connection = lock(connection);
@@ -151,10 +154,8 @@ impl Proxy {
         for frame in &frames {
             ended.extend(connection.observe(frame, now));
         }
-        let id = connection.id;
-        drop(connection);
         for frame in &frames {
-            self.record(|recorder, _| recorder.frame(id, frame, now));
+            self.record(|recorder, _| recorder.frame(connection.id, frame, now));
         }
         ended.iter().for_each(|ended| self.reporter.ended(ended));
     }
@@ -192,12 +193,23 @@ impl Proxy {
         connections.iter().flat_map(of).collect()
     }
 
+    /// Ends what is told and recorded, at one moment for all connections. Returns the calls that are under
+    /// way then.
+    fn close(&self) -> Vec<Call> {
+        let connections = lock(&self.connections);
+        let connections: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
+        let locked: Vec<_> = connections.iter().map(|connection| lock(connection)).collect();
+        self.reporter.close();
+        self.record(|recorder, _| recorder.close());
+        locked.iter().flat_map(|connection| connection.pending()).cloned().collect()
+    }
+
     /// Writes the table and the end of the recording.
     ///
     /// # Errors
     /// If either cannot be written.
     pub fn finish(&self, json: bool) -> Result<(), Failure> {
-        let (pending, now) = (self.pending(), self.start.elapsed());
+        let (pending, now) = (self.close(), self.start.elapsed());
         let lines = self.reporter.finish(&pending, now, output::columns());
         match json {
             true => output::line(self.reporter.summary(&pending, now))?,
@@ -211,5 +223,38 @@ impl Proxy {
             Some(recorder) => lock(recorder).finish(),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use ttrpc::proto::frame::Flags;
+
+    use super::{super::observe::tests, *};
+    use crate::{
+        schema::builtin,
+        trace::{messages::Messages, report::Format},
+    };
+
+    #[test]
+    fn a_call_that_ends_after_the_trace_is_pending_and_no_line_is_missing() {
+        let messages = Arc::new(Messages::new(builtin().clone(), &[]));
+        let reporter = Reporter::start(messages, Format::Json);
+        let proxy = Proxy::new("a.sock".to_owned(), reporter, None);
+        let connection = Arc::new(Mutex::new(Connection::new(1)));
+        proxy.enlist(&connection);
+        let request = tests::request(Flags::NONE, Some(&"x".to_owned()));
+        proxy.see(Side::Client, &request, &connection);
+        let pending = proxy.close();
+        assert_eq!(pending.len(), 1);
+        proxy.see(Side::Server, &tests::response("abc"), &connection);
+        let summary = proxy.reporter.summary(&pending, Duration::ZERO);
+        assert_eq!(
+            summary["methods"],
+            json!([]),
+            "the call is pending, and not told as ended, too"
+        );
+        assert_eq!(summary["linesDropped"], 0);
     }
 }

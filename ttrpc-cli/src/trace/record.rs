@@ -149,12 +149,17 @@ impl Recorder {
         }
     }
 
+    /// Keeps no later frames.
+    pub fn close(&mut self) {
+        self.is_finished = true;
+    }
+
     /// Writes what is left. Later frames are not kept.
     ///
     /// # Errors
     /// The first that there was.
     pub fn finish(&mut self) -> Result<(), Failure> {
-        self.is_finished = true;
+        self.close();
         let flushed = self.file.flush();
         let result = self.error.take().map_or(flushed, Err);
         result.map_err(|error| Failure::Other(format!("the recording is not whole: {error}")))

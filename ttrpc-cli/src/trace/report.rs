@@ -73,6 +73,9 @@ impl Reporter {
 
     /// Counts and tells a call that has ended.
     pub fn ended(&self, ended: &Ended) {
+        if lock(&self.lines).is_none() {
+            return;
+        }
         let mut methods = lock(&self.methods);
         let stats = methods.entry(ended.call.name()).or_insert_with(MethodStats::new);
         let nanos = u64::try_from(ended.duration().as_nanos()).unwrap_or(u64::MAX);
@@ -178,9 +181,14 @@ impl Reporter {
         format!("pending for {age}: c{} #{} {}", call.connection, call.stream, call.name())
     }
 
-    /// Writes what is left, and the table. `pending` are the calls that have not ended.
-    pub fn finish(&self, pending: &[Call], now: Duration, columns: Option<usize>) -> Vec<String> {
+    /// Tells of no more calls.
+    pub fn close(&self) {
         drop(lock(&self.lines).take());
+    }
+
+    /// Closes it, writes what is left, and returns the table. `pending` are the calls that have not ended.
+    pub fn finish(&self, pending: &[Call], now: Duration, columns: Option<usize>) -> Vec<String> {
+        self.close();
         if let Some(writer) = lock(&self.writer).take() {
             // It ends when all lines are written.
             let _ = writer.join();

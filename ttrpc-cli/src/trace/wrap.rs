@@ -72,6 +72,7 @@ impl Wrapped {
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
+
     /// Puts the socket back, and returns the clients that had come before and were not accepted. The
     /// server is reached for them as before, for as long as this lives.
     pub fn put_back(&mut self) -> Vec<Connection> {

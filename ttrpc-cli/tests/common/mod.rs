@@ -45,6 +45,20 @@ impl Served {
             std::thread::yield_now();
         }
     }
+
+    /// Waits until a call of this method is under way.
+    pub fn wait_for_call(&self, method: &str) {
+        let is_there = || {
+            let connections = self.handle.snapshot().connections;
+            connections
+                .iter()
+                .flat_map(|connection| &connection.calls)
+                .any(|call| call.method == method)
+        };
+        while !is_there() {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A server of these services.
