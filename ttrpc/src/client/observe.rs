@@ -12,6 +12,8 @@ use std::{
     },
 };
 
+use tokio::time::Instant;
+
 use super::{
     entry::{CallEntry, Times},
     options::CallOptions,
@@ -19,8 +21,6 @@ use super::{
     pending::PendingCall,
     state::CallState,
 };
-use tokio::time::Instant;
-
 use crate::{
     ConnectionError, Extensions, Metadata, Name, Status,
     observer::{
