@@ -237,6 +237,58 @@ async fn violations_are_told_by_the_server() {
     recorder.told(|told| assert_eq!((told.begun.len(), told.ends.len()), (3, 3)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_servers_inbox_that_nobody_empties_is_told() {
+    let config = ServerConfig { stall_timeout: SECOND, ..ServerConfig::default() };
+    let config = config.stream_inbox_messages(2);
+    let all = observed_with(config, ClientConfig::default(), |builder| builder);
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let (mut requests, reply) = conformance.hold().await.unwrap();
+    for sequence in 0..5 {
+        requests.send(chunk(sequence)).await.unwrap();
+    }
+    at_server.expect("Hold", Code::ResourceExhausted, EndCause::Limit).await;
+    assert_eq!(reply.await.unwrap_err().code(), Code::ResourceExhausted);
+    at_client.expect("Hold", Code::ResourceExhausted, EndCause::Failed).await;
+    server.service.release("hold");
+    server.is_idle().await;
+    at_server.expect("Hold", Code::ResourceExhausted, EndCause::Limit).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_while_the_server_drains_is_told() {
+    let all = observed();
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let handle = server.handle.clone();
+    let draining = tokio::spawn(async move { handle.shutdown(60 * SECOND).await });
+    settle().await;
+    let status = conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    at_server.expect_of("Echo", Code::Unavailable, EndCause::Shutdown).await;
+    at_client.expect_of("Echo", Code::Unavailable, EndCause::Failed).await;
+    server.service.release("a");
+    first.await.unwrap().unwrap();
+    draining.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_deadline_passes_before_it_is_let_in_is_told() {
+    let config = ServerConfig { stall_timeout: 60 * SECOND, ..ServerConfig::default() };
+    let config = config.max_calls_per_connection(1);
+    let all = observed_with(config, ClientConfig::default(), |builder| builder);
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let status = conformance.echo(echo_request([])).timeout(SECOND).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    at_client.expect_of("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+    server.service.release("a");
+    first.await.unwrap().unwrap();
+    at_server.expect_of("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
 /// What a server sends in answer to a Request with this id, and how the call ends at the client.
 struct Answered {
     method: &'static str,

@@ -430,3 +430,26 @@ async fn a_client_interceptor_may_call_the_same_server() {
     drop((conformance, all));
     tasks_are_back_at(tasks).await;
 }
+
+#[test]
+fn a_blocking_client_has_interceptors() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    there.set_nonblocking(true).unwrap();
+    let (server, token) = runtime.block_on(async {
+        let there = tokio::net::UnixStream::from_std(there).unwrap();
+        let (near, far) = duplex(PIPE_LEN);
+        let server =
+            TestServer::start_with(patient_server(), |builder| builder.unix_stream(there).io(far));
+        (server, ConformanceClient::new(Client::from_io(near, patient_client())))
+    });
+    let client = ttrpc::blocking::Client::from_unix_stream(here, patient_client()).unwrap();
+    let doing = |does| ConformanceBlockingClient::new(client.clone().with_interceptor(does));
+    let seen = doing(Does::Calls(token)).inspect(Empty {}).call().unwrap();
+    assert_eq!(seen.metadata[0].value, "hi");
+    let refused = doing(Does::RefusesBehind).exchange().call().unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    let late = doing(Does::Waits).echo(echo_request([])).timeout(Duration::from_millis(1)).call();
+    assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
+    drop(server);
+}

@@ -195,15 +195,22 @@ impl CallRecord {
         if self.is_told.swap(true, SeqCst) {
             return;
         }
+        // The clock is read only where somebody traces.
+        let (stream_id, started) = (self.info().stream_id, self.times.started);
         self.span.in_scope(|| {
-            let (stream_id, duration) = (self.info().stream_id, self.times.started.elapsed());
             let (code, cause) = (outcome.code(), outcome.cause);
             match outcome.status {
-                None => trace::debug!(stream_id, %code, %cause, ?duration, "call ended"),
-                Some(status) => {
-                    let error = status.message();
-                    trace::debug!(stream_id, %code, %cause, error, ?duration, "call ended");
+                None => {
+                    trace::debug!(stream_id, %code, %cause, duration = ?started.elapsed(), "call ended");
                 }
+                Some(status) => trace::debug!(
+                    stream_id,
+                    %code,
+                    %cause,
+                    error = status.message(),
+                    duration = ?started.elapsed(),
+                    "call ended"
+                ),
             }
         });
         self.connection.observers.call_ended(&self.info(), &self.stats, outcome);
