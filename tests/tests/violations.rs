@@ -132,6 +132,25 @@ async fn violations_of_one_connection_do_not_hide_those_of_another() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn violations_by_a_server_are_warned_of_in_the_same_way() {
+    let (log, _guard) = Log::start(Level::WARN);
+    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    let mut before = 0;
+    for _ in 0..2 {
+        for _ in 0..100 {
+            let call = tokio::spawn(conformance.echo(echo_request([])).into_future());
+            let id = peer.receive().await.id;
+            peer.send(Frame::message(id, &chunk(0))).await;
+            assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Internal);
+        }
+        let warnings = log.lines(&["WARN", "the server broke the protocol"]).len() - before;
+        assert!((1..=FEW).contains(&warnings), "{warnings} warnings");
+        before += warnings;
+        sleep(Duration::from_secs(3600)).await;
+    }
+}
+
 /// Longer than a frame may be.
 const TOO_LONG: u32 = 5 << 20;
 

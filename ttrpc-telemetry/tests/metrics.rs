@@ -13,7 +13,7 @@ use std::{
 
 use kit::{SERVICE, TestServer, chat, eventually, say};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use tokio::task::JoinSet;
+use tokio::{io::AsyncWriteExt, task::JoinSet};
 use ttrpc::{Client, Code, Server, ServerConfig, Status, client::ConnectOptions};
 use ttrpc_telemetry::{
     Metrics,
@@ -190,6 +190,23 @@ async fn connections_are_counted_until_they_have_ended() {
         })
     })
     .await;
+}
+
+#[tokio::test]
+async fn frames_that_the_protocol_does_not_allow_are_counted() {
+    let (metrics, mut counted) = Counted::new();
+    let server = start(&metrics, ServerConfig::default());
+    let (mut here, there) = tokio::net::UnixStream::pair().unwrap();
+    server.handle.serve_connection(there).await.unwrap();
+    // Data of a stream that no Request has opened, twice.
+    here.write_all(&[0, 0, 0, 0, 0, 0, 0, 7, 3, 0].repeat(2)).await.unwrap();
+    let violations = ["side=server"];
+    eventually("both are counted", || {
+        counted.sum("ttrpc_protocol_violations_total", &violations) == 2.0
+    })
+    .await;
+    assert_eq!(counted.ended(&violations), 0.0);
+    server.close().await;
 }
 
 /// What the load has seen of its calls.

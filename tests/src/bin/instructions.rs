@@ -1,13 +1,18 @@
 //! Calls of one kind, for a count of what one of them costs: run it under `valgrind --tool=callgrind` with
 //! two counts of calls, and divide the difference of instructions by that of calls.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use clap::{Parser, ValueEnum};
 use tokio::{net::UnixStream, runtime::Builder, task::JoinSet};
 use ttrpc::{
-    Client, ClientConfig, Server, Status,
-    server::{Routes, StreamReceiver, StreamSender},
+    Context, Server, Status, async_trait,
+    client::ConnectOptions,
+    observer::{CallEnd, CallInfo, Observer},
+    server::{Interceptor, Next, Routes, StreamReceiver, StreamSender},
 };
 use ttrpc_tests::harness::Handmade;
 
@@ -26,6 +31,12 @@ struct Arguments {
     /// On two threads, instead of one for client and server.
     #[arg(long)]
     two_threads: bool,
+    /// With an observer that counts, at the server and at the client.
+    #[arg(long)]
+    observed: bool,
+    /// With an interceptor of the server that lets all calls pass.
+    #[arg(long)]
+    intercepted: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -50,11 +61,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn run(arguments: Arguments) -> Result<(), Status> {
-    let Arguments { shape, calls, in_flight, size, .. } = arguments;
+    let Arguments { shape, calls, in_flight, size, observed, intercepted, .. } = arguments;
     let (here, there) = UnixStream::pair()?;
-    let server = Server::builder().add_service(Handmade(routes())).unix_stream(there);
+    let mut server = Server::builder().add_service(Handmade(routes())).unix_stream(there);
+    let mut options = ConnectOptions::new();
+    if observed {
+        server = server.observe(Counts::default());
+        options = options.observe(Counts::default());
+    }
+    if intercepted {
+        server = server.intercept(PassesThrough);
+    }
     tokio::spawn(server.serve());
-    let client = Client::from_unix_stream(here, ClientConfig::default());
+    let client = options.from_connection(here);
     let message = vec![7; size];
     match shape {
         Shape::Unary => {
@@ -86,6 +105,31 @@ async fn run(arguments: Arguments) -> Result<(), Status> {
             }
             Ok(())
         }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Observer for Counts {
+    fn call_begun(&self, _: &CallInfo<'_>) {
+        self.begun.fetch_add(1, Relaxed);
+    }
+
+    fn call_ended(&self, _: &CallInfo<'_>, _: &CallEnd<'_>) {
+        self.ended.fetch_add(1, Relaxed);
+    }
+}
+
+struct PassesThrough;
+
+#[async_trait]
+impl Interceptor for PassesThrough {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        next.run(ctx).await
     }
 }
 

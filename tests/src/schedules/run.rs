@@ -1,19 +1,27 @@
 //! Running a schedule.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use tokio::{
-    io::{DuplexStream, duplex},
+    io::duplex,
     runtime::{Builder, Handle},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::ServerHandle};
+use ttrpc::{
+    Client, ClientConfig, Connection, Context, Server, ServerConfig, Status, async_trait,
+    client::{self, Answer, ConnectOptions, OutgoingCall},
+    server::{self, ServerBuilder, ServerHandle},
+};
 
 use super::{
     caller::Caller,
     client::{ClientFault, FrameClient, FrameLimits},
+    ledger::{Counts, Ledger, LedgerFault},
     model,
     play::{Ending, HOLD_KEY, play},
     schedule::{CallKind, Limits, PlannedCall, Schedule},
@@ -40,6 +48,15 @@ pub enum Design {
     Client(ClientFault),
     /// The library's client with a small server.
     Server(ServerFault),
+    /// The library's client and server with an observer that is wrong.
+    Ledger(LedgerFault),
+}
+
+impl Design {
+    /// Whether the library is on both sides.
+    fn is_library(self) -> bool {
+        matches!(self, Design::Library | Design::Ledger(_))
+    }
 }
 
 /// What was wrong with a run.
@@ -64,9 +81,9 @@ pub fn run(schedule: &Schedule, design: Design) -> Result<(), Violation> {
     runtime.block_on(async {
         let stage = Stage::set(schedule, design);
         let result = stage.run_calls(schedule).await;
-        if design == Design::Library {
+        if design.is_library() {
             result?;
-            return stage.end_cleanly().await;
+            return stage.end_cleanly(schedule).await;
         }
         // A small client or server is not what is tested: only whether it is stuck.
         match result {
@@ -78,16 +95,23 @@ pub fn run(schedule: &Schedule, design: Design) -> Result<(), Violation> {
 
 /// Both sides of the connections, and of one more between them.
 struct Stage {
+    design: Design,
     callers: Vec<Arc<Caller>>,
     /// The connection beside: a key that is waited for can be released whatever the others do.
     side: Client,
     /// The library's server, and what it serves.
     server: Option<(ServerHandle, Arc<ConformanceService>)>,
     serving: JoinSet<()>,
+    counts: Arc<Counts>,
+    ledger: Ledger,
 }
 
 impl Stage {
     fn set(schedule: &Schedule, design: Design) -> Self {
+        let ledger = Ledger::new(match design {
+            Design::Ledger(fault) => fault,
+            _ => LedgerFault::None,
+        });
         let limits = schedule.limits;
         let pipes = (0..schedule.connections.max(1)).map(|_| duplex(schedule.pipe_bytes));
         let (near, far): (Vec<_>, Vec<_>) = pipes.unzip();
@@ -101,7 +125,14 @@ impl Stage {
             }
         } else {
             let service = Arc::new(ConformanceService::default());
-            let server = library_server(limits, service.clone(), far.into_iter().chain([side_far]));
+            let builder = library_server(limits, service.clone()).observe(ledger.clone());
+            let builder = match schedule.is_intercepted {
+                true => builder.intercept(PassesThrough),
+                false => builder,
+            };
+            let connections = far.into_iter().chain([side_far]);
+            let builder = connections.fold(builder, ServerBuilder::io);
+            let server = builder.build().expect("one service and some connections can be served");
             library = Some((server.handle(), service));
             serving.spawn(async { server.serve().await.expect("there is no listener to fail") });
         }
@@ -114,11 +145,19 @@ impl Stage {
                 };
                 Caller::Frames(FrameClient::new(io, fault, limits))
             }
-            _ => Caller::Library(Client::from_io(io, client_config(limits))),
+            _ => {
+                let options = ConnectOptions::new().config(client_config(limits));
+                let client = options.observe(ledger.clone()).from_connection(Connection::new(io));
+                Caller::Library(match schedule.is_intercepted {
+                    true => client.with_interceptor(PassesThrough),
+                    false => client,
+                })
+            }
         };
         let callers = near.into_iter().map(|io| Arc::new(caller(io))).collect();
         let side = Client::from_io(side_near, ClientConfig::default());
-        Stage { callers, side, server: library, serving }
+        let counts = Arc::default();
+        Stage { design, callers, side, server: library, serving, counts, ledger }
     }
 
     /// Makes all calls and checks how they end.
@@ -129,7 +168,9 @@ impl Stage {
             let caller = self.callers[call.connection % self.callers.len()].clone();
             let others_ended = others_ended.clone();
             let call = call.clone();
-            calls.spawn(async move { (index, run_call(caller, call, others_ended).await) });
+            let counts = self.counts.clone();
+            calls
+                .spawn(async move { (index, run_call(caller, call, others_ended, &counts).await) });
         }
         let mut pending: Vec<usize> = (0..schedule.calls.len()).collect();
         let waits = |index: &usize| schedule.calls[*index].kind.waits_for_others();
@@ -146,7 +187,17 @@ impl Stage {
             pending.retain(|other| *other != index);
             model::check(schedule, index, &ending, took)
                 .map_err(|what| Violation::Wrong(format!("call {index}: {what}")))?;
+            self.check_ledger()?;
         }
+    }
+
+    /// Checks what observers were told, if this is a quiet moment. Of a small client or server they know nothing.
+    fn check_ledger(&self) -> Result<(), Violation> {
+        let in_flight = self.server.as_ref().map_or(0, |(server, _)| server.calls_in_flight());
+        if self.design.is_library() && self.counts.are_quiet() && in_flight == 0 {
+            self.ledger.check_quiet(&self.counts).map_err(Violation::Wrong)?;
+        }
+        Ok(())
     }
 
     /// Releases every key: on the connections a release may have been refused, or there was none. The
@@ -177,8 +228,8 @@ impl Stage {
     }
 
     /// Nothing may be left of the calls, and then nothing of the connections.
-    async fn end_cleanly(self) -> Result<(), Violation> {
-        let Stage { callers, side, server, mut serving } = self;
+    async fn end_cleanly(self, schedule: &Schedule) -> Result<(), Violation> {
+        let Stage { callers, side, server, mut serving, counts, ledger, .. } = self;
         let Some((server, _)) = server else {
             unreachable!("only the library is asked to end cleanly");
         };
@@ -198,6 +249,7 @@ impl Stage {
                 left()
             )));
         }
+        ledger.check_quiet(&counts).map_err(Violation::Wrong)?;
         // The one beside has served nothing, and is served as the others are.
         let request = EchoRequest { payload: vec![1], response_size: 0 };
         let alive = timeout(WATCHDOG, ConformanceClient::new(side.clone()).echo(request));
@@ -209,6 +261,9 @@ impl Stage {
         if timeout(WATCHDOG, ended).await.is_err() {
             return Err(Violation::Wrong("the server outlives its connections".to_owned()));
         }
+        // The one beside is not observed by its client.
+        let connections = schedule.connections.max(1);
+        ledger.check_closed(connections, connections + 1).map_err(Violation::Wrong)?;
         match Handle::current().metrics().num_alive_tasks() {
             0 => Ok(()),
             tasks => Err(Violation::Wrong(format!("{tasks} tasks left behind"))),
@@ -221,8 +276,10 @@ async fn run_call(
     caller: Arc<Caller>,
     call: PlannedCall,
     others_ended: CancellationToken,
+    counts: &Counts,
 ) -> (Ending, Duration) {
     sleep(call.at).await;
+    counts.made.fetch_add(1, SeqCst);
     let start = Instant::now();
     // The small client knows no deadlines of its own.
     let deadline = call.deadline.filter(|_| matches!(*caller, Caller::Frames(_)));
@@ -232,14 +289,11 @@ async fn run_call(
         Some(time) => timeout(time, played).await.unwrap_or(Ending::Dropped),
         None => played.await,
     };
+    counts.end(&ending);
     (ending, start.elapsed())
 }
 
-fn library_server(
-    limits: Limits,
-    service: Arc<ConformanceService>,
-    connections: impl IntoIterator<Item = DuplexStream>,
-) -> Server {
+fn library_server(limits: Limits, service: Arc<ConformanceService>) -> ServerBuilder {
     let config = ServerConfig {
         max_calls_per_connection: limits.handlers,
         request_bytes_per_connection: limits.request_bytes,
@@ -253,10 +307,28 @@ fn library_server(
         stall_timeout: limits.stall_timeout,
         ..ServerConfig::default()
     };
-    let builder =
-        Server::builder().add_service(ConformanceServer::from_arc(service)).config(config);
-    let builder = connections.into_iter().fold(builder, |builder, io| builder.io(io));
-    builder.build().expect("one service and some connections can be served")
+    Server::builder().add_service(ConformanceServer::from_arc(service)).config(config)
+}
+
+/// An interceptor that lets everything pass.
+struct PassesThrough;
+
+#[async_trait]
+impl server::Interceptor for PassesThrough {
+    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
+        next.run(ctx).await
+    }
+}
+
+#[async_trait]
+impl client::Interceptor for PassesThrough {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        next.run(call).await
+    }
 }
 
 fn client_config(limits: Limits) -> ClientConfig {

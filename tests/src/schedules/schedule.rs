@@ -11,6 +11,8 @@ pub struct Schedule {
     pub connections: usize,
     /// The limits of both sides.
     pub limits: Limits,
+    /// Both sides have an interceptor, which lets all calls pass.
+    pub is_intercepted: bool,
     /// The calls.
     pub calls: Vec<PlannedCall>,
 }

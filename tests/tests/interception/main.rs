@@ -4,10 +4,11 @@
 mod hooks;
 mod interceptors;
 mod observers;
+mod promises;
 
 use std::sync::{Arc, Mutex};
 
-use tokio::io::duplex;
+use tokio::io::{DuplexStream, duplex};
 use ttrpc::{
     Client, ClientConfig, Code, ServerConfig,
     client::ConnectOptions,
@@ -37,6 +38,7 @@ struct Told {
     opened: usize,
     refused: Vec<String>,
     closed: Vec<ConnectionEndCause>,
+    violations: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,6 +77,10 @@ impl Observer for Recorder {
 
     fn connection_closed(&self, _: &ConnectionInfo<'_>, end: &ConnectionEnd<'_>) {
         self.0.lock().unwrap().closed.push(end.cause);
+    }
+
+    fn protocol_violation(&self, _: &ConnectionInfo<'_>, rule: &str) {
+        self.0.lock().unwrap().violations.push(rule.to_owned());
     }
 
     fn call_begun(&self, call: &CallInfo<'_>) {
@@ -117,8 +123,12 @@ fn observed_with(
     let server = TestServer::start_with(server_config, |builder| {
         build(builder.observe(at_server.clone())).io(there)
     });
-    let options = ConnectOptions::new().config(client_config).observe(at_client.clone());
-    let client = options.from_connection(ttrpc::Connection::new(here));
+    let client = observed_client(here, client_config, &at_client);
     let conformance = ConformanceClient::new(client.clone());
     Observed { server, at_server, client, conformance, at_client }
+}
+
+fn observed_client(io: DuplexStream, config: ClientConfig, recorder: &Recorder) -> Client {
+    let options = ConnectOptions::new().config(config).observe(recorder.clone());
+    options.from_connection(ttrpc::Connection::new(io))
 }

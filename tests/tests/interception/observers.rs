@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use ttrpc::{
-    ClientConfig, Code, ServerConfig,
+    ClientConfig, Code, Raw, ServerConfig,
     observer::{CallEnd, CallInfo, ConnectionEndCause, EndCause, Observer},
+    prost::Message,
 };
-use ttrpc_tests::{conformance::*, harness::*, wire::Frame};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    wire::{DATA, Frame, RESPONSE, Response},
+};
 
 use super::*;
 
@@ -230,6 +235,224 @@ async fn violations_are_told_by_the_server() {
     let last = recorder.told(|told| told.ends.last().cloned().unwrap());
     assert_eq!((last.cause, last.code), (EndCause::Limit, Code::ResourceExhausted));
     recorder.told(|told| assert_eq!((told.begun.len(), told.ends.len()), (3, 3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_inbox_that_nobody_empties_is_told() {
+    let config = ServerConfig { stall_timeout: SECOND, ..ServerConfig::default() };
+    let config = config.stream_inbox_messages(2);
+    let all = observed_with(config, ClientConfig::default(), |builder| builder);
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let (mut requests, reply) = conformance.hold().await.unwrap();
+    for sequence in 0..5 {
+        requests.send(chunk(sequence)).await.unwrap();
+    }
+    at_server.expect("Hold", Code::ResourceExhausted, EndCause::Limit).await;
+    assert_eq!(reply.await.unwrap_err().code(), Code::ResourceExhausted);
+    at_client.expect("Hold", Code::ResourceExhausted, EndCause::Failed).await;
+    server.service.release("hold");
+    server.is_idle().await;
+    at_server.expect("Hold", Code::ResourceExhausted, EndCause::Limit).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_while_the_server_drains_is_told() {
+    let all = observed();
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let handle = server.handle.clone();
+    let draining = tokio::spawn(async move { handle.shutdown(60 * SECOND).await });
+    settle().await;
+    let status = conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    at_server.expect_of("Echo", Code::Unavailable, EndCause::Shutdown).await;
+    at_client.expect_of("Echo", Code::Unavailable, EndCause::Failed).await;
+    server.service.release("a");
+    first.await.unwrap().unwrap();
+    draining.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_deadline_passes_before_it_is_let_in_is_told() {
+    let config = ServerConfig { stall_timeout: 60 * SECOND, ..ServerConfig::default() };
+    let config = config.max_calls_per_connection(1);
+    let all = observed_with(config, ClientConfig::default(), |builder| builder);
+    let Observed { server, conformance, at_server, at_client, .. } = &all;
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let status = conformance.echo(echo_request([])).timeout(SECOND).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    at_client.expect_of("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+    server.service.release("a");
+    first.await.unwrap().unwrap();
+    at_server.expect_of("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
+/// What a server sends in answer to a Request with this id, and how the call ends at the client.
+struct Answered {
+    method: &'static str,
+    answer: fn(u32) -> Frame,
+    end: (Code, EndCause),
+    rule: Option<&'static str>,
+}
+
+/// A message in which nothing is as it should be.
+fn garbage() -> Vec<u8> {
+    vec![0xff; 3]
+}
+
+fn reply_of_garbage(id: u32) -> Frame {
+    let response = Response { payload: garbage(), ..Default::default() };
+    Frame::new(id, RESPONSE, 0, response.encode_to_vec())
+}
+
+const VIOLATION: (Code, EndCause) = (Code::Internal, EndCause::ProtocolViolation);
+
+#[tokio::test(start_paused = true)]
+async fn violations_are_told_by_the_client() {
+    let no_data = "Data on a stream that carries none in this direction";
+    let cases = [
+        Answered {
+            method: "Echo",
+            answer: |id| Frame::message(id, &chunk(0)),
+            end: VIOLATION,
+            rule: Some(no_data),
+        },
+        Answered {
+            method: "Collect",
+            answer: |id| Frame::message(id, &chunk(0)),
+            end: VIOLATION,
+            rule: Some(no_data),
+        },
+        Answered {
+            method: "Echo",
+            answer: |id| Frame::new(id, RESPONSE, 0, garbage()),
+            end: VIOLATION,
+            rule: None,
+        },
+        Answered { method: "Echo", answer: reply_of_garbage, end: VIOLATION, rule: None },
+        Answered { method: "Collect", answer: reply_of_garbage, end: VIOLATION, rule: None },
+        Answered {
+            method: "Generate",
+            answer: |id| Frame::new(id, RESPONSE, 0, garbage()),
+            end: VIOLATION,
+            rule: None,
+        },
+        Answered {
+            method: "Generate",
+            answer: |id| Frame::new(id, DATA, 0, garbage()),
+            end: VIOLATION,
+            rule: None,
+        },
+        Answered {
+            method: "Exchange",
+            answer: |id| Frame::new(id, DATA, 0, garbage()),
+            end: VIOLATION,
+            rule: None,
+        },
+        Answered {
+            method: "Generate",
+            answer: |id| Frame::new(id, DATA, 0, vec![0; MAX_DATA_LEN + 1]),
+            end: (Code::ResourceExhausted, EndCause::Limit),
+            rule: None,
+        },
+    ];
+    for case in cases {
+        let recorder = Recorder::default();
+        let (here, there) = duplex(PIPE_LEN);
+        let client = observed_client(here, ClientConfig::default(), &recorder);
+        let conformance = ConformanceClient::new(client.clone());
+        let call = tokio::spawn(async move {
+            match case.method {
+                "Echo" => conformance.echo(echo_request([])).await.map(drop),
+                "Collect" => conformance.collect().await?.1.await.map(drop),
+                "Exchange" => conformance.exchange().await?.1.recv().await.map(drop),
+                _ => conformance.generate(Default::default()).await?.recv().await.map(drop),
+            }
+        });
+        let mut peer = ttrpc_tests::wire::Peer::new(there);
+        let id = peer.receive().await.id;
+        peer.send((case.answer)(id)).await;
+        let status = call.await.unwrap().unwrap_err();
+        let (code, cause) = case.end;
+        assert_eq!(status.code(), code, "{}: {status}", case.method);
+        recorder.expect(case.method, code, cause).await;
+        assert_eq!(recorder.only_end().await.message, status.message());
+        let rules: Vec<_> = case.rule.into_iter().map(str::to_owned).collect();
+        recorder.told(|told| assert_eq!(told.violations, rules));
+    }
+}
+
+/// A good reply to a stream of requests is told when it has been decoded, or when the call is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_reply_to_a_stream_of_requests_is_told_when_it_is_taken() {
+    for is_taken in [true, false] {
+        let all = observed();
+        let Observed { server, conformance, at_client, .. } = &all;
+        let (requests, reply) = conformance.collect().await.unwrap();
+        requests.finish();
+        server.has_begun(1).await;
+        server.is_idle().await;
+        settle().await;
+        at_client.told(|told| assert!(told.ends.is_empty(), "{told:?}"));
+        if is_taken {
+            reply.await.unwrap();
+        } else {
+            drop(reply);
+        }
+        at_client.expect("Collect", Code::Ok, EndCause::Replied).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_of_a_client_that_the_protocol_does_not_allow_are_told() {
+    let recorder = Recorder::default();
+    let (here, there) = duplex(PIPE_LEN);
+    let _server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(recorder.clone()).io(there)
+    });
+    let mut peer = ttrpc_tests::wire::Peer::new(here);
+    peer.send(Frame::message(7, &chunk(0))).await;
+    peer.receive().await;
+    recorder.told(|told| {
+        assert_eq!(told.violations, ["no stream with this id is open"]);
+        assert!(told.begun.is_empty(), "{told:?}");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_inbox_that_nobody_empties_is_told() {
+    let config = ClientConfig::default().stream_inbox_messages(2).stall_timeout(SECOND);
+    let all = observed_with(ServerConfig::default(), config, |builder| builder);
+    let Observed { server, conformance, at_client, at_server, .. } = &all;
+    let request = GenerateRequest { count: 5, ..Default::default() };
+    let mut replies = conformance.generate(request).await.unwrap();
+    at_client.expect("Generate", Code::ResourceExhausted, EndCause::Limit).await;
+    assert_eq!(replies.recv().await.unwrap_err().code(), Code::ResourceExhausted);
+    drop(replies);
+    server.is_idle().await;
+    at_client.expect("Generate", Code::ResourceExhausted, EndCause::Limit).await;
+    at_server.expect("Generate", Code::Ok, EndCause::Replied).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_over_a_clients_limit_are_told_with_the_time_that_they_waited() {
+    let config = ClientConfig::default().max_calls(1).stall_timeout(SECOND);
+    let all = observed_with(ServerConfig::default(), config, |builder| builder);
+    let Observed { server, client, conformance, at_client, .. } = &all;
+    let first = tokio::spawn(conformance.wait(key("a")).into_future());
+    server.has_begun(1).await;
+    let status = conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    at_client.expect_of("Echo", Code::ResourceExhausted, EndCause::Limit).await;
+    // One that is longer than a frame may be.
+    let too_long = Raw::from(vec![0; MAX_DATA_LEN]);
+    let status = client.unary::<_, Raw>(SERVICE, "Inspect", too_long).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    at_client.expect_of("Inspect", Code::ResourceExhausted, EndCause::Limit).await;
+    server.service.release("a");
+    first.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

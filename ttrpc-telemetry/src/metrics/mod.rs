@@ -18,6 +18,7 @@
 //! | `ttrpc_connections_refused_total` | counter | side |
 //! | `ttrpc_connections_open` | gauge | side |
 //! | `ttrpc_connection_duration_seconds` | histogram | side |
+//! | `ttrpc_protocol_violations_total` | counter of the peers' frames that the protocol does not allow | side |
 //!
 //! `side` is `client` or `server`, `code` a status code such as `DEADLINE_EXCEEDED`, and `cause` the name of an
 //! [`EndCause`](ttrpc::observer::EndCause) or a
@@ -146,6 +147,10 @@ impl Observer for Metrics {
 
     fn connection_refused(&self, connection: &ConnectionInfo<'_>, _reason: &str) {
         self.side(connection.side).connections_refused.increment(1);
+    }
+
+    fn protocol_violation(&self, connection: &ConnectionInfo<'_>, _rule: &str) {
+        self.side(connection.side).protocol_violations.increment(1);
     }
 
     fn call_begun(&self, call: &CallInfo<'_>) {

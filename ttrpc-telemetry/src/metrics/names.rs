@@ -17,6 +17,7 @@ pub(super) const CONNECTIONS_CLOSED: &str = "ttrpc_connections_closed_total";
 pub(super) const CONNECTIONS_REFUSED: &str = "ttrpc_connections_refused_total";
 pub(super) const CONNECTIONS_OPEN: &str = "ttrpc_connections_open";
 pub(super) const CONNECTION_DURATION: &str = "ttrpc_connection_duration_seconds";
+pub(super) const PROTOCOL_VIOLATIONS: &str = "ttrpc_protocol_violations_total";
 pub(super) const QUEUE_FRAMES: &str = "ttrpc_queue_frames";
 pub(super) const QUEUE_BYTES: &str = "ttrpc_queue_bytes";
 pub(super) const QUEUE_FILL: &str = "ttrpc_queue_fill_ratio";
@@ -24,7 +25,7 @@ pub(super) const SERVER_FILL: &str = "ttrpc_server_fill_ratio";
 pub(super) const STALLED: &str = "ttrpc_connections_stalled";
 pub(super) const STALL: &str = "ttrpc_stall_seconds";
 
-const COUNTERS: [(&str, Unit, &str); 9] = [
+const COUNTERS: [(&str, Unit, &str); 10] = [
     (CALLS_BEGUN, Unit::Count, "Calls that have begun."),
     (CALLS_ENDED, Unit::Count, "Calls that have ended, by status code and cause."),
     (MESSAGES_SENT, Unit::Count, "Messages sent by calls that have ended."),
@@ -38,6 +39,7 @@ const COUNTERS: [(&str, Unit, &str); 9] = [
     (CONNECTIONS_OPENED, Unit::Count, "Connections that were opened."),
     (CONNECTIONS_CLOSED, Unit::Count, "Connections that have ended, by cause."),
     (CONNECTIONS_REFUSED, Unit::Count, "Connections that were refused."),
+    (PROTOCOL_VIOLATIONS, Unit::Count, "Frames of peers that the protocol does not allow."),
 ];
 
 const GAUGES: [(&str, Unit, &str); 8] = [

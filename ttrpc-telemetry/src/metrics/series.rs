@@ -22,6 +22,7 @@ pub(super) struct SideSeries {
     pub(super) connections_refused: Counter,
     pub(super) connections_open: Gauge,
     pub(super) connection_duration: Histogram,
+    pub(super) protocol_violations: Counter,
     methods: RwLock<Methods>,
 }
 
@@ -62,6 +63,7 @@ impl SideSeries {
             connections_refused: counter(recorder, names::CONNECTIONS_REFUSED, &labels),
             connections_open: gauge(recorder, names::CONNECTIONS_OPEN, &labels),
             connection_duration: histogram(recorder, names::CONNECTION_DURATION, &labels),
+            protocol_violations: counter(recorder, names::PROTOCOL_VIOLATIONS, &labels),
             methods: RwLock::default(),
         }
     }

@@ -14,7 +14,8 @@ use super::{
     driver::Driver,
 };
 use crate::{
-    ClientConfig, Connection, ConnectionError, Error, Name, client::ConnectOptions,
+    ClientConfig, Connection, ConnectionError, Error, Name,
+    client::{ConnectOptions, Interceptor},
     snapshot::ClientSnapshot,
 };
 
@@ -97,6 +98,12 @@ impl Client {
     #[must_use]
     pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         Client { client: self.client.with_metadata(key, value), ..self }
+    }
+
+    /// Runs this around each call that this client makes from now on, inside of those that were added before. Other clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
+        Client { client: self.client.with_interceptor(interceptor), ..self }
     }
 
     /// Calls a unary method. Generated clients call this.

@@ -94,9 +94,15 @@ impl CallEntry {
         CallEntry { shape, service, method, times, record, inbox: Inbox::default() }
     }
 
-    /// Whether the end is told by whoever awaits the only reply.
-    pub(super) fn is_told_by_caller(&self) -> bool {
+    /// Whether the caller awaits one reply and nothing else.
+    pub(super) fn is_unary(&self) -> bool {
         self.shape.is_unary()
+    }
+
+    /// Whether the caller awaits one reply.
+    pub(super) fn has_one_reply(&self) -> bool {
+        let CallShape { kind, is_raw, .. } = self.shape;
+        matches!(kind, Kind::Unary | Kind::ClientStreaming) && !is_raw
     }
 
     /// The status with which the call has failed.

@@ -3,10 +3,7 @@
 use std::{
     fmt,
     future::poll_fn,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -24,6 +21,7 @@ use super::{
 use crate::{
     Extensions, Metadata, Raw, Status,
     observer::{CallEnd, CallOutcome, EndCause},
+    transport::BoxFuture,
 };
 
 /// The interceptors of a client, outermost first.
@@ -58,7 +56,11 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 /// # What holds for it
 ///
 /// An interceptor runs in the future of its call, and its time is a part of the call's: at the deadline that
-/// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call.
+/// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call. If it
+/// panics, so does the caller.
+///
+/// An [observer](crate::observer) is told of the call when it is first polled, before any interceptor runs: one
+/// that is never made has ended as well, refused or given up.
 #[async_trait]
 pub trait Interceptor: Send + Sync + 'static {
     /// Runs around one call. An error is what the caller gets. To refuse the call, return one and do not run
@@ -66,17 +68,30 @@ pub trait Interceptor: Send + Sync + 'static {
     async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status>;
 }
 
-#[async_trait]
+/// Without a future of its own, which would be an allocation more.
 impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
-    async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status> {
-        (**self).intercept(call, next).await
+    fn intercept<'a, 'call, 'next, 'future>(
+        &'a self,
+        call: &'call mut OutgoingCall,
+        next: Next<'next>,
+    ) -> BoxFuture<'future, Result<Answer, Status>>
+    where
+        'a: 'future,
+        'call: 'future,
+        'next: 'future,
+        Self: 'future,
+    {
+        (**self).intercept(call, next)
     }
 }
 
 /// A call that is about to be made.
 pub struct OutgoingCall {
     pending: PendingCall<Raw>,
-    extensions: Arc<Extensions>,
+    /// Shared with the record, if somebody observes: made when they are needed.
+    extensions: OnceLock<Arc<Extensions>>,
+    /// Until the call is made for the first time. Dropped, the call was given up.
+    record: Option<Box<CallRecord>>,
 }
 
 impl OutgoingCall {
@@ -123,7 +138,7 @@ impl OutgoingCall {
 
     /// What interceptors have added to the call; observers see it.
     pub fn extensions(&self) -> &Extensions {
-        &self.extensions
+        self.shared_extensions()
     }
 }
 
@@ -139,7 +154,6 @@ impl fmt::Debug for OutgoingCall {
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
     tasks: &'a Arc<ConnectionTasks>,
-    has_run: &'a AtomicBool,
 }
 
 impl Next<'_> {
@@ -152,11 +166,8 @@ impl Next<'_> {
     /// The status of the call, as its caller would get it.
     pub async fn run(&self, call: &mut OutgoingCall) -> Result<Answer, Status> {
         match self.rest.split_first() {
-            Some((first, rest)) => first.intercept(call, Next { rest, ..*self }).await,
-            None => {
-                self.has_run.store(true, SeqCst);
-                make(self.tasks, &call.pending).await
-            }
+            Some((first, rest)) => (**first).intercept(call, Next { rest, ..*self }).await,
+            None => call.make(self.tasks).await,
         }
     }
 }
@@ -197,63 +208,67 @@ pub(super) async fn intercepted(
     mut pending: PendingCall<Raw>,
 ) -> Result<CallOwner, Status> {
     let times = pending.options.times();
-    let extensions = Arc::<Extensions>::default();
     pending.options.deadline = times.deadline;
-    pending.options.extensions = Some(extensions.clone());
     if times.deadline.is_some() {
         pending.options.timeout = None;
     }
-    let mut call = OutgoingCall { pending, extensions };
-    let has_run = AtomicBool::new(false);
-    let next = Next { rest: &chain, tasks: &tasks, has_run: &has_run };
-    let (answer, cause) = match times.deadline {
-        None => (next.run(&mut call).await, EndCause::Refused),
+    let mut call = OutgoingCall { pending, extensions: OnceLock::new(), record: None };
+    call.record = Some(call.begin(&tasks, times));
+    let next = Next { rest: &chain, tasks: &tasks };
+    let answer = match times.deadline {
+        None => next.run(&mut call).await,
         Some(deadline) => match timeout_at(deadline, next.run(&mut call)).await {
-            Ok(answer) => (answer, EndCause::Refused),
-            Err(_) => (Err(too_late()), EndCause::DeadlineHere),
+            Ok(answer) => answer,
+            // What has begun is dropped, and tells that its time is over.
+            Err(_) => return Err(too_late()),
         },
     };
-    if let Err(status) = &answer
-        && !has_run.into_inner()
-    {
-        tell_not_made(&tasks, &call.pending, times, CallOutcome { cause, status: Some(status) });
+    if let (Err(status), Some(record)) = (&answer, call.record) {
+        record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
     }
     answer.map(|Answer(owner)| owner)
 }
 
-/// Tells of a call that came to an end before it came to the connection.
-fn tell_not_made(
-    tasks: &ConnectionTasks,
-    pending: &PendingCall<Raw>,
-    times: Times,
-    outcome: CallOutcome<'_>,
-) {
-    if let Some(record) = CallRecord::begin(&tasks.connection().observed, pending, times) {
-        record.ended(outcome);
+impl OutgoingCall {
+    /// The call begins, or begins again.
+    fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Box<CallRecord> {
+        let observed = &tasks.connection().observed;
+        let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
+        CallRecord::begin_intercepted(observed, &self.pending, times, extensions)
     }
-}
 
-/// Makes a call, and waits for the reply if there is only that to wait for.
-async fn make(tasks: &Arc<ConnectionTasks>, pending: &PendingCall<Raw>) -> Result<Answer, Status> {
-    let times = pending.options.times();
-    let record = CallRecord::begin_intercepted(&tasks.connection().observed, pending, times);
-    let mut owner = pending.queue_at_once(tasks, times, Some(record)).await?;
-    if CallShape::is_unary(&pending.shape) {
-        let deadline = owner.deadline();
-        let answered = poll_fn(|cx| owner.poll_answered(cx));
-        let is_late = match deadline {
-            Some(deadline) => timeout_at(deadline, answered).await.is_err(),
-            None => {
-                answered.await;
-                false
-            }
-        };
-        if is_late {
-            owner.pass_deadline();
-        }
-        if let Some(status) = owner.entry.failure() {
-            return Err(status);
-        }
+    fn shared_extensions(&self) -> &Arc<Extensions> {
+        self.extensions.get_or_init(Arc::default)
     }
-    Ok(Answer(owner))
+
+    /// Makes the call, and waits for the reply if there is only that to wait for.
+    async fn make(&mut self, tasks: &Arc<ConnectionTasks>) -> Result<Answer, Status> {
+        let times = self.pending.options.times();
+        let record = match self.record.take() {
+            Some(mut record) => {
+                record.change(&self.pending.options, times.deadline);
+                record
+            }
+            None => self.begin(tasks, times),
+        };
+        let mut owner = self.pending.queue_at_once(tasks, times, Some(record)).await?;
+        if CallShape::is_unary(&self.pending.shape) {
+            let deadline = owner.deadline();
+            let answered = poll_fn(|cx| owner.poll_answered(cx));
+            let is_late = match deadline {
+                Some(deadline) => timeout_at(deadline, answered).await.is_err(),
+                None => {
+                    answered.await;
+                    false
+                }
+            };
+            if is_late {
+                owner.pass_deadline();
+            }
+            if let Some(status) = owner.entry.failure() {
+                return Err(status);
+            }
+        }
+        Ok(Answer(owner))
+    }
 }

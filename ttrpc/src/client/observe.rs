@@ -12,9 +12,12 @@ use std::{
     },
 };
 
+use tokio::time::Instant;
+
 use super::{
     entry::{CallEntry, Times},
     options::CallOptions,
+    owner::too_late,
     pending::PendingCall,
     state::CallState,
 };
@@ -24,7 +27,7 @@ use crate::{
         CallEnd, CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause,
         ConnectionInfo, EndCause, Observers, Side,
     },
-    proto::frame::HEADER_LEN,
+    proto::{frame::HEADER_LEN, stream::Violation},
     server::Peer,
     sync::Mutex,
     trace::{self, Span},
@@ -74,6 +77,15 @@ impl ObservedConnection {
         self.observers.connection_closed(&self.info(), &end);
     }
 
+    /// The server has broken the protocol.
+    pub(super) fn violated(&self, Violation(rule): Violation) {
+        self.observers.protocol_violation(&self.info(), rule);
+    }
+
+    pub(super) fn has_observers(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
     fn info(&self) -> ConnectionInfo<'_> {
         let ObservedConnection { id, peer, extensions, .. } = self;
         ConnectionInfo { side: Side::Client, id: *id, peer, extensions }
@@ -117,12 +129,12 @@ impl CallRecord {
         pending: &PendingCall<Req>,
         times: Times,
     ) -> Option<Box<Self>> {
-        let PendingCall { service, method, options, .. } = pending;
+        let PendingCall { service, method, .. } = pending;
         let span = trace::span!("call", service = &**service, method = &**method);
         if connection.observers.is_empty() && span.is_none() {
             return None;
         }
-        Some(CallRecord::new(connection, service, method, options, times, span))
+        Some(CallRecord::new(connection, pending, times, None, span))
     }
 
     /// The same for a call of which interceptors want to know.
@@ -130,18 +142,18 @@ impl CallRecord {
         connection: &Arc<ObservedConnection>,
         pending: &PendingCall<Req>,
         times: Times,
+        extensions: Option<Arc<Extensions>>,
     ) -> Box<Self> {
-        let PendingCall { service, method, options, .. } = pending;
+        let PendingCall { service, method, .. } = pending;
         let span = trace::span!("call", service = &**service, method = &**method);
-        CallRecord::new(connection, service, method, options, times, span)
+        CallRecord::new(connection, pending, times, extensions, span)
     }
 
-    fn new(
+    fn new<Req>(
         connection: &Arc<ObservedConnection>,
-        service: &Name,
-        method: &Name,
-        options: &CallOptions,
+        PendingCall { service, method, options, .. }: &PendingCall<Req>,
         times: Times,
+        shared_extensions: Option<Arc<Extensions>>,
         span: Span,
     ) -> Box<Self> {
         let record = Box::new(CallRecord {
@@ -152,7 +164,7 @@ impl CallRecord {
             times,
             stream_id: AtomicU32::new(0),
             extensions: Extensions::default(),
-            shared_extensions: options.extensions.clone(),
+            shared_extensions,
             stats: CallStats::new(times.started),
             span,
             is_told: AtomicBool::new(false),
@@ -160,6 +172,12 @@ impl CallRecord {
         });
         connection.observers.call_begun(&record.info());
         record
+    }
+
+    /// Interceptors have said with what the call is made.
+    pub(super) fn change(&mut self, options: &CallOptions, deadline: Option<Instant>) {
+        self.metadata.clone_from(&options.metadata);
+        self.times.deadline = deadline;
     }
 
     /// The Request is about to be queued, in a frame of this length.
@@ -177,15 +195,22 @@ impl CallRecord {
         if self.is_told.swap(true, SeqCst) {
             return;
         }
+        // The clock is read only where somebody traces.
+        let (stream_id, started) = (self.info().stream_id, self.times.started);
         self.span.in_scope(|| {
-            let (stream_id, duration) = (self.info().stream_id, self.times.started.elapsed());
             let (code, cause) = (outcome.code(), outcome.cause);
             match outcome.status {
-                None => trace::debug!(stream_id, %code, %cause, ?duration, "call ended"),
-                Some(status) => {
-                    let error = status.message();
-                    trace::debug!(stream_id, %code, %cause, error, ?duration, "call ended");
+                None => {
+                    trace::debug!(stream_id, %code, %cause, duration = ?started.elapsed(), "call ended");
                 }
+                Some(status) => trace::debug!(
+                    stream_id,
+                    %code,
+                    %cause,
+                    error = status.message(),
+                    duration = ?started.elapsed(),
+                    "call ended"
+                ),
             }
         });
         self.connection.observers.call_ended(&self.info(), &self.stats, outcome);
@@ -202,6 +227,20 @@ impl CallRecord {
                 trace::warn!("what was to be called at a call's end panicked");
             }
         }
+    }
+
+    /// The caller has let go of the call: if that is its end, it gives the call up, or its time is over and it
+    /// is dropped for that before anything else finds out.
+    fn dropped(&self) {
+        if self.is_told.load(SeqCst) {
+            return;
+        }
+        let is_too_late = self.times.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let (cause, status) = match is_too_late {
+            true => (EndCause::DeadlineHere, too_late()),
+            false => (EndCause::GivenUp, Status::cancelled("the caller has given the call up")),
+        };
+        self.ended(CallOutcome { cause, status: Some(&status) });
     }
 
     /// The call has failed before it was queued.
@@ -240,28 +279,39 @@ impl fmt::Debug for CallRecord {
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
-        if !*self.is_told.get_mut() {
-            let status = Status::cancelled("the caller has given the call up");
-            self.ended(CallOutcome { cause: EndCause::GivenUp, status: Some(&status) });
-        }
+        self.dropped();
     }
 }
 
 impl CallEntry {
-    /// The call's state has changed: tells its end, if it is that. Whoever awaits a single reply tells it
+    /// The call's state has changed: tells its end, if it is that. Whoever awaits a single reply tells of it
     /// itself, when the reply is decoded.
     pub(super) fn tell_end(&self) {
-        if !self.is_told_by_caller() {
-            self.tell_outcome();
+        if !self.is_unary() {
+            self.tell_outcome_if(|status| status.is_some() || !self.has_one_reply());
         }
     }
 
     /// Tells how the call has ended, if it has.
     pub(super) fn tell_outcome(&self) {
+        self.tell_outcome_if(|_| true);
+    }
+
+    fn tell_outcome_if(&self, is_told: impl FnOnce(Option<&Status>) -> bool) {
         let Some(record) = &self.record else { return };
         let outcome = self.inbox.with(|state: &mut CallState| state.outcome());
-        if let Some((cause, status)) = outcome {
+        if let Some((cause, status)) = outcome
+            && is_told(status.as_ref())
+        {
             record.ended(CallOutcome { cause, status: status.as_ref() });
+        }
+    }
+
+    /// Tells how a call with one reply has ended, which the caller has taken.
+    pub(super) fn tell_reply<M>(&self, reply: &Result<M, Status>) {
+        match reply {
+            Ok(_) => self.tell_outcome(),
+            Err(status) => self.tell_violation(status),
         }
     }
 
@@ -280,8 +330,7 @@ impl CallEntry {
     pub(super) fn tell_dropped(&self) {
         let Some(record) = &self.record else { return };
         self.tell_outcome();
-        let status = Status::cancelled("the caller has given the call up");
-        record.ended(CallOutcome { cause: EndCause::GivenUp, status: Some(&status) });
+        record.dropped();
     }
 
     /// The server's answer is not what the method's types allow.

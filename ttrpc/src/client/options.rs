@@ -1,11 +1,11 @@
 //! What a caller may say of a call before it starts.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::entry::Times;
-use crate::{Extensions, Metadata};
+use crate::Metadata;
 
 /// A call's metadata and its time.
 #[derive(Clone, Debug, Default)]
@@ -14,8 +14,6 @@ pub(super) struct CallOptions {
     /// From the moment when the call is first polled.
     pub(super) timeout: Option<Duration>,
     pub(super) deadline: Option<Instant>,
-    /// What interceptors have added to the call.
-    pub(super) extensions: Option<Arc<Extensions>>,
 }
 
 impl CallOptions {

@@ -19,6 +19,7 @@ use crate::{
     proto::{
         frame::{Flags, FrameType},
         message::RequestParts,
+        payload,
     },
     transport::{
         encode::Frame,
@@ -48,7 +49,7 @@ impl<Req: Message> PendingCall<Req> {
     /// The same call with its request encoded, and without its interceptors.
     pub(super) fn into_raw(self) -> PendingCall<Raw> {
         let PendingCall { shape, service, method, request, options, .. } = self;
-        let request = request.map(|request| Raw(request.encode_to_vec().into()));
+        let request = request.map(|request| Raw(payload::encode(&request)));
         PendingCall { shape, service, method, request, options, interceptors: None }
     }
 

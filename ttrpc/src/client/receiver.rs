@@ -23,6 +23,7 @@ use crate::{
         io::ReadHalf,
         messages::{Gathered, InboxLimits},
         reader::{FrameReader, ReadEnd, hung_up},
+        violations::Violations,
     },
 };
 
@@ -33,6 +34,7 @@ pub(super) const STATUS_KEY: u8 = 1 << 3 | 2;
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
     let mut run = MessageRun::default();
+    let mut violations = Violations::of("server");
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
@@ -48,7 +50,7 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
             Decoded::Frame(header) if run.take(connection, header, reader.decoder().data()) => {}
             Decoded::Frame(header) => {
                 run.end(connection);
-                run.stream = receive(connection, header, &mut reader).await;
+                run.stream = receive(connection, header, &mut reader, &mut violations).await;
             }
             Decoded::Oversized(header) => {
                 run.end(connection);
@@ -117,6 +119,7 @@ async fn receive<R: ReadHalf>(
     connection: &ClientConnection,
     header: Header,
     reader: &mut FrameReader<R>,
+    violations: &mut Violations,
 ) -> Option<(u32, Arc<CallEntry>)> {
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
@@ -138,6 +141,8 @@ async fn receive<R: ReadHalf>(
             call.close_remote();
         }
         ClientEvent::Violation(call, violation) => {
+            violations.note(header.stream_id, violation);
+            connection.observed.violated(violation);
             let status = Status::internal(format!("the server broke the protocol: {violation}"));
             call.fail(EndCause::ProtocolViolation, status);
         }

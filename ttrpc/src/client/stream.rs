@@ -176,10 +176,13 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
     type Output = Result<Resp, Status>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match ready!(self.get_mut().incoming.poll_take(cx))? {
-            Some(payload) => Poll::Ready(decode_reply(payload)),
-            None => Poll::Ready(Err(Status::internal("the call ended without a reply"))),
-        }
+        let incoming = &mut self.get_mut().incoming;
+        let reply = match ready!(incoming.poll_take(cx))? {
+            Some(payload) => decode_reply(payload),
+            None => Err(Status::internal("the call ended without a reply")),
+        };
+        incoming.owner().entry.tell_reply(&reply);
+        Poll::Ready(reply)
     }
 }
 
@@ -229,7 +232,9 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
             return Poll::Ready(Ok(None));
         }
         let message = match ready!(self.incoming.poll_take(cx)) {
-            Ok(Some(payload)) => decode_reply(payload).map(Some),
+            Ok(Some(payload)) => decode_reply(payload)
+                .map(Some)
+                .inspect_err(|status| self.incoming.owner().entry.tell_violation(status)),
             Ok(None) => Ok(None),
             Err(status) => Err(status),
         };

@@ -52,6 +52,10 @@ impl Observers {
         self.tell(|observer| observer.connection_refused(connection, reason));
     }
 
+    pub(crate) fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {
+        self.tell(|observer| observer.protocol_violation(connection, rule));
+    }
+
     pub(crate) fn call_begun(&self, call: &CallInfo<'_>) {
         self.tell(|observer| observer.call_begun(call));
     }

@@ -30,9 +30,12 @@
 //!   given up before they were sent are told as well.
 //! - A server's call begins when its Request has been read, and ends when its last frame is queued or
 //!   its connection ends. The handler may go on behind that, for its grace.
-//! - A client's call begins when it is first polled. A unary call ends when its caller has the result or
-//!   drops the call, one with streams as soon as the end has arrived or it has failed.
-//! - A client's call that an interceptor makes again is told once for each time that it is made.
+//! - A client's call begins when it is first polled, before its interceptors run. A call with a stream of
+//!   replies ends as soon as their end has arrived or the call has failed; what the caller finds out
+//!   later, such as a message that does not decode, changes nothing. Others end when their caller has taken the reply.
+//!   Any call ends when its caller drops it.
+//! - A client's call that an interceptor makes again is told once for each time that it is made, and one that
+//!   an interceptor never makes is told once.
 //!
 //! # What it costs
 //!
@@ -65,6 +68,10 @@ pub trait Observer: Send + Sync + 'static {
     /// [`ConnectionHook`](crate::server::ConnectionHook) has refused it.
     fn connection_refused(&self, _connection: &ConnectionInfo<'_>, _reason: &str) {}
 
+    /// The peer has sent a frame that the protocol does not allow: `rule` says why not. If a call ends for
+    /// it, that is told as well.
+    fn protocol_violation(&self, _connection: &ConnectionInfo<'_>, _rule: &str) {}
+
     /// A call begins.
     fn call_begun(&self, _call: &CallInfo<'_>) {}
 
@@ -83,6 +90,10 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {
         (**self).connection_refused(connection, reason);
+    }
+
+    fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {
+        (**self).protocol_violation(connection, rule);
     }
 
     fn call_begun(&self, call: &CallInfo<'_>) {

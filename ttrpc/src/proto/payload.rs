@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use bytes::{Buf, Bytes, BytesMut};
+use prost::Message;
 
 /// Bytes up to this many are copied into a chunk that they share.
 const SHORT: usize = 256;
@@ -28,6 +29,23 @@ pub(crate) fn copy(bytes: &[u8]) -> Bytes {
         chunk.extend_from_slice(bytes);
         chunk.split().freeze()
     })
+}
+
+/// Encodes a message, likewise.
+pub(crate) fn encode(message: &impl Message) -> Bytes {
+    let len = message.encoded_len();
+    if len > SHORT {
+        return message.encode_to_vec().into();
+    }
+    // Not borrowed meanwhile: to encode a message is the program's.
+    let mut chunk = CHUNK.take();
+    if chunk.capacity() < len {
+        chunk.reserve(CHUNK_LEN);
+    }
+    message.encode_raw(&mut chunk);
+    let encoded = chunk.split().freeze();
+    CHUNK.set(chunk);
+    encoded
 }
 
 /// The bytes of a message, to be decoded.

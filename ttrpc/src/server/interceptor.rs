@@ -13,7 +13,7 @@ use super::{
     call::{Call, ReplyRest},
     context::Context,
 };
-use crate::{Status, observer::EndCause};
+use crate::{Status, observer::EndCause, transport::BoxFuture};
 
 /// The interceptors of a method, outermost first.
 pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
@@ -69,10 +69,20 @@ pub trait Interceptor: Send + Sync + 'static {
     async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status>;
 }
 
-#[async_trait]
+/// Without a future of its own, which would be an allocation more.
 impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
-    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        (**self).intercept(ctx, next).await
+    fn intercept<'a, 'ctx, 'next, 'future>(
+        &'a self,
+        ctx: &'ctx mut Context,
+        next: Next<'next>,
+    ) -> BoxFuture<'future, Result<(), Status>>
+    where
+        'a: 'future,
+        'ctx: 'future,
+        'next: 'future,
+        Self: 'future,
+    {
+        (**self).intercept(ctx, next)
     }
 }
 
@@ -102,7 +112,7 @@ impl Next<'_> {
     /// not decode.
     pub async fn run(self, ctx: &mut Context) -> Result<(), Status> {
         match self.rest.split_first() {
-            Some((first, rest)) => first.intercept(ctx, Next { rest, ..self }).await,
+            Some((first, rest)) => (**first).intercept(ctx, Next { rest, ..self }).await,
             None => {
                 self.call.begin_handler(ctx.changed_metadata());
                 self.handler.await

@@ -56,7 +56,6 @@ mod request;
 mod routes;
 mod shutdown;
 mod stream;
-mod violations;
 
 use std::{
     future::Future,

@@ -10,7 +10,7 @@ use crate::{
     observer::{
         CallInfo, CallOutcome, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause, Side,
     },
-    proto::frame::HEADER_LEN,
+    proto::{frame::HEADER_LEN, stream::Violation},
     trace,
 };
 
@@ -142,6 +142,11 @@ impl Connection {
         trace::debug!(%cause, reason = message, ?duration, "connection ended");
         let end = ConnectionEnd { cause: *cause, message, duration };
         self.server.observers.connection_closed(&self.observed(), &end);
+    }
+
+    /// The client has broken the protocol.
+    pub(super) fn violated(&self, Violation(rule): Violation) {
+        self.server.observers.protocol_violation(&self.observed(), rule);
     }
 
     /// How the connection's end ends the calls that are left.

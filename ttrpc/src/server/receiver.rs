@@ -18,7 +18,6 @@ use super::{
     observe::{EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
     request::{Failure, open},
-    violations::Violations,
 };
 use crate::{
     proto::{
@@ -34,6 +33,7 @@ use crate::{
         limiter::{Closed, Refused},
         messages::{InboxLimits, message_cost},
         reader::{FrameReader, ReadEnd, hung_up},
+        violations::Violations,
     },
 };
 
@@ -45,7 +45,7 @@ pub(super) async fn run(
     io: impl ReadHalf,
 ) -> EndReason {
     let mut reader = FrameReader::new(io);
-    let mut violations = Violations::default();
+    let mut violations = Violations::of("client");
     loop {
         let decoded = match next_frame(connection, &mut reader).await {
             Ok(decoded) => decoded,
@@ -122,6 +122,7 @@ async fn receive<R: ReadHalf>(
         ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
+            connection.violated(violation);
             let refusal = Refusal::violation(violation.to_string());
             taken_out(connection, header, reader.read_at(), ended, &refusal);
             Err(refusal.into())

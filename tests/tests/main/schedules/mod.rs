@@ -12,7 +12,9 @@ use proptest::{
     test_runner::{Config, TestCaseError, TestRng, TestRunner},
 };
 use tokio::runtime::Builder;
-use ttrpc_tests::schedules::{Design, ServerFault, Violation, client::ClientFault, run};
+use ttrpc_tests::schedules::{
+    Design, LedgerFault, ServerFault, Violation, client::ClientFault, run,
+};
 
 /// Schedules that a normal run tries; `TTRPC_SCHEDULE_CASES` says otherwise.
 const CASES: u32 = 2000;
@@ -55,10 +57,14 @@ fn must_hold(design: Design, is_violation: impl Fn(&Violation) -> bool) {
 }
 
 fn must_deadlock(design: Design) {
+    must_be_caught(design, is_deadlock);
+}
+
+fn must_be_caught(design: Design, is_violation: impl Fn(&Violation) -> bool) {
     let config = Config { max_shrink_iters: 0, ..Config::default() };
     // The same schedules in each run: chance has no part in whether one of them catches it.
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
-    let found = search(design, rng, config, is_deadlock);
+    let found = search(design, rng, config, is_violation);
     assert!(found.is_some(), "{design:?} was not caught in {} schedules", cases());
 }
 
@@ -92,6 +98,13 @@ where
 #[test]
 fn the_library_ends_every_call_as_it_must() {
     must_hold(Design::Library, |_| true);
+}
+
+#[test]
+fn an_observer_that_misses_an_end_or_takes_one_for_two_is_caught() {
+    for fault in [LedgerFault::MissesGivenUp, LedgerFault::RepeatsDeadlines] {
+        must_be_caught(Design::Ledger(fault), |violation| matches!(violation, Violation::Wrong(_)));
+    }
 }
 
 #[test]

@@ -25,7 +25,13 @@ pub fn schedules() -> impl Strategy<Value = Schedule> {
         // On one connection, its own limits are those of all.
         let limits = if connections == 1 { limits.of_one_connection() } else { limits };
         let calls = vec(planned_call(pipe_bytes), 1..24);
-        calls.prop_map(move |calls| Schedule { pipe_bytes, connections, limits, calls })
+        (any::<bool>(), calls).prop_map(move |(is_intercepted, calls)| Schedule {
+            pipe_bytes,
+            connections,
+            limits,
+            is_intercepted,
+            calls,
+        })
     })
 }
 
