@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     }
     let json = arguments.global.json;
     if json {
-        output::write_notes_as_json();
+        output::write_json();
     }
     let Err(failure) = run(arguments.command, json) else { return ExitCode::SUCCESS };
     match failure {

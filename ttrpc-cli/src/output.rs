@@ -23,16 +23,23 @@ pub fn paint(style: Style, text: impl std::fmt::Display) -> String {
 /// # Errors
 /// If nobody reads it.
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
+    if IS_JSON.load(Relaxed) {
+        // It has no colours, and to look for them takes longer than to write it.
+        return write_line(&mut io::stdout().lock(), text);
+    }
+    write_line(&mut anstream::stdout().lock(), text)
+}
+
+fn write_line(out: &mut impl Write, text: impl std::fmt::Display) -> io::Result<()> {
     writeln!(out, "{text}")?;
     out.flush()
 }
 
-/// Whether notes are for machines.
+/// Whether output is for machines.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// From now on notes are JSON objects.
-pub fn write_notes_as_json() {
+/// From now on all output is JSON: lines are, and notes become objects.
+pub fn write_json() {
     IS_JSON.store(true, Relaxed);
 }
 

@@ -83,7 +83,9 @@ fn describe_prints_proto_text_and_templates() {
     assert!(text.contains("// When set, the reply's payload has"), "comments are told: {text}");
     let unlisted = run(&["describe", address, "Health/Check"]).ok();
     assert!(unlisted.contains("a method, from the built-in schemas"), "{unlisted}");
-    assert_eq!(run(&["describe", address, "Nothing"]).code, 2);
+    let unknown = run(&["describe", address, "Nothing"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.stderr.contains("`ttrpc list` prints"), "{}", unknown.stderr);
     let template = run(&["describe", address, "FailRequest", "--template", "--json"]).json();
     assert_eq!(template, serde_json::json!({ "code": 0, "message": "", "detail": "" }));
     let message = run(&["describe", address, "Chunk", "--json"]).json();

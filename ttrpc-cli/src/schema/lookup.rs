@@ -166,7 +166,7 @@ impl Schema {
         match &found[..] {
             [(_, symbol)] => Ok(symbol.clone()),
             [] => Err(Failure::Usage(format!(
-                "`{name}` is not in {}{}",
+                "`{name}` is not in {}; `ttrpc list` prints its services{}",
                 self.source(),
                 self.other_schemas(),
             ))),
