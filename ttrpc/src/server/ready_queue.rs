@@ -126,8 +126,9 @@ impl ReadyQueue {
             let mut state = lock(&self.state);
             if state.wants_offer() {
                 if self.is_single && polled.is_pending() && has_budget_remaining() {
+                    let calls = state.calls.len();
                     drop(state);
-                    self.begin_here(cx);
+                    self.begin_here(calls, cx);
                     return polled;
                 }
                 // This thread is about to be free for it: one needs no offer to others.
@@ -140,9 +141,15 @@ impl ReadyQueue {
         })
     }
 
-    /// Begins the calls of a turn in this task. One that has to wait gets a task.
-    fn begin_here(self: &Arc<Self>, cx: &mut Context<'_>) {
-        for _ in 0..MIN_RUNNERS {
+    /// Begins the calls of a turn in this task. One that has to wait gets a task. A turn is over early when
+    /// handlers compute for long: other tasks, timers and sockets have to come in.
+    fn begin_here(self: &Arc<Self>, calls: usize, cx: &mut Context<'_>) {
+        let start = (calls > 1).then(Instant::now);
+        for nth in 0..MIN_RUNNERS {
+            // The clock is looked at after the first call, the second, the fourth.
+            if nth.is_power_of_two() && start.is_some_and(|start| start.elapsed() > LATE) {
+                break;
+            }
             let Some(mut step) = self.step(self.next(lock(&self.state))) else { return };
             let is_done = match &mut step {
                 Step::Call(call) => call.as_mut().poll(cx).is_ready(),

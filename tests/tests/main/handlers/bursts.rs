@@ -85,6 +85,37 @@ fn in_a_busy_runtime_calls_begin_within_few_turns() {
     assert!(turns <= 10, "the last one began {turns} turns after the first");
 }
 
+/// On one thread calls that were read together begin in a row, but not when each of them takes its time: a timer
+/// or another connection would have to wait for all of them.
+#[test]
+fn between_handlers_that_compute_other_tasks_have_their_turns() {
+    const CALLS: u32 = 64;
+    let turns = Arc::<AtomicUsize>::default();
+    let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, Empty {}| {
+        Box::pin(async {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(1) {}
+            Ok(Empty {})
+        })
+    });
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
+        let counted = turns.clone();
+        tokio::spawn(poll_fn::<(), _>(move |cx| {
+            counted.fetch_add(1, SeqCst);
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
+        replies(&mut here, 1).await;
+        let before = turns.load(SeqCst);
+        replies(&mut here, CALLS - 1).await;
+        let turns = turns.load(SeqCst) - before;
+        assert!(turns >= CALLS as usize / 2, "{turns} turns beside {CALLS} calls");
+    });
+}
+
 /// A request that takes long to decode. The last one of a burst is decoded only when a handler has begun:
 /// where that needs another thread, there is one, and it has all the time that the machine takes.
 #[derive(Debug, Default)]
