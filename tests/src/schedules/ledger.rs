@@ -15,7 +15,7 @@ use ttrpc::{
 
 use super::play::Ending;
 
-/// What is wrong with a [`Ledger`].
+/// What is wrong with a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LedgerFault {
     /// Nothing.
