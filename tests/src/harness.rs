@@ -10,8 +10,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 use ttrpc::{
-    Client, ClientConfig, Error, Server, ServerConfig, prost,
-    server::{Routes, ServerBuilder, ServerHandle, Service},
+    Client, ClientConfig, Context, Error, Server, ServerConfig, Status, async_trait,
+    client::{self, Answer, OutgoingCall},
+    prost,
+    server::{self, Routes, ServerBuilder, ServerHandle, Service},
 };
 
 use crate::{
@@ -283,4 +285,26 @@ pub async fn read_frame(reader: &mut (impl AsyncReadExt + Unpin)) -> (u32, Vec<u
     let mut data = vec![0; word(0) as usize];
     reader.read_exact(&mut data).await.expect("a frame comes whole");
     (word(4), data)
+}
+
+/// An interceptor that lets everything pass.
+#[derive(Debug)]
+pub struct PassesThrough;
+
+#[async_trait]
+impl server::Interceptor for PassesThrough {
+    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
+        next.run(ctx).await
+    }
+}
+
+#[async_trait]
+impl client::Interceptor for PassesThrough {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        next.run(call).await
+    }
 }

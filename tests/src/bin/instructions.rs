@@ -9,12 +9,12 @@ use std::sync::{
 use clap::{Parser, ValueEnum};
 use tokio::{net::UnixStream, runtime::Builder, task::JoinSet};
 use ttrpc::{
-    Context, Server, Status, async_trait,
+    Server, Status,
     client::ConnectOptions,
     observer::{CallEnd, CallInfo, Observer},
-    server::{Interceptor, Next, Routes, StreamReceiver, StreamSender},
+    server::{Routes, StreamReceiver, StreamSender},
 };
-use ttrpc_tests::harness::Handmade;
+use ttrpc_tests::harness::{Handmade, PassesThrough};
 
 type Message = Vec<u8>;
 
@@ -121,15 +121,6 @@ impl Observer for Counts {
 
     fn call_ended(&self, _: &CallInfo<'_>, _: &CallEnd<'_>) {
         self.ended.fetch_add(1, Relaxed);
-    }
-}
-
-struct PassesThrough;
-
-#[async_trait]
-impl Interceptor for PassesThrough {
-    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        next.run(ctx).await
     }
 }
 

@@ -13,9 +13,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use ttrpc::{
-    Client, ClientConfig, Connection, Context, Server, ServerConfig, Status, async_trait,
-    client::{self, Answer, ConnectOptions, OutgoingCall},
-    server::{self, ServerBuilder, ServerHandle},
+    Client, ClientConfig, Connection, Server, ServerConfig,
+    client::ConnectOptions,
+    server::{ServerBuilder, ServerHandle},
 };
 
 use super::{
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     conformance::{ConformanceClient, ConformanceServer, EchoRequest, Empty, KeyRequest},
+    harness::PassesThrough,
     service::ConformanceService,
 };
 
@@ -308,27 +309,6 @@ fn library_server(limits: Limits, service: Arc<ConformanceService>) -> ServerBui
         ..ServerConfig::default()
     };
     Server::builder().add_service(ConformanceServer::from_arc(service)).config(config)
-}
-
-/// An interceptor that lets everything pass.
-struct PassesThrough;
-
-#[async_trait]
-impl server::Interceptor for PassesThrough {
-    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
-        next.run(ctx).await
-    }
-}
-
-#[async_trait]
-impl client::Interceptor for PassesThrough {
-    async fn intercept(
-        &self,
-        call: &mut OutgoingCall,
-        next: client::Next<'_>,
-    ) -> Result<Answer, Status> {
-        next.run(call).await
-    }
 }
 
 fn client_config(limits: Limits) -> ClientConfig {

@@ -8,34 +8,14 @@ use std::sync::{
 use allocation_counter::measure;
 use tokio::{io::duplex, runtime::Builder};
 use ttrpc::{
-    Client, ClientConfig, Connection, Context, ServerConfig, Status, async_trait,
-    client::{self, Answer, ConnectOptions, OutgoingCall},
+    Client, ClientConfig, Connection, ServerConfig,
+    client::{self, ConnectOptions},
     observer::{CallEnd, CallInfo, Observer},
-    server::{Interceptor, Next, ServerBuilder},
+    server::{Interceptor, ServerBuilder},
 };
 use ttrpc_tests::{conformance::*, harness::*};
 
 use super::{TIMES, echo};
-
-struct PassesThrough;
-
-#[async_trait]
-impl Interceptor for PassesThrough {
-    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        next.run(ctx).await
-    }
-}
-
-#[async_trait]
-impl client::Interceptor for PassesThrough {
-    async fn intercept(
-        &self,
-        call: &mut OutgoingCall,
-        next: client::Next<'_>,
-    ) -> Result<Answer, Status> {
-        next.run(call).await
-    }
-}
 
 #[derive(Default)]
 struct Counts(AtomicU64);

@@ -100,7 +100,8 @@ impl Client {
         Client { client: self.client.with_metadata(key, value), ..self }
     }
 
-    /// Runs this around each call that this client makes from now on, inside of those that were added before. Other clones of the client are as they were; all share the connection.
+    /// Runs this around each call that this client makes from now on, inside of those that were added before.
+    /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
         Client { client: self.client.with_interceptor(interceptor), ..self }

@@ -15,8 +15,8 @@
 //! A runner that runs is not counted, since its handler may block its thread.
 //!
 //! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all.
-//! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn, and a task is made for
-//! a call that has to wait.
+//! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn or fewer when their handlers
+//! compute for long, and a task is made for a call that has to wait.
 //!
 //! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
