@@ -1,6 +1,6 @@
 //! Reading frames from the socket.
 
-use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::Poll, time::Duration};
+use std::{cell::Cell, future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
 
 use tokio::{
     io::ReadBuf,
@@ -17,6 +17,11 @@ const READ_LEN: usize = 64 << 10;
 /// How often a receiver that is held up looks whether its peer has gone.
 const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
 
+thread_local! {
+    /// What is read goes through here. On the stack it would have to be touched, page by page, for each read.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// How reading ended.
 #[derive(Debug)]
 pub(crate) enum ReadEnd {
@@ -30,7 +35,7 @@ pub(crate) enum ReadEnd {
 
 /// Cuts what arrives on a socket into frames.
 ///
-/// Between frames it reads into a buffer on the stack and copies what came, so that a connection
+/// Between frames it reads into a buffer of its thread's and copies what came, so that a connection
 /// needs a buffer only while it has something to put into it. The rest of a long frame is read
 /// straight into place.
 pub(crate) struct FrameReader<R> {
@@ -66,7 +71,7 @@ impl<R: ReadHalf> FrameReader<R> {
                 if missing > READ_LEN {
                     return self.poll_read_in_place(missing, cx);
                 }
-                self.poll_read_through_stack(cx)
+                self.poll_read_through_scratch(cx)
             });
             let read = read.await;
             self.read_at = None;
@@ -99,16 +104,20 @@ impl<R: ReadHalf> FrameReader<R> {
         (&mut self.decoder, &mut self.io)
     }
 
-    fn poll_read_through_stack(
+    fn poll_read_through_scratch(
         &mut self,
         cx: &mut std::task::Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let mut stack = [const { MaybeUninit::uninit() }; READ_LEN];
-        let mut buffer = ReadBuf::uninit(&mut stack);
-        Pin::new(&mut self.io).poll_read(cx, &mut buffer).map_ok(|()| {
+        // Not borrowed meanwhile: the stream may be the program's. A thread that is ending has none.
+        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        scratch.reserve_exact(READ_LEN);
+        let mut buffer = ReadBuf::uninit(&mut scratch.spare_capacity_mut()[..READ_LEN]);
+        let polled = Pin::new(&mut self.io).poll_read(cx, &mut buffer).map_ok(|()| {
             self.decoder.feed(buffer.filled());
             buffer.filled().len()
-        })
+        });
+        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+        polled
     }
 
     /// Reserves no more than has arrived already, so that memory grows with what a peer sends and
