@@ -50,12 +50,19 @@ const CALLS_PER_LOOK: usize = 32;
 /// What takes longer is late: this is many times what a call takes.
 const LATE: Duration = Duration::from_micros(100);
 
+/// A turn of calls that the receiver's task begins ends when it has taken so long: few handlers compute for
+/// so long, and others' I/O and timers wait no longer than for that and one handler.
+const LONG_TURN: Duration = Duration::from_millis(1);
+
 /// Runners of a connection that may be scheduled at a time, or twice as many as the runtime has threads
 /// if that is more: enough to be spread over all threads, and few beside what a turn can take up.
 const MIN_RUNNERS: usize = 32;
 
 /// Calls for which an empty queue keeps room.
 const IDLE_CAPACITY: usize = 32;
+
+/// A call that has not begun, or has had to wait.
+type CallFuture = BoxFuture<'static, ()>;
 
 /// The ready queue of one connection. Its receiver and the runners own it, and not what the calls in
 /// it know: it goes with them when a runtime that shuts down drops all.
@@ -70,7 +77,7 @@ pub(super) struct ReadyQueue {
 /// The calls, and what is under way to begin them.
 #[derive(Default)]
 struct Calls {
-    calls: VecDeque<BoxFuture<'static, ()>>,
+    calls: VecDeque<CallFuture>,
     /// There is a task that offers them.
     is_offered: bool,
     /// A runner waits for room in the outgoing queue; until then no call begins.
@@ -85,7 +92,7 @@ impl Calls {
         !self.calls.is_empty() && !self.is_offered && !self.is_held
     }
 
-    fn pop(&mut self) -> Option<BoxFuture<'static, ()>> {
+    fn pop(&mut self) -> Option<CallFuture> {
         let call = self.calls.pop_front();
         if self.calls.is_empty() {
             self.calls.shrink_to(IDLE_CAPACITY);
@@ -104,7 +111,7 @@ impl ReadyQueue {
 
     /// Adds a call that was read at this time. It is held back until the receiver has acted on all that was
     /// read with it, see [`ReadyQueue::drive`]: several begin at less cost than one. But not for long.
-    pub(super) fn push(self: &Arc<Self>, call: BoxFuture<'static, ()>, read_at: Instant) {
+    pub(super) fn push(self: &Arc<Self>, call: CallFuture, read_at: Instant) {
         let mut state = lock(&self.state);
         state.calls.push_back(call);
         let is_late =
@@ -126,7 +133,7 @@ impl ReadyQueue {
             let mut state = lock(&self.state);
             if state.wants_offer() {
                 if self.is_single && polled.is_pending() && has_budget_remaining() {
-                    let calls = state.calls.len();
+                    let calls = mem::take(&mut state.calls);
                     drop(state);
                     self.begin_here(calls, cx);
                     return polled;
@@ -141,26 +148,35 @@ impl ReadyQueue {
         })
     }
 
-    /// Begins the calls of a turn in this task. One that has to wait gets a task. A turn is over early when
-    /// handlers compute for long: other tasks, timers and sockets have to come in.
-    fn begin_here(self: &Arc<Self>, calls: usize, cx: &mut Context<'_>) {
-        let start = (calls > 1).then(Instant::now);
+    /// Begins the calls of a turn in this task, which alone adds some: they are taken out meanwhile. One
+    /// that has to wait gets a task. A turn is over early when handlers compute for long: other tasks,
+    /// timers and sockets have to come in.
+    fn begin_here(self: &Arc<Self>, mut calls: VecDeque<CallFuture>, cx: &mut Context<'_>) {
+        let start = (calls.len() > 1).then(Instant::now);
+        let outgoing = &self.connection.queue;
         for nth in 0..MIN_RUNNERS {
             // The clock is looked at after the first call, the second, the fourth.
-            if nth.is_power_of_two() && start.is_some_and(|start| start.elapsed() > LATE) {
+            let is_late = nth.is_power_of_two() && start.is_some_and(|at| at.elapsed() > LONG_TURN);
+            if is_late || outgoing.is_full() {
                 break;
             }
-            let Some(mut step) = self.step(self.next(lock(&self.state))) else { return };
-            let is_done = match &mut step {
-                Step::Call(call) => call.as_mut().poll(cx).is_ready(),
-                Step::Next | Step::WaitForRoom(_) => false,
-            };
-            if !is_done {
-                tokio::spawn(Runner { queue: self.clone(), step, is_scheduled: false });
+            let Some(mut call) = calls.pop_front() else { break };
+            if call.as_mut().poll(cx).is_pending() {
+                self.spawn(Step::Call(call), false);
             }
         }
-        if lock(&self.state).wants_offer() {
+        if calls.is_empty() {
+            calls.shrink_to(IDLE_CAPACITY);
+        }
+        let mut state = lock(&self.state);
+        state.calls = calls;
+        if !state.wants_offer() {
+            return;
+        }
+        if !outgoing.is_full() {
             cx.waker().wake_by_ref();
+        } else if let Some(step) = self.step(self.next(state)) {
+            self.spawn(step, false);
         }
     }
 
@@ -245,9 +261,13 @@ impl ReadyQueue {
         state.scheduled += count;
         drop(state);
         for _ in 0..count {
-            let queue = self.clone();
-            tokio::spawn(Runner { queue, step: Step::Next, is_scheduled: true });
+            self.spawn(Step::Next, true);
         }
+    }
+
+    /// Makes a runner that goes on with this step.
+    fn spawn(self: &Arc<Self>, step: Step, is_scheduled: bool) {
+        tokio::spawn(Runner { queue: self.clone(), step, is_scheduled });
     }
 
     /// Whether a runner that has run comes again: there are calls that no scheduled runner comes for, and
@@ -290,12 +310,12 @@ struct Runner {
 enum Step {
     Next,
     WaitForRoom(BoxFuture<'static, Result<(), Closed>>),
-    Call(BoxFuture<'static, ()>),
+    Call(CallFuture),
 }
 
 /// What a runner finds.
 enum Next {
-    Call(BoxFuture<'static, ()>),
+    Call(CallFuture),
     /// The outgoing queue is full, and no other runner waits for it on behalf of this queue.
     WaitForRoom,
     Nothing,
