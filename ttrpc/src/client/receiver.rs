@@ -4,7 +4,12 @@
 //! the socket, and for the consumer of a full stream as long as that one moves. It never waits for
 //! the sender, nor for a lock that is held longer than a few instructions.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
 
 use bytes::Bytes;
 
@@ -24,6 +29,7 @@ use crate::{
         messages::{Gathered, InboxLimits},
         reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
+        wait_for_flag,
     },
 };
 
@@ -35,12 +41,14 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
     let mut reader = FrameReader::new(io);
     let mut run = MessageRun::default();
     let mut violations = Violations::of("server");
+    let write_error = &connection.write_error;
+    let mut write_error = pin!(wait_for_flag(write_error.wait(), || write_error.initialized()));
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
             None => {
                 run.end(connection);
-                match next_frame(connection, &mut reader).await {
+                match next_frame(write_error.as_mut(), &mut reader).await {
                     Ok(decoded) => decoded,
                     Err(reason) => return reason,
                 }
@@ -95,11 +103,10 @@ impl MessageRun {
 /// The next frame from the socket; or, when the sender has failed and all that had arrived is read,
 /// its error.
 async fn next_frame<R: ReadHalf>(
-    connection: &ClientConnection,
+    mut write_error: Pin<&mut impl Future<Output = &ConnectionError>>,
     reader: &mut FrameReader<R>,
 ) -> Result<Decoded, ConnectionError> {
     let mut next = pin!(reader.next());
-    let mut write_error = pin!(connection.write_error.wait());
     poll_fn(|cx| {
         if let Poll::Ready(next) = next.as_mut().poll(cx) {
             return Poll::Ready(next.map_err(|end| match end {

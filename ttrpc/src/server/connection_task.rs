@@ -1,12 +1,6 @@
 //! The tasks of a server's connection, from its beginning to its end.
 
-use std::{
-    future::{Future, poll_fn},
-    mem,
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::{mem, pin::pin, sync::Arc};
 
 use tokio::{sync::oneshot, task::AbortHandle};
 
@@ -16,7 +10,7 @@ use super::{
 use crate::{
     observer::CallOutcome,
     trace,
-    transport::{lock, spawn, writer},
+    transport::{lock, spawn, wait_for_flag, writer},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
@@ -53,7 +47,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
             let reason = tokio::select! {
                 biased;
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = &mut sender => EndReason::closed_by_client(),
+                _ = wait_for_flag(&mut sender, || owner.sender.is_finished()) => EndReason::closed_by_client(),
                 reason = ready_queue.drive(receiver) => reason,
             };
             // If the sender has failed it has said why.
@@ -71,18 +65,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.
 async fn closed(server: &Shared) {
     let lifecycle = &server.lifecycle;
-    let mut draining = pin!(lifecycle.draining());
-    let mut is_waiting = false;
-    poll_fn(|cx| {
-        // The connection's task alone polls this, so it is registered as a waiter once. From then on it
-        // looks at a flag, whatever else has woken it.
-        if is_waiting && lifecycle.is_running() {
-            return Poll::Pending;
-        }
-        is_waiting = true;
-        draining.as_mut().poll(cx)
-    })
-    .await;
+    wait_for_flag(lifecycle.draining(), || !lifecycle.is_running()).await;
     Box::pin(lifecycle.closing()).await;
 }
 
@@ -99,9 +82,8 @@ struct ConnectionOwner {
 impl ConnectionOwner {
     /// Ends everything but the sender, which shuts the writer down in a bounded time.
     fn end(&mut self) {
-        if self.signal.take().is_none() {
-            return;
-        }
+        // Dropped behind the queue's end, as the writer expects.
+        let Some(_signal) = self.signal.take() else { return };
         let connection = &self.open.connection;
         connection.queue.close();
         for call in connection.queue.streams(mem::take).into_handles() {

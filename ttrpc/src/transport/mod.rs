@@ -50,8 +50,11 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
+    future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::PoisonError,
+    task::Poll,
 };
 
 use tokio::{sync::Notify, task::JoinHandle};
@@ -77,6 +80,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let future: BoxFuture<'static, ()> = Box::pin(future);
     tokio::spawn(future)
+}
+
+/// Waits for what seldom comes beside what often does. The first poll registers the task, which alone polls
+/// this, as a waiter; later ones, whatever has woken it, look at a flag, which costs less.
+pub(crate) async fn wait_for_flag<T>(
+    wait: impl Future<Output = T>,
+    has_come: impl Fn() -> bool,
+) -> T {
+    let mut wait = pin!(wait);
+    let mut is_registered = false;
+    poll_fn(|cx| {
+        if mem::replace(&mut is_registered, true) && !has_come() {
+            return Poll::Pending;
+        }
+        wait.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.

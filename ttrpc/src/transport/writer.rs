@@ -8,13 +8,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::{queue::Queue, sender};
+use super::{queue::Queue, sender, wait_for_flag};
 
 /// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
 /// another one (TLS) has something to write, for which a peer that does not read leaves no room.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The sender's end of the signal that a connection has ended. The other end is dropped to give it.
+/// The sender's end of the signal that a connection has ended. The other end is dropped to give it, when
+/// the queue has been closed.
 pub(crate) type Ended = oneshot::Receiver<()>;
 
 /// Writes what the queue holds, as [`sender::run`] does, until the queue is closed or the connection has
@@ -29,7 +30,7 @@ pub(crate) async fn run<T>(
 ) -> io::Result<()> {
     tokio::select! {
         biased;
-        _ = ended => {}
+        _ = wait_for_flag(ended, || queue.is_closed()) => {}
         written = sender::run(&mut io, queue) => written?,
     }
     // Boxed: an idle connection has no room for what happens at its end. Whether it works makes no
