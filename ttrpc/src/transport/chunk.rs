@@ -21,6 +21,9 @@ const SHARED_FRAME_LEN: usize = 16 << 10;
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
 
+/// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
+pub(super) const IDLE_CHUNKS: usize = 1;
+
 /// An encoded frame, header and data.
 pub(crate) enum FrameBytes<'a> {
     /// To be copied.
@@ -121,13 +124,14 @@ impl Chunks {
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
     }
 
-    pub(super) fn take(&mut self) -> VecDeque<Chunk> {
-        mem::take(&mut self.chunks)
+    /// Takes all chunks. `batch`, which is empty, takes their place, so that its memory is used again.
+    pub(super) fn swap(&mut self, batch: &mut VecDeque<Chunk>) {
+        mem::swap(&mut self.chunks, batch);
     }
 
     /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
-        self.chunks.shrink_to(1);
+        self.chunks.shrink_to(IDLE_CHUNKS);
     }
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
@@ -209,7 +213,8 @@ mod tests {
         push(&mut chunks, Request, 3, 4);
         push(&mut chunks, Data, 1, 4);
         push(&mut chunks, Data, 3, 4);
-        let mut batch = chunks.take();
+        let mut batch = VecDeque::new();
+        chunks.swap(&mut batch);
         push(&mut chunks, Data, 3, SHARED_FRAME_LEN);
         push(&mut chunks, Data, 1, 4);
         push(&mut chunks, Request, 5, 4);

@@ -4,6 +4,7 @@
 //! thread at a time, so it tries orders of steps and not the reorderings of weak memory.
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
@@ -182,9 +183,10 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
         });
         let sends = queue.clone();
         let sender = spawn(move || {
-            let mut sent = 0;
+            let (mut sent, mut batch) = (0, VecDeque::new());
             while sent < 2 * FRAMES {
-                for chunk in block_on(sends.take()).expect("it is open") {
+                assert!(block_on(sends.take(&mut batch)), "it is open");
+                for chunk in batch.drain(..) {
                     sent += chunk.headers().count();
                     sends.release(chunk);
                 }
@@ -208,7 +210,7 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
                 }
             }),
             // It takes frames, and frees no room.
-            spawn(move || while block_on(sends.take()).is_some() {}),
+            spawn(move || while block_on(sends.take(&mut VecDeque::new())) {}),
             spawn(move || block_on(flushes.flushed())),
             spawn(move || closes.close()),
         ]);

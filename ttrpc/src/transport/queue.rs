@@ -19,7 +19,7 @@ use std::{
 
 use super::{
     blocked::Blocked,
-    chunk::{Chunk, Chunks, FrameBytes},
+    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS},
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
     lock,
@@ -210,21 +210,22 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits until there are frames and takes them all. `None` once the queue is closed.
+    /// Waits until there are frames and moves them all into `batch`, which is empty. `false` once the queue
+    /// is closed.
     ///
     /// For the one sender; see [`linger`](super::linger) for what it waits for.
-    pub(super) async fn take(&self) -> Option<VecDeque<Chunk>> {
-        self.end_batch();
+    pub(super) async fn take(&self, batch: &mut VecDeque<Chunk>) -> bool {
         let mut linger = Linger::default();
         poll_fn(|cx| {
             // Copied and dropped without the lock.
             let waker = cx.waker().clone();
-            let mut state = lock(&self.state);
+            let mut state = self.end_batch();
             if state.is_closed {
-                return Poll::Ready(None);
+                return Poll::Ready(false);
             }
             if state.chunks.is_empty() {
                 let before = state.become_idle(waker);
+                batch.shrink_to(IDLE_CHUNKS);
                 drop(state);
                 drop(before);
                 return Poll::Pending;
@@ -238,11 +239,11 @@ impl<T> Queue<T> {
             }
             state.sender = Sender::Writing;
             state.batches_taken += 1;
-            let mut batch = state.chunks.take();
-            let freed = state.drop_withdrawn(&mut batch, 0);
+            state.chunks.swap(batch);
+            let freed = state.drop_withdrawn(batch, 0);
             drop(state);
             self.release_dropped(freed);
-            Poll::Ready(Some(batch))
+            Poll::Ready(true)
         })
         .await
     }
@@ -293,7 +294,7 @@ impl<T> Queue<T> {
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.blocked.set(false);
-        let chunks = state.chunks.take();
+        let chunks = mem::take(&mut state.chunks);
         let wakers = mem::take(&mut state.flush_waiters);
         let sender = state.sender.take_waker();
         drop(state);
@@ -346,6 +347,12 @@ mod tests {
         Queue::new(10, 1000, ())
     }
 
+    async fn take(queue: &Queue<()>) -> VecDeque<Chunk> {
+        let mut batch = VecDeque::new();
+        assert!(queue.take(&mut batch).await, "the queue is open");
+        batch
+    }
+
     fn push(queue: &Queue<()>, len: usize, stream_id: u32) {
         let header = Header {
             data_len: len as u32 - 10,
@@ -378,16 +385,16 @@ mod tests {
         }
         assert!(polled(&mut pin!(queue.flushed())), "nothing is queued");
         push(&queue, 10, 1);
-        let batch = queue.take().await.unwrap();
+        let batch = take(&queue).await;
         push(&queue, 10, 3);
         let mut flushed = pin!(queue.flushed());
         assert!(!polled(&mut flushed));
         batch.into_iter().for_each(|chunk| queue.release(chunk));
-        let batch = queue.take().await.unwrap();
+        let batch = take(&queue).await;
         push(&queue, 10, 5);
         assert!(!polled(&mut flushed), "the second frame is in the sender's hand");
         batch.into_iter().for_each(|chunk| queue.release(chunk));
-        queue.take().await.unwrap();
+        take(&queue).await;
         assert!(polled(&mut flushed), "the third frame came later");
     }
 
@@ -399,7 +406,7 @@ mod tests {
         assert!(queue.try_reserve(10).unwrap().is_none());
         assert_eq!(room.push(FrameBytes::Small(&[0; 10]), |()| None), None);
         assert_eq!(queue.fill().0, Load::one(600));
-        let batch = queue.take().await.unwrap();
+        let batch = take(&queue).await;
         assert_eq!(queue.fill().0, Load::one(600), "the sender has it");
         batch.into_iter().for_each(|chunk| queue.release(chunk));
         assert_eq!(queue.fill().0, Load::default());
@@ -410,7 +417,7 @@ mod tests {
         let queue = queue();
         push(&queue, 10, 1);
         assert!(queue.try_reserve(5000).unwrap().is_none());
-        queue.take().await.unwrap().into_iter().for_each(|chunk| queue.release(chunk));
+        take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
         push(&queue, 5000, 3);
         assert!(queue.is_full());
     }
@@ -421,7 +428,7 @@ mod tests {
         let queue = Queue::new(10, 100_000, ());
         push(&queue, 10, 1);
         push(&queue, 50_000, 3);
-        let mut batch = queue.take().await.unwrap();
+        let mut batch = take(&queue).await;
         queue.withdraw(|()| Some(3));
         queue.drop_withdrawn(&mut batch, 5);
         assert_eq!(queue.fill().0, Load::one(10));
@@ -434,11 +441,11 @@ mod tests {
         push(&queue, 10, 3);
         assert_eq!(queue.unsent_requests(), [1, 3]);
         queue.withdraw(|()| Some(1));
-        let batch = queue.take().await.unwrap();
+        let batch = take(&queue).await;
         assert_eq!(batch.iter().map(|chunk| chunk.bytes.len()).sum::<usize>(), 10);
         queue.withdraw(|()| Some(3));
         batch.into_iter().for_each(|chunk| queue.release(chunk));
-        let mut take = pin!(queue.take());
+        let mut take = pin!(take(&queue));
         assert!(poll_fn(|cx| Poll::Ready(take.as_mut().poll(cx))).await.is_pending());
         assert!(lock(&queue.state).withdrawn.is_empty());
     }

@@ -20,8 +20,8 @@ const MAX_SLICES: usize = 64;
 /// A frame that is half written is always finished. What has not begun to be written is dropped if
 /// its call is given up while the socket is full.
 pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) -> io::Result<()> {
-    while let Some(chunks) = queue.take().await {
-        let mut batch = WriteBatch { chunks, written: 0, queue };
+    let mut batch = WriteBatch { chunks: VecDeque::new(), written: 0, queue };
+    while queue.take(&mut batch.chunks).await {
         let mut is_blocked = false;
         poll_fn(|cx| {
             if is_blocked {
@@ -58,16 +58,7 @@ impl<T> WriteBatch<'_, T> {
             let io = Pin::new(&mut *io);
             let written = match &self.chunks {
                 chunks if chunks.len() == 1 => io.poll_write(cx, &chunks[0].bytes[self.written..]),
-                chunks => {
-                    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-                    let mut len = 0;
-                    for (slice, chunk) in slices.iter_mut().zip(chunks) {
-                        let skip = if len == 0 { self.written } else { 0 };
-                        *slice = IoSlice::new(&chunk.bytes[skip..]);
-                        len += 1;
-                    }
-                    io.poll_write_vectored(cx, &slices[..len])
-                }
+                _ => self.poll_write_vectored(io, cx),
             };
             let written = ready!(written)?;
             if written == 0 {
@@ -76,6 +67,21 @@ impl<T> WriteBatch<'_, T> {
             self.advance(written);
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_vectored(
+        &self,
+        io: Pin<&mut impl AsyncWrite>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let mut len = 0;
+        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
+            let skip = if len == 0 { self.written } else { 0 };
+            *slice = IoSlice::new(&chunk.bytes[skip..]);
+            len += 1;
+        }
+        io.poll_write_vectored(cx, &slices[..len])
     }
 
     /// Counts bytes as written and frees the room of chunks that are done.

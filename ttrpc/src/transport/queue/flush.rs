@@ -6,17 +6,21 @@ use std::{
     task::{Poll, Waker},
 };
 
-use super::Queue;
-use crate::transport::lock;
+use super::{Queue, QueueState};
+use crate::{sync::MutexGuard, transport::lock};
 
 impl<T> Queue<T> {
     /// The batch that was taken last has been written.
-    pub(super) fn end_batch(&self) {
+    pub(super) fn end_batch(&self) -> MutexGuard<'_, QueueState<T>> {
         let mut state = lock(&self.state);
         state.batches_written = state.batches_taken;
+        if state.flush_waiters.is_empty() {
+            return state;
+        }
         let flushed = mem::take(&mut state.flush_waiters);
         drop(state);
         flushed.into_iter().for_each(Waker::wake);
+        lock(&self.state)
     }
 
     /// Waits until every frame that is queued now has been written, and for none that comes later.
