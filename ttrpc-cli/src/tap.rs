@@ -80,7 +80,9 @@ fn describe(header: &Header, data: &[u8]) -> String {
     match header.frame_type {
         FrameType::Request => match message::Request::decode(data) {
             Ok(request) => {
-                let mut text = format!(": {}/{}", request.service, request.method);
+                let [service, method] =
+                    [request.service, request.method].map(String::from_utf8_lossy);
+                let mut text = format!(": {service}/{method}");
                 if request.timeout_nano != 0 {
                     let timeout = request.timeout_nano.max(0).unsigned_abs();
                     let timeout = std::time::Duration::from_nanos(timeout);

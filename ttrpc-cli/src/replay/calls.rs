@@ -88,13 +88,11 @@ pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Fail
 
 fn begin(frame: &Frame, now: Duration) -> Option<Recorded> {
     let request = message::Request::decode(&frame.data).ok()?;
+    let (service, method) = request.names().ok()?;
     let metadata = request.metadata.decode().ok()?;
     let timeout = request.timeout_nano;
     Some(Recorded {
-        target: Target {
-            service: request.service.to_owned().into(),
-            method: request.method.to_owned().into(),
-        },
+        target: Target { service: service.to_owned().into(), method: method.to_owned().into() },
         metadata,
         timeout: (timeout > 0).then(|| Duration::from_nanos(timeout.unsigned_abs())),
         begun: now,

@@ -188,8 +188,9 @@ impl Connection {
         };
         // What is no Request is passed on all the same; the server refuses it.
         let Ok(request) = message::Request::decode(data) else { return call };
-        call.service = request.service.to_owned();
-        call.method = request.method.to_owned();
+        let Ok((service, method)) = request.names() else { return call };
+        call.service = service.to_owned();
+        call.method = method.to_owned();
         call.timeout = (request.timeout_nano != 0)
             .then(|| Duration::from_nanos(request.timeout_nano.max(0).unsigned_abs()));
         // Pairs that are no text are the server's to refuse, too.
@@ -232,7 +233,7 @@ impl Traffic {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use ttrpc::proto::message::{FrameData, RequestParts, ResponseParts, encode_status};
+    use ttrpc::proto::message::{FrameData, Measured, RequestParts, ResponseParts, encode_status};
 
     use super::*;
 
@@ -247,7 +248,7 @@ pub(super) mod tests {
         let parts = RequestParts {
             service: "a.B",
             method: "C",
-            payload,
+            payload: payload.map(Measured::new),
             timeout_nano: 5,
             metadata: &metadata,
         };
@@ -257,7 +258,7 @@ pub(super) mod tests {
 
     pub fn response(text: &str) -> Vec<u8> {
         let mut data = Vec::new();
-        ResponseParts(&text.to_owned()).encode(&mut data);
+        ResponseParts(Measured::new(&text.to_owned())).encode(&mut data);
         frame(FrameType::Response, Flags::NONE, &data)
     }
 

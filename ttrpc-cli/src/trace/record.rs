@@ -19,7 +19,7 @@ use ttrpc::{
     Metadata, Raw,
     proto::{
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
-        message::{self, FrameData, RequestParts, ResponseParts},
+        message::{self, FrameData, Measured, RequestParts, ResponseParts},
     },
 };
 
@@ -173,9 +173,9 @@ impl Recorder {
                 let Ok(request) = message::Request::decode(&frame.data) else {
                     return Bytes::new();
                 };
-                let (service, method) = (request.service, request.method);
+                let Ok((service, method)) = request.names() else { return Bytes::new() };
                 let payload = frame.data.slice_ref(request.payload);
-                let payload = self.messages.redact(service, method, Side::Client, &payload);
+                let payload = Raw(self.messages.redact(service, method, Side::Client, &payload));
                 let Ok(metadata) = request.metadata.decode() else { return Bytes::new() };
                 let metadata: Metadata = metadata
                     .iter()
@@ -184,7 +184,7 @@ impl Recorder {
                 let parts = RequestParts {
                     service,
                     method,
-                    payload: Some(&Raw(payload)),
+                    payload: Some(Measured::new(&payload)),
                     timeout_nano: request.timeout_nano,
                     metadata: &metadata,
                 };
@@ -214,7 +214,7 @@ impl Recorder {
                         let payload = frame.data.slice_ref(payload);
                         let payload =
                             self.messages.redact(&service, &method, Side::Server, &payload);
-                        encode(&ResponseParts(&Raw(payload)))
+                        encode(&ResponseParts(Measured::new(&Raw(payload))))
                     }
                     // The text of a failure is kept: it is what one looks for.
                     Ok(Err(_)) => frame.data.clone(),

@@ -18,7 +18,7 @@ use crate::{
     Name, Raw, Status,
     proto::{
         frame::{Flags, FrameType},
-        message::RequestParts,
+        message::{Measured, RequestParts},
         payload,
     },
     transport::{
@@ -150,7 +150,7 @@ impl<Req: Message> PendingCall<Req> {
         let parts = RequestParts {
             service: &self.service,
             method: &self.method,
-            payload: self.request.as_ref(),
+            payload: self.request.as_ref().map(Measured::new),
             timeout_nano: self.options.timeout_nano(times),
             metadata: &self.options.metadata,
         };

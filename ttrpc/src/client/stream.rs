@@ -23,7 +23,7 @@ use crate::{
     Status,
     proto::{
         frame::{Flags, FrameType, Header},
-        message::DataParts,
+        message::Measured,
         table::ClientTable,
     },
     snapshot::CallWait,
@@ -77,7 +77,7 @@ impl<Req: Message> StreamSender<Req> {
         if self.owner.is_too_late() {
             return Err(self.owner.pass_deadline());
         }
-        let frame = Frame::new(FrameType::Data, Flags::NONE, 0, DataParts(&message))?;
+        let frame = Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(&message))?;
         if let Some(room) = self.room(frame.len()).await? {
             let id = self.owner.stream_id;
             let claim = |table: &mut ClientTable<_>| {

@@ -155,10 +155,11 @@ impl<'a> IncomingRequest<'a> {
     /// is refused for its method.
     fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Refusal> {
         decoder.advance(FIELDS_PER_TURN).map_err(|error| {
-            let Request { service, method, .. } = *decoder.request();
-            let is_named = !service.is_empty() && !method.is_empty();
-            let unknown = self.connection.server.services.find(service, method).err();
-            unknown.filter(|_| is_named).map_or_else(|| malformed(error), unimplemented)
+            let names = decoder.request().names().unwrap_or_default();
+            match names {
+                ("", _) | (_, "") => malformed(error),
+                _ => self.find(names).map_or_else(unimplemented, |_| malformed(error)),
+            }
         })
     }
 
@@ -176,15 +177,21 @@ impl<'a> IncomingRequest<'a> {
     }
 
     fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Refusal> {
-        let server = &self.connection.server;
         let target =
-            server.services.find(request.service, request.method).map_err(unimplemented)?;
+            match self.connection.server.services.find_method(request.service, request.method) {
+                Some(target) => target,
+                None => self.find(request.names().map_err(malformed)?).map_err(unimplemented)?,
+            };
         target.check_flags(self.header.flags).map_err(violation)?;
         let timeout = match request.timeout_nano {
             0 => None,
             nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
         };
         Ok(Routed { request, target, timeout })
+    }
+
+    fn find(&self, (service, method): (&str, &str)) -> Result<Target<'a>, Status> {
+        self.connection.server.services.find(service, method)
     }
 
     fn start(
@@ -199,7 +206,7 @@ impl<'a> IncomingRequest<'a> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(too_late());
         }
-        let (service, method) = target.names(&request);
+        let (service, method) = target.names(&request).map_err(malformed)?;
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
@@ -226,7 +233,7 @@ impl<'a> IncomingRequest<'a> {
         let mut decoder = self.decoder();
         // As far as it can be read.
         let _ = decoder.advance(FIELDS_PER_TURN);
-        let Request { service, method, .. } = *decoder.request();
+        let (service, method) = decoder.request().names().unwrap_or_default();
         let (stream_id, bytes) = (self.header.stream_id, self.data.bytes().len());
         let call = RefusedCall { stream_id, service, method, bytes, arrived: self.arrived };
         self.connection.refused(&call, outcome);

@@ -16,7 +16,12 @@ use super::{
 use crate::{
     Error, Name, Status,
     observer::EndCause,
-    proto::{frame::Flags, message::Request, payload::Payload, stream::Kind},
+    proto::{
+        frame::Flags,
+        message::{Malformed, Request},
+        payload::Payload,
+        stream::Kind,
+    },
     transport::BoxFuture,
 };
 
@@ -329,13 +334,17 @@ impl<'a> Target<'a> {
     }
 
     /// The names of service and method, as the program knows them.
-    pub(super) fn names(self, request: &Request<'_>) -> (Name, Name) {
-        match self {
+    ///
+    /// # Errors
+    /// [`Malformed::NotUtf8`].
+    pub(super) fn names(self, request: &Request<'_>) -> Result<(Name, Name), Malformed> {
+        Ok(match self {
             Target::Method(routes, method) => (routes.service.clone(), method.name.clone()),
             Target::Fallback(_) => {
-                (Arc::<str>::from(request.service).into(), Arc::<str>::from(request.method).into())
+                let (service, method) = request.names()?;
+                (Arc::<str>::from(service).into(), Arc::<str>::from(method).into())
             }
-        }
+        })
     }
 
     /// Whether messages of the client's have somewhere to go.
@@ -383,7 +392,7 @@ pub(super) struct Services {
 
 impl Services {
     pub(super) fn add(&mut self, routes: Routes) {
-        if self.service(&routes.service).is_some() {
+        if self.service(routes.service.as_bytes()).is_some() {
             self.duplicate.get_or_insert_with(|| routes.service.clone());
         }
         self.services.push(routes);
@@ -420,7 +429,7 @@ impl Services {
 
     /// Whether a service has this method.
     pub(super) fn has_method(&self, service: &str, method: &str) -> bool {
-        self.find(service, method).is_ok_and(Target::is_known)
+        self.find_method(service.as_bytes(), method.as_bytes()).is_some()
     }
 
     /// Finds what takes calls of a method.
@@ -428,22 +437,25 @@ impl Services {
     /// # Errors
     /// UNIMPLEMENTED, in the words of containerd's implementation.
     pub(super) fn find(&self, service: &str, method: &str) -> Result<Target<'_>, Status> {
-        let routes = self.service(service);
-        let known = routes.and_then(|routes| {
-            let method = routes.methods.iter().find(|known| known.name == *method)?;
-            Some(Target::Method(routes, method))
-        });
         let fallback = || self.fallback.as_ref().map(Target::Fallback);
+        let known = self.find_method(service.as_bytes(), method.as_bytes());
         known.or_else(fallback).ok_or_else(|| {
-            Status::unimplemented(match routes {
+            Status::unimplemented(match self.service(service.as_bytes()) {
                 None => format!("service {service}"),
                 Some(_) => format!("method {method}"),
             })
         })
     }
 
-    fn service(&self, name: &str) -> Option<&Routes> {
-        self.services.iter().find(|routes| routes.service == *name)
+    /// Finds a service's method by the bytes of the names.
+    pub(super) fn find_method(&self, service: &[u8], method: &[u8]) -> Option<Target<'_>> {
+        let routes = self.service(service)?;
+        let method = routes.methods.iter().find(|known| known.name.as_bytes() == method)?;
+        Some(Target::Method(routes, method))
+    }
+
+    fn service(&self, name: &[u8]) -> Option<&Routes> {
+        self.services.iter().find(|routes| routes.service.as_bytes() == name)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     observer::{CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
-        message::DataParts,
+        message::Measured,
         payload::Payload,
         table::ServerTable,
     },
@@ -138,7 +138,7 @@ impl<Resp: Message> StreamSender<Resp> {
         consume_budget().await;
         let call = &self.call;
         let id = call.head.stream_id;
-        let frame = Frame::new(FrameType::Data, Flags::NONE, id, DataParts(&message))?;
+        let frame = Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(&message))?;
         let len = frame.len();
         let room = match call.connection.queue.try_reserve(len) {
             Ok(Some(room)) => room,

@@ -6,7 +6,7 @@ use prost::{
     encoding::{WireType, decode_varint, encode_key, encode_varint, encoded_len_varint, key_len},
 };
 
-use super::Malformed;
+use super::{FrameData, Malformed, Measured};
 
 /// Bytes of a length-delimited field.
 pub(super) fn delimited_len(tag: u32, len: usize) -> usize {
@@ -36,11 +36,11 @@ pub(super) fn put_non_empty(tag: u32, bytes: &[u8], buf: &mut impl BufMut) {
     }
 }
 
-pub(super) fn put_message(tag: u32, message: &impl Message, buf: &mut impl BufMut) {
+pub(super) fn put_message(tag: u32, message: &Measured<'_, impl Message>, buf: &mut impl BufMut) {
     let len = message.encoded_len();
     if len > 0 {
         put_key(tag, len, buf);
-        message.encode(buf).expect("the caller has made room");
+        message.encode(buf);
     }
 }
 

@@ -55,17 +55,28 @@ pub enum Malformed {
     TooManyPairs(usize),
 }
 
-/// A message of a stream: the data of a Data frame.
+/// A message and its encoded length, for which the whole message is walked through: once. By itself it is
+/// the data of a Data frame.
 #[derive(Debug)]
-pub struct DataParts<'a, M>(pub &'a M);
+pub struct Measured<'a, M> {
+    message: &'a M,
+    len: usize,
+}
 
-impl<M: Message> FrameData for DataParts<'_, M> {
+impl<'a, M: Message> Measured<'a, M> {
+    /// Computes the message's length.
+    pub fn new(message: &'a M) -> Self {
+        Measured { message, len: message.encoded_len() }
+    }
+}
+
+impl<M: Message> FrameData for Measured<'_, M> {
     fn encoded_len(&self) -> usize {
-        self.0.encoded_len()
+        self.len
     }
 
     fn encode(&self, buf: &mut impl BufMut) {
-        self.0.encode(buf).expect("the caller has made room");
+        self.message.encode_raw(buf);
     }
 }
 

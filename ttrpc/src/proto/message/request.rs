@@ -7,10 +7,10 @@ use prost::{
 };
 
 use super::{
-    FrameData, Malformed,
+    FrameData, Malformed, Measured,
     fields::{
         delimited_len, non_empty_len, put_key, put_message, put_non_empty, put_varint, take_bytes,
-        take_str, varint_len,
+        varint_len,
     },
 };
 use crate::Metadata;
@@ -27,10 +27,10 @@ const STRING_COST: usize = 16;
 /// A decoded Request that borrows everything from its frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
-    pub service: &'a str,
+    /// Full protobuf name of the service, `containerd.task.v2.Task` for example; see [`Request::names`].
+    pub service: &'a [u8],
     /// Bare name of the method, `State` for example.
-    pub method: &'a str,
+    pub method: &'a [u8],
     /// The encoded request message.
     pub payload: &'a [u8],
     /// Nanoseconds from now until the deadline: 0 for none, negative if it has passed already.
@@ -47,6 +47,15 @@ impl<'a> Request<'a> {
     pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
         let request = RequestDecoder::new(data, usize::MAX).advance(usize::MAX)?;
         Ok(request.expect("no frame has so many fields"))
+    }
+
+    /// The names of service and method. A receiver that compares bytes with the names that it knows need
+    /// not ask whether they are UTF-8.
+    ///
+    /// # Errors
+    /// [`Malformed::NotUtf8`].
+    pub fn names(&self) -> Result<(&'a str, &'a str), Malformed> {
+        Ok((std::str::from_utf8(self.service)?, std::str::from_utf8(self.method)?))
     }
 }
 
@@ -104,7 +113,8 @@ impl<'a> RequestDecoder<'a> {
     /// Decodes this data of a Request frame, with no more than so many pairs of metadata.
     pub fn new(data: &'a [u8], max_pairs: usize) -> Self {
         let metadata = EncodedMetadata { data, pairs: 0, cost: 0 };
-        let request = Request { service: "", method: "", payload: &[], timeout_nano: 0, metadata };
+        let request =
+            Request { service: &[], method: &[], payload: &[], timeout_nano: 0, metadata };
         RequestDecoder { rest: data, request, max_pairs }
     }
 
@@ -127,8 +137,8 @@ impl<'a> RequestDecoder<'a> {
             let field = *data;
             let (tag, wire_type) = decode_key(data)?;
             match (tag, wire_type) {
-                (1, WireType::LengthDelimited) => request.service = take_str(data)?,
-                (2, WireType::LengthDelimited) => request.method = take_str(data)?,
+                (1, WireType::LengthDelimited) => request.service = take_bytes(data)?,
+                (2, WireType::LengthDelimited) => request.method = take_bytes(data)?,
                 (3, WireType::LengthDelimited) => request.payload = take_bytes(data)?,
                 (4, WireType::Varint) => request.timeout_nano = decode_varint(data)? as i64,
                 (5, WireType::LengthDelimited) => {
@@ -162,7 +172,7 @@ pub struct RequestParts<'a, M> {
     /// Bare name of the method.
     pub method: &'a str,
     /// The request message; `None` for a stream that opens without one.
-    pub payload: Option<&'a M>,
+    pub payload: Option<Measured<'a, M>>,
     /// Nanoseconds until the deadline, 0 for none.
     pub timeout_nano: i64,
     /// The call's metadata.
@@ -176,7 +186,7 @@ impl<M: Message> FrameData for RequestParts<'_, M> {
             .sum();
         non_empty_len(1, self.service.len())
             + non_empty_len(2, self.method.len())
-            + non_empty_len(3, self.payload.map_or(0, M::encoded_len))
+            + non_empty_len(3, self.payload.as_ref().map_or(0, Measured::encoded_len))
             + varint_len(4, self.timeout_nano as u64)
             + metadata
     }
@@ -184,7 +194,7 @@ impl<M: Message> FrameData for RequestParts<'_, M> {
     fn encode(&self, buf: &mut impl BufMut) {
         put_non_empty(1, self.service.as_bytes(), buf);
         put_non_empty(2, self.method.as_bytes(), buf);
-        if let Some(payload) = self.payload {
+        if let Some(payload) = &self.payload {
             put_message(3, payload, buf);
         }
         put_varint(4, self.timeout_nano as u64, buf);

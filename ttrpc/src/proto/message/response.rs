@@ -8,7 +8,7 @@ use prost::{
 use prost_types::Any;
 
 use super::{
-    FrameData, Malformed,
+    FrameData, Malformed, Measured,
     fields::{delimited_len, non_empty_len, put_message, take_bytes, take_str},
 };
 use crate::Status;
@@ -40,7 +40,7 @@ pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malform
 
 /// A successful Response with this payload. Its status is left out, which means OK.
 #[derive(Debug)]
-pub struct ResponseParts<'a, M>(pub &'a M);
+pub struct ResponseParts<'a, M>(pub Measured<'a, M>);
 
 impl<M: Message> FrameData for ResponseParts<'_, M> {
     fn encoded_len(&self) -> usize {
@@ -48,7 +48,7 @@ impl<M: Message> FrameData for ResponseParts<'_, M> {
     }
 
     fn encode(&self, buf: &mut impl BufMut) {
-        put_message(2, self.0, buf);
+        put_message(2, &self.0, buf);
     }
 }
 
@@ -59,6 +59,7 @@ pub fn encode_status(status: &Status) -> Vec<u8> {
         message: status.message().to_owned(),
         details: status.details().to_vec(),
     };
+    let message = Measured::new(&message);
     let mut data = Vec::with_capacity(delimited_len(1, message.encoded_len()));
     put_message(1, &message, &mut data);
     data

@@ -41,7 +41,7 @@ use crate::{
     observer::{CallOutcome, CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
-        message::{FrameData, ResponseParts},
+        message::{FrameData, Measured, ResponseParts},
     },
     server::end_signal::EndSignal,
     snapshot::{CallSnapshot, CallWait},
@@ -263,7 +263,7 @@ impl Call {
             call.count_sent(frame.len());
             frame.encode(|bytes| call.push_last(room, bytes, CallOutcome::REPLIED));
         };
-        let frame = match self.response(ResponseParts(&reply)) {
+        let frame = match self.response(ResponseParts(Measured::new(&reply))) {
             Ok(frame) => frame,
             Err(status) => return self.fail(EndCause::Limit, status),
         };
@@ -275,7 +275,7 @@ impl Call {
             Ok(None) => {
                 let len = frame.len();
                 let push = move |call: &Call, room: ReplyRoom<'_>| {
-                    if let Ok(frame) = call.response(ResponseParts(&reply)) {
+                    if let Ok(frame) = call.response(ResponseParts(Measured::new(&reply))) {
                         push(call, frame, room);
                     }
                 };
