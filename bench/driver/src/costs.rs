@@ -58,24 +58,20 @@ fn show(costs: Costs) -> String {
     format!("{} + {}", number(costs.client), number(costs.server))
 }
 
-/// Runs a load of this many calls.
-fn run(
+/// Runs a load of this many calls, with commands that measure before client and server.
+pub(crate) fn run(
     contender: &Contender,
     program: &Path,
-    in_flight: &str,
+    is_current_thread: bool,
+    load: &[&str],
     calls: &str,
     prefixes: [Prefix<'_>; 2],
 ) -> io::Result<Option<(Figures, Figures)>> {
     let [client_prefix, server_prefix] = prefixes;
-    let server = Server::start(program, contender, false, server_prefix)?;
-    let options = ["--in-flight", in_flight, "--calls", calls, "--warm-up-millis", "0"];
-    let client = Client {
-        program,
-        contender,
-        is_current_thread: false,
-        prefix: client_prefix,
-        options: &options,
-    };
+    let server = Server::start(program, contender, is_current_thread, server_prefix)?;
+    let options = [load, &["--calls", calls, "--warm-up-millis", "0"]].concat();
+    let client =
+        Client { program, contender, is_current_thread, prefix: client_prefix, options: &options };
     let figures = client.run(&server)?;
     let server_figures = server.stop();
     Ok(figures.map(|figures| (figures, server_figures)))
@@ -91,7 +87,7 @@ fn count_allocations(contender: &Contender, programs: &Programs) -> io::Result<(
     let program = programs.counting_peer(contender);
     let mut runs = Vec::new();
     for calls in CALLS {
-        match run(contender, &program, "64", calls, [&[], &[]])? {
+        match run(contender, &program, false, &["--in-flight", "64"], calls, [&[], &[]])? {
             Some(figures) => runs.push(figures),
             None => return Ok(Default::default()),
         }
@@ -176,9 +172,10 @@ impl Tool {
             Tool::Nothing => return Ok(None),
         };
         let prefixes = if is_client { [prefix, &[]] } else { [&[][..], prefix] };
-        let mut counts = Vec::new();
+        let (mut counts, load) = (Vec::new(), ["--in-flight", in_flight]);
         for calls in CALLS {
-            if run(contender, &programs.peer(contender), in_flight, calls, prefixes)?.is_none() {
+            let program = programs.peer(contender);
+            if run(contender, &program, false, &load, calls, prefixes)?.is_none() {
                 return Ok(None);
             }
             counts.extend(self.parse(&fs::read_to_string(&output)?));

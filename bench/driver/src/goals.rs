@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use crate::{
     costs::Costs,
+    growth, instructions,
     memory::Memory,
     plan::{
-        FLOOR, IN_FLIGHT_64, IN_FLIGHT_256, INCUMBENT, KIB_4, MIB_1, MIB_2, OURS, PING_PONG,
-        SEQUENTIAL, STREAM, WORKLOADS,
+        CALLERS_FLOOR, Cpus, FLOOR, IN_FLIGHT_16, IN_FLIGHT_64, IN_FLIGHT_256, INCUMBENT, KIB_4,
+        MIB_1, OURS, SEQUENTIAL, STREAM, Setting, WORKLOADS,
     },
+    plot::Curve,
     report::{Report, number},
     speed::{Run, cpu, figure},
 };
@@ -33,38 +35,54 @@ const fn goal(title: &'static str, better: Better, least: f64, aim: f64) -> Goal
     Goal { title, better, least, aim }
 }
 
-const ALONE: &str = "1 call: p50 to the floor's";
-const TOGETHER: &str = "64 in flight: calls/s to ttrpc-rust's";
-const TOGETHER_ALL_CPUS: &str = "64 in flight on all CPUs: calls/s to ttrpc-rust's";
-const MANY: &str = "256 in flight: calls/s to ttrpc-rust's";
-const CPU: &str = "CPU per call at 64 to ttrpc-rust's";
+const INSTRUCTIONS_ALONE: &str = "instructions a call, 1 in flight, both sides";
+const INSTRUCTIONS_TOGETHER: &str = "instructions a call, 64 in flight, both sides";
+const ALONE: &str = "1 call: p50 to `raw-batch`'s";
+const FEW: &str = "16 in flight: calls/s to the floor's";
+const TOGETHER: &str = "64 in flight: calls/s to the floor's";
+const MANY: &str = "256 in flight: calls/s to the floor's";
+const OVERLOAD: &str = "1,024 in flight: calls/s to its own best";
+const SINGLE_TOGETHER: &str = "64 in flight, current-thread: calls/s to the floor's";
+const SINGLE_MANY: &str = "256 in flight, current-thread: calls/s to the floor's";
+const ALL_TOGETHER: &str = "64 in flight, all CPUs: calls/s to the floor's";
+const ALL_MANY: &str = "256 in flight, all CPUs: calls/s to the floor's";
+const CPU: &str = "CPU per call at 64 to the floor's";
+const SMALL: &str = "4 KiB × 64: calls/s to the floor's";
+const LARGE: &str = "1 MiB × 4: MB/s to the floor's";
+const STREAMING: &str = "stream: messages/s to the floor's";
+const CONNECTIONS_10: &str = "10 connections, one call each: calls/s to the floor's";
+const CONNECTIONS_100: &str = "100 connections: calls/s to the floor's";
+const CONNECTIONS_1000: &str = "1,000 connections: calls/s to the floor's";
 const SYSTEM_CALLS: &str = "system calls per call at 64";
 const ALLOCATIONS: &str = "allocations per call at 64";
-const SMALL: &str = "4 KiB × 64: calls/s to ttrpc-rust's";
-const LARGE: &str = "1 MiB × 4: MB/s to ttrpc-rust's";
-const STREAMING: &str = "stream: messages/s to tonic's";
-const ROUNDS: &str = "ping-pong: p50 to the floor's";
 const CONNECTION: &str = "idle connection, KiB";
 const IDLE: &str = "idle server, resident to ttrpc-rust's";
 const SIZE: &str = "smallest server, KiB";
-const PEAK: &str = "64 calls of 2 MiB: peak of the server, MiB";
 
-static GOALS: [Goal; 15] = [
-    goal(ALONE, Lower, 1.15, 1.05),
-    goal(TOGETHER, Higher, 5.0, 8.0),
-    goal(TOGETHER_ALL_CPUS, Higher, 2.5, 4.0),
-    goal(MANY, Higher, 6.0, 10.0),
-    goal(CPU, Lower, 0.25, 0.15),
+static GOALS: [Goal; 23] = [
+    goal(INSTRUCTIONS_ALONE, Lower, 15_500.0, 13_000.0),
+    goal(INSTRUCTIONS_TOGETHER, Lower, 8_000.0, 6_500.0),
+    goal(ALONE, Lower, 1.10, 1.03),
+    goal(FEW, Higher, 0.90, 0.98),
+    goal(TOGETHER, Higher, 0.85, 0.95),
+    goal(MANY, Higher, 0.82, 0.95),
+    goal(OVERLOAD, Higher, 0.9, 1.0),
+    goal(SINGLE_TOGETHER, Higher, 0.70, 0.85),
+    goal(SINGLE_MANY, Higher, 0.70, 0.85),
+    goal(ALL_TOGETHER, Higher, 0.9, 1.0),
+    goal(ALL_MANY, Higher, 0.9, 1.0),
+    goal(CPU, Lower, 1.2, 1.05),
+    goal(SMALL, Higher, 0.85, 0.95),
+    goal(LARGE, Higher, 0.85, 0.95),
+    goal(STREAMING, Higher, 0.65, 0.85),
+    goal(CONNECTIONS_10, Higher, 0.85, 0.95),
+    goal(CONNECTIONS_100, Higher, 0.85, 0.95),
+    goal(CONNECTIONS_1000, Higher, 0.85, 0.95),
     goal(SYSTEM_CALLS, Lower, 1.0, 0.4),
-    goal(ALLOCATIONS, Lower, 14.0, 8.0),
-    goal(SMALL, Higher, 3.0, 4.0),
-    goal(LARGE, Higher, 2.5, 4.0),
-    goal(STREAMING, Higher, 1.0, 2.5),
-    goal(ROUNDS, Lower, 1.2, 1.1),
-    goal(CONNECTION, Lower, 5.0, 3.0),
-    goal(IDLE, Lower, 1.0, 0.9),
-    goal(SIZE, Lower, 700.0, 560.0),
-    goal(PEAK, Lower, 55.0, 30.0),
+    goal(ALLOCATIONS, Lower, 7.0, 5.0),
+    goal(CONNECTION, Lower, 3.0, 2.0),
+    goal(IDLE, Lower, 0.9, 0.85),
+    goal(SIZE, Lower, 650.0, 600.0),
 ];
 
 /// The figures that goals are about, as far as they were measured.
@@ -81,27 +99,64 @@ impl Figures {
         }
     }
 
-    /// Adds what the runs of one setting, with the multi-threaded runtime, say.
-    pub(crate) fn add_speed(&mut self, runs: &[Run], is_one_cpu: bool) {
+    /// Adds what the runs of one setting say.
+    pub(crate) fn add_speed(&mut self, runs: &[Run], setting: Setting) {
         let of = |contender, workload| {
             let shown = WORKLOADS.iter().find(|known| known.title == workload)?.figure;
             figure(runs, contender, workload, shown)
         };
-        let to = |other, workload| Some(of(OURS, workload)? / of(other, workload)?);
-        if !is_one_cpu {
-            return self.add(TOGETHER_ALL_CPUS, to(INCUMBENT, IN_FLIGHT_64));
+        let to = |floor, workload| Some(of(OURS, workload)? / of(floor, workload)?);
+        let to_floor = |workload| to(CALLERS_FLOOR, workload);
+        match (setting.is_current_thread, setting.cpus) {
+            (true, _) => {
+                self.add(SINGLE_TOGETHER, to_floor(IN_FLIGHT_64));
+                self.add(SINGLE_MANY, to_floor(IN_FLIGHT_256));
+            }
+            (false, Cpus::All) => {
+                self.add(ALL_TOGETHER, to_floor(IN_FLIGHT_64));
+                self.add(ALL_MANY, to_floor(IN_FLIGHT_256));
+            }
+            (false, Cpus::One) => {
+                self.add(ALONE, to(FLOOR, SEQUENTIAL));
+                self.add(FEW, to_floor(IN_FLIGHT_16));
+                self.add(TOGETHER, to_floor(IN_FLIGHT_64));
+                self.add(MANY, to_floor(IN_FLIGHT_256));
+                self.add(SMALL, to_floor(KIB_4));
+                self.add(LARGE, to_floor(MIB_1));
+                self.add(STREAMING, to_floor(STREAM));
+                let of = |contender| cpu(runs, contender, IN_FLIGHT_64);
+                self.add(CPU, of(OURS).zip(of(CALLERS_FLOOR)).map(|(ours, floor)| ours / floor));
+            }
         }
-        self.add(ALONE, to(FLOOR, SEQUENTIAL));
-        self.add(TOGETHER, to(INCUMBENT, IN_FLIGHT_64));
-        self.add(MANY, to(INCUMBENT, IN_FLIGHT_256));
-        self.add(SMALL, to(INCUMBENT, KIB_4));
-        self.add(LARGE, to(INCUMBENT, MIB_1));
-        self.add(STREAMING, to("tonic", STREAM));
-        self.add(ROUNDS, to(FLOOR, PING_PONG));
-        let cpus = cpu(runs, OURS, IN_FLIGHT_64).zip(cpu(runs, INCUMBENT, IN_FLIGHT_64));
-        self.add(CPU, cpus.map(|(ours, theirs)| ours / theirs));
-        let peak = figure(runs, OURS, MIB_2, "server_peak_kib");
-        self.add(PEAK, peak.map(|kib| kib / 1024.0));
+    }
+
+    /// Adds what the curves along one axis say.
+    pub(crate) fn add_curves(&mut self, axis: &str, curves: &[Curve]) {
+        let points =
+            |name| curves.iter().find(|curve| curve.name == name).map(|curve| &curve.points);
+        let at = |name, at: f64| Some(points(name)?.iter().find(|point| point.0 == at)?.1);
+        if axis == growth::CALLS_IN_FLIGHT {
+            let best = points(OURS).and_then(|points| points.iter().map(|p| p.1).reduce(f64::max));
+            self.add(OVERLOAD, at(OURS, 1024.0).zip(best).map(|(value, best)| value / best));
+        }
+        if axis == growth::CONNECTIONS {
+            for (title, count) in
+                [(CONNECTIONS_10, 10.0), (CONNECTIONS_100, 100.0), (CONNECTIONS_1000, 1000.0)]
+            {
+                let pair = at(OURS, count).zip(at(CALLERS_FLOOR, count));
+                self.add(title, pair.map(|(ours, floor)| ours / floor));
+            }
+        }
+    }
+
+    pub(crate) fn add_instructions(&mut self, contender: &str, load: &str, costs: Costs) {
+        match load {
+            instructions::ALONE if contender == OURS => self.add(INSTRUCTIONS_ALONE, costs.sum()),
+            instructions::TOGETHER if contender == OURS => {
+                self.add(INSTRUCTIONS_TOGETHER, costs.sum());
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn add_costs(&mut self, contender: &str, system_calls: Costs, allocations: Costs) {
@@ -127,17 +182,19 @@ impl Figures {
             return;
         }
         report.heading(2, "Goals");
-        report.text("One CPU, two workers, 64 bytes, one connection, unless said.\n");
+        report.text(
+            "One CPU, two workers, 64 bytes, one connection, unless said. The floor is `mux-defer` in the same run.\n",
+        );
         let head = ["", "reached", "wanted", "aimed at", "verdict"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for goal in &GOALS {
-            let reached = self.reached.get(goal.title).copied();
+            let Some(&reached) = self.reached.get(goal.title) else { continue };
             rows.push(vec![
                 goal.title.to_owned(),
-                number(reached),
+                number(Some(reached)),
                 goal.bound(goal.least),
                 goal.bound(goal.aim),
-                reached.map_or("–", |value| goal.verdict(value)).to_owned(),
+                goal.verdict(reached).to_owned(),
             ]);
         }
         report.table(&rows);

@@ -4,6 +4,7 @@ use std::{fs, io};
 
 use crate::{
     build::Programs,
+    goals,
     plan::{Contender, Cpus, Pace},
     plot::{Curve, Plot},
     process::{Client, Server, move_to},
@@ -13,6 +14,9 @@ use crate::{
 /// Bytes of the largest payload: a frame of 4 MiB, which is the protocol's limit, has to hold the
 /// names of service and method too.
 const LARGEST: u32 = (4 << 20) - 256;
+
+pub(crate) const CALLS_IN_FLIGHT: &str = "Calls in flight on one connection, 64 bytes";
+pub(crate) const CONNECTIONS: &str = "Connections with one call in flight each, 64 bytes";
 
 /// One axis along which load grows.
 struct Axis {
@@ -32,7 +36,7 @@ fn option(name: &str, value: u32) -> [String; 2] {
 
 static AXES: [Axis; 3] = [
     Axis {
-        title: "Calls in flight on one connection, 64 bytes",
+        title: CALLS_IN_FLIGHT,
         file: "in-flight.svg",
         points: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
         options: |count| option("--in-flight", count).to_vec(),
@@ -40,7 +44,7 @@ static AXES: [Axis; 3] = [
         unit: "calls/s",
     },
     Axis {
-        title: "Connections with one call in flight each, 64 bytes",
+        title: CONNECTIONS,
         file: "connections.svg",
         points: &[1, 3, 10, 30, 100, 300, 1000],
         options: |count| [option("--in-flight", count), option("--connections", count)].concat(),
@@ -63,6 +67,7 @@ pub(crate) fn measure(
     pace: &Pace,
     programs: &Programs,
     report: &mut Report,
+    goals: &mut goals::Figures,
 ) -> io::Result<()> {
     move_to(Cpus::One);
     report.heading(2, "Growth");
@@ -79,6 +84,7 @@ pub(crate) fn measure(
             }
             curves.push(Curve { name: contender.name, points });
         }
+        goals.add_curves(axis.title, &curves);
         add_axis(axis, &curves, report)?;
     }
     Ok(())

@@ -6,6 +6,7 @@ mod build;
 mod costs;
 mod goals;
 mod growth;
+mod instructions;
 mod machine;
 mod memory;
 mod plan;
@@ -17,10 +18,10 @@ mod speed;
 use std::{env, error::Error, fs, path::PathBuf};
 
 use build::Programs;
-use plan::{BASE, Contender, Cpus, Pace, Setting, contenders};
+use plan::{BASE, Contender, Pace, Setting, contenders};
 use report::Report;
 
-const USAGE: &str = "bench-driver all|speed|costs|memory|growth \
+const USAGE: &str = "bench-driver all|speed|costs|instructions|memory|growth \
     [--quick] [--only CONTENDER,…] [--base PROGRAM] [--output FILE.md]";
 
 /// What the command line asks for.
@@ -36,7 +37,7 @@ impl Task {
     fn from_command_line() -> Result<Self, String> {
         let mut words = env::args().skip(1);
         let part = words.next().ok_or(USAGE)?;
-        if !["all", "speed", "costs", "memory", "growth"].contains(&part.as_str()) {
+        if !["all", "speed", "costs", "instructions", "memory", "growth"].contains(&part.as_str()) {
             return Err(USAGE.into());
         }
         let (mut pace, mut only, mut base, mut output) = (Pace::FULL, None, None, None);
@@ -74,11 +75,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     if task.includes("costs") {
         costs::measure(&task.contenders, &programs, &mut report, &mut goals)?;
     }
+    if task.includes("instructions") {
+        instructions::measure(&task.contenders, &programs, &mut report, &mut goals)?;
+    }
     if task.includes("memory") {
         memory::measure(&task.contenders, &programs, &mut report, &mut goals)?;
     }
     if task.includes("growth") {
-        growth::measure(&task.contenders, &task.pace, &programs, &mut report)?;
+        growth::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
     }
     goals.report(&mut report);
     match &task.output {
@@ -97,9 +101,7 @@ fn measure_speed(
     for setting in Setting::ALL {
         let runs = speed::measure(&task.contenders, setting, &task.pace, programs)?;
         speed::report(&runs, setting, report);
-        if !setting.is_current_thread {
-            goals.add_speed(&runs, setting.cpus == Cpus::One);
-        }
+        goals.add_speed(&runs, setting);
     }
     Ok(())
 }

@@ -43,6 +43,8 @@ pub(crate) const OURS: &str = "ours";
 pub(crate) const INCUMBENT: &str = "ttrpc-rust";
 /// The floor of a single call.
 pub(crate) const FLOOR: &str = "raw-batch";
+/// The floor of many calls, and of streams.
+pub(crate) const CALLERS_FLOOR: &str = "mux-defer";
 
 /// All contenders, in the order of the tables.
 static CONTENDERS: [Contender; 13] = [
@@ -50,7 +52,7 @@ static CONTENDERS: [Contender; 13] = [
     contender(FLOOR),
     Contender { minimal: minimal("contender-raw", "min-raw"), ..contender("mux-inline") },
     contender("mux-spawn"),
-    contender("mux-defer"),
+    Contender { is_drawn: true, ..contender(CALLERS_FLOOR) },
     Contender { minimal: minimal("contender-ours", "min-ours"), is_drawn: true, ..contender(OURS) },
     contender("ours-blocking"),
     Contender {
@@ -132,6 +134,7 @@ pub(crate) struct Workload {
 }
 
 pub(crate) const SEQUENTIAL: &str = "1 call, µs";
+pub(crate) const IN_FLIGHT_16: &str = "16 in flight, calls/s";
 pub(crate) const IN_FLIGHT_64: &str = "64 in flight, calls/s";
 pub(crate) const IN_FLIGHT_256: &str = "256 in flight, calls/s";
 pub(crate) const KIB_4: &str = "4 KiB × 64, calls/s";
@@ -159,7 +162,7 @@ const fn counted(
 /// All workloads, in the order of the tables. 64 bytes unless said.
 pub(crate) static WORKLOADS: [Workload; 9] = [
     timed(SEQUENTIAL, &["--in-flight", "1"], "p50_us"),
-    timed("16 in flight, calls/s", &["--in-flight", "16"], "per_second"),
+    timed(IN_FLIGHT_16, &["--in-flight", "16"], "per_second"),
     timed(IN_FLIGHT_64, &["--in-flight", "64"], "per_second"),
     timed(IN_FLIGHT_256, &["--in-flight", "256"], "per_second"),
     timed(KIB_4, &["--in-flight", "64", "--size", "4096"], "per_second"),
