@@ -16,7 +16,7 @@
 //!
 //! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all.
 //! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn or fewer when their handlers
-//! compute for long, and a task is made for a call that has to wait.
+//! compute for more than a millisecond, and a task is made for a call that has to wait.
 //!
 //! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
