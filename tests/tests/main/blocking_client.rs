@@ -23,13 +23,13 @@ use ttrpc_tests::{
 };
 
 /// A server on a runtime of its own, and a blocking client that is connected to it.
-struct Setup {
-    client: ConformanceBlockingClient,
-    service: Arc<ConformanceService>,
-    runtime: Runtime,
+pub struct Setup {
+    pub client: ConformanceBlockingClient,
+    pub service: Arc<ConformanceService>,
+    pub runtime: Runtime,
 }
 
-fn connected() -> Setup {
+pub fn connected() -> Setup {
     let runtime = Runtime::new().unwrap();
     let service = Arc::<ConformanceService>::default();
     let (here, there) = UnixStream::pair().unwrap();
@@ -45,14 +45,14 @@ fn connected() -> Setup {
 }
 
 /// A client whose server is played by the test, with system calls that wait.
-fn played(config: ClientConfig) -> (ConformanceBlockingClient, UnixStream) {
+pub fn played(config: ClientConfig) -> (ConformanceBlockingClient, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     let client = blocking::Client::from_unix_stream(here, config).unwrap();
     (client.into(), there)
 }
 
 /// A frame's id, type, flags and data.
-fn read_frame(socket: &mut UnixStream) -> (u32, u8, u8, Vec<u8>) {
+pub fn read_frame(socket: &mut UnixStream) -> (u32, u8, u8, Vec<u8>) {
     let mut header = [0; 10];
     socket.read_exact(&mut header).unwrap();
     let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
@@ -157,27 +157,6 @@ fn threads_that_wait_for_each_other_drive_one_connection() {
         client.release(key(&number.to_string())).call().unwrap();
         waiting.join().unwrap().unwrap();
     }
-}
-
-#[test]
-fn no_thread_of_many_starves() {
-    let setup = connected();
-    let client = &setup.client;
-    let callers: Vec<_> = (0..64)
-        .map(|_| {
-            let client = client.clone();
-            thread::spawn(move || {
-                for number in 0..50_u8 {
-                    assert_eq!(
-                        client.echo(echo_request([number])).call().unwrap().payload,
-                        [number]
-                    );
-                }
-            })
-        })
-        .collect();
-    callers.into_iter().for_each(|caller| caller.join().unwrap());
-    assert_eq!(client.client().calls_in_flight(), 0);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod addresses;
 mod arbitrary_bytes;
 mod blocking_client;
 mod blocking_handlers;
+mod blocking_threads;
 mod cancellation;
 mod client;
 mod conformance;

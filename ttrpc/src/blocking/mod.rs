@@ -25,6 +25,10 @@
 //! them reads and writes the socket for all, and when its own call is done the next one takes over. Names in
 //! `tcp://` addresses are the exception: they are looked up on a thread, which lives for some seconds.
 //!
+//! No thread waits for another's call: requests leave in the order in which the calls were made, and a thread
+//! returns when its reply has come or its deadline has passed, however many others go on. The system decides which
+//! of the threads that may return runs first.
+//!
 //! # While no thread waits
 //!
 //! Nothing is read, nothing is written, and no time is kept while no thread is in one of the client's
