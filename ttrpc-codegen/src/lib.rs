@@ -38,7 +38,7 @@
 //! `HttpRequest`. Keywords become raw (`r#type`); those that cannot (`self`, `Self`, `super`, `crate`), and
 //! a client's methods that are called like functions that it has already (`new`, `client`, `into`,
 //! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a name of underscores alone
-//! is.
+//! is. So is a type of one's own in the package `google.protobuf`, of which prost generates none.
 //!
 //! # Language
 //!

@@ -240,3 +240,35 @@ fn types_that_are_not_generated_take_no_names() {
     });
     compile_with(builder, &[("a.proto", proto)]).unwrap();
 }
+
+#[test]
+fn types_of_a_program_in_googles_package_are_none_that_prost_has() {
+    for (package, rest, what) in [
+        ("google.protobuf", "message Mine {}", "message `Mine`"),
+        ("google.protobuf", "enum Mine { A = 0; }", "enum `Mine`"),
+        ("google.protobuf.mine", "message Any {}", "message `Any`"),
+    ] {
+        let proto = format!("syntax = \"proto3\"; package {package};\n{rest}");
+        assert_eq!(
+            compile(&[("a.proto", &proto)]).unwrap_err().to_string(),
+            format!(
+                "a.proto:2:1: {what} is of package `{package}`, of which prost generates nothing but \
+                 with its option `compile_well_known_types`"
+            )
+        );
+        let builder = ttrpc_codegen::configure().prost(|config| {
+            config.compile_well_known_types();
+        });
+        compile_with(builder, &[("a.proto", &proto)]).unwrap();
+        let builder = ttrpc_codegen::configure().prost(|config| {
+            config.extern_path(".google.protobuf.Mine", "crate::Mine");
+            config.extern_path(".google.protobuf.mine", "crate::mine");
+        });
+        compile_with(builder, &[("a.proto", &proto)]).unwrap();
+    }
+    // The standard ones are there, and a service may be anywhere.
+    let proto =
+        "syntax = \"proto3\"; package google.protobuf; import \"google/protobuf/any.proto\";
+        service Greeter { rpc Greet(Any) returns (Any); }";
+    compile(&[("a.proto", proto)]).unwrap();
+}

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 
 use prost_build::{Config, Module};
 use prost_types::{FileDescriptorProto, ServiceDescriptorProto};
+use protox::file::{FileResolver, GoogleFileResolver};
 
 use crate::{Error, ServiceGenerator, names};
 use probe::Probe;
@@ -75,6 +76,7 @@ impl<'a> Check<'a> {
             let definition = Definition::new(what, file, vec![number::FILE_PACKAGE]);
             return Err(definition.no_name());
         }
+        self.standard_types(file)?;
         let module = module_of(file);
         for (index, message) in (0..).zip(&file.message_type) {
             self.message(file, message, vec![number::FILE_MESSAGE, index], &[], &module)?;
@@ -84,6 +86,31 @@ impl<'a> Check<'a> {
         }
         for (index, service) in (0..).zip(&file.service) {
             self.service(file, service, vec![number::FILE_SERVICE, index], &module)?;
+        }
+        Ok(())
+    }
+
+    /// prost generates no type of the package `google.protobuf`, since the crate `prost_types` has them. It
+    /// has those of protobuf's own files.
+    fn standard_types(&mut self, file: &'a FileDescriptorProto) -> Result<(), Error> {
+        let package = file.package();
+        let is_standard = package == "google.protobuf" || package.starts_with("google.protobuf.");
+        if !is_standard || GoogleFileResolver::new().open_file(file.name()).is_ok() {
+            return Ok(());
+        }
+        let messages = (0..)
+            .zip(&file.message_type)
+            .map(|(index, message)| ("message", message.name(), vec![number::FILE_MESSAGE, index]));
+        let enums = (0..).zip(&file.enum_type);
+        let enums =
+            enums.map(|(index, each)| ("enum", each.name(), vec![number::FILE_ENUM, index]));
+        for (kind, name, path) in messages.chain(enums) {
+            if self.probe.is_taken_for_standard(package, name) {
+                return Err(Definition::new(String::new(), file, path).error(&format!(
+                    "{kind} `{name}` is of package `{package}`, of which prost generates nothing but with its \
+                     option `compile_well_known_types`"
+                )));
+            }
         }
         Ok(())
     }

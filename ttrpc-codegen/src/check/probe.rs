@@ -2,7 +2,9 @@
 
 use prost_build::{Config, Module};
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FileDescriptorProto,
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
+    FileDescriptorProto,
+    field_descriptor_proto::{Label, Type},
 };
 
 pub(super) struct Probe<'a> {
@@ -54,6 +56,41 @@ impl<'a> Probe<'a> {
             ..FileDescriptorProto::default()
         };
         self.generate(file).matches("pub struct ").count() == names.len()
+    }
+
+    /// Whether prost takes a type of the package `google.protobuf` for one that the crate `prost_types` has.
+    pub(super) fn is_taken_for_standard(&mut self, package: &str, name: &str) -> bool {
+        // The option by which it does not.
+        if format!("{:?}", self.config).contains("prost_types: false") {
+            return false;
+        }
+        // An `extern_path` may say where this one is, but has none for a type that nobody has.
+        let unknown = self.path_of(".google.protobuf.NobodyHasThis");
+        let module = unknown.trim_end_matches("NobodyHasThis");
+        self.path_of(&format!(".{package}.{name}")).starts_with(module)
+    }
+
+    /// The path by which generated code names a type.
+    fn path_of(&mut self, type_name: &str) -> String {
+        let field = FieldDescriptorProto {
+            name: Some("field".to_owned()),
+            number: Some(1),
+            label: Some(Label::Repeated.into()),
+            r#type: Some(Type::Enum.into()),
+            type_name: Some(type_name.to_owned()),
+            ..FieldDescriptorProto::default()
+        };
+        let file = FileDescriptorProto {
+            message_type: vec![DescriptorProto {
+                name: Some("Message".to_owned()),
+                field: vec![field],
+                ..DescriptorProto::default()
+            }],
+            ..FileDescriptorProto::default()
+        };
+        let code = self.generate(file);
+        let path = code.split("enumeration = \"").nth(1).and_then(|rest| rest.split('"').next());
+        path.unwrap_or_default().to_owned()
     }
 
     fn generate(&mut self, mut file: FileDescriptorProto) -> String {
