@@ -27,5 +27,9 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
         .blocking_server(true)
         .runtime_path("crate::runtime")
         .include_file("names.rs")
-        .compile_protos(&["names/odd.proto", "names/odd2.proto", "names/none.proto"], &["proto"])
+        .compile_protos(
+            &["odd", "odd2", "none", "std", "prost", "bead"]
+                .map(|name| format!("names/{name}.proto")),
+            &["proto"],
+        )
 }

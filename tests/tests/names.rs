@@ -27,7 +27,9 @@ mod none {
 
 use all::{
     names::r#type::v1::{Holder, Variants, aside, variants},
+    prost::ttrpc::{self as ring, BoxBlockingClient, BoxClient, BoxServer},
     self_::super_::crate_::{self as proto2, Crate, CrateClient, CrateServer},
+    std::core::{self as beads, ClientBlocking, ClientBlockingServer, ClientClient},
 };
 use none::{Lonely, LonelyClient, LonelyServer};
 use odd::{Fields, Methods, MethodsClient, MethodsServer};
@@ -57,6 +59,19 @@ impl Lonely for Everything {
 /// Leaves the only method to its body.
 impl Crate for Everything {}
 
+#[async_trait]
+impl ring::Box for Everything {
+    async fn r#box(&self, _ctx: &Context, bead: beads::Bead) -> Result<ring::Link, Status> {
+        Ok(ring::Link { bead: Some(bead), ..ring::Link::default() })
+    }
+}
+
+impl ClientBlocking for Everything {
+    fn connect(&self, _ctx: &Context, bead: beads::Bead) -> Result<ring::Link, Status> {
+        Ok(ring::Link { std: Some(ring::link::Std::Core(bead)), ..ring::Link::default() })
+    }
+}
+
 fn connected() -> Client {
     let (here, there) = duplex(1024);
     let server = Server::builder()
@@ -82,6 +97,27 @@ async fn odd_names_are_served_and_called() {
     assert_eq!(LonelyClient::NAME, "Lonely");
     let request = none::Self_ { self_: "alone".to_owned() };
     assert_eq!(lonely.client_(request.clone()).await.unwrap(), request);
+}
+
+#[tokio::test]
+async fn packages_that_import_each_other_and_are_called_like_crates_are_served() {
+    let server = Server::builder()
+        .add_service(BoxServer::new(Everything))
+        .add_service(ClientBlockingServer::new(Everything));
+    let client = ttrpc::testing::Setup::new(server).connect();
+    let bead = beads::Bead { core: "glass".to_owned() };
+    let link = BoxClient::new(client.clone()).r#box(bead.clone()).await.unwrap();
+    assert_eq!(link.bead, Some(bead.clone()));
+    let link = ClientClient::new(client).connect(bead.clone()).await.unwrap();
+    assert_eq!(link.std, Some(ring::link::Std::Core(bead)));
+}
+
+#[test]
+fn blocking_clients_of_odd_names_call() {
+    let client = ttrpc::testing::connect_blocking(BoxServer::new(Everything));
+    let bead = beads::Bead { core: "glass".to_owned() };
+    let link = BoxBlockingClient::new(client).r#box(bead.clone()).call().unwrap();
+    assert_eq!(link.bead, Some(bead));
 }
 
 #[tokio::test]

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use ttrpc::{
-    Client, Code, Context, Server, Status, async_trait,
-    server::{StreamReceiver, StreamSender},
+    Client, Code, Context, Metadata, Server, Status, async_trait,
+    server::{Interceptor, Next, ServerBuilder, StreamReceiver, StreamSender},
+    testing,
 };
 
 mod build_script {
@@ -91,6 +92,28 @@ async fn serve(address: &str, stop: impl Future<Output = ()>) -> Result<(), ttrp
     server.serve_until(stop, Duration::from_secs(5)).await
 }
 
+fn with_listener(listener: std::os::unix::net::UnixListener) -> ServerBuilder {
+    Server::builder().listener(listener)
+}
+
+/// Nobody may open a stream.
+fn is_allowed(method: &str, metadata: &Metadata) -> Result<(), Status> {
+    match method {
+        "SayHello" if metadata.get("greeting") != Some("Go away") => Ok(()),
+        _ => Err(Status::permission_denied(method)),
+    }
+}
+
+struct Policy;
+
+#[async_trait]
+impl Interceptor for Policy {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        is_allowed(ctx.method(), ctx.metadata())?;
+        next.run(ctx).await
+    }
+}
+
 async fn call(address: &str) -> Result<String, Box<dyn std::error::Error>> {
     let greeter = GreeterClient::new(Client::connect(address).await?);
     let request = HelloRequest { name: "Ann".to_owned() };
@@ -146,6 +169,28 @@ async fn the_snippet_of_a_handler_without_async_is_served() {
     let greeter = default_bodies::GreeterClient::new(ttrpc::testing::connect(service));
     let request = default_bodies::HelloRequest { name: "Ann".to_owned() };
     assert_eq!(greeter.say_hello(request).await.unwrap().message, "Hello, Ann!");
+}
+
+#[tokio::test]
+async fn a_greeting_has_the_name_in_it() {
+    let greeter = GreeterClient::new(testing::connect(GreeterServer::new(MyGreeter)));
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".to_owned() }).await.unwrap();
+    assert_eq!(reply.message, "Hello, Ann!");
+}
+
+#[tokio::test]
+async fn the_snippets_of_a_listener_and_a_policy_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("greeter.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let server =
+        with_listener(listener).intercept(Policy).add_service(GreeterServer::new(MyGreeter));
+    let serving = tokio::spawn(server.serve());
+    assert_eq!(call(path.to_str().unwrap()).await.unwrap(), "Good morning, Ann!");
+    let greeter = GreeterClient::new(Client::connect(path.to_str().unwrap()).await.unwrap());
+    assert_eq!(stream(&greeter).await.unwrap_err().code(), Code::PermissionDenied);
+    serving.abort();
 }
 
 const PAGE: &str = include_str!("../../../docs/migration.md");

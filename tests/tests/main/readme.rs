@@ -183,11 +183,20 @@ async fn call_on(backend: &greeter::GreeterClient, ctx: &Context) -> Result<Hell
     backend.say_hello(HelloRequest { name: "Fay".into() }).within(ctx).await
 }
 
-async fn call_by_name(client: &Client, service: String, method: String) -> Result<(), Status> {
-    let request = ttrpc::Raw::from(ttrpc::prost::Message::encode_to_vec(&HelloRequest::default()));
-    let reply: ttrpc::Raw = client.unary(service, method, request).await?;
-    println!("{} bytes", reply.0.len());
-    Ok(())
+use prost_reflect::{DynamicMessage, MethodDescriptor, Value};
+use ttrpc::prost::Message;
+
+async fn call_by_name(
+    client: &Client,
+    method: MethodDescriptor,
+    name: &str,
+) -> Result<DynamicMessage, Box<dyn std::error::Error>> {
+    let mut request = DynamicMessage::new(method.input());
+    request.set_field_by_name("name", Value::String(name.to_owned()));
+    let request = ttrpc::Raw::from(request.encode_to_vec());
+    let service = method.parent_service().full_name().to_owned();
+    let reply: ttrpc::Raw = client.unary(service, method.name().to_owned(), request).await?;
+    Ok(DynamicMessage::decode(method.output(), reply.0)?)
 }
 
 async fn serve_until_interrupted(address: &str) -> Result<(), ttrpc::Error> {
@@ -249,9 +258,14 @@ async fn call_everything(address: &str) {
     waiting.await.unwrap();
     let greeter = greeter::GreeterClient::new(with_limits(address).await.unwrap());
     stream(&greeter).await.unwrap();
-    let (client, service) = (greeter.client(), "greeter.v1.Greeter".to_owned());
-    let refused = call_by_name(client, service, "SayHello".to_owned()).await.unwrap_err();
-    assert_eq!(refused.message(), "whom shall I greet?");
+    let descriptors = ttrpc_reflection::include_descriptor_set!("greeter");
+    let pool = prost_reflect::DescriptorPool::decode(&descriptors[..]).unwrap();
+    let service = pool.get_service_by_name("greeter.v1.Greeter").unwrap();
+    let method = service.methods().find(|method| method.name() == "SayHello").unwrap();
+    let reply = call_by_name(greeter.client(), method.clone(), "Ann").await.unwrap();
+    assert_eq!(reply.to_string(), r#"message:"Hello, Ann!""#);
+    let refused = call_by_name(greeter.client(), method, "").await.unwrap_err();
+    assert_eq!(refused.downcast::<Status>().unwrap().message(), "whom shall I greet?");
 }
 
 /// On a clock that stands while there is something to do: how long the machine takes is not the matter.
