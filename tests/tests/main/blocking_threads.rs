@@ -141,7 +141,11 @@ enum Role {
 
 impl Role {
     /// A call that does not end before this time is over.
-    fn is_late(self, client: &ConformanceBlockingClient, timeout: Duration) -> Result<(), Status> {
+    fn late_call(
+        self,
+        client: &ConformanceBlockingClient,
+        timeout: Duration,
+    ) -> Result<(), Status> {
         match self {
             Role::Unary => client.wait(key("never")).timeout(timeout).call().map(drop),
             Role::Replies => {
@@ -166,7 +170,7 @@ impl Role {
     }
 
     /// A call that is given up, or ends with the server's CANCELLED where it cannot be.
-    fn is_given_up(self, client: &ConformanceBlockingClient) -> Result<(), Status> {
+    fn abandoned_call(self, client: &ConformanceBlockingClient) -> Result<(), Status> {
         match self {
             Role::Unary => {
                 let request = FailRequest { code: Code::Cancelled as i32, ..<_>::default() };
@@ -187,7 +191,7 @@ impl Role {
     }
 
     /// A call that has no end but its connection's. Says when it is under way.
-    fn has_no_end(
+    fn endless_call(
         self,
         client: &ConformanceBlockingClient,
         begun: mpsc::Sender<()>,
@@ -244,14 +248,14 @@ fn a_tool_with_a_hundred_threads_is_told_of_deadlines_and_of_the_death_of_its_se
             let role = roles[usize::from(number) % roles.len()];
             thread::spawn(move || {
                 let timeout = Duration::from_millis(number.into());
-                let late = role.is_late(&client, timeout).unwrap_err();
+                let late = role.late_call(&client, timeout).unwrap_err();
                 assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
-                role.is_given_up(&client).unwrap();
+                role.abandoned_call(&client).unwrap();
                 let reply = client.echo(echo_request([number])).call().unwrap();
                 assert_eq!(reply.payload, [number]);
 
-                let lost = role.has_no_end(&client, begun).unwrap_err();
-                let later = role.is_late(&client, Duration::from_secs(3600)).unwrap_err();
+                let lost = role.endless_call(&client, begun).unwrap_err();
+                let later = role.late_call(&client, Duration::from_secs(3600)).unwrap_err();
                 for status in [lost, later] {
                     assert_eq!(status.code(), Code::Unavailable, "{status}");
                     assert!(status.connection_error().is_some(), "{status}");
