@@ -54,7 +54,8 @@ impl Stdout {
         let mut io = Io::new(Copies::default(), Manner { patience, is_lasting });
         let (source, writer) = pipe((0, 0)).unwrap();
         nonblocking(&source).unwrap();
-        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe).unwrap();
+        let source = watched(source, Interest::READABLE).unwrap();
+        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
         (Stdout { path, _folder: folder, io, process: Some(writer.into()) }, reader)
     }
 
@@ -306,6 +307,50 @@ fn terminal() -> (OwnedFd, File) {
     (master, slave.into())
 }
 
+/// Both directions share the terminal's descriptor.
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_typed_reaches_the_terminal_and_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = Paths {
+        stdin: fifo(&folder, "stdin"),
+        stdout: fifo(&folder, "stdout"),
+        terminal: true,
+        ..Paths::default()
+    };
+    let mut screen = client(&paths.stdout);
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+    let (master, mut process) = terminal();
+    io.open_terminal(&paths, master, None).unwrap();
+    io.start_input(Arc::default()).unwrap();
+    io.terminal.with(|master| assert_eq!(Arc::strong_count(master.as_ref().unwrap()), 3));
+
+    let mut keyboard = open(&paths.stdin, OpenOptions::new().write(true)).unwrap();
+    nonblocking(&process.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    for round in ["one", "two"] {
+        keyboard.write_all(format!("{round}\n").as_bytes()).unwrap();
+        assert_eq!(heard(&mut process, round).await, format!("{round}\n"));
+        process.write_all(b"heard").unwrap();
+        // The terminal shows what is typed.
+        assert_eq!(heard(&mut screen, "heard").await, format!("{round}\r\nheard"));
+    }
+    let tasks = io.copies.tasks.clone();
+    drop((io, process));
+    tasks.close();
+    timeout(LONG, tasks.wait()).await.expect("a copy goes on");
+}
+
+/// What is said until it ends with this.
+async fn heard(file: &mut File, end: &str) -> String {
+    let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&heard).trim_end().ends_with(end) {
+        match file.read(&mut buffer) {
+            Ok(read) => heard.extend_from_slice(&buffer[..read]),
+            Err(_) => sleep(Duration::from_millis(1)).await,
+        }
+    }
+    String::from_utf8(heard).unwrap()
+}
+
 /// The exit was held back for as long as a child had the terminal and wrote, or 10 s if not.
 #[tokio::test(flavor = "current_thread")]
 async fn a_child_that_keeps_the_terminal_does_not_hold_back_the_exit() {
@@ -358,7 +403,7 @@ async fn stdin_ends_only_when_it_is_closed() {
     // The process's end is inside of what it is given; another is made to look at it.
     let (reader, writer) = pipe((0, 0)).unwrap();
     nonblocking(&writer).unwrap();
-    io.input = Some((path.clone(), writer));
+    io.input = Some((path.clone(), Sink::pipe(writer).unwrap()));
     let close = Arc::new(Notify::new());
     io.start_input(close.clone()).unwrap();
     // Two clients come and go.
