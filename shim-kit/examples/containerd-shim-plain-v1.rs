@@ -9,10 +9,7 @@ use std::{
     env,
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::{fd::AsFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, ExitCode},
     thread,
@@ -20,16 +17,14 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags},
+    fs::{CWD, FileType, Mode},
     mount::{MountFlags, MountPropagationFlags},
     process::{PidfdFlags, Signal},
-    pty::OpenptFlags,
     thread::{ThreadNameSpaceType, UnshareFlags},
 };
 use serde_json::Value;
 use shim_kit::{
-    Bundle, Descriptors, Launch, New, Pid, Remains, Runtime, Status, Temporary, async_trait,
-    read_pid,
+    Bundle, Launch, New, Pid, Remains, Runtime, Status, Temporary, async_trait, read_pid,
 };
 
 /// Between two looks at whether a container has its root.
@@ -137,15 +132,7 @@ async fn launch_process(
     let pid_file = pid_file(bundle.path(), process);
     let mut command = Command::new("/proc/self/exe");
     command.args(stage).arg(bundle.path()).arg(process);
-    let mut master = None;
-    let descriptors = if launch.wants_terminal() {
-        let (ours, theirs) = terminal().map_err(|error| failed("make a terminal", error.into()))?;
-        master = Some(ours);
-        let copy = || theirs.try_clone().map_err(|error| failed("copy a descriptor", error));
-        Descriptors { stdin: copy()?.into(), stdout: copy()?.into(), stderr: theirs.into() }
-    } else {
-        launch.pipes((0, 0)).await?
-    };
+    let descriptors = launch.stdio((0, 0)).await?;
     command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
     let stage = launch.reaper().spawn(&mut command).map_err(|error| failed("start", error))?;
     // The command holds the process's ends of the pipes.
@@ -157,12 +144,7 @@ async fn launch_process(
         let _ = fs::remove_file(pid_file);
     }
     match (exit.status, pid) {
-        (0, Ok(pid)) => {
-            if let Some(master) = master {
-                launch.connect_terminal(master).await?;
-            }
-            Ok(pid)
-        }
+        (0, Ok(pid)) => Ok(pid),
         _ => Err(Status::unknown("the process did not start; its stderr says why")),
     }
 }
@@ -173,17 +155,6 @@ fn pid_file(folder: &Path, process: &str) -> PathBuf {
         "process.json" => Bundle::new(folder).pid_file(),
         process => folder.join(process).with_extension("pid"),
     }
-}
-
-/// A terminal's two ends.
-fn terminal() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let master =
-        rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-    rustix::pty::grantpt(&master)?;
-    rustix::pty::unlockpt(&master)?;
-    let name = rustix::pty::ptsname(&master, Vec::new())?;
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok((master, rustix::fs::open(name, flags, Mode::empty())?))
 }
 
 /// Enters new namespaces. Its child is the first process of the new pid namespace.
@@ -249,9 +220,9 @@ fn become_program(root: &Path, spec: &Value) -> io::Result<()> {
     let mut args = texts("args");
     let mut command = Command::new(args.next().ok_or(io::ErrorKind::InvalidInput)?);
     command.args(args).env_clear().envs(texts("env").filter_map(|entry| entry.split_once('=')));
-    rustix::process::setsid()?;
-    if spec["terminal"] == true {
-        rustix::process::ioctl_tiocsctty(io::stdin())?;
+    match spec["terminal"] == true {
+        true => shim_kit::take_terminal()?,
+        false => drop(rustix::process::setsid()?),
     }
     rustix::process::chroot(root)?;
     env::set_current_dir(spec["cwd"].as_str().unwrap_or("/"))?;

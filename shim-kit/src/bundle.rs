@@ -136,16 +136,6 @@ impl Spec {
     pub fn json(&self) -> &Value {
         &self.0
     }
-
-    /// Whether the kernel ends all the container's processes when its first one ends, which it does
-    /// for a pid namespace that the container does not share.
-    pub fn has_own_pids(&self) -> bool {
-        let namespaces = self.0.pointer("/linux/namespaces").and_then(Value::as_array);
-        namespaces.into_iter().flatten().any(|namespace| {
-            let text = |key: &str| namespace.get(key).and_then(Value::as_str).unwrap_or_default();
-            text("type") == "pid" && text("path").is_empty()
-        })
-    }
 }
 
 /// Reads a pid file.
@@ -176,16 +166,6 @@ mod tests {
             json!({"io.kubernetes.cri.sandbox-id": "pod", "io.containerd.runc.v2.group": "group"});
         assert_eq!(group(both).as_deref(), Some("group"));
         assert_eq!(Spec(json!({})).group(), None);
-    }
-
-    #[test]
-    fn who_ends_a_containers_processes_depends_on_its_pid_namespace() {
-        let own =
-            |namespaces: Value| Spec(json!({"linux": {"namespaces": namespaces}})).has_own_pids();
-        assert!(own(json!([{"type": "mount"}, {"type": "pid"}])));
-        assert!(!own(json!([{"type": "pid", "path": "/proc/1/ns/pid"}])));
-        assert!(!own(json!([{"type": "mount"}])));
-        assert!(!Spec(json!({})).has_own_pids());
     }
 
     #[test]

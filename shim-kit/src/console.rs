@@ -1,18 +1,21 @@
-//! Terminals: runc makes one inside the container and sends its master over a Unix socket.
+//! Terminals. runc makes one inside the container and sends its master over a Unix socket; for other
+//! runtimes the shim makes it.
 
 use std::{
     fs::{self, File},
     io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixListener,
     },
     path::{Path, PathBuf},
 };
 
 use rustix::{
+    fs::{Mode, OFlags},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
+    pty::OpenptFlags,
     termios::Winsize,
 };
 
@@ -73,11 +76,36 @@ impl Drop for ConsoleSocket {
     }
 }
 
+/// Makes a terminal: its master, and the side of the process.
+///
+/// # Errors
+/// If the kernel has none to give.
+pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags)?;
+    rustix::pty::grantpt(&master)?;
+    rustix::pty::unlockpt(&master)?;
+    let name = rustix::pty::ptsname(&master, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok((master, rustix::fs::open(name, flags, Mode::empty())?))
+}
+
+/// Makes the terminal on stdin the controlling one of a new session, so that its user's Ctrl-C
+/// arrives: for the process that [`crate::Launch::stdio`] gave a terminal, before it becomes the
+/// container's program.
+///
+/// # Errors
+/// If stdin is no terminal, or the process leads a group of others.
+pub fn take_terminal() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(rustix::process::ioctl_tiocsctty(io::stdin())?)
+}
+
 /// Sets a terminal's size, in characters.
 ///
 /// # Errors
 /// Those of the ioctl.
-pub fn resize(master: &OwnedFd, width: u32, height: u32) -> io::Result<()> {
+pub fn resize(master: impl AsFd, width: u32, height: u32) -> io::Result<()> {
     let clamp = |size: u32| u16::try_from(size).unwrap_or(u16::MAX);
     let size = Winsize { ws_row: clamp(height), ws_col: clamp(width), ws_xpixel: 0, ws_ypixel: 0 };
     Ok(rustix::termios::tcsetwinsize(master, size)?)

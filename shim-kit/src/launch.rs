@@ -6,13 +6,15 @@ use rustix::process::Pid;
 use ttrpc::Status;
 
 use crate::{
+    console,
     process::Process,
     reaper::{Ended, Reaper, Starting},
     shim::Shim,
-    stdio::{Descriptors, Io, Manner, Paths, logger},
+    stdio::{Descriptors, Io, Manner, Paths, give, logger},
 };
 
-/// A process that is being made. A runtime asks for either pipes or a terminal, as
+/// A process that is being made. A runtime asks for its [`stdio`](Launch::stdio) once. One that makes
+/// terminals by itself asks for [`pipes`](Launch::pipes) or connects a terminal, as
 /// [`wants_terminal`](Launch::wants_terminal) says.
 #[derive(Debug)]
 pub struct Launch {
@@ -42,6 +44,25 @@ impl Launch {
     /// Whether the process is to have a terminal.
     pub fn wants_terminal(&self) -> bool {
         self.paths.terminal
+    }
+
+    /// What was asked for, a terminal or pipes, which belongs to this user and group. A process with a
+    /// terminal calls [`crate::take_terminal`].
+    ///
+    /// # Errors
+    /// Those of [`pipes`](Launch::pipes) and [`connect_terminal`](Launch::connect_terminal);
+    /// RESOURCE_EXHAUSTED if there is no terminal to be had.
+    pub async fn stdio(&mut self, owner: (u32, u32)) -> Result<Descriptors, Status> {
+        if !self.wants_terminal() {
+            return self.pipes(owner).await;
+        }
+        let failed = |error| Status::resource_exhausted(format!("cannot make a terminal: {error}"));
+        let (master, process) = console::open().map_err(failed)?;
+        give(&process, owner).map_err(failed)?;
+        let copy = || process.try_clone().map_err(failed);
+        let (stdin, stdout) = (copy()?.into(), copy()?.into());
+        self.connect_terminal(master).await?;
+        Ok(Descriptors { stdin, stdout, stderr: process.into() })
     }
 
     /// Pipes for a process without a terminal, which belong to this user and group.

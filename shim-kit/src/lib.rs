@@ -73,7 +73,7 @@ pub use ttrpc::{Any, Code, Status, async_trait};
 use self::args::{Action, Args};
 pub use self::{
     bundle::{Bundle, Spec, read_pid},
-    console::ConsoleSocket,
+    console::{ConsoleSocket, take_terminal},
     descriptors::kill,
     files::Temporary,
     launch::Launch,

@@ -33,7 +33,7 @@ impl<R: Runtime> Container<R> {
     ) -> Result<Arc<Container<R>>, Status> {
         let options = options::read(request.options.as_ref(), R::options)?;
         let bundle = Bundle::new(&request.bundle);
-        let spec = bundle.spec().map_err(|error| {
+        bundle.spec().map_err(|error| {
             Status::invalid_argument(format!("cannot read the bundle's config.json: {error}"))
         })?;
         let paths = Paths {
@@ -83,7 +83,7 @@ impl<R: Runtime> Container<R> {
             execs: Mutex::default(),
             cgroup: OnceLock::new(),
             oom: OnceLock::new(),
-            has_own_pids: spec.has_own_pids(),
+            leads_its_pids: OnceLock::new(),
             has_rootfs,
             next_launch: AtomicU64::new(1),
             turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),

@@ -1,6 +1,6 @@
 //! Ends of processes, and in which order they are told.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use rustix::process::Pid;
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +20,10 @@ use crate::{
 impl<R: Runtime> Container<R> {
     /// Watches the first process and its control group from now on.
     pub(super) fn first_is_made(self: &Arc<Self>, pid: Pid, ended: Ended) {
+        if let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) {
+            // A container has one first process.
+            let _ = self.leads_its_pids.set(leads_its_pids(&status));
+        }
         match Cgroup::of(pid) {
             Ok(cgroup) => {
                 let (outbox, container_id) = (self.shim.outbox.clone(), self.id.clone());
@@ -27,7 +31,6 @@ impl<R: Runtime> Container<R> {
                     outbox.publish(&events::TaskOom { container_id: container_id.clone() });
                 };
                 let watch = cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
-                // A container has one first process.
                 let _ = self.oom.set(tasks::spawn(watch));
                 let _ = self.cgroup.set(cgroup);
             }
@@ -62,7 +65,7 @@ impl<R: Runtime> Container<R> {
     /// Ends what the first process left behind, where the kernel does not, and waits until the ends
     /// of all execs are reported: they are over before the container is.
     async fn first_has_ended(&self, deadline: Instant) {
-        if !self.has_own_pids
+        if !self.leads_its_pids.get().is_some_and(|leads| *leads)
             && let Err(status) = self.runtime.kill(libc::SIGKILL.unsigned_abs(), true).await
             && status.code() != ttrpc::Code::NotFound
         {
@@ -82,5 +85,30 @@ impl<R: Runtime> Container<R> {
         if timeout_at(deadline, all).await.is_err() {
             log::warn("a container's end is told before that of its execs");
         }
+    }
+}
+
+/// Whether a process is the first of a pid namespace, whose others the kernel ends with it. A runtime
+/// need not make the namespace that `config.json` asks for, so the kernel is asked.
+fn leads_its_pids(status: &str) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    // As the shim's namespace counts it, and so on to its own.
+    numbers.split_whitespace().skip(1).last() == Some("1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_a_pid_namespace_is_known() {
+        let leads =
+            |numbers: &str| leads_its_pids(&format!("Name:\tsh\nNSpid:{numbers}\nUid:\t0\n"));
+        assert!(leads("\t4711\t1"));
+        assert!(leads("\t4711\t12\t1"));
+        assert!(!leads("\t4711\t12"), "it is in another's");
+        assert!(!leads("\t4711"), "it is in the shim's");
+        assert!(!leads("\t1"), "the shim's own is not its own");
+        assert!(!leads_its_pids(""));
     }
 }

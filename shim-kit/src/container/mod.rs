@@ -40,7 +40,8 @@ pub(crate) struct Container<R> {
     execs: Mutex<HashMap<String, Arc<Process>>>,
     cgroup: OnceLock<Cgroup>,
     oom: OnceLock<JoinHandle<()>>,
-    has_own_pids: bool,
+    /// Whether the kernel ends all processes with the first.
+    leads_its_pids: OnceLock<bool>,
     has_rootfs: bool,
     next_launch: AtomicU64,
     /// How many execs may be made at a time: that is all computing, and more of it than there are

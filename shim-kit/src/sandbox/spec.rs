@@ -44,7 +44,8 @@ const TEMPLATE: &str = r#"{
 /// Completes a specification that has no process. What the client has given stays.
 ///
 /// # Errors
-/// UNIMPLEMENTED for a pod with a user namespace.
+/// UNIMPLEMENTED for a pod with a user namespace, INVALID_ARGUMENT for one with a name of its own and
+/// its machine's network.
 pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, Status> {
     let default = PodSandboxConfig::default();
     let config = pod.config.unwrap_or(&default);
@@ -52,6 +53,10 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     let context = linux.security_context.unwrap_or_default();
     let namespaces = namespaces(&context, pod.network)?;
     let has_own_hostname = namespaces.iter().any(|namespace| namespace["type"] == "uts");
+    if !has_own_hostname && !config.hostname.is_empty() {
+        let message = "a pod with its machine's network has its machine's name, and not";
+        return Err(Status::invalid_argument(format!("{message} {}", config.hostname)));
+    }
 
     let mut spec: Value = serde_json::from_str(TEMPLATE).unwrap_or_default();
     describe_process(&mut spec["process"], &context, program);
@@ -62,7 +67,7 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     spec["linux"]["namespaces"] = namespaces.into();
     spec["linux"]["sysctl"] = object(linux.sysctls);
     spec["linux"]["resources"]["cpu"]["shares"] = CPU_SHARES.into();
-    if has_own_hostname && !config.hostname.is_empty() {
+    if !config.hostname.is_empty() {
         spec["hostname"] = config.hostname.clone().into();
     }
     if !linux.cgroup_parent.is_empty() {
@@ -209,6 +214,7 @@ mod tests {
         let node = NamespaceMode::Node.into();
         let options = NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() };
         let pod = config(options, "/kubepods.slice/kubepods-pod1.slice");
+        let pod = PodSandboxConfig { hostname: String::new(), ..pod };
         let spec = completed(Value::Null, Some(&pod)).unwrap();
         assert_eq!(namespaces_of(&spec), ["mount"]);
         assert_eq!(spec.get("hostname"), None, "it has no name of its own");
@@ -230,6 +236,15 @@ mod tests {
         assert!(may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
         assert!(!may_lower_oom_score("CapPrm:\t0\nCapEff:\t000001fffeffffff\n"));
         assert!(!may_lower_oom_score(""));
+    }
+
+    /// The name was dropped, and the pod ran with another than it asked for.
+    #[test]
+    fn a_pod_with_its_machines_network_cannot_have_another_name() {
+        let node = NamespaceOption { network: NamespaceMode::Node.into(), ..Default::default() };
+        let status = completed(Value::Null, Some(&config(node, ""))).unwrap_err();
+        assert_eq!(status.code(), ttrpc::Code::InvalidArgument);
+        assert!(status.message().contains("web-0"), "{status}");
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! One end of a FIFO or pipe.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
+    sync::Arc,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::io::Interest;
 
-use super::{is_fifo, open};
+use super::{Watched, is_fifo, open};
 use crate::{descriptors, log};
 
 /// Which end of a FIFO is ours.
@@ -34,7 +35,7 @@ impl End {
 /// containerd's side is not there. Let go, it tells whether the other side is there.
 #[derive(Debug)]
 pub struct Fifo {
-    pub file: AsyncFd<File>,
+    pub file: Watched,
     end: End,
     is_held: bool,
     /// Whether the other side has been seen.
@@ -52,12 +53,12 @@ impl Fifo {
         if !is_fifo(&file)? {
             return Ok(None);
         }
-        let file = descriptors::watch(file, end.interest())?;
+        let file = Arc::new(descriptors::watch(file, end.interest())?);
         Ok(Some(Fifo { file, end, is_held: true, was_met }))
     }
 
     /// The read end of a pipe, or a terminal's master.
-    pub fn pipe(file: AsyncFd<File>) -> Fifo {
+    pub fn pipe(file: Watched) -> Fifo {
         Fifo { file, end: End::Read, is_held: false, was_met: true }
     }
 
@@ -89,7 +90,7 @@ impl Fifo {
             .and_then(|file| descriptors::watch(file, self.end.interest()));
         match reopened {
             Ok(file) => {
-                self.file = file;
+                self.file = Arc::new(file);
                 self.is_held = is_held;
             }
             Err(error) => log::warn(format_args!("cannot reopen a FIFO: {error}")),

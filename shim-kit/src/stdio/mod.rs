@@ -37,7 +37,7 @@ use std::{
 
 use rustix::{fs::OFlags, pipe::PipeFlags};
 use tokio::{
-    io::Interest,
+    io::{Interest, unix::AsyncFd},
     sync::{Notify, oneshot, watch},
     time::Instant,
 };
@@ -136,18 +136,21 @@ pub(crate) struct Io {
     /// Each resolves when a copy has delivered what the process wrote.
     delivered: Vec<oneshot::Receiver<()>>,
     /// Where stdin comes from and goes to, until the process is started.
-    input: Option<(String, OwnedFd)>,
+    input: Option<(String, Sink)>,
     /// Fires when nobody will read the output.
     let_go: CancellationToken,
     terminal: Terminal,
 }
 
+/// A descriptor that can be waited for. Both directions of a terminal share one.
+type Watched = Arc<AsyncFd<File>>;
+
 /// A terminal's master, until its output is let go. Clones are the same.
 #[derive(Clone, Debug, Default)]
-struct Terminal(Arc<Mutex<Option<OwnedFd>>>);
+struct Terminal(Arc<Mutex<Option<Watched>>>);
 
 impl Terminal {
-    fn with<T>(&self, act: impl FnOnce(&mut Option<OwnedFd>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Option<Watched>) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -178,7 +181,8 @@ impl Io {
             }
             let (reader, writer) = pipe(owner)?;
             nonblocking(&reader)?;
-            self.copy_output(reader, Sink::open(path)?, Rest::InPipe)?;
+            let reader = watched(reader, Interest::READABLE)?;
+            self.copy_output(reader, Sink::open(path)?, Rest::InPipe);
             Ok(writer.into())
         };
         let (stdout, stderr) = (output(&paths.stdout)?, output(&paths.stderr)?);
@@ -196,7 +200,7 @@ impl Io {
         }
         let (reader, writer) = pipe(owner)?;
         nonblocking(&writer)?;
-        self.input = Some((path.to_owned(), writer));
+        self.input = Some((path.to_owned(), Sink::pipe(writer)?));
         Ok(reader.into())
     }
 
@@ -211,8 +215,9 @@ impl Io {
         sink: Option<OwnedFd>,
     ) -> Result<(), Status> {
         nonblocking(&master)?;
+        let master = watched(master, Interest::READABLE | Interest::WRITABLE)?;
         if !paths.stdin.is_empty() {
-            self.input = Some((paths.stdin.clone(), duplicate(&master)?));
+            self.input = Some((paths.stdin.clone(), Sink::Pipe(master.clone())));
         }
         let sink = match sink {
             Some(pipe) => {
@@ -223,7 +228,7 @@ impl Io {
             None => Some(Sink::open(&paths.stdout)?),
         };
         if let Some(sink) = sink {
-            self.copy_output(duplicate(&master)?, sink, Rest::OfTerminal)?;
+            self.copy_output(master.clone(), sink, Rest::OfTerminal);
         }
         self.terminal.with(|terminal| *terminal = Some(master));
         Ok(())
@@ -240,7 +245,7 @@ impl Io {
         let source = Fifo::open(&path, End::Read)
             .map_err(|error| failed_to_open(&path, error))?
             .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
-        let copy = Copy::new(source, Sink::pipe(sink)?);
+        let copy = Copy::new(source, sink);
         let input = input::run(copy, self.stage.subscribe(), close, self.let_go.clone());
         tasks::spawn(self.copies.tasks.track_future(input));
         Ok(())
@@ -271,9 +276,7 @@ impl Io {
         })
     }
 
-    fn copy_output(&mut self, source: OwnedFd, sink: Sink, rest: Rest) -> Result<(), Status> {
-        let source = descriptors::watch(File::from(source), Interest::READABLE)
-            .map_err(|error| Status::internal(format!("cannot watch an output: {error}")))?;
+    fn copy_output(&mut self, source: Watched, sink: Sink, rest: Rest) {
         let (deliver, delivered) = oneshot::channel();
         self.delivered.push(delivered);
         let output = Output {
@@ -291,7 +294,6 @@ impl Io {
                 let_go.cancel();
             }
         }));
-        Ok(())
     }
 }
 
@@ -311,16 +313,23 @@ fn is_fifo(file: &File) -> io::Result<bool> {
 }
 
 /// A pipe that belongs to whom the options say.
-pub(crate) fn pipe((uid, gid): (u32, u32)) -> Result<(OwnedFd, OwnedFd), Status> {
+pub(crate) fn pipe(owner: (u32, u32)) -> Result<(OwnedFd, OwnedFd), Status> {
     let failed = |error| Status::resource_exhausted(format!("cannot make a pipe: {error}"));
-    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-    if (uid, gid) != (0, 0) {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-        for end in [&reader, &writer] {
-            rustix::fs::fchown(end, Some(uid), Some(gid)).map_err(failed)?;
-        }
+    let (reader, writer) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    for end in [&reader, &writer] {
+        give(end, owner).map_err(failed)?;
     }
     Ok((reader, writer))
+}
+
+/// Gives a file to a user and a group. It is root's already.
+pub(crate) fn give(file: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
+    if (uid, gid) == (0, 0) {
+        return Ok(());
+    }
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?)
 }
 
 /// Makes our end of a pipe or terminal one that never blocks; the process's end is not touched.
@@ -330,10 +339,9 @@ fn nonblocking(fd: &OwnedFd) -> Result<(), Status> {
         .map_err(|error| Status::internal(format!("cannot set O_NONBLOCK: {error}")))
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Status> {
-    fd.try_clone().map_err(|error| {
-        Status::resource_exhausted(format!("cannot duplicate a descriptor: {error}"))
-    })
+fn watched(fd: OwnedFd, interest: Interest) -> Result<Watched, Status> {
+    let failed = |error| Status::internal(format!("cannot watch a descriptor: {error}"));
+    descriptors::watch(File::from(fd), interest).map(Arc::new).map_err(failed)
 }
 
 fn failed_to_open(path: &str, error: io::Error) -> Status {

@@ -12,10 +12,11 @@ use tokio::io::{Interest, unix::AsyncFd};
 use ttrpc::Status;
 
 use super::{
-    failed_to_open,
+    Watched, failed_to_open,
     fifo::{End, Fifo},
+    watched,
 };
-use crate::{descriptors, inotify::Inotify, log};
+use crate::{inotify::Inotify, log};
 
 /// Where bytes go.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub enum Sink {
     /// containerd's.
     Fifo(Fifo),
     /// The process's stdin, or a logger's.
-    Pipe(AsyncFd<File>),
+    Pipe(Watched),
     /// A file, and whether bytes were lost that did not fit.
     File(File, bool),
 }
@@ -51,9 +52,7 @@ impl Sink {
 
     /// The write end of a pipe, which must not block.
     pub fn pipe(pipe: OwnedFd) -> Result<Sink, Status> {
-        let watched = descriptors::watch(File::from(pipe), Interest::WRITABLE);
-        let failed = |error| Status::internal(format!("cannot watch a pipe: {error}"));
-        watched.map(Sink::Pipe).map_err(failed)
+        watched(pipe, Interest::WRITABLE).map(Sink::Pipe)
     }
 
     /// Takes everything and keeps nothing.

@@ -1,15 +1,14 @@
 //! The premises of the module, each as a test with real pipes, FIFOs and terminals.
 
+mod terminals;
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::fd::AsFd,
     thread,
 };
 
-use rustix::{
-    fs::{CWD, FileType, Mode},
-    pty::OpenptFlags,
-};
+use rustix::fs::{CWD, FileType, Mode};
 use tokio::time::{sleep, timeout};
 
 use super::*;
@@ -54,7 +53,8 @@ impl Stdout {
         let mut io = Io::new(Copies::default(), Manner { patience, is_lasting });
         let (source, writer) = pipe((0, 0)).unwrap();
         nonblocking(&source).unwrap();
-        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe).unwrap();
+        let source = watched(source, Interest::READABLE).unwrap();
+        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
         (Stdout { path, _folder: folder, io, process: Some(writer.into()) }, reader)
     }
 
@@ -295,61 +295,6 @@ async fn a_containers_output_waits_for_the_next_reader() {
     assert!(next.read(&mut buffer).unwrap() > 0);
 }
 
-/// A terminal's master and its other side.
-fn terminal() -> (OwnedFd, File) {
-    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    rustix::pty::grantpt(&master).unwrap();
-    rustix::pty::unlockpt(&master).unwrap();
-    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
-    let flags = OFlags::RDWR | OFlags::NOCTTY;
-    let slave = rustix::fs::open(name, flags, Mode::empty()).unwrap();
-    (master, slave.into())
-}
-
-/// The exit was held back for as long as a child had the terminal and wrote, or 10 s if not.
-#[tokio::test(flavor = "current_thread")]
-async fn a_child_that_keeps_the_terminal_does_not_hold_back_the_exit() {
-    for writes in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = fifo(&folder, "stdout");
-        let mut reader = client(&path);
-        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
-        let (master, mut slave) = terminal();
-        let paths = Paths { stdout: path, terminal: true, ..Paths::default() };
-        io.open_terminal(&paths, master, None).unwrap();
-        slave.write_all(b"the leader's last words").unwrap();
-        let reads = thread::spawn(move || {
-            let mut heard = Vec::new();
-            let mut buffer = [0; 4096];
-            while !String::from_utf8_lossy(&heard).contains("last words") {
-                match reader.read(&mut buffer) {
-                    Ok(read) => heard.extend_from_slice(&buffer[..read]),
-                    Err(_) => thread::yield_now(),
-                }
-            }
-            // It goes on to read until the end.
-            while !matches!(reader.read(&mut buffer), Ok(0)) {
-                thread::yield_now();
-            }
-        });
-        let child = writes.then(|| {
-            let mut slave = slave.try_clone().unwrap();
-            thread::spawn(move || while slave.write_all(b"child\n").is_ok() {})
-        });
-        timeout(LONG, io.ended()).await.expect("the exit is held back");
-        // Deleted: the child is hung up.
-        let tasks = io.copies.tasks.clone();
-        drop(io);
-        tasks.close();
-        timeout(LONG, tasks.wait()).await.expect("a copy goes on");
-        reads.join().unwrap();
-        if let Some(child) = child {
-            child.join().unwrap();
-        }
-        drop(slave);
-    }
-}
-
 #[tokio::test(flavor = "current_thread")]
 async fn stdin_ends_only_when_it_is_closed() {
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +303,7 @@ async fn stdin_ends_only_when_it_is_closed() {
     // The process's end is inside of what it is given; another is made to look at it.
     let (reader, writer) = pipe((0, 0)).unwrap();
     nonblocking(&writer).unwrap();
-    io.input = Some((path.clone(), writer));
+    io.input = Some((path.clone(), Sink::pipe(writer).unwrap()));
     let close = Arc::new(Notify::new());
     io.start_input(close.clone()).unwrap();
     // Two clients come and go.
