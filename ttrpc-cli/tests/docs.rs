@@ -50,7 +50,7 @@ impl Stage {
         compiler.include_imports(true).include_source_info(true);
         compiler.open_file(greeter_proto()).unwrap();
         let set = compiler.encode_file_descriptor_set();
-        let reflection = Reflection::new(&set).unwrap();
+        let reflection = Reflection::new(set).unwrap();
         let reflection = reflection.and(proto::health::FILE_DESCRIPTOR_SET).unwrap();
         let reflection = reflection.and(proto::debug::FILE_DESCRIPTOR_SET).unwrap();
         let greeter = common::serve(|builder| {

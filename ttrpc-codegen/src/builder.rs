@@ -37,6 +37,7 @@ pub fn configure() -> Builder {
         out_dir: None,
         include_file: None,
         descriptors: None,
+        has_source_info: true,
     }
 }
 
@@ -67,6 +68,7 @@ pub struct Builder {
     out_dir: Option<PathBuf>,
     include_file: Option<String>,
     descriptors: Option<PathBuf>,
+    has_source_info: bool,
 }
 
 impl Builder {
@@ -150,6 +152,13 @@ impl Builder {
         self
     }
 
+    /// Whether the file descriptor set has the files' comments and positions, often more than half of its
+    /// bytes. Default: yes. Code has comments either way.
+    pub fn file_descriptor_set_source_info(mut self, is_wanted: bool) -> Self {
+        self.has_source_info = is_wanted;
+        self
+    }
+
     /// Generates, see [`compile_protos`](crate::compile_protos).
     ///
     /// # Errors
@@ -160,7 +169,7 @@ impl Builder {
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
         let folder = self.folder()?;
-        let compiler = parse(protos, includes)?;
+        let mut compiler = parse(protos, includes)?;
         let mut files = descriptors(&compiler);
         check::check_names(Input {
             files: &files,
@@ -170,7 +179,9 @@ impl Builder {
         })?;
         if let Some(path) = &self.descriptors {
             // The compiler's own encoding has custom options, which prost's types leave out.
-            fs::write(path, compiler.encode_file_descriptor_set())
+            let set =
+                compiler.include_source_info(self.has_source_info).encode_file_descriptor_set();
+            fs::write(path, set)
                 .map_err(|error| Error::io(format_args!("writing {}", path.display()), error))?;
         }
         files.iter_mut().for_each(comments::sanitize_file);
@@ -201,6 +212,7 @@ impl fmt::Debug for Builder {
             .field("out_dir", &self.out_dir)
             .field("include_file", &self.include_file)
             .field("file_descriptor_set_path", &self.descriptors)
+            .field("file_descriptor_set_source_info", &self.has_source_info)
             .finish_non_exhaustive()
     }
 }

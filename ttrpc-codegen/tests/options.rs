@@ -150,6 +150,29 @@ fn custom_options_stay_in_the_file_descriptor_set() {
 }
 
 #[test]
+fn source_info_may_be_left_out_of_the_file_descriptor_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let proto = "syntax = \"proto2\"; package p; import \"google/protobuf/descriptor.proto\";
+        extend google.protobuf.MessageOptions { optional string note = 50001; }
+        // What M is for.
+        message M { option (note) = \"kept by the compiler\"; }";
+    let path = folder.path().join("set.bin");
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    configure()
+        .out_dir(folder.path())
+        .file_descriptor_set_path(&path)
+        .file_descriptor_set_source_info(false)
+        .compile_protos(&["a.proto"], &[folder.path()])
+        .unwrap();
+    let (set, note) = (fs::read(path).unwrap(), b"kept by the compiler");
+    assert!(set.windows(note.len()).any(|bytes| bytes == note));
+    let set = FileDescriptorSet::decode(&*set).unwrap();
+    assert!(set.file.iter().all(|file| file.source_code_info.is_none()));
+    let code = fs::read_to_string(folder.path().join("p.rs")).unwrap();
+    assert!(code.contains("What M is for."));
+}
+
+#[test]
 fn a_side_that_is_left_out_takes_no_names() {
     let folder = tempfile::tempdir().unwrap();
     let proto = "syntax = \"proto3\"; package p; message SClient {} service S {}";

@@ -1,12 +1,11 @@
 //! The files of descriptor sets, found by name and by what they declare.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{collections::BTreeMap, sync::OnceLock};
 
-use ttrpc::{
-    prost::{self, Message, bytes::Bytes},
-    prost_types::{
-        DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
-    },
+use ttrpc::prost::{self, Message, bytes::Bytes};
+
+use crate::declarations::{
+    FieldDeclaration, FileDeclarations, MembersDeclaration, MessageDeclaration,
 };
 
 /// A descriptor set that a server cannot answer from.
@@ -60,42 +59,49 @@ struct EncodedSet {
     files: Vec<Bytes>,
 }
 
-/// A file, and what is asked of it.
+/// A file, encoded, and what has to be known of it before anybody asks.
 #[derive(Debug)]
-pub(crate) struct File {
+struct File {
     name: String,
-    pub(crate) encoded: Bytes,
+    encoded: Bytes,
     imports: Vec<String>,
-    declares: Declared,
 }
 
-/// What a file declares, by full names without a leading dot.
-#[derive(Debug, Default, PartialEq)]
-struct Declared {
-    symbols: Vec<String>,
-    services: Vec<String>,
-    /// The message that is extended, and the number.
-    extensions: Vec<(String, i32)>,
-}
-
-/// All files.
+/// All files. What they declare is looked up when the first client asks, since most servers are
+/// never asked.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     files: Vec<File>,
-    by_name: HashMap<String, usize>,
-    by_symbol: HashMap<String, usize>,
-    extensions: HashMap<String, BTreeMap<i32, usize>>,
+    by_name: BTreeMap<String, usize>,
+    symbols: OnceLock<Symbols>,
+}
+
+/// What the files declare, and in which of them it is.
+#[derive(Debug, Default)]
+struct Symbols {
+    services: Vec<String>,
+    by_symbol: BTreeMap<String, usize>,
+    /// Few files have any.
+    extensions: Vec<Extension>,
+}
+
+#[derive(Debug)]
+struct Extension {
+    /// The message that is extended.
+    message: String,
+    number: i32,
+    file: usize,
 }
 
 impl Index {
     /// Adds the files of a set. One that is there already is kept as it is.
-    pub(crate) fn add(&mut self, descriptor_set: &[u8]) -> Result<(), DescriptorError> {
+    pub(crate) fn add(&mut self, descriptor_set: Bytes) -> Result<(), DescriptorError> {
         let set = EncodedSet::decode(descriptor_set).map_err(DescriptorError::Decode)?;
         let first_new = self.files.len();
         for encoded in set.files {
-            let file = FileDescriptorProto::decode(&*encoded).map_err(DescriptorError::Decode)?;
-            self.add_file(encoded, &file)?;
+            self.add_file(encoded)?;
         }
+        self.symbols = OnceLock::new();
         for file in &self.files[first_new..] {
             if let Some(import) =
                 file.imports.iter().find(|import| !self.by_name.contains_key(*import))
@@ -107,35 +113,33 @@ impl Index {
         Ok(())
     }
 
-    fn add_file(
-        &mut self,
-        encoded: Bytes,
-        file: &FileDescriptorProto,
-    ) -> Result<(), DescriptorError> {
-        let name = file.name().to_owned();
-        let declares = Declared::by(file);
-        if let Some(&known) = self.by_name.get(&name) {
-            if self.files[known].declares == declares {
+    fn add_file(&mut self, encoded: Bytes) -> Result<(), DescriptorError> {
+        let file = FileDeclarations::decode(encoded.clone()).map_err(DescriptorError::Decode)?;
+        if let Some(&known) = self.by_name.get(&file.name) {
+            // What one set says with comments, another may say without.
+            if self.files[known].declarations() == file {
                 return Ok(());
             }
-            return Err(DescriptorError::Conflict { file: name });
+            return Err(DescriptorError::Conflict { file: file.name });
         }
-        let index = self.files.len();
-        for symbol in &declares.symbols {
-            self.by_symbol.entry(symbol.clone()).or_insert(index);
-        }
-        for (message, number) in &declares.extensions {
-            self.extensions.entry(message.clone()).or_default().entry(*number).or_insert(index);
-        }
-        self.by_name.insert(name.clone(), index);
-        self.files.push(File { name, encoded, imports: file.dependency.clone(), declares });
+        self.by_name.insert(file.name.clone(), self.files.len());
+        self.files.push(File { name: file.name, encoded, imports: file.imports });
         Ok(())
+    }
+
+    fn symbols(&self) -> &Symbols {
+        self.symbols.get_or_init(|| {
+            let mut symbols = Symbols::default();
+            for (index, file) in self.files.iter().enumerate() {
+                symbols.add_file(index, &file.declarations());
+            }
+            symbols
+        })
     }
 
     /// The full names of all services, in order, without repetition.
     pub(crate) fn services(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.files.iter().flat_map(|file| &file.declares.services).cloned().collect();
+        let mut names = self.symbols().services.clone();
         names.sort();
         names.dedup();
         names
@@ -146,22 +150,31 @@ impl Index {
     }
 
     pub(crate) fn file_by_symbol(&self, symbol: &str) -> Option<usize> {
-        self.by_symbol.get(symbol.strip_prefix('.').unwrap_or(symbol)).copied()
+        let name = symbol.strip_prefix('.').unwrap_or(symbol);
+        self.symbols().by_symbol.get(name).copied()
     }
 
     pub(crate) fn file_by_extension(&self, message: &str, number: i32) -> Option<usize> {
-        self.extensions.get(message)?.get(&number).copied()
+        let mut extensions = self.extensions_of(message);
+        extensions.find(|extension| extension.number == number).map(|extension| extension.file)
     }
 
     /// The numbers of a message's extensions; `None` if there is no such message.
     pub(crate) fn extension_numbers(&self, message: &str) -> Option<Vec<i32>> {
         self.file_by_symbol(message)?;
-        let numbers = self.extensions.get(message);
-        Some(numbers.map_or(Vec::new(), |numbers| numbers.keys().copied().collect()))
+        let mut numbers: Vec<_> =
+            self.extensions_of(message).map(|extension| extension.number).collect();
+        numbers.sort();
+        numbers.dedup();
+        Some(numbers)
     }
 
-    pub(crate) fn file(&self, index: usize) -> &File {
-        &self.files[index]
+    fn extensions_of(&self, message: &str) -> impl Iterator<Item = &Extension> {
+        self.symbols().extensions.iter().filter(move |extension| extension.message == message)
+    }
+
+    pub(crate) fn encoded(&self, file: usize) -> &[u8] {
+        &self.files[file].encoded
     }
 
     /// The files that this one imports, directly or not, it first.
@@ -182,59 +195,68 @@ impl Index {
     }
 }
 
-impl Declared {
-    fn by(file: &FileDescriptorProto) -> Self {
-        let mut declared = Declared::default();
-        let package = file.package();
-        for message in &file.message_type {
-            declared.add_message(package, message);
+impl File {
+    fn declarations(&self) -> FileDeclarations {
+        // It was decoded when it was added.
+        FileDeclarations::decode(self.encoded.clone()).unwrap_or_default()
+    }
+}
+
+impl Symbols {
+    fn add_file(&mut self, index: usize, file: &FileDeclarations) {
+        let package = &file.package;
+        for message in &file.messages {
+            self.add_message(index, package, message);
         }
-        for enumeration in &file.enum_type {
-            declared.add_enum(package, enumeration);
+        for enumeration in &file.enums {
+            self.add_enum(index, package, enumeration);
         }
-        declared.add_extensions(package, &file.extension);
-        for service in &file.service {
-            let name = join(package, service.name());
-            for method in &service.method {
-                declared.symbols.push(join(&name, method.name()));
+        self.add_extensions(index, package, &file.extensions);
+        for service in &file.services {
+            let name = join(package, &service.name);
+            for method in &service.members {
+                self.add(index, &name, &method.name);
             }
-            declared.symbols.push(name.clone());
-            declared.services.push(name);
+            self.add(index, package, &service.name);
+            self.services.push(name);
         }
-        declared
     }
 
-    fn add_message(&mut self, scope: &str, message: &DescriptorProto) {
-        let name = join(scope, message.name());
-        for field in &message.field {
-            self.symbols.push(join(&name, field.name()));
+    fn add(&mut self, index: usize, scope: &str, name: &str) {
+        self.by_symbol.entry(join(scope, name)).or_insert(index);
+    }
+
+    fn add_message(&mut self, index: usize, scope: &str, message: &MessageDeclaration) {
+        self.add(index, scope, &message.name);
+        let name = join(scope, &message.name);
+        for field in &message.fields {
+            self.add(index, &name, &field.name);
         }
-        for oneof in &message.oneof_decl {
-            self.symbols.push(join(&name, oneof.name()));
+        for oneof in &message.oneofs {
+            self.add(index, &name, &oneof.name);
         }
-        for nested in &message.nested_type {
-            self.add_message(&name, nested);
+        for nested in &message.messages {
+            self.add_message(index, &name, nested);
         }
-        for enumeration in &message.enum_type {
-            self.add_enum(&name, enumeration);
+        for enumeration in &message.enums {
+            self.add_enum(index, &name, enumeration);
         }
-        self.add_extensions(&name, &message.extension);
-        self.symbols.push(name);
+        self.add_extensions(index, &name, &message.extensions);
     }
 
     /// An enum's values are declared beside it, not in it.
-    fn add_enum(&mut self, scope: &str, enumeration: &EnumDescriptorProto) {
-        for value in &enumeration.value {
-            self.symbols.push(join(scope, value.name()));
+    fn add_enum(&mut self, index: usize, scope: &str, enumeration: &MembersDeclaration) {
+        for value in &enumeration.members {
+            self.add(index, scope, &value.name);
         }
-        self.symbols.push(join(scope, enumeration.name()));
+        self.add(index, scope, &enumeration.name);
     }
 
-    fn add_extensions(&mut self, scope: &str, extensions: &[FieldDescriptorProto]) {
+    fn add_extensions(&mut self, index: usize, scope: &str, extensions: &[FieldDeclaration]) {
         for extension in extensions {
-            let message = extension.extendee().trim_start_matches('.').to_owned();
-            self.extensions.push((message, extension.number()));
-            self.symbols.push(join(scope, extension.name()));
+            let message = extension.extendee.trim_start_matches('.').to_owned();
+            self.extensions.push(Extension { message, number: extension.number, file: index });
+            self.add(index, scope, &extension.name);
         }
     }
 }
@@ -245,12 +267,14 @@ fn join(scope: &str, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ttrpc::prost_types::FileDescriptorSet;
+    use ttrpc::prost_types::{
+        DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet,
+    };
 
     use super::*;
 
-    fn set(files: Vec<FileDescriptorProto>) -> Vec<u8> {
-        FileDescriptorSet { file: files }.encode_to_vec()
+    fn set(files: Vec<FileDescriptorProto>) -> Bytes {
+        FileDescriptorSet { file: files }.encode_to_vec().into()
     }
 
     fn file(name: &str, message: &str, imports: &[&str]) -> FileDescriptorProto {
@@ -274,23 +298,23 @@ mod tests {
             file("c", "C", &[]),
             file("d", "D", &[]),
         ];
-        index.add(&set(files)).unwrap();
+        index.add(set(files)).unwrap();
         assert_eq!(index.with_imports(0), [0, 1, 2]);
         assert_eq!(index.file_by_symbol(".p.B"), Some(1));
     }
 
     #[test]
     fn a_set_without_its_imports_is_refused() {
-        let error = Index::default().add(&set(vec![file("a", "A", &["b"])])).unwrap_err();
+        let error = Index::default().add(set(vec![file("a", "A", &["b"])])).unwrap_err();
         assert!(error.to_string().contains("`a` imports `b`"), "{error}");
     }
 
     #[test]
     fn one_file_may_be_in_two_sets_and_two_of_one_name_may_not() {
         let mut index = Index::default();
-        index.add(&set(vec![file("a", "A", &[])])).unwrap();
-        index.add(&set(vec![file("a", "A", &[])])).unwrap();
-        let error = index.add(&set(vec![file("a", "Other", &[])])).unwrap_err();
+        index.add(set(vec![file("a", "A", &[])])).unwrap();
+        index.add(set(vec![file("a", "A", &[])])).unwrap();
+        let error = index.add(set(vec![file("a", "Other", &[])])).unwrap_err();
         assert!(matches!(error, DescriptorError::Conflict { .. }), "{error}");
     }
 
@@ -304,7 +328,7 @@ mod tests {
             ..FieldDescriptorProto::default()
         }];
         let mut index = Index::default();
-        index.add(&set(vec![base])).unwrap();
+        index.add(set(vec![base])).unwrap();
         assert_eq!(index.extension_numbers("p.A"), Some(vec![100]));
         assert_eq!(index.extension_numbers("p.B"), None);
         assert_eq!(index.file_by_extension("p.A", 100), Some(0));
@@ -313,6 +337,9 @@ mod tests {
 
     #[test]
     fn rubbish_is_refused() {
-        assert!(matches!(Index::default().add(&[0xff; 9]), Err(DescriptorError::Decode(_))));
+        assert!(matches!(
+            Index::default().add(Bytes::from_static(&[0xff; 9])),
+            Err(DescriptorError::Decode(_))
+        ));
     }
 }

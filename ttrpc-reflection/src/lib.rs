@@ -33,6 +33,8 @@
 
 #[cfg(feature = "debug")]
 mod debug;
+#[cfg(feature = "reflection")]
+mod declarations;
 #[cfg(feature = "health")]
 mod health;
 #[cfg(feature = "reflection")]
@@ -79,6 +81,6 @@ pub mod proto {
 #[macro_export]
 macro_rules! include_descriptor_set {
     ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bin"))
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bin")).as_slice()
     };
 }

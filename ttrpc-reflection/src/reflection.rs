@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use ttrpc::{
     Code, Context, Status, async_trait,
+    prost::bytes::Bytes,
     server::{Routes, Service, StreamReceiver, StreamSender},
 };
 
@@ -21,7 +22,7 @@ use crate::{
 /// Tells clients which services a server has and what their messages look like.
 ///
 /// It answers from descriptor sets, imports included, as `ttrpc_codegen`'s
-/// `file_descriptor_set_path` writes them. Custom options and comments are told too.
+/// `file_descriptor_set_path` writes them. Custom options are told, and comments where the set has them.
 #[derive(Debug)]
 pub struct Reflection {
     index: Index,
@@ -31,11 +32,11 @@ pub struct Reflection {
 
 impl Reflection {
     /// Answers from an encoded `google.protobuf.FileDescriptorSet`. Its services are listed, and
-    /// reflection itself.
+    /// reflection itself. A `&'static [u8]` or a `Vec<u8>` is not copied.
     ///
     /// # Errors
     /// [`DescriptorError`] if the set does not decode or lacks a file that it imports.
-    pub fn new(descriptor_set: &[u8]) -> Result<Self, DescriptorError> {
+    pub fn new(descriptor_set: impl Into<Bytes>) -> Result<Self, DescriptorError> {
         let reflection = Reflection { index: Index::default(), services: None };
         reflection.and(FILE_DESCRIPTOR_SET)?.and(descriptor_set)
     }
@@ -45,8 +46,8 @@ impl Reflection {
     ///
     /// # Errors
     /// Those of [`Reflection::new`], and [`DescriptorError::Conflict`].
-    pub fn and(mut self, descriptor_set: &[u8]) -> Result<Self, DescriptorError> {
-        self.index.add(descriptor_set)?;
+    pub fn and(mut self, descriptor_set: impl Into<Bytes>) -> Result<Self, DescriptorError> {
+        self.index.add(descriptor_set.into())?;
         Ok(self)
     }
 
@@ -102,7 +103,7 @@ impl Reflection {
         let files = self.index.with_imports(found).into_iter();
         let file_descriptor_proto = files
             .filter(|&file| sent.insert(file) || file == found)
-            .map(|file| self.index.file(file).encoded.to_vec())
+            .map(|file| self.index.encoded(file).to_vec())
             .collect();
         MessageResponse::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto })
     }
