@@ -14,7 +14,10 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value};
 
-use crate::schema::{PLACEHOLDER, Schema};
+use crate::{
+    misfit,
+    schema::{PLACEHOLDER, Schema},
+};
 
 const ANY: &str = "google.protobuf.Any";
 
@@ -155,8 +158,8 @@ impl<'a> Json<'a> {
         let mut contents = Vec::new();
         let value = self.take_out(kind, value, &mut contents)?;
         let options = DeserializeOptions::new().deny_unknown_fields(!self.allow_unknown);
-        let mut message = DynamicMessage::deserialize_with_options(kind.clone(), value, &options)
-            .map_err(|error| describe(kind, &error.to_string()))?;
+        let mut message = DynamicMessage::deserialize_with_options(kind.clone(), &value, &options)
+            .map_err(|error| misfit::explain(kind, &value, &options, &error.to_string()))?;
         let mut contents = contents.into_iter().map(Some).collect::<Vec<_>>();
         for_each_any(&mut message, &mut |any| {
             let index = DynamicMessage::get_field_by_number(any, 2)
@@ -337,19 +340,6 @@ fn is_well_known(kind: &MessageDescriptor) -> bool {
                 | "UInt64Value"
         )
     })
-}
-
-/// An error of reading, with the fields that there are where one was not known.
-fn describe(kind: &MessageDescriptor, error: &str) -> String {
-    let name = kind.full_name();
-    if error.contains("unrecognized field name") {
-        let fields: Vec<_> = kind.fields().map(|field| field.json_name().to_owned()).collect();
-        return match fields.is_empty() {
-            true => format!("{name}: {error}; it has no fields"),
-            false => format!("{name}: {error}; {name} has: {}", fields.join(", ")),
-        };
-    }
-    format!("{name}: {error}")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod fields;
 mod json;
 mod load;
 mod manual;
+mod misfit;
 mod output;
 mod replay;
 mod schema;
@@ -53,7 +54,8 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || !std::env::args_os().any(|argument| argument == "--json") {
         error.exit();
     }
-    let failure = Failure::Usage(error.render().to_string().trim_end().to_owned());
+    let text = error.render().to_string();
+    let failure = Failure::Usage(text.trim_start_matches("error: ").trim_end().to_owned());
     output::note_json(&failure.to_json());
     failure.exit_code()
 }

@@ -3,6 +3,7 @@
 use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf, time::Duration};
 
 use prost_reflect::{MethodDescriptor, ServiceDescriptor};
+use rustix::io::Errno;
 use ttrpc::{
     Client, ClientConfig, Code, Connection, Error, Name, Raw, Status, client::ConnectOptions,
 };
@@ -103,6 +104,9 @@ pub fn explain(error: Error) -> Failure {
             io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
             io::ErrorKind::ConnectionRefused => "; nobody listens there",
             io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
+            _ if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+                "; this system has no vsock to that machine"
+            }
             _ => "",
         },
         _ => "",

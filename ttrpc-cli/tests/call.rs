@@ -71,7 +71,8 @@ fn mistakes_are_exit_code_2_and_say_what_would_be_right() {
     assert!(refused(&["Echo", "{"]).contains("is no JSON"));
     assert!(refused(&["Echo", "{\"payloat\": \"\"}"]).contains("payload, responseSize"));
     assert!(refused(&["Echo", "payloat=x"]).contains("it has: payload, response_size"));
-    assert!(refused(&["Echo", "responseSize=many"]).contains("does not fit"));
+    let many = refused(&["Echo", "responseSize=many"]);
+    assert!(many.contains("does not fit") && many.contains("field `responseSize`: "), "{many}");
     assert!(refused(&["Echo", "{} {}"]).contains("several"));
     assert!(refused(&["Echo", "{}", "{}"]).contains("quote the JSON"));
     assert!(refused(&["Echo", "--timeout", "soon"]).contains("300ms"));

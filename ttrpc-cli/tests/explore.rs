@@ -169,6 +169,7 @@ fn schemas_and_usage_errors_are_json_where_that_is_asked_for() {
     let refused = run(&["call", "--json"]);
     assert_eq!((refused.code, &*refused.stdout), (2, ""));
     let error: serde_json::Value = serde_json::from_str(&refused.stderr).unwrap();
-    assert!(error["error"].as_str().unwrap().contains("<ADDRESS>"), "{error}");
+    let text = error["error"].as_str().unwrap();
+    assert!(text.contains("<ADDRESS>") && !text.starts_with("error"), "{error}");
     assert_eq!(run(&["--help", "--json"]).code, 0);
 }

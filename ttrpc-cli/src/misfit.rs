@@ -1,0 +1,122 @@
+//! What is wrong with JSON that does not fit a message: the field, and what it may be.
+
+use prost_reflect::{DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor};
+use serde_json::{Map, Value};
+
+/// Explains why `value` is not a message of this kind.
+pub fn explain(
+    kind: &MessageDescriptor,
+    value: &Value,
+    options: &DeserializeOptions,
+    error: &str,
+) -> String {
+    let misfit = Misfit { path: String::new(), kind: kind.clone(), error: error.to_owned() };
+    let Misfit { path, kind: inner, error } = misfit.narrow(value, options);
+    let field = if path.is_empty() { path } else { format!("field `{path}`: ") };
+    let mut text = format!("{}: {field}{error}", kind.full_name());
+    if error.contains("unrecognized field name") {
+        let fields: Vec<_> = inner.fields().map(|field| field.json_name().to_owned()).collect();
+        text += &match fields.is_empty() {
+            true => "; it has no fields".to_owned(),
+            false => format!("; {} has: {}", inner.full_name(), fields.join(", ")),
+        };
+    }
+    text
+}
+
+/// A value that does not fit.
+struct Misfit {
+    /// From the outermost message: `spec.args`.
+    path: String,
+    /// The innermost message that is known to have the value.
+    kind: MessageDescriptor,
+    error: String,
+}
+
+impl Misfit {
+    /// Goes into the first field that does not fit by itself.
+    fn narrow(self, value: &Value, options: &DeserializeOptions) -> Self {
+        let Value::Object(object) = value else { return self };
+        for (key, value) in object {
+            let field = self.kind.get_field_by_json_name(key);
+            let Some(field) = field.or_else(|| self.kind.get_field_by_name(key)) else { continue };
+            let Some(error) = self.error_of(key, value.clone(), options) else { continue };
+            let dot = if self.path.is_empty() { "" } else { "." };
+            let path = format!("{}{dot}{key}", self.path);
+            let misfit = Misfit { path, kind: self.kind, error };
+            return misfit.narrow_field(&field, key, value, options);
+        }
+        self
+    }
+
+    /// Goes into the messages of a field.
+    fn narrow_field(
+        mut self,
+        field: &FieldDescriptor,
+        key: &str,
+        value: &Value,
+        options: &DeserializeOptions,
+    ) -> Self {
+        let Kind::Message(inner) = field.kind() else { return self };
+        match value {
+            Value::Array(values) => {
+                let is_wrong = |value: &&Value| {
+                    self.error_of(key, vec![(*value).clone()].into(), options).is_some()
+                };
+                let Some(wrong) = values.iter().find(is_wrong) else { return self };
+                self.kind = inner;
+                self.narrow(wrong, options)
+            }
+            Value::Object(_) if !field.is_map() => {
+                self.kind = inner;
+                self.narrow(value, options)
+            }
+            _ => self,
+        }
+    }
+
+    /// What is wrong with a message that has nothing but this field.
+    fn error_of(&self, key: &str, value: Value, options: &DeserializeOptions) -> Option<String> {
+        let alone = Value::Object(Map::from_iter([(key.to_owned(), value)]));
+        let read = DynamicMessage::deserialize_with_options(self.kind.clone(), alone, options);
+        read.err().map(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{json::Json, schema::builtin};
+
+    fn refused(name: &str, value: Value) -> String {
+        let kind = builtin().pool().get_message_by_name(name).unwrap();
+        Json::new(builtin()).read(&kind, value).unwrap_err()
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_named_with_its_field() {
+        let create = "containerd.task.v3.CreateTaskRequest";
+        for (value, said) in [
+            (json!({ "id": "a", "terminal": 3 }), "field `terminal`: "),
+            (
+                json!({ "rootfs": [{}, { "type": "a" }, { "target": 1 }] }),
+                "field `rootfs.target`: ",
+            ),
+            (json!({ "rootfs": {} }), "field `rootfs`: "),
+            (json!([]), "CreateTaskRequest: invalid type"),
+        ] {
+            let text = refused(create, value.clone());
+            assert!(text.starts_with(create) && text.contains(said), "{value}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_comes_with_those_that_its_message_has() {
+        let value = json!({ "id": "a", "rootfs": [{ "typ": "" }] });
+        let text = refused("containerd.task.v3.CreateTaskRequest", value);
+        assert!(text.contains("field `rootfs`: "), "{text}");
+        assert!(text.contains("containerd.types.Mount has: type, source"), "{text}");
+    }
+}
