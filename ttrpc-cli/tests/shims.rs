@@ -140,9 +140,10 @@ fn a_snapshot_is_asked_for_by_the_start_of_an_id() {
     let state = folder.path().to_str().unwrap();
     let text = run(&["shims", "debug", "web", "--state", state]).ok();
     assert!(text.contains("ttrpc.debug.v1.Debug/Snapshot"), "{text}");
-    let snapshot = run(&["shims", "debug", "web-1", "--state", state, "--json"]).json();
+    let snapshot = run(&["shims", "--state", state, "debug", "web-1", "--json"]).json();
     assert_eq!(snapshot["pid"], std::process::id());
     assert_eq!(run(&["shims", "debug", "db", "--state", state]).code, 1);
+    assert_eq!(run(&["shims", "--watch", "debug", "web", "--state", state]).code, 2);
 }
 
 #[test]

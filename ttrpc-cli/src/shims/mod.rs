@@ -24,21 +24,18 @@ use scan::Shim;
 /// is one. PENDING counts connections that a shim has not accepted, UNREAD the bytes that it has not
 /// read.
 #[derive(Debug, Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "Examples:
+#[command(after_help = "Examples:
   ttrpc shims
   ttrpc shims --watch
   ttrpc shims --json | jq -r '.[] | select(.answer != \"answered\") | .pid'
-  ttrpc shims debug web"
-)]
+  ttrpc shims debug web")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<ShimsCommand>,
     #[command(flatten)]
     location: Location,
     /// How long a shim may take to answer
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout, global = true)]
     timeout: Duration,
     /// Ask again and again, this long after each answer, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = parse_duration, num_args = 0..=1)]
@@ -51,9 +48,10 @@ pub struct Arguments {
 struct Location {
     /// containerd's state directory; may be repeated
     #[arg(long, value_name = "DIR", default_value = "/run/containerd", value_hint = ValueHint::DirPath)]
+    #[arg(global = true)]
     state: Vec<PathBuf>,
     /// Only shims of this namespace
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", global = true)]
     namespace: Option<String>,
 }
 
@@ -86,11 +84,6 @@ enum ShimsCommand {
     Debug {
         /// A container or sandbox, by its id or the start of it
         id: String,
-        #[command(flatten)]
-        location: Location,
-        /// How long the shim may take to answer
-        #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_timeout)]
-        timeout: Duration,
     },
 }
 
@@ -99,8 +92,11 @@ enum ShimsCommand {
 /// # Errors
 /// [`Failure::Found`] if a shim did not answer in time.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
-    if let Some(ShimsCommand::Debug { id, location, timeout }) = arguments.command {
-        return debug(&id, &location, timeout, json).await;
+    if let Some(ShimsCommand::Debug { id }) = arguments.command {
+        return match arguments.watch {
+            Some(_) => Err(Failure::Usage("--watch is for all shims, and not for one".to_owned())),
+            None => debug(&id, &arguments.location, arguments.timeout, json).await,
+        };
     }
     let Some(interval) = arguments.watch else {
         return once(&arguments.location, arguments.timeout, json, false).await;
