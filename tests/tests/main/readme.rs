@@ -7,6 +7,8 @@ mod build_script {
     }
 }
 
+use std::os::fd::AsFd;
+
 use ttrpc_reflection::{Health, Reflection};
 
 mod greeter {
@@ -93,6 +95,21 @@ async fn hand_over(
     // Handlers see it with `ctx.peer()`, and snapshots show it.
     let peer = connection.peer().clone().with_name("plugin 7");
     server.serve_connection(connection.with_peer(peer)).await
+}
+
+async fn replace_by(
+    mut successor: std::process::Command,
+    listener: std::os::unix::net::UnixListener,
+    server: &ttrpc::server::ServerHandle,
+) -> std::io::Result<std::process::Child> {
+    // New clients wait in the socket's backlog until the successor accepts them.
+    server.pause_accepting().await;
+    let socket = std::os::fd::OwnedFd::from(listener);
+    // It serves `.listener(std::io::stdin().as_fd().try_clone_to_owned()?)`.
+    let successor = successor.stdin(socket).spawn().inspect_err(|_| server.resume_accepting())?;
+    // The calls that are in flight go on here, for at most 30 s.
+    server.shutdown(std::time::Duration::from_secs(30)).await;
+    Ok(successor)
 }
 
 async fn wait_for_agent(address: &str) -> Result<Client, ttrpc::Error> {
@@ -278,6 +295,50 @@ async fn the_snippet_with_a_deadline_is_answered_in_time() {
     let greeter = greeter::GreeterClient::new(client);
     assert_eq!(in_time(&greeter).await.unwrap().message, "Good morning, Eve!");
     serving.abort();
+}
+
+/// The test's own program is the successor, in a process of its own.
+#[tokio::test]
+async fn a_socket_is_handed_on_as_the_readme_says() {
+    let builder = Server::builder().add_service(GreeterServer::new(MyGreeter));
+    if std::env::var_os("TTRPC_IS_SUCCESSOR").is_some() {
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+        // It is killed, unless the test fails.
+        let life = std::time::Duration::from_secs(600);
+        return drop(tokio::time::timeout(life, builder.listener(socket).serve()).await);
+    }
+    let mut successor = std::process::Command::new(std::env::current_exe().unwrap());
+    successor
+        .arg("readme::a_socket_is_handed_on_as_the_readme_says")
+        .env("TTRPC_IS_SUCCESSOR", "1");
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("greeter.sock").to_str().unwrap().to_owned();
+    let listener = std::os::unix::net::UnixListener::bind(&address).unwrap();
+    let server = builder.listener(listener.try_clone().unwrap()).build().unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+
+    let old = greeter::GreeterClient::new(wait_for_agent(&address).await.unwrap());
+    let (mut requests, mut replies) = old.chat().await.unwrap();
+    requests.send(HelloRequest { name: "Ann".into() }).await.unwrap();
+    assert_eq!(replies.recv().await.unwrap().unwrap().message, "Hello, Ann!");
+    let new_client = async {
+        let new = greeter::GreeterClient::new(wait_for_agent(&address).await.unwrap());
+        let reply = new.say_hello(HelloRequest { name: "Ben".into() }).await.unwrap();
+        assert_eq!(reply.message, "Hello, Ben!");
+        assert_eq!(handle.connections(), 1, "the successor has the other one");
+        requests.send(HelloRequest { name: "Cleo".into() }).await.unwrap();
+        assert_eq!(replies.recv().await.unwrap().unwrap().message, "Hello, Cleo!");
+        requests.finish();
+        assert_eq!(replies.recv().await.unwrap(), None);
+    };
+    // It is polled first, so accepting is paused when the new client connects.
+    let replacing = replace_by(successor, listener, &handle);
+    let (successor, ()) = tokio::join!(biased; replacing, new_client);
+    serving.await.unwrap().unwrap();
+    let mut successor = successor.unwrap();
+    successor.kill().unwrap();
+    successor.wait().unwrap();
 }
 
 #[tokio::test]
