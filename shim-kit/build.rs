@@ -2,7 +2,11 @@
 
 fn main() -> Result<(), ttrpc_codegen::Error> {
     let set = std::path::PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
-    ttrpc_codegen::configure().file_descriptor_set_path(set.join("shim.bin")).compile_protos(
+    let builder = ttrpc_codegen::configure()
+        .file_descriptor_set_path(set.join("shim.bin"))
+        // There are many shims on a machine.
+        .file_descriptor_set_source_info(false);
+    builder.compile_protos(
         &[
             "proto/task_v2.proto",
             "proto/task_v3.proto",

@@ -1,4 +1,4 @@
-//! Services for operators, with the feature `debug`: what the daemon is waiting for, that it is well,
+//! Services for operators, unless the feature `debug` is off: what the daemon is waiting for, that it is well,
 //! and what it serves. The command line `ttrpc` calls them.
 
 use ttrpc::{Server, server::ServerBuilder};
@@ -27,7 +27,8 @@ impl Inspection {
         let reflection = Reflection::new(include_descriptor_set!("shim"))?
             .and(proto::health::FILE_DESCRIPTOR_SET)?
             .and(proto::debug::FILE_DESCRIPTOR_SET)?
-            .list_only(served);
+            // The set also has services of containerd's, which the shim calls.
+            .list_only(served.into_iter().chain(OWN));
         let builder = builder
             .add_service(reflection)
             .add_service(health.service())
@@ -41,6 +42,10 @@ impl Inspection {
     }
 }
 
+/// What is served beside what containerd calls.
+const OWN: [&str; 3] =
+    ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "ttrpc.debug.v1.Debug"];
+
 const SANDBOX: &str = "containerd.runtime.sandbox.v1.Sandbox";
 
 #[cfg(test)]
@@ -50,6 +55,10 @@ mod tests {
     use ttrpc_reflection::proto::{
         debug::{DebugClient, SnapshotRequest},
         health::{HealthCheckRequest, HealthClient, health_check_response::ServingStatus},
+        reflection::{
+            ServerReflectionClient, ServerReflectionRequest,
+            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+        },
     };
 
     use super::*;
@@ -75,8 +84,30 @@ mod tests {
         let told = DebugClient::new(client.clone()).snapshot(SnapshotRequest::default()).await;
         assert!(told.unwrap().text.contains("serving"));
         let request = HealthCheckRequest { service: SANDBOX.to_owned() };
-        let health = HealthClient::new(client).check(request).await.unwrap();
+        let health = HealthClient::new(client.clone()).check(request).await.unwrap();
         assert_eq!(health.status(), ServingStatus::Serving);
+
+        let reflection = ServerReflectionClient::new(client);
+        let (mut requests, mut answers) = reflection.server_reflection_info().await.unwrap();
+        let mut ask = async |message_request| {
+            let message_request = Some(message_request);
+            let request = ServerReflectionRequest { host: String::new(), message_request };
+            requests.send(request).await.unwrap();
+            answers.recv().await.unwrap().unwrap().message_response.unwrap()
+        };
+        let MessageResponse::ListServicesResponse(listed) =
+            ask(MessageRequest::ListServices("*".to_owned())).await
+        else {
+            panic!("the services are asked for");
+        };
+        let names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+        for served in ["containerd.task.v3.Task", SANDBOX, OWN[0], OWN[1], OWN[2]] {
+            assert!(names.iter().any(|name| name == served), "{served} is not in {names:?}");
+        }
+        for name in names {
+            let files = ask(MessageRequest::FileContainingSymbol(name)).await;
+            assert!(matches!(files, MessageResponse::FileDescriptorResponse(_)), "{files:?}");
+        }
         serving.abort();
     }
 }

@@ -31,6 +31,9 @@
 //! - **The order that is seen is the order in which it happened.** A process's start is published
 //!   before its end is, its output is delivered before its end is told, execs end before their
 //!   container does.
+//!
+//! The feature `debug`, which is on by default, lets daemons serve reflection, health and a debug service, by
+//! which the command line `ttrpc` lists and calls their services and asks what they are waiting for.
 
 mod address;
 mod args;
