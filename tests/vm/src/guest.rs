@@ -33,7 +33,7 @@ mod linux {
     const HOST: &str = "vsock://host:5000";
 
     /// How long a case may take in a machine that is played by another one.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const PATIENCE: Duration = Duration::from_secs(900);
 
     /// What the host may ask besides the conformance service.
     #[derive(Default)]

@@ -1,6 +1,7 @@
 //! The host of a virtual machine: starts one, and tries ttrpc over its vsock. Exits with 0 if all is as
 //! it has to be.
 
+mod command_line;
 mod machine;
 
 use std::{
@@ -57,7 +58,7 @@ const SLOW: [&str; 2] = ["concurrent_unary", "concurrent_streams"];
 const SUITE_LIMIT: Duration = Duration::from_secs(1800);
 
 /// How long something may take that has no deadline and must happen, on whatever computer.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Tries ttrpc with a virtual machine.
 #[derive(Debug, Parser)]
@@ -72,6 +73,9 @@ struct Arguments {
     /// The program `vhost-device-vsock`.
     #[arg(long, value_name = "FILE")]
     device: PathBuf,
+    /// The program `ttrpc`.
+    #[arg(long, value_name = "FILE")]
+    command_line: PathBuf,
     /// Where the machine's console goes.
     #[arg(long, value_name = "FILE")]
     console: PathBuf,
@@ -112,6 +116,9 @@ async fn run(arguments: &Arguments) -> Tried {
     conforms_inside(&address, &is_chosen).await?;
     in_time(&address, streams_push_back(&address)).await?;
     in_time(&address, calls_back(&machine, &address)).await?;
+    command_line::calls(&arguments.command_line, &address)?;
+    let trace = command_line::is_traced(&arguments.command_line, machine.folder(), &address);
+    in_time(&address, trace).await?;
     if arguments.heavy {
         in_time(&address, goes_on_after_a_pause(&machine, &address, Load::echoes)).await?;
     }

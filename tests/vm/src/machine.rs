@@ -15,7 +15,10 @@ use tempfile::{TempDir, tempdir};
 use ttrpc_tests::process::Process;
 
 /// How long the programs may take to open their sockets.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often the device is started until it does.
+const DEVICE_ATTEMPTS: usize = 3;
 
 /// A virtual machine that runs until this is dropped.
 pub(crate) struct Machine {
@@ -42,12 +45,11 @@ impl Machine {
         let (hybrid, device_socket, monitor) = (path("vm.sock"), path("vhost"), path("qmp"));
         let vm =
             format!("guest-cid=3,uds-path={},socket={}", hybrid.display(), device_socket.display());
-        let device = Process::start(Command::new(parts.device).args(["--vm", &vm]))?;
-        wait_for(&device_socket)?;
+        let device = start_device(parts.device, &vm, &device_socket)?;
         let arguments = "-M q35 -accel tcg -cpu qemu64 -m 256 -nodefaults -nographic -no-reboot \
              -object memory-backend-memfd,id=m,size=256M,share=on -numa node,memdev=m \
              -device vhost-user-vsock-pci,chardev=c -serial stdio";
-        let qemu = Process::start(
+        let mut qemu = Process::start(
             Command::new("qemu-system-x86_64")
                 .args(arguments.split_whitespace())
                 .args(["-chardev", &format!("socket,id=c,path={}", device_socket.display())])
@@ -64,14 +66,19 @@ impl Machine {
                 .stdout(parts.console.try_clone()?)
                 .stderr(parts.console),
         )?;
-        wait_for(&monitor)?;
+        wait_for(&monitor, &mut qemu)?;
         let monitor = Monitor::connect(&monitor)?;
         Ok(Machine { qemu, _device: device, monitor, folder })
     }
 
     /// The Unix socket by which the host reaches the machine.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.path().join("vm.sock")
+        self.folder().join("vm.sock")
+    }
+
+    /// A folder that lives as long as the machine.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Halts the machine's processors by QEMU's monitor, for good.
@@ -130,10 +137,26 @@ impl Monitor {
     }
 }
 
+/// Starts the device. It does not always start: then it says why and ends, and is started again.
+fn start_device(program: &Path, vm: &str, socket: &Path) -> std::io::Result<Process> {
+    for attempt in 1.. {
+        let mut device = Process::start(Command::new(program).args(["--vm", vm]))?;
+        match wait_for(socket, &mut device) {
+            Ok(()) => return Ok(device),
+            Err(error) if attempt == DEVICE_ATTEMPTS => return Err(error),
+            Err(error) => println!("the device did not start, and is started again: {error}"),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
 /// Waits until a program listens on its socket. It is not tried: the device takes one connection alone.
-fn wait_for(path: &Path) -> std::io::Result<()> {
+fn wait_for(path: &Path, program: &mut Process) -> std::io::Result<()> {
     let start = Instant::now();
     while !is_listening(path)? {
+        if let Some(status) = program.try_wait()? {
+            return Err(std::io::Error::other(format!("it ended with {status}")));
+        }
         if start.elapsed() > PATIENCE {
             return Err(std::io::Error::other(format!("nobody listens on {}", path.display())));
         }
