@@ -11,71 +11,13 @@ use std::{
     time::Duration,
 };
 
-use kit::{SERVICE, TestServer, chat, eventually, say};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
 use tokio::{io::AsyncWriteExt, task::JoinSet};
 use ttrpc::{Client, Code, Server, ServerConfig, Status, client::ConnectOptions};
 use ttrpc_telemetry::{
     Metrics,
     metrics::{MAX_METHODS, OTHER},
 };
-
-/// The sums of all snapshots so far, since a snapshot takes out what it shows.
-struct Counted {
-    snapshotter: Snapshotter,
-    sums: BTreeMap<String, f64>,
-}
-
-impl Counted {
-    fn new() -> (Metrics, Self) {
-        let recorder = DebuggingRecorder::new();
-        let snapshotter = recorder.snapshotter();
-        (Metrics::with_recorder(recorder), Counted { snapshotter, sums: BTreeMap::new() })
-    }
-
-    fn update(&mut self) -> &BTreeMap<String, f64> {
-        for (key, _, _, value) in self.snapshotter.snapshot().into_vec() {
-            let labels: Vec<_> = key
-                .key()
-                .labels()
-                .map(|label| format!("{}={}", label.key(), label.value()))
-                .collect();
-            let added = match value {
-                DebugValue::Counter(count) => count as f64,
-                DebugValue::Gauge(value) => value.into_inner(),
-                DebugValue::Histogram(values) => values.len() as f64,
-            };
-            let name = format!("{} {}", key.key().name(), labels.join(" "));
-            *self.sums.entry(name).or_default() += added;
-        }
-        &self.sums
-    }
-
-    /// The sum of all series of this name with these labels.
-    fn sum(&mut self, name: &str, labels: &[&str]) -> f64 {
-        let sums = self.update().iter();
-        let chosen = sums.filter(|(key, _)| {
-            let mut parts = key.split(' ');
-            parts.next() == Some(name)
-                && labels.iter().all(|label| key.split(' ').any(|part| part == *label))
-        });
-        chosen.map(|(_, value)| value).sum()
-    }
-
-    fn ended(&mut self, labels: &[&str]) -> f64 {
-        self.sum("ttrpc_calls_ended_total", labels)
-    }
-
-    /// Waits until no call is in flight on either side.
-    async fn is_quiet(&mut self) {
-        eventually("all calls end", || {
-            ["side=client", "side=server"]
-                .into_iter()
-                .all(|side| self.sum("ttrpc_calls_begun_total", &[side]) == self.ended(&[side]))
-        })
-        .await;
-    }
-}
 
 fn options(metrics: &Metrics) -> ConnectOptions {
     ConnectOptions::new().observe(metrics.clone())
@@ -417,8 +359,12 @@ async fn samples_show_fill_and_what_stands_still() {
     assert_eq!(counted.sum("ttrpc_connections_stalled", &["side=server", "by=admission"]), 1.0);
     assert_eq!(counted.sum("ttrpc_connections_stalled", &["side=client"]), 0.0);
     assert_eq!(counted.sum("ttrpc_queue_frames", &["side=client"]), 0.0);
+    // It is told how long it was when it is over.
+    let held_up = ["side=server", "by=admission"];
+    assert_eq!(counted.sum("ttrpc_receiver_held_up_seconds", &held_up), 0.0);
     for call in waiting {
         call.abort();
     }
     server.close().await;
+    assert_eq!(counted.sum("ttrpc_receiver_held_up_seconds", &held_up), 1.0);
 }

@@ -12,8 +12,8 @@ use opentelemetry::{
     context::FutureExt,
     propagation::TextMapCompositePropagator,
     trace::{
-        SpanContext, SpanId, SpanKind, Status as SpanStatus, TraceContextExt, TraceFlags, TraceId,
-        TraceState,
+        Event, SpanContext, SpanId, SpanKind, Status as SpanStatus, TraceContextExt, TraceFlags,
+        TraceId, TraceState,
     },
 };
 use opentelemetry_sdk::{
@@ -247,6 +247,47 @@ async fn a_streams_spans_end_when_the_stream_does() {
 }
 
 /// Calls on, within the handler of another call.
+/// The directions and numbers of a span's messages, in order.
+fn messages(span: &SpanData) -> Vec<(String, i64)> {
+    let one = |event: &Event| {
+        assert_eq!(event.name, "rpc.message");
+        let find = |key: &str| {
+            let mut pairs = event.attributes.iter();
+            pairs.find(|pair| pair.key.as_str() == key).expect("it is there").value.clone()
+        };
+        assert!(matches!(find("rpc.message.compressed_size"), Value::I64(1..)));
+        let Value::I64(number) = find("rpc.message.id") else { panic!("a number") };
+        (find("rpc.message.type").to_string(), number)
+    };
+    span.events.iter().map(one).collect()
+}
+
+#[tokio::test]
+async fn messages_of_streams_are_events_of_their_spans() {
+    let (tracing, spans) = Spans::new();
+    let (server, client) = connected(&tracing).await;
+    let (mut requests, mut replies) = chat(&client).await.unwrap();
+    for text in ["a", "b"] {
+        requests.send(text.to_owned()).await.unwrap();
+        assert_eq!(replies.recv().await.unwrap().as_deref(), Some(text));
+    }
+    requests.finish();
+    assert_eq!(replies.recv().await.unwrap(), None);
+    let [client_span, server_span] = spans.of_a_call().await;
+    let of = |here: &str, there: &str| {
+        [(here, 1), (there, 1), (here, 2), (there, 2)].map(|(kind, id)| (kind.to_owned(), id))
+    };
+    assert_eq!(messages(&client_span), of("SENT", "RECEIVED"));
+    assert_eq!(messages(&server_span), of("RECEIVED", "SENT"));
+
+    // A unary call has none, as with `otelttrpc`.
+    say(&client, "hello").await.unwrap();
+    for span in spans.of_a_call().await {
+        assert_eq!(messages(&span), []);
+    }
+    server.close().await;
+}
+
 async fn call_on(backend: &Client, request: String) -> Result<String, Status> {
     let tenant = OtelContext::current().baggage().get("tenant").map(ToString::to_string);
     let reply = say(backend, &request).await?;

@@ -13,6 +13,8 @@ pub(crate) struct Contender {
     pub(crate) is_base: bool,
     /// Whether the figures that grow are drawn.
     pub(crate) is_drawn: bool,
+    /// Whether it runs only if it is named.
+    pub(crate) is_named: bool,
 }
 
 impl Contender {
@@ -30,7 +32,14 @@ pub(crate) struct Minimal {
 }
 
 const fn contender(name: &'static str) -> Contender {
-    Contender { name, minimal: None, is_go: false, is_base: false, is_drawn: false }
+    Contender {
+        name,
+        minimal: None,
+        is_go: false,
+        is_base: false,
+        is_drawn: false,
+        is_named: false,
+    }
 }
 
 const fn minimal(package: &'static str, program: &'static str) -> Option<Minimal> {
@@ -47,7 +56,7 @@ pub(crate) const FLOOR: &str = "raw-batch";
 pub(crate) const CALLERS_FLOOR: &str = "mux-defer";
 
 /// All contenders, in the order of the tables.
-static CONTENDERS: [Contender; 13] = [
+static CONTENDERS: [Contender; 15] = [
     contender("raw-blocking"),
     contender(FLOOR),
     Contender { minimal: minimal("contender-raw", "min-raw"), ..contender("mux-inline") },
@@ -72,14 +81,18 @@ static CONTENDERS: [Contender; 13] = [
     },
     Contender { minimal: minimal("contender-tarpc", "min-tarpc"), ..contender("tarpc") },
     Contender { is_go: true, ..contender("go-ttrpc") },
+    Contender { is_named: true, ..contender("ours-observed") },
+    Contender { is_named: true, ..contender("ours-intercepted") },
 ];
 
 /// The project at another commit.
 pub(crate) static BASE: Contender = Contender { is_base: true, ..contender("base") };
 
-/// The contenders with these names, separated by commas; all without.
+/// The contenders with these names, separated by commas; without, all that need not be named.
 pub(crate) fn contenders(only: Option<&str>) -> Result<Vec<&'static Contender>, String> {
-    let Some(only) = only else { return Ok(CONTENDERS.iter().collect()) };
+    let Some(only) = only else {
+        return Ok(CONTENDERS.iter().filter(|contender| !contender.is_named).collect());
+    };
     let find = |name: &str| {
         let found = CONTENDERS.iter().find(|contender| contender.name == name);
         found.ok_or_else(|| format!("no contender is called {name:?}"))

@@ -10,6 +10,8 @@ pub fn run_contender() {
     let options = Options::from_command_line();
     match options.contender.as_str() {
         "ours" => run::<contender_ours::Ours>(options),
+        "ours-observed" => run::<contender_ours::OursObserved>(options),
+        "ours-intercepted" => run::<contender_ours::OursIntercepted>(options),
         "ours-blocking" => run_blocking::<contender_ours::OursBlocking>(options),
         "raw-blocking" => run_blocking::<contender_raw::Blocking>(options),
         "raw-batch" => run::<contender_raw::Batch>(options),

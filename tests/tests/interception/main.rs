@@ -1,8 +1,10 @@
 //! Observers, interceptors and hooks: what they are told, what they may do, and that calls end as they do
 //! without them.
 
+mod causes;
 mod hooks;
 mod interceptors;
+mod messages;
 mod observers;
 mod promises;
 

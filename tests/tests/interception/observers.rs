@@ -168,7 +168,7 @@ async fn calls_over_a_limit_are_told_with_the_time_that_they_waited() {
 
 impl Recorder {
     /// The end of a method's only call.
-    async fn expect_of(&self, method: &str, code: Code, cause: EndCause) {
+    pub(super) async fn expect_of(&self, method: &str, code: Code, cause: EndCause) {
         let ends = || -> Vec<_> {
             self.told(|told| told.ends.iter().filter(|end| end.method == method).cloned().collect())
         };

@@ -18,6 +18,7 @@
 //! | `ttrpc_connections_refused_total` | counter | side |
 //! | `ttrpc_connections_open` | gauge | side |
 //! | `ttrpc_connection_duration_seconds` | histogram | side |
+//! | `ttrpc_receiver_held_up_seconds` | histogram of the times for which a connection was not read: its `_count` counts stalls | side, by |
 //! | `ttrpc_protocol_violations_total` | counter of the peers' frames that the protocol does not allow | side |
 //!
 //! `side` is `client` or `server`, `code` a status code such as `DEADLINE_EXCEEDED`, and `cause` the name of an
@@ -25,7 +26,10 @@
 //! [`ConnectionEndCause`](ttrpc::observer::ConnectionEndCause). Messages and bytes of a call are added when it
 //! ends.
 //!
-//! How full queues are, and what stands still, is not an event but a state: [`Metrics::sample_server`] and
+//! `by` says what held the receiver up: `room` in a full send queue, `admission` where calls or bytes are at a limit,
+//! `stream` for an inbox that nobody empties.
+//!
+//! How full queues are, and what stands still now, is not an event but a state: [`Metrics::sample_server`] and
 //! [`Metrics::sample_clients`] read it from snapshots.
 //!
 //! # Labels that a peer cannot fill
@@ -43,9 +47,13 @@ use std::{
 };
 
 use metrics::{Recorder, with_recorder};
-use ttrpc::observer::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, Observer, Side};
+use ttrpc::{
+    observer::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, Observer, Side},
+    snapshot::HeldUp,
+};
 
-use series::{SideSeries, counter};
+use sample::held_up_by;
+use series::{SideSeries, counter, histogram};
 
 /// The label of services and methods that have none of their own.
 pub const OTHER: &str = "_OTHER";
@@ -151,6 +159,16 @@ impl Observer for Metrics {
 
     fn protocol_violation(&self, connection: &ConnectionInfo<'_>, _rule: &str) {
         self.side(connection.side).protocol_violations.increment(1);
+    }
+
+    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
+        let Some(by) = held_up_by(held_up.by) else { return };
+        // Also describes what is recorded.
+        self.side(connection.side);
+        let labels = [("side", connection.side.name()), ("by", by)];
+        self.record(|recorder| {
+            histogram(recorder, names::HELD_UP, &labels).record(held_up.duration);
+        });
     }
 
     fn call_begun(&self, call: &CallInfo<'_>) {

@@ -17,6 +17,7 @@ pub(super) const CONNECTIONS_CLOSED: &str = "ttrpc_connections_closed_total";
 pub(super) const CONNECTIONS_REFUSED: &str = "ttrpc_connections_refused_total";
 pub(super) const CONNECTIONS_OPEN: &str = "ttrpc_connections_open";
 pub(super) const CONNECTION_DURATION: &str = "ttrpc_connection_duration_seconds";
+pub(super) const HELD_UP: &str = "ttrpc_receiver_held_up_seconds";
 pub(super) const PROTOCOL_VIOLATIONS: &str = "ttrpc_protocol_violations_total";
 pub(super) const QUEUE_FRAMES: &str = "ttrpc_queue_frames";
 pub(super) const QUEUE_BYTES: &str = "ttrpc_queue_bytes";
@@ -53,11 +54,16 @@ const GAUGES: [(&str, Unit, &str); 8] = [
     (STALL, Unit::Seconds, "The longest time for which a connection has been held up."),
 ];
 
-const HISTOGRAMS: [(&str, Unit, &str); 4] = [
+const HISTOGRAMS: [(&str, Unit, &str); 5] = [
     (CALL_DURATION, Unit::Seconds, "Time from a call's begin to its end."),
     (WAITED_FOR_PLACE, Unit::Seconds, "Time that a call has waited to be let in."),
     (WAITED_FOR_ROOM, Unit::Seconds, "Time that a call has waited for room in the send queue."),
     (CONNECTION_DURATION, Unit::Seconds, "Time for which a connection was open."),
+    (
+        HELD_UP,
+        Unit::Seconds,
+        "Time for which a connection's receiver was held up, once for each time.",
+    ),
 ];
 
 /// Tells a recorder what the series are.

@@ -102,13 +102,9 @@ impl Sums {
         if let Some(blocked) = queue.blocked {
             self.stall("socket", blocked);
         }
-        if let Some(HeldUp { by, duration, .. }) = receiver {
-            let by = match by {
-                ReceiverWait::Room => "room",
-                ReceiverWait::Admission => "admission",
-                ReceiverWait::Stream(_) => "stream",
-                _ => return,
-            };
+        if let Some(HeldUp { by, duration, .. }) = receiver
+            && let Some(by) = held_up_by(by)
+        {
             self.stall(by, duration);
         }
     }
@@ -133,6 +129,16 @@ impl Sums {
             gauge(recorder, names::STALL, &labels).set(stall.longest);
         }
     }
+}
+
+/// The label for what holds a receiver up.
+pub(super) fn held_up_by(by: ReceiverWait) -> Option<&'static str> {
+    Some(match by {
+        ReceiverWait::Room => "room",
+        ReceiverWait::Admission => "admission",
+        ReceiverWait::Stream(_) => "stream",
+        _ => return None,
+    })
 }
 
 /// Used part of a limit. A frame longer than a limit is let in alone, so it may be more than 1.

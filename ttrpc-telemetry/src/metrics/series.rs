@@ -163,7 +163,7 @@ pub(super) fn gauge(
     recorder.register_gauge(&key(name, labels), &METADATA)
 }
 
-fn histogram(
+pub(super) fn histogram(
     recorder: &dyn Recorder,
     name: &'static str,
     labels: &[(&'static str, &str)],

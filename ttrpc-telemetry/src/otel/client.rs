@@ -1,5 +1,10 @@
 //! Spans of a client's calls.
 
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
 use async_trait::async_trait;
 use opentelemetry::{Context, context::FutureExt};
 use tokio::time::Instant;
@@ -39,7 +44,15 @@ impl Interceptor for ClientTracing {
         self.tracing.propagator.inject(&context, call.metadata_mut());
         #[cfg(feature = "tracing")]
         let tracing_span = span.tracing_span();
-        let span = ClientSpan { span: Some(span), deadline: call.deadline() };
+        let span = ClientSpan { span: Arc::new(Mutex::new(Some(span))), deadline: call.deadline() };
+        if call.is_stream() {
+            let span = span.span.clone();
+            call.on_message(move |message| {
+                if let Some(span) = &*lock(&span) {
+                    span.message(message, SystemTime::now());
+                }
+            });
+        }
         let run = next.run(call);
         #[cfg(feature = "tracing")]
         let run = tracing::Instrument::instrument(run, tracing_span);
@@ -56,15 +69,21 @@ impl Interceptor for ClientTracing {
     }
 }
 
+fn lock(span: &Mutex<Option<CallSpan>>) -> MutexGuard<'_, Option<CallSpan>> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The span of a call; dropped, the call is given up.
 struct ClientSpan {
-    span: Option<CallSpan>,
+    /// Shared with what adds messages to it, which must not keep it.
+    span: Arc<Mutex<Option<CallSpan>>>,
     deadline: Option<Instant>,
 }
 
 impl ClientSpan {
-    fn end(mut self, outcome: Outcome) {
-        if let Some(span) = self.span.take() {
+    fn end(self, outcome: Outcome) {
+        let span = lock(&self.span).take();
+        if let Some(span) = span {
             span.end(outcome);
         }
     }
@@ -72,7 +91,7 @@ impl ClientSpan {
 
 impl Drop for ClientSpan {
     fn drop(&mut self) {
-        let Some(span) = self.span.take() else { return };
+        let Some(span) = lock(&self.span).take() else { return };
         // At its deadline the library drops the call before this hears of it.
         let is_late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
         span.end(if is_late { Outcome::too_late() } else { Outcome::given_up() });

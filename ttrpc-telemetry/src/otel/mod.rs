@@ -12,7 +12,8 @@
 //!   server's for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS.
 //!
 //! `otelttrpc` has this for unary calls alone. Here all four kinds are alike: the span of a stream ends when
-//! the stream does.
+//! the stream does. Its messages are events `rpc.message`, with `rpc.message.type` (`SENT` or `RECEIVED`), `rpc.message.id` (from
+//! 1 in each direction) and `rpc.message.compressed_size`, the bytes of the frame's data.
 //!
 //! # What goes through metadata
 //!

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use opentelemetry::context::FutureExt;
 use ttrpc::{
     Context, Status,
-    observer::{CallEnd, CallInfo, Observer, Side},
+    observer::{CallEnd, CallInfo, MessageInfo, Observer, Side},
     server::{Interceptor, Next},
 };
 
@@ -31,9 +31,12 @@ struct ServerSpan {
     state: Mutex<State>,
 }
 
+/// As many events as a span has, unless its provider is told otherwise.
+const MAX_WAITING_MESSAGES: usize = 128;
+
 enum State {
-    /// The call waits to be let in.
-    Waiting,
+    /// The call waits to be let in. Messages may have come.
+    Waiting(Vec<(SystemTime, MessageInfo)>),
     Running(CallSpan),
     Ended(Outcome),
 }
@@ -47,12 +50,24 @@ impl ServerTracing {
 impl Observer for ServerTracing {
     fn call_begun(&self, call: &CallInfo<'_>) {
         let begun = SystemTime::now() - call.started.elapsed();
-        call.extensions.insert(ServerSpan { begun, state: Mutex::new(State::Waiting) });
+        call.extensions.insert(ServerSpan { begun, state: Mutex::new(State::Waiting(Vec::new())) });
     }
 
     fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
         if let Some(span) = call.extensions.get::<ServerSpan>() {
             span.end(end.into());
+        }
+    }
+
+    fn wants_messages(&self) -> bool {
+        true
+    }
+
+    fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {
+        if call.is_stream
+            && let Some(span) = call.extensions.get::<ServerSpan>()
+        {
+            span.message(message);
         }
     }
 }
@@ -91,13 +106,28 @@ impl ServerSpan {
         let mut state = self.state();
         let outcome = match &*state {
             State::Ended(outcome) => outcome.clone(),
-            State::Waiting | State::Running(_) => {
+            State::Waiting(messages) => {
+                for (time, message) in messages {
+                    call.message(message, *time);
+                }
                 *state = State::Running(call);
                 return;
             }
+            State::Running(_) => return,
         };
         drop(state);
         call.end(outcome);
+    }
+
+    fn message(&self, message: &MessageInfo) {
+        let now = SystemTime::now();
+        match &mut *self.state() {
+            State::Waiting(messages) if messages.len() < MAX_WAITING_MESSAGES => {
+                messages.push((now, *message));
+            }
+            State::Running(call) => call.message(message, now),
+            State::Waiting(_) | State::Ended(_) => {}
+        }
     }
 
     fn end(&self, outcome: Outcome) {

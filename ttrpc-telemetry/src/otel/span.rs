@@ -8,7 +8,7 @@ use opentelemetry::{
 };
 use ttrpc::{
     Code,
-    observer::{CallEnd, Side},
+    observer::{CallEnd, Direction, MessageInfo, Side},
 };
 
 use super::Tracing;
@@ -20,6 +20,9 @@ pub(super) enum Spans {
     #[cfg(feature = "tracing")]
     Tracing,
 }
+
+/// The event for a message.
+const MESSAGE: &str = "rpc.message";
 
 const STATUS_CODE: &str = "rpc.ttrpc.status_code";
 
@@ -150,6 +153,28 @@ impl CallSpan {
     #[cfg(feature = "tracing")]
     pub(super) fn tracing_span(&self) -> tracing::Span {
         self.span.clone().unwrap_or_else(tracing::Span::none)
+    }
+
+    /// A message of a stream was sent or has come.
+    pub(super) fn message(&self, message: &MessageInfo, time: SystemTime) {
+        let attributes = vec![
+            KeyValue::new(
+                "rpc.message.type",
+                match message.direction {
+                    Direction::Sent => "SENT",
+                    Direction::Received => "RECEIVED",
+                },
+            ),
+            KeyValue::new("rpc.message.id", message.number as i64),
+            KeyValue::new("rpc.message.compressed_size", message.bytes as i64),
+        ];
+        #[cfg(feature = "tracing")]
+        if let Some(span) = &self.span {
+            use tracing_opentelemetry::OpenTelemetrySpanExt;
+            span.add_event_with_timestamp(MESSAGE, time, attributes);
+            return;
+        }
+        self.context.span().add_event_with_timestamp(MESSAGE, time, attributes);
     }
 
     /// The call has ended.

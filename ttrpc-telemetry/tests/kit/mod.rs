@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+#[cfg(feature = "metrics")]
+pub mod counted;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinHandle, time::timeout};

@@ -202,7 +202,7 @@ where
         let mut record = None;
         if pending.interceptors.is_none() {
             let connection = tasks.connection();
-            record = CallRecord::begin(&connection.observed, pending, times);
+            record = CallRecord::begin(&connection.observed, pending, times, None);
             let queued = pending.try_queue(tasks, times, &mut record);
             let queued = queued
                 .inspect_err(|status| tell_not_queued(connection, record.as_deref(), status))?;

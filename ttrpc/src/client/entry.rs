@@ -1,6 +1,6 @@
 //! One call as its connection knows it: what its caller and the receiver share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -11,8 +11,8 @@ use super::{
     state::{CallFailure, CallState},
 };
 use crate::{
-    Name, Status,
-    observer::EndCause,
+    Code, Name, Status,
+    observer::{CallEnd, EndCause, Traffic},
     proto::{frame::Flags, stream::Kind, table::ClientTable},
     snapshot::CallSnapshot,
     transport::{
@@ -50,6 +50,11 @@ impl CallShape {
         self.kind == Kind::Unary && !self.is_raw
     }
 
+    /// Whether the Request opens a stream.
+    pub(super) fn is_stream(&self) -> bool {
+        self.flags.open_a_stream()
+    }
+
     /// A call of which these flags are all that is known: what the server may send is what it may
     /// send on any stream that is opened so.
     pub(super) fn raw(flags: Flags) -> Self {
@@ -77,6 +82,8 @@ pub(super) struct CallEntry {
     service: Name,
     method: Name,
     pub(super) times: Times,
+    /// Bytes of the Request's data.
+    request_bytes: u32,
     /// Where somebody observes or traces.
     pub(super) record: Option<Box<CallRecord>>,
     /// What has arrived, and the state of the call.
@@ -89,9 +96,11 @@ impl CallEntry {
         service: Name,
         method: Name,
         times: Times,
+        request_bytes: u32,
         record: Option<Box<CallRecord>>,
     ) -> Self {
-        CallEntry { shape, service, method, times, record, inbox: Inbox::default() }
+        let inbox = Inbox::default();
+        CallEntry { shape, service, method, times, request_bytes, record, inbox }
     }
 
     /// Whether the caller awaits one reply and nothing else.
@@ -103,6 +112,26 @@ impl CallEntry {
     pub(super) fn has_one_reply(&self) -> bool {
         let CallShape { kind, is_raw, .. } = self.shape;
         matches!(kind, Kind::Unary | Kind::ClientStreaming) && !is_raw
+    }
+
+    /// How a unary call of which there is no record has ended, which was answered with this reply.
+    pub(super) fn answered_end(&self) -> CallEnd<'static> {
+        let bytes_received = self.inbox.with(|state| state.answer_len()) as u64;
+        CallEnd {
+            code: Code::Ok,
+            message: "",
+            cause: EndCause::Replied,
+            traffic: Traffic {
+                messages_sent: 1,
+                messages_received: 1,
+                bytes_sent: self.request_bytes.into(),
+                bytes_received,
+            },
+            duration: self.times.started.elapsed(),
+            // One that has waited has a record.
+            waited_for_place: Duration::ZERO,
+            waited_for_room: Duration::ZERO,
+        }
     }
 
     /// The status with which the call has failed.
@@ -123,13 +152,18 @@ impl CallEntry {
 
     /// The server has answered. The caller of a unary call will probably make another one: the
     /// sender is told.
-    pub(super) fn answer(&self, response: Bytes, queue: &Queue<ClientTable<Arc<Self>>>) {
+    pub(super) fn answer(
+        &self,
+        response: Bytes,
+        read_at: impl FnOnce() -> Instant,
+        queue: &Queue<ClientTable<Arc<Self>>>,
+    ) {
         let CallShape { kind, is_raw, .. } = self.shape;
         // A payload is the last message then, and an empty one is none.
         let ends_stream = kind.server_streams() && !is_raw;
-        if response.first() != Some(&STATUS_KEY) && !(ends_stream && response.is_empty()) {
-            self.count_received(response.len());
-        }
+        let has_message =
+            response.first() != Some(&STATUS_KEY) && !(ends_stream && response.is_empty());
+        self.count_answer(has_message.then_some(response.len()), read_at);
         self.inbox.change(|state, caller_waits| {
             let is_announced = caller_waits && self.shape.is_unary();
             let is_answered = state.answer(response, ends_stream, is_announced);

@@ -13,14 +13,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     entry::{CallShape, Times},
-    observe::CallRecord,
+    observe::{CallRecord, Intercepted, OnMessage},
     owner::{CallOwner, too_late},
     pending::PendingCall,
     tasks::ConnectionTasks,
 };
 use crate::{
     Extensions, Metadata, Raw, Status,
-    observer::{CallEnd, CallOutcome, EndCause},
+    observer::{CallEnd, CallOutcome, EndCause, MessageInfo},
     transport::BoxFuture,
 };
 
@@ -92,6 +92,7 @@ pub struct OutgoingCall {
     extensions: OnceLock<Arc<Extensions>>,
     /// Until the call is made for the first time. Dropped, the call was given up.
     record: Option<Box<CallRecord>>,
+    on_message: Option<OnMessage>,
 }
 
 impl OutgoingCall {
@@ -103,6 +104,11 @@ impl OutgoingCall {
     /// Bare name of the method.
     pub fn method(&self) -> &str {
         &self.pending.method
+    }
+
+    /// The call is a stream, of requests or of replies; otherwise it is unary.
+    pub fn is_stream(&self) -> bool {
+        self.pending.shape.is_stream()
     }
 
     /// The metadata that go with the call.
@@ -134,6 +140,12 @@ impl OutgoingCall {
     /// The request, encoded. Empty for a stream of requests.
     pub fn request_bytes(&self) -> &[u8] {
         self.pending.request.as_ref().map_or(&[], |Raw(bytes)| bytes)
+    }
+
+    /// Calls this for each message that the call sends and receives when it is made from now on, in the task that
+    /// does: it has to return at once. The last one that is set counts.
+    pub fn on_message(&mut self, told: impl Fn(&MessageInfo) + Send + Sync + 'static) {
+        self.on_message = Some(Arc::new(told));
     }
 
     /// What interceptors have added to the call; observers see it.
@@ -191,7 +203,10 @@ impl Answer {
     /// Calls this when the call ends, exactly once, in the task that finds the end: as
     /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        self.0.entry.on_end(Box::new(told));
+        match &self.0.entry.record {
+            Some(_) => self.0.entry.on_end(Box::new(told)),
+            None => told(&self.0.entry.answered_end()),
+        }
     }
 }
 
@@ -212,8 +227,9 @@ pub(super) async fn intercepted(
     if times.deadline.is_some() {
         pending.options.timeout = None;
     }
-    let mut call = OutgoingCall { pending, extensions: OnceLock::new(), record: None };
-    call.record = Some(call.begin(&tasks, times));
+    let mut call =
+        OutgoingCall { pending, extensions: OnceLock::new(), record: None, on_message: None };
+    call.record = call.begin(&tasks, times);
     let next = Next { rest: &chain, tasks: &tasks };
     let answer = match times.deadline {
         None => next.run(&mut call).await,
@@ -230,11 +246,16 @@ pub(super) async fn intercepted(
 }
 
 impl OutgoingCall {
-    /// The call begins, or begins again.
-    fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Box<CallRecord> {
+    /// The call begins, or begins again. A unary call that nobody observes has no record: [`Answer::on_end`] knows
+    /// how it has ended.
+    fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
         let observed = &tasks.connection().observed;
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
-        CallRecord::begin_intercepted(observed, &self.pending, times, extensions)
+        let on_message = self.on_message.clone();
+        let is_recorded =
+            extensions.is_some() || on_message.is_some() || !self.pending.shape.is_unary();
+        let intercepted = is_recorded.then_some(Intercepted { extensions, on_message });
+        CallRecord::begin(observed, &self.pending, times, intercepted)
     }
 
     fn shared_extensions(&self) -> &Arc<Extensions> {
@@ -246,12 +267,12 @@ impl OutgoingCall {
         let times = self.pending.options.times();
         let record = match self.record.take() {
             Some(mut record) => {
-                record.change(&self.pending.options, times.deadline);
-                record
+                record.change(&self.pending.options, times.deadline, self.on_message.clone());
+                Some(record)
             }
             None => self.begin(tasks, times),
         };
-        let mut owner = self.pending.queue_at_once(tasks, times, Some(record)).await?;
+        let mut owner = self.pending.queue_at_once(tasks, times, record).await?;
         if CallShape::is_unary(&self.pending.shape) {
             let deadline = owner.deadline();
             let answered = poll_fn(|cx| owner.poll_answered(cx));

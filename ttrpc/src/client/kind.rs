@@ -57,7 +57,8 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
             Some(payload) => decode_reply(payload),
             None => Err(Status::internal("the call ended without a reply")),
         };
-        Poll::Ready(reply.inspect_err(|status| owner.entry.tell_violation(status)))
+        owner.entry.tell_reply(&reply);
+        Poll::Ready(reply)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU32, AtomicU64,
+            AtomicU8, AtomicU32, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -25,10 +25,11 @@ use crate::{
     ConnectionError, Extensions, Metadata, Name, Status,
     observer::{
         CallEnd, CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause,
-        ConnectionInfo, EndCause, Observers, Side,
+        ConnectionInfo, EndCause, MessageInfo, Observers, Side,
     },
     proto::{frame::HEADER_LEN, stream::Violation},
     server::Peer,
+    snapshot::HeldUp,
     sync::Mutex,
     trace::{self, Span},
     transport::lock,
@@ -82,6 +83,13 @@ impl ObservedConnection {
         self.observers.protocol_violation(&self.info(), rule);
     }
 
+    /// The receiver was held up, and goes on.
+    pub(super) fn receiver_held_up(&self, held_up: Option<HeldUp>) {
+        if let Some(held_up) = held_up {
+            self.observers.receiver_held_up(&self.info(), &held_up);
+        }
+    }
+
     pub(super) fn has_observers(&self) -> bool {
         !self.observers.is_empty()
     }
@@ -106,6 +114,7 @@ pub(super) struct CallRecord {
     connection: Arc<ObservedConnection>,
     service: Name,
     method: Name,
+    is_stream: bool,
     metadata: Metadata,
     times: Times,
     /// 0 while it has none.
@@ -113,10 +122,28 @@ pub(super) struct CallRecord {
     extensions: Extensions,
     /// Those of an interceptor, in place of its own.
     shared_extensions: Option<Arc<Extensions>>,
+    /// What an interceptor does with messages.
+    on_message: Option<OnMessage>,
     pub(super) stats: CallStats,
     span: Span,
-    is_told: AtomicBool,
+    /// Bits of what has happened.
+    events: AtomicU8,
     on_end: Mutex<Vec<OnEnd>>,
+}
+
+/// The end was told to the observers.
+const IS_TOLD: u8 = 1;
+/// Somebody waits for the end.
+const HAS_ON_END: u8 = 1 << 1;
+
+/// Called for each message of a call.
+pub(super) type OnMessage = Arc<dyn Fn(&MessageInfo) + Send + Sync>;
+
+/// What interceptors add to a call.
+#[derive(Default)]
+pub(super) struct Intercepted {
+    pub(super) extensions: Option<Arc<Extensions>>,
+    pub(super) on_message: Option<OnMessage>,
 }
 
 /// Called when a call ends.
@@ -128,46 +155,41 @@ impl CallRecord {
         connection: &Arc<ObservedConnection>,
         pending: &PendingCall<Req>,
         times: Times,
+        intercepted: Option<Intercepted>,
     ) -> Option<Box<Self>> {
         let PendingCall { service, method, .. } = pending;
         let span = trace::span!("call", service = &**service, method = &**method);
-        if connection.observers.is_empty() && span.is_none() {
+        if connection.observers.is_empty() && span.is_none() && intercepted.is_none() {
             return None;
         }
-        Some(CallRecord::new(connection, pending, times, None, span))
-    }
-
-    /// The same for a call of which interceptors want to know.
-    pub(super) fn begin_intercepted<Req>(
-        connection: &Arc<ObservedConnection>,
-        pending: &PendingCall<Req>,
-        times: Times,
-        extensions: Option<Arc<Extensions>>,
-    ) -> Box<Self> {
-        let PendingCall { service, method, .. } = pending;
-        let span = trace::span!("call", service = &**service, method = &**method);
-        CallRecord::new(connection, pending, times, extensions, span)
+        Some(CallRecord::new(connection, pending, times, intercepted.unwrap_or_default(), span))
     }
 
     fn new<Req>(
         connection: &Arc<ObservedConnection>,
-        PendingCall { service, method, options, .. }: &PendingCall<Req>,
+        PendingCall { shape, service, method, options, .. }: &PendingCall<Req>,
         times: Times,
-        shared_extensions: Option<Arc<Extensions>>,
+        Intercepted { extensions: shared_extensions, on_message }: Intercepted,
         span: Span,
     ) -> Box<Self> {
         let record = Box::new(CallRecord {
             connection: connection.clone(),
             service: service.clone(),
             method: method.clone(),
-            metadata: options.metadata.clone(),
+            is_stream: shape.is_stream(),
+            metadata: if options.metadata.is_empty() {
+                Metadata::new()
+            } else {
+                options.metadata.clone()
+            },
             times,
             stream_id: AtomicU32::new(0),
             extensions: Extensions::default(),
             shared_extensions,
+            on_message,
             stats: CallStats::new(times.started),
             span,
-            is_told: AtomicBool::new(false),
+            events: AtomicU8::new(0),
             on_end: Mutex::default(),
         });
         connection.observers.call_begun(&record.info());
@@ -175,14 +197,23 @@ impl CallRecord {
     }
 
     /// Interceptors have said with what the call is made.
-    pub(super) fn change(&mut self, options: &CallOptions, deadline: Option<Instant>) {
+    pub(super) fn change(
+        &mut self,
+        options: &CallOptions,
+        deadline: Option<Instant>,
+        on_message: Option<OnMessage>,
+    ) {
+        self.on_message = on_message;
         self.metadata.clone_from(&options.metadata);
         self.times.deadline = deadline;
     }
 
     /// The Request is about to be queued, in a frame of this length.
     pub(super) fn count_request(&self, frame_len: usize, has_message: bool) {
-        self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
+        let message = self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
+        if has_message {
+            self.tell_message(&message);
+        }
     }
 
     /// The Request was queued.
@@ -190,21 +221,36 @@ impl CallRecord {
         self.stream_id.store(stream_id, Relaxed);
     }
 
+    /// Tells of a message that was counted.
+    fn tell_message(&self, message: &MessageInfo) {
+        let observers = &self.connection.observers;
+        if observers.want_messages() {
+            observers.message(&self.info(), message);
+        }
+        if let Some(on_message) = &self.on_message
+            && catch_unwind(AssertUnwindSafe(|| on_message(message))).is_err()
+        {
+            trace::warn!("what was to be called for a message panicked");
+        }
+    }
+
     /// The call has ended; the first end counts.
     pub(super) fn ended(&self, outcome: CallOutcome<'_>) {
-        if self.is_told.swap(true, SeqCst) {
+        let before = self.events.fetch_or(IS_TOLD, SeqCst);
+        if before & IS_TOLD != 0 {
             return;
         }
         // The clock is read only where somebody traces.
-        let (stream_id, started) = (self.info().stream_id, self.times.started);
+        let started = self.times.started;
         self.span.in_scope(|| {
             let (code, cause) = (outcome.code(), outcome.cause);
             match outcome.status {
                 None => {
+                    let stream_id = self.stream_id();
                     trace::debug!(stream_id, %code, %cause, duration = ?started.elapsed(), "call ended");
                 }
                 Some(status) => trace::debug!(
-                    stream_id,
+                    stream_id = self.stream_id(),
                     %code,
                     %cause,
                     error = status.message(),
@@ -213,8 +259,21 @@ impl CallRecord {
                 ),
             }
         });
-        self.connection.observers.call_ended(&self.info(), &self.stats, outcome);
-        self.call_on_end(outcome);
+        let observers = &self.connection.observers;
+        if !observers.is_empty() {
+            observers.call_ended(&self.info(), &self.stats.end(outcome));
+        }
+        if before & HAS_ON_END != 0 {
+            self.call_on_end(outcome);
+        }
+    }
+
+    fn is_told(&self) -> bool {
+        self.events.load(SeqCst) & IS_TOLD != 0
+    }
+
+    fn stream_id(&self) -> Option<u32> {
+        Some(self.stream_id.load(Relaxed)).filter(|id| *id != 0)
     }
 
     /// Tells those who wait for the end. They are the program's, and a panic of theirs ends no task of the
@@ -232,7 +291,7 @@ impl CallRecord {
     /// The caller has let go of the call: if that is its end, it gives the call up, or its time is over and it
     /// is dropped for that before anything else finds out.
     fn dropped(&self) {
-        if self.is_told.load(SeqCst) {
+        if self.is_told() {
             return;
         }
         let is_too_late = self.times.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -259,10 +318,11 @@ impl CallRecord {
             side: Side::Client,
             connection_id: *id,
             peer,
-            stream_id: Some(self.stream_id.load(Relaxed)).filter(|id| *id != 0),
+            stream_id: self.stream_id(),
             service: &self.service,
             method: &self.method,
             is_known: true,
+            is_stream: self.is_stream,
             metadata: &self.metadata,
             started: self.times.started,
             deadline: self.times.deadline,
@@ -273,7 +333,7 @@ impl CallRecord {
 
 impl fmt::Debug for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallRecord").field("is_told", &self.is_told).finish_non_exhaustive()
+        f.debug_struct("CallRecord").field("is_told", &self.is_told()).finish_non_exhaustive()
     }
 }
 
@@ -309,17 +369,18 @@ impl CallEntry {
 
     /// Tells how a call with one reply has ended, which the caller has taken.
     pub(super) fn tell_reply<M>(&self, reply: &Result<M, Status>) {
-        match reply {
-            Ok(_) => self.tell_outcome(),
-            Err(status) => self.tell_violation(status),
-        }
+        let Some(record) = &self.record else { return };
+        record.ended(match reply {
+            Ok(_) => CallOutcome::REPLIED,
+            Err(status) => CallOutcome { cause: EndCause::ProtocolViolation, status: Some(status) },
+        });
     }
 
     /// Calls this when the call ends, or now if that was told already.
     pub(super) fn on_end(&self, told: OnEnd) {
         let Some(record) = &self.record else { return };
         lock(&record.on_end).push(told);
-        if record.is_told.load(SeqCst)
+        if record.events.fetch_or(HAS_ON_END, SeqCst) & IS_TOLD != 0
             && let Some((cause, status)) = self.inbox.with(|state| state.outcome())
         {
             record.call_on_end(CallOutcome { cause, status: status.as_ref() });
@@ -328,9 +389,12 @@ impl CallEntry {
 
     /// The caller lets go of the call.
     pub(super) fn tell_dropped(&self) {
-        let Some(record) = &self.record else { return };
-        self.tell_outcome();
-        record.dropped();
+        if let Some(record) = &self.record
+            && !record.is_told()
+        {
+            self.tell_outcome();
+            record.dropped();
+        }
     }
 
     /// The server's answer is not what the method's types allow.
@@ -341,17 +405,32 @@ impl CallEntry {
         }
     }
 
-    /// A message is queued in a frame of this length.
-    pub(super) fn count_sent(&self, frame_len: usize) {
+    /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
+    pub(super) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
+        Some(self.record.as_ref()?.stats.sent(1, frame_len - HEADER_LEN))
+    }
+
+    /// Tells of a message that was counted.
+    pub(super) fn tell_message(&self, message: Option<MessageInfo>) {
+        if let (Some(record), Some(message)) = (&self.record, &message) {
+            record.tell_message(message);
+        }
+    }
+
+    /// The answer was read at this moment, with a message of so many bytes if it has one.
+    pub(super) fn count_answer(&self, bytes: Option<usize>, read_at: impl FnOnce() -> Instant) {
         if let Some(record) = &self.record {
-            record.stats.sent(1, frame_len - HEADER_LEN);
+            record.stats.answered(read_at());
+            if let Some(bytes) = bytes {
+                record.tell_message(&record.stats.received(1, bytes));
+            }
         }
     }
 
     /// A message of so many bytes has come.
     pub(super) fn count_received(&self, bytes: usize) {
         if let Some(record) = &self.record {
-            record.stats.received(1, bytes);
+            record.tell_message(&record.stats.received(1, bytes));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     connection::ClientConnection,
     entry::{CallEntry, CallShape, Times},
     interceptor::Chain,
-    observe::CallRecord,
+    observe::{CallRecord, Intercepted},
     options::CallOptions,
     owner::{CallOwner, too_late},
     tasks::ConnectionTasks,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Name, Raw, Status,
     proto::{
-        frame::{Flags, FrameType},
+        frame::{Flags, FrameType, HEADER_LEN},
         message::{Measured, RequestParts},
         payload,
     },
@@ -96,7 +96,13 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<CallOwner, Status> {
         match self.try_queue(tasks, times, &mut record) {
             Ok(Some(owner)) => Ok(owner),
-            Ok(None) => self.queue(tasks, times, record).await,
+            Ok(None) => {
+                // The time for which it waits is counted.
+                let connection = &tasks.connection().observed;
+                let begin =
+                    || CallRecord::begin(connection, self, times, Some(Intercepted::default()));
+                self.queue(tasks, times, record.or_else(begin)).await
+            }
             Err(status) => {
                 tell_not_queued(tasks.connection(), record.as_deref(), &status);
                 Err(status)
@@ -168,7 +174,8 @@ impl<Req: Message> PendingCall<Req> {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
-        Arc::new(CallEntry::new(self.shape, service, method, times, record))
+        let request_bytes = (frame_len - HEADER_LEN) as u32;
+        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, record))
     }
 
     /// Whether the payload of the Request is a message, as the server sees it.

@@ -130,7 +130,8 @@ async fn receive<R: ReadHalf>(
 ) -> Option<(u32, Arc<CallEntry>)> {
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
-            call.answer(take_response(reader.decoder()), &connection.queue);
+            let response = take_response(reader.decoder());
+            call.answer(response, || reader.read_at(), &connection.queue);
         }
         ClientEvent::Data(call, event) => {
             if event.has_message
@@ -207,6 +208,7 @@ async fn wait_for_consumer<R: ReadHalf>(
         }
     };
     held.is_abandoned = false;
+    connection.observed.receiver_held_up(connection.registry.receiver());
     if !has_room {
         connection.queue.streams(|table| table.remove(stream_id));
         let status = Status::resource_exhausted(

@@ -184,6 +184,14 @@ impl CallState {
         }
     }
 
+    /// Bytes of a Response's data.
+    pub(super) fn answer_len(&self) -> usize {
+        match self {
+            CallState::Answered(answer) => answer.response.len(),
+            _ => 0,
+        }
+    }
+
     /// Whether what was taken last is the payload of a Response.
     pub(super) fn is_reply_taken(&self) -> bool {
         matches!(self, CallState::Answered(Answer { is_taken: true, .. }))

@@ -80,13 +80,16 @@ impl<Req: Message> StreamSender<Req> {
         let frame = Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(&message))?;
         if let Some(room) = self.room(frame.len()).await? {
             let id = self.owner.stream_id;
+            let mut message = None;
             let claim = |table: &mut ClientTable<_>| {
                 table.contains(id).then(|| {
-                    self.owner.entry.count_sent(frame.len());
+                    message = self.owner.entry.count_sent(frame.len());
                     id
                 })
             };
-            if frame.encode(|bytes| room.push(bytes, claim)).is_some() {
+            let pushed = frame.encode(|bytes| room.push(bytes, claim));
+            self.owner.entry.tell_message(message);
+            if pushed.is_some() {
                 return Ok(());
             }
         }

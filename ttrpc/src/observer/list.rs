@@ -15,25 +15,36 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, EndCause, Observer, Traffic};
-use crate::{Code, Status, trace};
+use super::{
+    CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, Direction, EndCause, MessageInfo, Observer,
+    Traffic,
+};
+use crate::{Code, Status, snapshot::HeldUp, trace};
 
 /// All observers of a client or a server: most have none, which costs a branch.
 #[derive(Clone, Default)]
-pub(crate) struct Observers(Vec<Arc<dyn Observer>>);
+pub(crate) struct Observers {
+    all: Vec<Arc<dyn Observer>>,
+    /// Those that are told of messages.
+    of_messages: Vec<Arc<dyn Observer>>,
+}
 
 impl Observers {
     pub(crate) fn add(&mut self, observer: impl Observer) {
-        self.0.push(Arc::new(observer));
+        let observer: Arc<dyn Observer> = Arc::new(observer);
+        if observer.wants_messages() {
+            self.of_messages.push(observer.clone());
+        }
+        self.all.push(observer);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
-    /// What a call that has started at this time counts, if anybody wants to know.
-    pub(crate) fn stats(&self, started: Instant) -> Option<Box<CallStats>> {
-        (!self.is_empty()).then(|| Box::new(CallStats::new(started)))
+    /// Whether messages are to be told.
+    pub(crate) fn want_messages(&self) -> bool {
+        !self.of_messages.is_empty()
     }
 
     pub(crate) fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
@@ -56,30 +67,41 @@ impl Observers {
         self.tell(|observer| observer.protocol_violation(connection, rule));
     }
 
+    pub(crate) fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
+        self.tell(|observer| observer.receiver_held_up(connection, held_up));
+    }
+
+    pub(crate) fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {
+        tell(&self.of_messages, |observer| observer.message(call, message));
+    }
+
     pub(crate) fn call_begun(&self, call: &CallInfo<'_>) {
         self.tell(|observer| observer.call_begun(call));
     }
 
-    pub(crate) fn call_ended(&self, call: &CallInfo<'_>, stats: &CallStats, end: CallOutcome<'_>) {
-        let end = stats.end(end);
-        self.tell(|observer| observer.call_ended(call, &end));
+    pub(crate) fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+        self.tell(|observer| observer.call_ended(call, end));
     }
 
-    /// Tells each of them; a panic of one is nobody else's.
     fn tell(&self, event: impl Fn(&dyn Observer)) {
-        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
-        for observer in &self.0 {
-            let told = catch_unwind(AssertUnwindSafe(|| event(&**observer)));
-            if told.is_err() && !IS_LOGGED.swap(true, SeqCst) {
-                trace::warn!("an observer panicked; it is not said again");
-            }
+        tell(&self.all, event);
+    }
+}
+
+/// Tells each of them; a panic of one is nobody else's.
+fn tell(observers: &[Arc<dyn Observer>], event: impl Fn(&dyn Observer)) {
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+    for observer in observers {
+        let told = catch_unwind(AssertUnwindSafe(|| event(&**observer)));
+        if told.is_err() && !IS_LOGGED.swap(true, SeqCst) {
+            trace::warn!("an observer panicked; it is not said again");
         }
     }
 }
 
 impl fmt::Debug for Observers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} observers", self.0.len())
+        write!(f, "{} observers", self.all.len())
     }
 }
 
@@ -114,6 +136,8 @@ pub(crate) struct CallStats {
     bytes_received: AtomicU64,
     for_place: WaitedTime,
     for_room: WaitedTime,
+    /// Nanoseconds from the start to when the answer was read; 0 if there is none.
+    answered: AtomicU64,
 }
 
 impl CallStats {
@@ -126,19 +150,28 @@ impl CallStats {
             bytes_received: AtomicU64::new(0),
             for_place: WaitedTime::default(),
             for_room: WaitedTime::default(),
+            answered: AtomicU64::new(0),
         }
     }
 
-    /// A frame with so many messages and bytes of data is queued.
-    pub(crate) fn sent(&self, messages: u64, bytes: usize) {
-        self.messages_sent.fetch_add(messages, Relaxed);
-        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+    /// The answer that ends the call was read at this moment.
+    pub(crate) fn answered(&self, read_at: Instant) {
+        let after = nanos(read_at.saturating_duration_since(self.started));
+        self.answered.store(after.max(1), Relaxed);
     }
 
-    /// A frame with so many messages and bytes of data has come.
-    pub(crate) fn received(&self, messages: u64, bytes: usize) {
-        self.messages_received.fetch_add(messages, Relaxed);
+    /// A frame with so many messages and bytes of data is queued. Returns its message.
+    pub(crate) fn sent(&self, messages: u64, bytes: usize) -> MessageInfo {
+        let before = self.messages_sent.fetch_add(messages, Relaxed);
+        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        MessageInfo { direction: Direction::Sent, number: before + 1, bytes }
+    }
+
+    /// A frame with so many messages and bytes of data has come. Returns its message.
+    pub(crate) fn received(&self, messages: u64, bytes: usize) -> MessageInfo {
+        let before = self.messages_received.fetch_add(messages, Relaxed);
         self.bytes_received.fetch_add(bytes as u64, Relaxed);
+        MessageInfo { direction: Direction::Received, number: before + 1, bytes }
     }
 
     /// The call waits for a place until the result is dropped.
@@ -157,7 +190,10 @@ impl CallStats {
     }
 
     pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
-        let duration = self.started.elapsed();
+        let duration = match self.answered.load(Relaxed) {
+            0 => self.started.elapsed(),
+            after => Duration::from_nanos(after),
+        };
         CallEnd {
             code: outcome.code(),
             message: outcome.message(),
@@ -169,8 +205,8 @@ impl CallStats {
                 bytes_received: self.bytes_received.load(Relaxed),
             },
             duration,
-            waited_for_place: self.for_place.total(nanos(duration)),
-            waited_for_room: self.for_room.total(nanos(duration)),
+            waited_for_place: self.for_place.total(duration),
+            waited_for_room: self.for_room.total(duration),
         }
     }
 }
@@ -187,9 +223,12 @@ struct WaitedTime {
 
 impl WaitedTime {
     /// The sum at this moment, which like all others is counted from the call's start.
-    fn total(&self, now: u64) -> Duration {
-        let waiting = self.waiting.load(Relaxed);
-        Duration::from_nanos(self.sum.load(Relaxed).wrapping_add(waiting.wrapping_mul(now)))
+    fn total(&self, now: Duration) -> Duration {
+        let sum = self.sum.load(Relaxed);
+        Duration::from_nanos(match self.waiting.load(Relaxed) {
+            0 => sum,
+            waiting => sum.wrapping_add(waiting.wrapping_mul(nanos(now))),
+        })
     }
 }
 

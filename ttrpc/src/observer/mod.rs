@@ -40,17 +40,18 @@
 //! # What it costs
 //!
 //! An observer is called by the tasks that move frames, with no lock held. It has to return at once: it may
-//! not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
+//! not block, and what it does adds to every call. A server allocates nothing for a unary call that is observed and
+//! did not have to wait to be let in, and once for any other; a client once for each. One that panics is told of nothing of this event; the call
 //! goes on, and the panic is logged once.
 
 mod list;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-pub(crate) use list::{CallOutcome, CallStats, Observers};
+pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting};
 use tokio::time::Instant;
 
-use crate::{Code, Extensions, Metadata, server::Peer};
+use crate::{Code, Extensions, Metadata, server::Peer, snapshot::HeldUp};
 
 /// Told of connections and calls. All methods do nothing unless they are implemented.
 ///
@@ -72,11 +73,24 @@ pub trait Observer: Send + Sync + 'static {
     /// it, that is told as well.
     fn protocol_violation(&self, _connection: &ConnectionInfo<'_>, _rule: &str) {}
 
+    /// The receiver of a connection was held up, and goes on: meanwhile it has read nothing. `held_up` says by
+    /// what and for how long. What a limit has refused for it is told as the end of a call.
+    fn receiver_held_up(&self, _connection: &ConnectionInfo<'_>, _held_up: &HeldUp) {}
+
     /// A call begins.
     fn call_begun(&self, _call: &CallInfo<'_>) {}
 
     /// A call that was begun has ended.
     fn call_ended(&self, _call: &CallInfo<'_>, _end: &CallEnd<'_>) {}
+
+    /// Whether [`message`](Observer::message) is to be told. Asked once, when the observer is added.
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    /// A message of a call was queued for the peer, or has come from it, taken or not. A message that was sent as its
+    /// call ended may be told after the call's end.
+    fn message(&self, _call: &CallInfo<'_>, _message: &MessageInfo) {}
 }
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
@@ -96,12 +110,24 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         (**self).protocol_violation(connection, rule);
     }
 
+    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
+        (**self).receiver_held_up(connection, held_up);
+    }
+
     fn call_begun(&self, call: &CallInfo<'_>) {
         (**self).call_begun(call);
     }
 
     fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
         (**self).call_ended(call, end);
+    }
+
+    fn wants_messages(&self) -> bool {
+        (**self).wants_messages()
+    }
+
+    fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {
+        (**self).message(call, message);
     }
 }
 
@@ -202,6 +228,8 @@ pub struct CallInfo<'a> {
     /// what a client has written, for a [fallback](crate::server::Fallback) or for nobody, and a client can make
     /// up any number of them: no labels of metrics should be made of them.
     pub is_known: bool,
+    /// The client has opened the call as a stream, of requests or of replies; otherwise it is unary.
+    pub is_stream: bool,
     /// What the client has sent along. Empty where a server refuses a call before it reads that.
     pub metadata: &'a Metadata,
     /// When the call was made, or its Request was read.
@@ -225,7 +253,8 @@ pub struct CallEnd<'a> {
     pub cause: EndCause,
     /// What came and went.
     pub traffic: Traffic,
-    /// From the call's [start](CallInfo::started) to its end.
+    /// From the call's [start](CallInfo::started) to its end. On a client that was answered: to when the answer was
+    /// read, however late the caller takes it.
     pub duration: Duration,
     /// The part of it in which the call waited for a place among the calls in flight.
     pub waited_for_place: Duration,
@@ -253,6 +282,27 @@ pub struct Traffic {
     pub bytes_sent: u64,
     /// The same of those that came from the peer.
     pub bytes_received: u64,
+}
+
+/// A message of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageInfo {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Counts the messages of the call in this direction, from 1.
+    pub number: u64,
+    /// Bytes of the frame that carries it, without its header.
+    pub bytes: usize,
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// To the peer.
+    Sent,
+    /// From the peer.
+    Received,
 }
 
 /// Why a call ended.

@@ -71,6 +71,11 @@ impl Flags {
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// Whether a Request with these flags opens a stream, of requests or of replies.
+    pub(crate) fn open_a_stream(self) -> bool {
+        self.contains(Flags::REMOTE_OPEN) || self.contains(Flags::REMOTE_CLOSED)
+    }
 }
 
 impl fmt::Debug for Flags {

@@ -97,7 +97,7 @@ impl Connection {
         if let Some(room) = self.queue.try_reserve(len)? {
             return Ok(room);
         }
-        let _held_up = call.is_none().then(|| self.registry.hold_up(ReceiverWait::Room));
+        let _held_up = call.is_none().then(|| self.hold_up(ReceiverWait::Room));
         let _waiting = call.map(|call| self.registry.enter(call, CallWait::Room));
         self.queue.reserve(len).await
     }

@@ -78,16 +78,12 @@ pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
             let (requests, replies) = streams(&ctx, flags);
             let result =
                 fallback.call(&ctx, FallbackCall { flags, payload, requests, replies }).await;
-            (ctx, result.map(|end| (end, is_stream(flags))))
+            (ctx, result.map(|end| (end, flags.open_a_stream())))
         };
         let bytes = admitted.intercepted_bytes(encoded);
         admitted.begin(encoded, true, bytes, handler, finish);
         Ok(())
     })
-}
-
-fn is_stream(flags: Flags) -> bool {
-    flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED)
 }
 
 /// The ends of a call's streams, where it has some.
@@ -97,7 +93,7 @@ fn streams(
 ) -> (Option<StreamReceiver<Raw>>, Option<StreamSender<Raw>>) {
     let requests = || StreamReceiver::new(ctx.call().clone());
     let replies = || StreamSender::new(ctx.call().clone());
-    (flags.contains(Flags::REMOTE_OPEN).then(requests), is_stream(flags).then(replies))
+    (flags.contains(Flags::REMOTE_OPEN).then(requests), flags.open_a_stream().then(replies))
 }
 
 /// Ends a call, which is a stream or not.

@@ -54,6 +54,9 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 /// [`Context::cancellation_token`]. If it panics the call answers INTERNAL. It may wait for other calls,
 /// on the same connection as well.
 ///
+/// It runs before the request is decoded and before the handler begins. A call that it refuses takes no thread of
+/// [`max_blocking_calls`](field@crate::ServerConfig::max_blocking_calls), and holds nothing when the interceptor has returned.
+///
 /// Calls of methods that do not exist, and calls that a limit refuses, come to no interceptor; an
 /// [observer](crate::observer) sees them.
 #[async_trait]

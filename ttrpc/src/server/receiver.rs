@@ -103,7 +103,7 @@ async fn next_frame<R: ReadHalf>(
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     if connection.queue.is_full() {
-        let _held_up = connection.registry.hold_up(ReceiverWait::Room);
+        let _held_up = connection.hold_up(ReceiverWait::Room);
         return Box::pin(connection.queue.has_room()).await;
     }
     Ok(())
@@ -147,8 +147,9 @@ fn taken_out(
     match call {
         Some(call) => call.taken_out(refusal.outcome()),
         None if header.frame_type == FrameType::Request => {
-            let stream_id = header.stream_id;
-            let call = RefusedCall { stream_id, service: "", method: "", bytes: 0, arrived };
+            let Header { stream_id, flags, .. } = header;
+            let (service, method) = ("", "");
+            let call = RefusedCall { stream_id, flags, service, method, bytes: 0, arrived };
             connection.refused(&call, refusal.outcome());
         }
         None => {}
@@ -194,9 +195,7 @@ async fn push<R: ReadHalf>(
     let (decoder, io) = reader.parts();
     let (inbox, bytes) = (call.inbox(), decoder.data().len());
     let cost = message_cost(bytes);
-    if let Some(stats) = &call.stats {
-        stats.received(1, bytes);
-    }
+    call.count_received(bytes);
     let is_in_time =
         inbox.has_room(bytes, inbox_limits(connection)) && connection.try_admit_message(cost);
     if !is_in_time && !inbox.is_closed() {
@@ -228,7 +227,7 @@ async fn wait_for_handler(
     let is_paused = connection.is_unread();
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {
-            let _held_up = connection.registry.hold_up(ReceiverWait::Stream(call.head.stream_id));
+            let _held_up = connection.hold_up(ReceiverWait::Stream(call.head.stream_id));
             let room = call.inbox().wait_for_room(bytes, limits, patience, &is_paused);
             if !room.await {
                 let full = "the stream's inbox is full and its handler takes nothing";

@@ -9,7 +9,7 @@ use super::{
     call::{Call, CallHead},
     connection::Connection,
     driver::AdmittedCall,
-    observe::{EndReason, Refusal, RefusedCall},
+    observe::{CallCount, EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
     routes::Target,
 };
@@ -212,17 +212,21 @@ impl<'a> IncomingRequest<'a> {
             service,
             method,
             is_known: target.is_known(),
+            is_stream: self.header.flags.open_a_stream(),
             metadata: request.metadata.decode().map_err(malformed)?,
             started: self.arrived,
             deadline,
         };
         let (flags, ready_queue) = (self.header.flags, self.ready_queue);
         let has_inbox = target.has_inbox(flags);
-        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
-        if has_waited && let Some(stats) = &call.stats {
+        let request_bytes = self.data.bytes().len();
+        let is_simple = target.has_one_reply(flags) && !has_inbox && !has_waited;
+        let observers = &self.connection.server.observers;
+        let count = CallCount::new(observers, self.arrived, request_bytes, is_simple);
+        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox, count));
+        if has_waited && let Some(stats) = call.count.stats() {
             stats.has_waited_for_place();
         }
-        let request_bytes = self.data.bytes().len();
         let chain = target.chain();
         let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, ready_queue };
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
@@ -234,8 +238,9 @@ impl<'a> IncomingRequest<'a> {
         // As far as it can be read.
         let _ = decoder.advance(FIELDS_PER_TURN);
         let (service, method) = decoder.request().names().unwrap_or_default();
-        let (stream_id, bytes) = (self.header.stream_id, self.data.bytes().len());
-        let call = RefusedCall { stream_id, service, method, bytes, arrived: self.arrived };
+        let Header { stream_id, flags, .. } = self.header;
+        let (bytes, arrived) = (self.data.bytes().len(), self.arrived);
+        let call = RefusedCall { stream_id, flags, service, method, bytes, arrived };
         self.connection.refused(&call, outcome);
     }
 }

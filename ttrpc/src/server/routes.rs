@@ -320,7 +320,7 @@ impl<'a> Target<'a> {
     /// INVALID_ARGUMENT.
     pub(super) fn check_flags(self, flags: Flags) -> Result<(), Status> {
         let Target::Method(Routes { service, .. }, method) = self else { return Ok(()) };
-        let is_stream = flags.contains(Flags::REMOTE_OPEN) || flags.contains(Flags::REMOTE_CLOSED);
+        let is_stream = flags.open_a_stream();
         let wrong = match method.kind {
             Kind::Unary if flags.contains(Flags::REMOTE_OPEN) => {
                 "is unary and was called as a stream"
@@ -345,6 +345,14 @@ impl<'a> Target<'a> {
                 (Arc::<str>::from(service).into(), Arc::<str>::from(method).into())
             }
         })
+    }
+
+    /// Whether a call has one reply and no messages before it.
+    pub(super) fn has_one_reply(self, flags: Flags) -> bool {
+        match self {
+            Target::Method(_, method) => !method.kind.server_streams(),
+            Target::Fallback(_) => !flags.contains(Flags::REMOTE_CLOSED),
+        }
     }
 
     /// Whether messages of the client's have somewhere to go.

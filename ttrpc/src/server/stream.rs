@@ -145,13 +145,16 @@ impl<Resp: Message> StreamSender<Resp> {
             Ok(None) => call.wait_for_room(len).await?,
             Err(Closed) => return Err(over()),
         };
+        let mut message = None;
         let claim = |table: &mut ServerTable<_>| {
             table.contains(id).then(|| {
-                call.count_sent(len);
+                message = call.count_sent(len);
                 id
             })
         };
-        frame.encode(|bytes| room.push(bytes, claim)).map(drop).ok_or_else(over)
+        let pushed = frame.encode(|bytes| room.push(bytes, claim));
+        call.tell_message(message);
+        pushed.map(drop).ok_or_else(over)
     }
 }
 
@@ -159,7 +162,7 @@ impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.waiting_replies, len)?;
-        let _observed = self.stats.as_deref().map(CallStats::wait_for_room);
+        let _observed = self.count.stats().map(CallStats::wait_for_room);
         tokio::select! {
             room = waiting.room(self.info()) => room.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),

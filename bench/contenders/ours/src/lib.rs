@@ -2,13 +2,16 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
 
 use bench_load::{BlockingContender, Connection, Contender};
 use ttrpc::{
     Client, Context, Server, Status, async_trait, blocking,
-    server::{StreamReceiver, StreamSender},
+    client::ConnectOptions,
+    observer::{CallEnd, CallInfo, Observer},
+    server::{Interceptor, Next, ServerBuilder, StreamReceiver, StreamSender},
 };
 
 mod generated {
@@ -57,14 +60,82 @@ impl Contender for Ours {
     type Connection = Caller;
 
     async fn serve(path: PathBuf) {
-        let path = path.to_str().expect("the driver's paths are UTF-8");
-        let server = Server::builder().add_service(BenchServer::new(Service)).bind(path);
-        server.expect("the path is free").serve().await.expect("a fresh socket can be served");
+        serve(Server::builder(), path).await;
     }
 
     async fn connect(path: PathBuf) -> Caller {
         let path = path.to_str().expect("the driver's paths are UTF-8");
         Caller(BenchClient::new(Client::connect(path).await.expect("the server is up")))
+    }
+}
+
+async fn serve(server: ServerBuilder, path: PathBuf) {
+    let path = path.to_str().expect("the driver's paths are UTF-8");
+    let server = server.add_service(BenchServer::new(Service)).bind(path);
+    server.expect("the path is free").serve().await.expect("a fresh socket can be served");
+}
+
+/// This project, with an observer that counts, on the server and on the client.
+#[derive(Debug)]
+pub struct OursObserved;
+
+impl Contender for OursObserved {
+    type Connection = Caller;
+
+    async fn serve(path: PathBuf) {
+        serve(Server::builder().observe(Counts::default()), path).await;
+    }
+
+    async fn connect(path: PathBuf) -> Caller {
+        let path = path.to_str().expect("the driver's paths are UTF-8");
+        let client = ConnectOptions::new().observe(Counts::default()).connect(path).await;
+        Caller(BenchClient::new(client.expect("the server is up")))
+    }
+}
+
+/// Counts what metrics count of a call.
+#[derive(Debug, Default)]
+struct Counts {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    nanos: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Observer for Counts {
+    fn call_begun(&self, _: &CallInfo<'_>) {
+        self.begun.fetch_add(1, Relaxed);
+    }
+
+    fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+        self.ended.fetch_add(1, Relaxed);
+        self.nanos.fetch_add(end.duration.as_nanos() as u64, Relaxed);
+        self.bytes.fetch_add(end.traffic.bytes_sent + end.traffic.bytes_received, Relaxed);
+    }
+}
+
+/// This project, with an interceptor of the server that lets all calls pass.
+#[derive(Debug)]
+pub struct OursIntercepted;
+
+impl Contender for OursIntercepted {
+    type Connection = Caller;
+
+    async fn serve(path: PathBuf) {
+        serve(Server::builder().intercept(PassesThrough), path).await;
+    }
+
+    async fn connect(path: PathBuf) -> Caller {
+        Ours::connect(path).await
+    }
+}
+
+struct PassesThrough;
+
+#[async_trait]
+impl Interceptor for PassesThrough {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        next.run(ctx).await
     }
 }
 

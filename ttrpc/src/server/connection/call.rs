@@ -38,12 +38,12 @@ use super::{
 };
 use crate::{
     Extensions, Metadata, Name, Status,
-    observer::{CallOutcome, CallStats, EndCause},
+    observer::{CallOutcome, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, Measured, ResponseParts},
     },
-    server::end_signal::EndSignal,
+    server::{end_signal::EndSignal, observe::CallCount},
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
@@ -65,7 +65,7 @@ type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
 fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLast {
     Box::new(move |call, room| {
         let outcome = CallOutcome { cause, status: status.as_ref() };
-        call.push_last(room, FrameBytes::Large(frame), outcome);
+        call.push_last(room, FrameBytes::Large(frame), outcome, None);
     })
 }
 
@@ -83,8 +83,7 @@ pub(crate) struct Call {
     /// The metadata that its handler sees in place of those of the Request.
     changed_metadata: OnceLock<Arc<Metadata>>,
     pub(in crate::server) extensions: Extensions,
-    /// What is counted for observers, if there are any.
-    pub(in crate::server) stats: Option<Box<CallStats>>,
+    pub(in crate::server) count: CallCount,
     pub(in crate::server) span: Span,
 }
 
@@ -96,6 +95,8 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) method: Name,
     /// The names are those of a method that the server has.
     pub(in crate::server) is_known: bool,
+    /// The client has opened a stream.
+    pub(in crate::server) is_stream: bool,
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,
@@ -152,9 +153,9 @@ impl Call {
         connection: Arc<Connection>,
         head: CallHead,
         has_inbox: bool,
+        count: CallCount,
     ) -> Self {
         let inbox = has_inbox.then(Box::default);
-        let stats = connection.server.observers.stats(head.started);
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
         Call {
@@ -166,7 +167,7 @@ impl Call {
             shortened: AtomicU64::new(u64::MAX),
             changed_metadata: OnceLock::new(),
             extensions: Extensions::default(),
-            stats,
+            count,
             span,
         }
     }
@@ -243,7 +244,7 @@ impl Call {
 
     /// The call has been taken out of the table.
     pub(in crate::server) fn taken_out(&self, outcome: CallOutcome<'_>) {
-        self.ended(outcome);
+        self.ended(outcome, None);
         self.end.fire();
     }
 
@@ -260,8 +261,8 @@ impl Call {
             Err(status) => return self.fail(self.end.failure(), status),
         };
         let push = |call: &Call, frame: Frame<ResponseParts<'_, M>>, room: ReplyRoom<'_>| {
-            call.count_sent(frame.len());
-            frame.encode(|bytes| call.push_last(room, bytes, CallOutcome::REPLIED));
+            let len = frame.len();
+            frame.encode(|bytes| call.push_last(room, bytes, CallOutcome::REPLIED, Some(len)));
         };
         let frame = match self.response(ResponseParts(Measured::new(&reply))) {
             Ok(frame) => frame,
@@ -320,7 +321,7 @@ impl Call {
         match self.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
                 let outcome = CallOutcome { cause, status: status.as_ref() };
-                frame.encode(|bytes| self.push_last(room, bytes, outcome));
+                frame.encode(|bytes| self.push_last(room, bytes, outcome, None));
                 None
             }
             Ok(None) => {
@@ -346,7 +347,7 @@ impl Call {
                     (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };
-            let observed = call.stats.as_deref().map(CallStats::wait_for_room);
+            let observed = call.wait_for_last_room();
             let room = waiting.room(call.info()).await;
             drop(observed);
             if let Ok(room) = room {
@@ -355,11 +356,18 @@ impl Call {
         })
     }
 
-    /// Takes the right to end the call and uses it, in one step.
-    fn push_last(&self, room: ReplyRoom<'_>, frame: FrameBytes<'_>, outcome: CallOutcome<'_>) {
+    /// Takes the right to end the call and uses it, in one step. `reply_len` is the frame's length, if it
+    /// is the reply.
+    fn push_last(
+        &self,
+        room: ReplyRoom<'_>,
+        frame: FrameBytes<'_>,
+        outcome: CallOutcome<'_>,
+        reply_len: Option<usize>,
+    ) {
         let id = self.head.stream_id;
         if room.push(frame, |table| table.remove(id).map(|_| id)).is_some() {
-            self.ended(outcome);
+            self.ended(outcome, reply_len);
         }
     }
 }
