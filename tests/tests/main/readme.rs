@@ -276,7 +276,7 @@ async fn call_everything(address: &str) {
     let greeter = greeter::GreeterClient::new(with_limits(address).await.unwrap());
     stream(&greeter).await.unwrap();
     let descriptors = ttrpc_reflection::include_descriptor_set!("greeter");
-    let pool = prost_reflect::DescriptorPool::decode(&descriptors[..]).unwrap();
+    let pool = prost_reflect::DescriptorPool::decode(descriptors).unwrap();
     let service = pool.get_service_by_name("greeter.v1.Greeter").unwrap();
     let method = service.methods().find(|method| method.name() == "SayHello").unwrap();
     let reply = call_by_name(greeter.client(), method.clone(), "Ann").await.unwrap();
