@@ -1,6 +1,7 @@
 //! Interceptors and an observer that most servers need: deadlines, limits, who may call what, an access log.
 //!
-//! ```
+#![cfg_attr(feature = "tracing", doc = "```")]
+#![cfg_attr(not(feature = "tracing"), doc = "```ignore")]
 //! use std::time::Duration;
 //! use ttrpc::{
 //!     Server,
