@@ -6,9 +6,9 @@ mod machine;
 
 use std::{
     error::Error,
-    fs::File,
+    fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     pin::Pin,
     process::ExitCode,
     sync::Arc,
@@ -108,6 +108,7 @@ async fn run(arguments: &Arguments) -> Tried {
         console: File::create(&arguments.console)?,
     })?;
     let address = format!("hvsock://{}:1024", machine.socket().display());
+    listens(&arguments.console).await?;
     starts(&address).await?;
     is_refused_elsewhere(&machine).await?;
     let is_chosen =
@@ -154,13 +155,22 @@ async fn connect(address: &str) -> Tried<Client> {
     Ok(Client::connect(address).await?)
 }
 
-/// The client waits for the guest from before it has a kernel. It is patient with each attempt: the device
-/// panics if it has to answer a client that has given up.
-async fn starts(address: &str) -> Tried {
+/// Waits until the guest says so on its console. A handshake that the device gets before the guest has a driver
+/// for it may have no answer at all.
+async fn listens(console: &Path) -> Tried {
     let start = Instant::now();
+    while !String::from_utf8_lossy(&fs::read(console)?).contains("listening") {
+        check(start.elapsed() < START_LIMIT, || "the guest does not listen".to_owned())?;
+        sleep(Duration::from_millis(50)).await;
+    }
+    println!("start: the guest listens after {:.1?}", start.elapsed());
+    Ok(())
+}
+
+/// The client is patient with each attempt: the device panics if it has to answer a client that has given up.
+async fn starts(address: &str) -> Tried {
     let options = ConnectOptions::new().retry_for(START_LIMIT).handshake_timeout(START_LIMIT / 4);
     let client = options.connect(address).await?;
-    println!("start: connected after {:.1?}", start.elapsed());
     let peer: String = client.unary("ttrpc.vm.Guest", "Peer", ()).await?;
     check(peer.starts_with("cid 2, port "), || format!("the guest's peer is {peer}"))?;
     println!("peer: the guest sees {peer}");
