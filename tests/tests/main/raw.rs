@@ -5,16 +5,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::io::duplex;
 use ttrpc::{
-    Client, ClientConfig, Code, Context, Name, Raw, RawEnd, Server, Status, async_trait,
+    Client, ClientConfig, Code, Context, Name, Raw, RawEnd, Server, ServerConfig, Status,
+    async_trait,
     client::RawReply,
     prost::Message,
     proto::frame::Flags,
-    server::{Fallback, FallbackCall, Routes, Service, StreamReceiver, StreamSender},
+    server::{
+        Fallback, FallbackCall, Routes, ServerBuilder, Service, StreamReceiver, StreamSender,
+    },
 };
 use ttrpc_tests::{
     conformance::*,
     harness::*,
-    wire::{Frame, NO_DATA, REMOTE_CLOSED, REMOTE_OPEN, RESPONSE},
+    wire::{Frame, NO_DATA, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE},
 };
 
 /// Payloads of every size that is treated in a way of its own, up to what fits into a frame.
@@ -259,6 +262,20 @@ async fn end_of(client: &Client, flags: Flags, method: &str) -> Result<RawEnd, C
     match replies.recv().await.map_err(|status| status.code())? {
         RawReply::End(end) => Ok(end),
         RawReply::Message(message) => panic!("a message came: {message:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_not_utf8_comes_to_no_fallback() {
+    let (here, there) = duplex(10_000);
+    let server = |server: ServerBuilder| server.fallback(Told).io(there);
+    let _server = TestServer::start_with(ServerConfig::default(), server);
+    let mut peer = Peer::new(here);
+    for names in [&b"\x0a\x01\xff\x12\x04Echo"[..], b"\x0a\x01S\x12\x01\xff"] {
+        let id = if names[2] == 0xff { 1 } else { 3 };
+        peer.send(Frame::new(id, REQUEST, 0, names)).await;
+        let answer = peer.receive().await;
+        assert_eq!((answer.id, answer.code()), (id, Code::InvalidArgument as i32));
     }
 }
 
