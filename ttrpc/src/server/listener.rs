@@ -10,15 +10,16 @@ use std::{
 };
 
 use futures_core::Stream;
-use socket2::{Domain, Socket};
+use socket2::Socket;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::transport::vsock::{self, VsockListener};
+use crate::transport::vsock::bind as bind_vsock;
 use crate::{
     Connection, Error,
     transport::{
         address::{Address, check_path},
         hvsock,
+        socket::ListeningSocket,
         unix::{self, SocketFile},
     },
 };
@@ -39,10 +40,8 @@ pub struct Listener {
 }
 
 enum Source {
-    /// Listens, and is not registered with a runtime.
-    Socket(Socket),
-    Unix(tokio::net::UnixListener),
-    Tcp(tokio::net::TcpListener),
+    /// Listens, and is not registered with a runtime. An error is told when it is to be served.
+    Socket(io::Result<Socket>),
     Incoming(Incoming),
 }
 
@@ -80,7 +79,12 @@ impl Listener {
     pub fn incoming<C: Into<Connection>>(
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {
-        Source::Incoming(Box::pin(IntoConnections { connections })).into()
+        let incoming = Box::pin(IntoConnections { connections });
+        Listener { file: None, source: Source::Incoming(incoming) }
+    }
+
+    fn of_socket(socket: io::Result<Socket>) -> Self {
+        Listener { file: None, source: Source::Socket(socket) }
     }
 
     /// Registers the listener with the runtime, for programs that accept connections by themselves: those
@@ -93,9 +97,7 @@ impl Listener {
     /// Outside of a tokio runtime.
     pub fn start(self) -> io::Result<Acceptor> {
         let kind = match self.source {
-            Source::Socket(socket) => start_socket(socket)?,
-            Source::Unix(listener) => Kind::Unix(listener),
-            Source::Tcp(listener) => Kind::Tcp(listener),
+            Source::Socket(socket) => Kind::Socket(ListeningSocket::new(socket?)?),
             Source::Incoming(incoming) => Kind::Incoming(incoming),
         };
         Ok(Acceptor { _file: self.file, kind })
@@ -125,37 +127,12 @@ fn bind(text: &str, mode: Option<u32>) -> Result<Listener, Error> {
             (listener.into(), None)
         }
     };
-    Ok(Listener { file, source: Source::Socket(socket) })
+    Ok(Listener { file, source: Source::Socket(Ok(socket)) })
 }
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use vsock::bind as bind_vsock;
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn bind_vsock(_cid: u32, _port: u32) -> io::Result<Socket> {
     Err(io::ErrorKind::Unsupported.into())
-}
-
-fn start_socket(socket: Socket) -> io::Result<Kind> {
-    socket.set_nonblocking(true)?;
-    match socket.local_addr()?.domain() {
-        Domain::UNIX => {
-            let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(socket));
-            Ok(Kind::Unix(tokio::net::UnixListener::from_std(listener)?))
-        }
-        Domain::IPV4 | Domain::IPV6 => {
-            Ok(Kind::Tcp(tokio::net::TcpListener::from_std(socket.into())?))
-        }
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        Domain::VSOCK => Ok(Kind::Vsock(VsockListener::from_socket(socket)?)),
-        _ => Err(io::Error::new(io::ErrorKind::Unsupported, "the socket's family is unknown")),
-    }
-}
-
-impl From<Source> for Listener {
-    fn from(source: Source) -> Self {
-        Listener { file: None, source }
-    }
 }
 
 /// The listener's socket file, if any, is left alone.
@@ -174,13 +151,13 @@ impl From<std::net::TcpListener> for Listener {
 /// The listener's socket file, if any, is left alone.
 impl From<tokio::net::UnixListener> for Listener {
     fn from(listener: tokio::net::UnixListener) -> Self {
-        Source::Unix(listener).into()
+        Listener::of_socket(listener.into_std().map(|listener| OwnedFd::from(listener).into()))
     }
 }
 
 impl From<tokio::net::TcpListener> for Listener {
     fn from(listener: tokio::net::TcpListener) -> Self {
-        Source::Tcp(listener).into()
+        Listener::of_socket(listener.into_std().map(|listener| OwnedFd::from(listener).into()))
     }
 }
 
@@ -188,7 +165,7 @@ impl From<tokio::net::TcpListener> for Listener {
 /// What it is shows when it is served.
 impl From<OwnedFd> for Listener {
     fn from(descriptor: OwnedFd) -> Self {
-        Source::Socket(descriptor.into()).into()
+        Listener::of_socket(Ok(descriptor.into()))
     }
 }
 
@@ -196,8 +173,6 @@ impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
             Source::Socket(socket) => socket.fmt(f),
-            Source::Unix(listener) => listener.fmt(f),
-            Source::Tcp(listener) => listener.fmt(f),
             Source::Incoming(_) => f.write_str("incoming connections"),
         }
     }
@@ -211,10 +186,7 @@ pub struct Acceptor {
 }
 
 enum Kind {
-    Unix(tokio::net::UnixListener),
-    Tcp(tokio::net::TcpListener),
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    Vsock(VsockListener),
+    Socket(ListeningSocket),
     Incoming(Incoming),
 }
 
@@ -234,18 +206,10 @@ impl Acceptor {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Connection>>> {
-        let accepted = match &mut self.kind {
-            Kind::Unix(listener) => {
-                ready!(listener.poll_accept(cx)).map(|(stream, _)| stream.into())
-            }
-            Kind::Tcp(listener) => {
-                ready!(listener.poll_accept(cx)).map(|(stream, _)| stream.into())
-            }
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            Kind::Vsock(listener) => ready!(listener.poll_accept(cx)),
-            Kind::Incoming(connections) => return connections.as_mut().poll_next(cx),
-        };
-        Poll::Ready(Some(accepted))
+        match &mut self.kind {
+            Kind::Socket(socket) => socket.poll_accept(cx).map(Some),
+            Kind::Incoming(connections) => connections.as_mut().poll_next(cx),
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::{
     io,
-    os::{fd::OwnedFd, unix},
+    os::fd::OwnedFd,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
-use socket2::{Domain, Socket};
+use socket2::Socket;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
@@ -90,18 +90,8 @@ impl Connection {
     /// Outside of a tokio runtime.
     pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(descriptor);
-        let peer = socket.peer_addr()?;
-        socket.set_nonblocking(true)?;
-        match peer.domain() {
-            Domain::UNIX => {
-                let stream = unix::net::UnixStream::from(OwnedFd::from(socket));
-                Ok(UnixStream::from_std(stream)?.into())
-            }
-            Domain::IPV4 | Domain::IPV6 => Ok(TcpStream::from_std(socket.into())?.into()),
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            Domain::VSOCK => super::vsock::connection(socket, &peer),
-            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "the socket's family is unknown")),
-        }
+        let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
+        super::socket::connection(socket, family, &peer)
     }
 
     /// Sets what is known of the other side, in place of what was found.

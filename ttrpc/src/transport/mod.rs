@@ -42,6 +42,7 @@ pub(crate) mod reader;
 pub(crate) mod registry;
 pub(crate) mod sender;
 pub(crate) mod slab;
+pub(crate) mod socket;
 pub(crate) mod stall;
 pub(crate) mod unix;
 pub(crate) mod violations;

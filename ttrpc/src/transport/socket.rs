@@ -1,0 +1,91 @@
+//! Sockets, whatever their family: connected ones as connections, and listening ones.
+//!
+//! A stream socket is read, written and shut down in the same way whatever its family. So all are driven
+//! as tokio's Unix stream, and a program for one kind of address links no code for the others. Families
+//! differ in how a socket is made and in what is known of its peer.
+
+use std::{
+    io,
+    os::{fd::OwnedFd, unix},
+    task::{Context, Poll, ready},
+};
+
+use socket2::{Domain, SockAddr, SockRef, Socket};
+use tokio::{io::Interest, net::UnixStream};
+
+use super::{io::Connection, peer::Peer};
+
+/// Registers a socket with the runtime.
+pub(crate) fn register(socket: Socket) -> io::Result<UnixStream> {
+    let stream = unix::net::UnixStream::from(OwnedFd::from(socket));
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// A connected socket of this family as a connection.
+///
+/// # Errors
+/// `Unsupported` for an unknown family, and what registering it meets.
+pub(crate) fn connection(
+    socket: Socket,
+    family: Domain,
+    address: &SockAddr,
+) -> io::Result<Connection> {
+    let stream = register(socket)?;
+    let peer = match family {
+        Domain::UNIX => Peer::of_unix(&stream),
+        Domain::IPV4 | Domain::IPV6 => {
+            // Frames are batched already. A socket that cannot be told so is as good as lost, which
+            // reading finds out.
+            let _ = SockRef::from(&stream).set_tcp_nodelay(true);
+            address.as_socket().map_or_else(Peer::unknown, Peer::tcp)
+        }
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        Domain::VSOCK => {
+            let address = address.as_vsock_address();
+            address.map_or_else(Peer::unknown, |(cid, port)| Peer::vsock(cid, port))
+        }
+        _ => return Err(unknown_family()),
+    };
+    Ok(Connection::with_halves(stream.into_split(), peer))
+}
+
+/// A listening socket that is registered with a runtime.
+#[derive(Debug)]
+pub(crate) struct ListeningSocket {
+    /// For its registration alone: it knows when the socket is ready.
+    ready: UnixStream,
+    family: Domain,
+}
+
+impl ListeningSocket {
+    /// # Errors
+    /// `Unsupported` for an unknown family, and what registering it meets.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        let family = socket.local_addr()?.domain();
+        match family {
+            Domain::UNIX | Domain::IPV4 | Domain::IPV6 => {}
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Domain::VSOCK => {}
+            _ => return Err(unknown_family()),
+        }
+        Ok(ListeningSocket { ready: register(socket)?, family })
+    }
+
+    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Connection>> {
+        let accept = || SockRef::from(&self.ready).accept();
+        loop {
+            ready!(self.ready.poll_read_ready(cx))?;
+            match self.ready.try_io(Interest::READABLE, accept) {
+                // Nobody has connected, which `try_io` has noted.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok((socket, peer)) => return Poll::Ready(connection(socket, self.family, &peer)),
+            }
+        }
+    }
+}
+
+fn unknown_family() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the socket's family is unknown")
+}
