@@ -1,11 +1,10 @@
 //! A transparent proxy: `ttrpc-proxy --listen ADDRESS --upstream ADDRESS`. See the README beside this file.
 
-use std::{error::Error, future::pending, time::Duration};
+use std::{error::Error, time::Duration};
 
 use clap::Parser;
 use ttrpc::{
     Client, Connection, Context, RawEnd, Server, Status, async_trait,
-    client::RawReply,
     server::{Fallback, FallbackCall, Listener},
 };
 
@@ -27,53 +26,7 @@ struct Proxy {
 #[async_trait]
 impl Fallback for Proxy {
     async fn call(&self, ctx: &Context, call: FallbackCall) -> Result<RawEnd, Status> {
-        let FallbackCall { flags, payload, requests, mut replies, .. } = call;
-        let (service, method) = (ctx.service().to_owned(), ctx.method().to_owned());
-        let passed_on = self.upstream.raw(service, method, flags, payload);
-        let (outgoing, mut incoming) =
-            passed_on.with_metadata(ctx.metadata().clone()).within(ctx).await?;
-        let pass_requests = async move {
-            if let (Some(mut requests), Some(mut outgoing)) = (requests, outgoing) {
-                let _guard = HangUp { ctx, upstream: &self.upstream };
-                // If they end early, the replies tell why.
-                while let Ok(Some(message)) = requests.recv().await {
-                    if outgoing.send(message).await.is_err() {
-                        break;
-                    }
-                }
-            }
-            pending().await
-        };
-        let pass_replies = async {
-            loop {
-                match incoming.recv().await? {
-                    RawReply::End(end) => return Ok(end),
-                    RawReply::Message(message) => match &mut replies {
-                        Some(replies) => replies.send(message).await?,
-                        None => return Err(Status::internal("a unary call got a stream")),
-                    },
-                }
-            }
-        };
-        tokio::select! {
-            end = pass_requests => end,
-            end = pass_replies => end,
-        }
-    }
-}
-
-/// Closes the connection to the server when the client has gone, before the end of a stream of requests
-/// could be taken for a good one.
-struct HangUp<'a> {
-    ctx: &'a Context,
-    upstream: &'a Client,
-}
-
-impl Drop for HangUp<'_> {
-    fn drop(&mut self) {
-        if self.ctx.is_disconnected() {
-            self.upstream.close();
-        }
+        call.pass_on(ctx, &self.upstream).await
     }
 }
 

@@ -67,6 +67,7 @@ mod metadata;
 mod name;
 pub mod observer;
 pub mod proto;
+mod proxy;
 mod raw;
 pub mod server;
 pub mod snapshot;

@@ -1,0 +1,67 @@
+//! Passing calls on to another server.
+
+use std::future::pending;
+
+use crate::{Client, Context, RawEnd, Status, client::RawReply, server::FallbackCall};
+
+impl FallbackCall {
+    /// Passes the call on to another server: its metadata, the time that its deadline leaves, its messages as
+    /// there is room for them on the other side, and its end with the status and its details.
+    ///
+    /// `upstream` is a connection for this call's client alone. ttrpc has no frame that cancels a call: a
+    /// client does that by closing its connection. So when the client goes before the end of its messages,
+    /// `upstream` is closed, and when `upstream` ends it is for the program to close the client's connection
+    /// (`examples/proxy`). A call whose deadline passes leaves the connections alone.
+    ///
+    /// # Errors
+    /// What the other server answers; INTERNAL if that sends a stream of replies to a unary call.
+    pub async fn pass_on(self, ctx: &Context, upstream: &Client) -> Result<RawEnd, Status> {
+        let FallbackCall { flags, payload, requests, mut replies } = self;
+        let (service, method) = (ctx.service().to_owned(), ctx.method().to_owned());
+        let call = upstream.raw(service, method, flags, payload);
+        let (outgoing, mut incoming) =
+            call.with_metadata(ctx.metadata().clone()).within(ctx).await?;
+        let pass_requests = async move {
+            if let (Some(mut requests), Some(mut outgoing)) = (requests, outgoing) {
+                let _hang_up = HangUp { ctx, upstream };
+                // If they end early, the replies tell why.
+                while let Ok(Some(message)) = requests.recv().await {
+                    if outgoing.send(message).await.is_err() {
+                        break;
+                    }
+                }
+            }
+            pending().await
+        };
+        let pass_replies = async {
+            loop {
+                match (incoming.recv().await?, &mut replies) {
+                    (RawReply::End(end), _) => return Ok(end),
+                    (RawReply::Message(message), Some(replies)) => replies.send(message).await?,
+                    (RawReply::Message(_), None) => {
+                        return Err(Status::internal("a unary call got a stream"));
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            end = pass_requests => end,
+            end = pass_replies => end,
+        }
+    }
+}
+
+/// Closes the connection to the server when the client has gone, before the end of a stream of requests
+/// could be taken for a good one.
+struct HangUp<'a> {
+    ctx: &'a Context,
+    upstream: &'a Client,
+}
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        if self.ctx.is_disconnected() {
+            self.upstream.close();
+        }
+    }
+}
