@@ -1,10 +1,12 @@
 //! The runtime that the threads which wait drive.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     io,
-    pin::pin,
+    pin::{Pin, pin},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     task::{Context, Poll, Waker},
+    thread,
 };
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
@@ -15,12 +17,14 @@ use tokio::runtime::{Builder, EnterGuard, Runtime};
 pub(super) struct Driver {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
+    /// Threads in [`Driver::wait`].
+    waiting: AtomicUsize,
 }
 
 impl Driver {
     pub(super) fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Driver { runtime: Some(runtime) })
+        Ok(Driver { runtime: Some(runtime), waiting: AtomicUsize::new(0) })
     }
 
     fn runtime(&self) -> &Runtime {
@@ -37,7 +41,34 @@ impl Driver {
     /// # Panics
     /// In a task of a tokio runtime.
     pub(super) fn wait<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let waiter = Waiter::new(&self.waiting);
+        if waiter.has_company
+            && let Some(output) = self.wait_one_turn(future.as_mut())
+        {
+            return output;
+        }
         self.runtime().block_on(future)
+    }
+
+    /// Polls a future, and once more when the system has let the other threads run. A thread that sleeps is
+    /// woken by a system call of the thread that drives; with many threads, the reply is often there before.
+    fn wait_one_turn<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+        let mut cx = Context::from_waker(Waker::noop());
+        // A handle's `block_on` does not drive, and panics where the runtime's does.
+        self.runtime().handle().block_on(poll_fn(|_| {
+            let polled = match future.as_mut().poll(&mut cx) {
+                Poll::Pending => {
+                    thread::yield_now();
+                    future.as_mut().poll(&mut cx)
+                }
+                ready => ready,
+            };
+            Poll::Ready(match polled {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            })
+        }))
     }
 
     /// Waits for a future that may well be ready. Then it is not worth the driver's change of hands.
@@ -60,6 +91,26 @@ impl Driver {
         while metrics.num_alive_tasks() > 0 {
             tokio::task::yield_now().await;
         }
+    }
+}
+
+/// A thread that waits, counted until this is dropped.
+struct Waiter<'a> {
+    waiting: &'a AtomicUsize,
+    /// Other threads were waiting when it came.
+    has_company: bool,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        let has_company = waiting.fetch_add(1, Relaxed) > 0;
+        Waiter { waiting, has_company }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(1, Relaxed);
     }
 }
 
