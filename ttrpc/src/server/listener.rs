@@ -4,22 +4,21 @@ use std::{
     fmt,
     future::poll_fn,
     io,
+    net::ToSocketAddrs,
     os::fd::OwnedFd,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use futures_core::Stream;
-use socket2::Socket;
+use socket2::{SockAddr, Socket};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::transport::vsock::bind as bind_vsock;
 use crate::{
     Connection, Error,
     transport::{
         address::{Address, check_path},
         hvsock,
-        socket::ListeningSocket,
+        socket::{ListeningSocket, listen},
         unix::{self, SocketFile},
     },
 };
@@ -107,32 +106,40 @@ impl Listener {
 fn bind(text: &str, mode: Option<u32>) -> Result<Listener, Error> {
     let address = Address::parse(text)?;
     let refused = |reason| Error::Address { address: text.to_owned(), reason };
-    let bind_error = |source| unix::bind_error(text, source);
-    let (socket, file) = match address {
-        Address::Path(path) => {
-            let (socket, file) = unix::bind_path(text, &path, mode)?;
-            (socket, Some(file))
-        }
-        Address::Hybrid { path, port } => {
-            let path = hvsock::listening_path(&path, port);
-            check_path(&path).map_err(refused)?;
-            let (socket, file) = unix::bind_path(text, &path, mode)?;
-            (socket, Some(file))
-        }
+    let path = match address {
+        Address::Path(path) => path,
+        Address::Hybrid { path, port } => hvsock::listening_path(&path, port),
         _ if mode.is_some() => return Err(refused("it has no file that could have a mode")),
-        Address::Abstract(name) => (unix::bind_abstract(text, &name)?, None),
-        Address::Vsock { cid, port } => (bind_vsock(cid, port).map_err(bind_error)?, None),
-        Address::Tcp(name) => {
-            let listener = std::net::TcpListener::bind(name).map_err(bind_error)?;
-            (listener.into(), None)
+        address => {
+            let socket = listen_at(address).map_err(|error| unix::bind_error(text, error))?;
+            return Ok(Listener::of_socket(Ok(socket)));
         }
     };
-    Ok(Listener { file, source: Source::Socket(Ok(socket)) })
+    check_path(&path).map_err(refused)?;
+    let (socket, file) = unix::bind_path(text, &path, mode)?;
+    Ok(Listener { file: Some(file), source: Source::Socket(Ok(socket)) })
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn bind_vsock(_cid: u32, _port: u32) -> io::Result<Socket> {
-    Err(io::ErrorKind::Unsupported.into())
+/// Binds an address that has no file.
+fn listen_at(address: Address) -> io::Result<Socket> {
+    match address {
+        // A leading zero byte is how the system tells an abstract name.
+        Address::Abstract(name) => listen(&SockAddr::unix(format!("\0{name}"))?),
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        Address::Vsock { cid, port } => listen(&SockAddr::vsock(cid, port)),
+        Address::Tcp(name) => {
+            let mut result = Err(io::ErrorKind::InvalidInput.into());
+            // A name may stand for several addresses; the first one that can be bound is.
+            for address in name.to_socket_addrs()? {
+                result = listen(&address.into());
+                if result.is_ok() {
+                    break;
+                }
+            }
+            result
+        }
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// The listener's socket file, if any, is left alone.

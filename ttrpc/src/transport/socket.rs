@@ -10,10 +10,26 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use socket2::{Domain, SockAddr, SockRef, Socket};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::{io::Interest, net::UnixStream};
 
 use super::{io::Connection, peer::Peer};
+
+/// Connections that may wait to be accepted. The system lowers it to its own limit
+/// (`net.core.somaxconn`, 4,096 by default).
+pub(super) const BACKLOG: i32 = 4096;
+
+/// Binds an address of any family and listens.
+pub(crate) fn listen(address: &SockAddr) -> io::Result<Socket> {
+    let socket = Socket::new(address.domain(), Type::STREAM, None)?;
+    if matches!(address.domain(), Domain::IPV4 | Domain::IPV6) {
+        // A server that starts again need not wait for the last connections of the one before it.
+        socket.set_reuse_address(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
 
 /// Registers a socket with the runtime.
 pub(crate) fn register(socket: Socket) -> io::Result<UnixStream> {

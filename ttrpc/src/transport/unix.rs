@@ -11,11 +11,8 @@ use std::{
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::socket::BACKLOG;
 use crate::Error;
-
-/// Connections that may wait to be accepted. The system lowers it to its own limit
-/// (`net.core.somaxconn`, 4,096 by default).
-pub(crate) const BACKLOG: i32 = 4096;
 
 /// Removes the socket file when it is dropped, if it is still the one that was bound.
 #[derive(Debug)]
@@ -71,21 +68,6 @@ fn bind_file(text: &str, path: &Path, mode: Option<u32>) -> Result<(Socket, Sock
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)?;
     }
     Ok((socket, file))
-}
-
-/// Binds an abstract name and listens.
-///
-/// # Errors
-/// [`Error::AddressInUse`] and [`Error::Bind`].
-pub(crate) fn bind_abstract(text: &str, name: &str) -> Result<Socket, Error> {
-    let bind = || {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // A leading zero byte is how the system tells an abstract name.
-        socket.bind(&SockAddr::unix(format!("\0{name}"))?)?;
-        socket.listen(BACKLOG)?;
-        Ok(socket)
-    };
-    bind().map_err(|error| bind_error(text, error))
 }
 
 /// Why an address could not be bound.

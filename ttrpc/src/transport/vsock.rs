@@ -1,12 +1,12 @@
-//! Sockets between virtual machines and their host (vsock(7)): connecting and binding them. It needs no
-//! crate that a program for Unix sockets does not have.
+//! Connecting to virtual machines and their host (vsock(7)). It needs no crate that a program for Unix
+//! sockets does not have.
 
 use std::io;
 
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{io::Connection, peer::Peer, socket::register, unix::BACKLOG};
+use super::{io::Connection, peer::Peer, socket::register};
 
 /// Connects to a port of a virtual machine or of the host.
 ///
@@ -26,12 +26,4 @@ pub(crate) async fn connect(cid: u32, port: u32) -> io::Result<Connection> {
         Some(error) => Err(error),
         None => Ok(Connection::with_halves(stream.into_split(), Peer::vsock(cid, port))),
     }
-}
-
-/// Binds a port and listens.
-pub(crate) fn bind(cid: u32, port: u32) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::VSOCK, Type::STREAM, None)?;
-    socket.bind(&SockAddr::vsock(cid, port))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
 }
