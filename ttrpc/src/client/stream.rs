@@ -11,7 +11,7 @@ use std::{
 
 use futures_core::Stream;
 use prost::Message;
-use tokio::{task::coop::consume_budget, time::timeout_at};
+use tokio::time::timeout_at;
 
 use super::{
     entry::CallEntry,
@@ -27,7 +27,7 @@ use crate::{
         table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, limiter::Closed, queue::PushPermit},
+    transport::{encode::Frame, limiter::Closed, queue::PushPermit, turn::Turn},
 };
 
 /// The caller's side of a stream of requests.
@@ -39,11 +39,12 @@ use crate::{
 pub struct StreamSender<Req> {
     owner: Arc<CallOwner>,
     request: PhantomData<fn(Req)>,
+    turn: Turn,
 }
 
 impl<Req> StreamSender<Req> {
     pub(super) fn new(owner: Arc<CallOwner>) -> Self {
-        StreamSender { owner, request: PhantomData }
+        StreamSender { owner, request: PhantomData, turn: Turn::default() }
     }
 
     /// Says that nothing more comes.
@@ -73,7 +74,7 @@ impl<Req: Message> StreamSender<Req> {
     /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
     pub async fn send(&mut self, message: Req) -> Result<(), Status> {
         // A sender that is never held up lets other tasks run now and then.
-        consume_budget().await;
+        poll_fn(|cx| self.turn.poll_spend(cx)).await;
         if self.owner.is_too_late() {
             return Err(self.owner.pass_deadline());
         }

@@ -11,7 +11,6 @@ use std::{
 
 use futures_core::Stream;
 use prost::Message;
-use tokio::task::coop::consume_budget;
 
 use super::{call::Call, connection::ReplyRoom, replies::WaitingReply};
 use crate::{
@@ -27,6 +26,7 @@ use crate::{
         encode::Frame,
         limiter::Closed,
         messages::{Batch, message_cost},
+        turn::Turn,
     },
 };
 
@@ -113,11 +113,12 @@ impl<Req> fmt::Debug for StreamReceiver<Req> {
 pub struct StreamSender<Resp> {
     call: Arc<Call>,
     reply: PhantomData<fn(Resp)>,
+    turn: Turn,
 }
 
 impl<Resp: Message> StreamSender<Resp> {
     pub(super) fn new(call: Arc<Call>) -> Self {
-        StreamSender { call, reply: PhantomData }
+        StreamSender { call, reply: PhantomData, turn: Turn::default() }
     }
 
     /// Sends a message, waiting while the outgoing queue is full. Messages arrive in the order in
@@ -135,7 +136,7 @@ impl<Resp: Message> StreamSender<Resp> {
     /// [`ServerConfig::reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
     pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
         // A handler that is never held up lets other tasks run now and then.
-        consume_budget().await;
+        poll_fn(|cx| self.turn.poll_spend(cx)).await;
         let call = &self.call;
         let id = call.head.stream_id;
         let frame = Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(&message))?;

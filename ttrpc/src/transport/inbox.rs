@@ -17,7 +17,7 @@ mod room;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use tokio::{sync::Notify, task::coop::poll_proceed};
+use tokio::sync::Notify;
 
 use self::consumer::Consumer;
 use super::{
@@ -221,20 +221,7 @@ impl<S: StreamState + Send> Inbox<S> {
         patience: &Patience,
     ) -> Poll<Result<Option<Bytes>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
-        let budget = ready!(poll_proceed(cx));
-        let polled = self.poll_take_now(batch, cx, patience);
-        if polled.is_ready() {
-            budget.made_progress();
-        }
-        polled
-    }
-
-    fn poll_take_now(
-        &self,
-        batch: &mut Batch,
-        cx: &mut Context<'_>,
-        patience: &Patience,
-    ) -> Poll<Result<Option<Bytes>, Status>> {
+        ready!(batch.turn.poll_spend(cx));
         if let Some(message) = batch.next() {
             self.count_out(&message, patience);
             return Poll::Ready(Ok(Some(message)));

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem, vec};
 
 use bytes::{Buf, Bytes};
 
-use super::limiter::clamp;
+use super::{limiter::clamp, turn::Turn};
 use crate::proto::payload::Payload;
 
 /// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
@@ -136,7 +136,7 @@ impl Messages {
         match self.0.pop_front()? {
             MessageChunk::One(message) => Some(message),
             MessageChunk::Many(bytes, lens) => {
-                *batch = Batch { bytes: bytes.into(), lens: lens.into_iter() };
+                (batch.bytes, batch.lens) = (bytes.into(), lens.into_iter());
                 batch.next()
             }
         }
@@ -178,6 +178,8 @@ impl Gathered {
 pub(crate) struct Batch {
     bytes: Bytes,
     lens: vec::IntoIter<u32>,
+    /// The consumer's.
+    pub(super) turn: Turn,
 }
 
 impl Batch {

@@ -44,6 +44,7 @@ pub(crate) mod sender;
 pub(crate) mod slab;
 pub(crate) mod socket;
 pub(crate) mod stall;
+pub(crate) mod turn;
 pub(crate) mod unix;
 pub(crate) mod violations;
 #[cfg(any(target_os = "linux", target_os = "android"))]
