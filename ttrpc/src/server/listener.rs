@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
+    net::SocketAddr,
     os::fd::OwnedFd,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -19,6 +20,7 @@ use crate::{
     transport::{
         address::{Address, check_path},
         hvsock,
+        io::check_stream,
         unix::{self, SocketFile},
     },
 };
@@ -55,7 +57,8 @@ impl Listener {
     /// - `vsock://CID:PORT`, where the CID is usually `any`. Linux alone.
     /// - `hvsock:///path:PORT`: what a guest of Firecracker, Cloud Hypervisor or Dragonball sends to
     ///   this port of the host (CID 2). This is the Unix socket `/path_PORT`.
-    /// - `tcp://HOST:PORT`. A name is resolved, which blocks.
+    /// - `tcp://HOST:PORT`. A name is resolved, which blocks. With port 0 the system chooses one, which
+    ///   [`Listener::socket_addr`] tells.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::AddressInUse`], [`Error::NotASocket`], [`Error::Bind`].
@@ -81,6 +84,16 @@ impl Listener {
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {
         Source::Incoming(Box::pin(IntoConnections { connections })).into()
+    }
+
+    /// The address of a TCP listener, with the port that the system chose if it was bound with port 0. `None`
+    /// for other kinds.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match &self.source {
+            Source::Socket(socket) => socket.local_addr().ok()?.as_socket(),
+            Source::Tcp(listener) => listener.local_addr().ok(),
+            Source::Unix(_) | Source::Incoming(_) => None,
+        }
     }
 
     /// Registers the listener with the runtime, for programs that accept connections by themselves: those
@@ -137,6 +150,12 @@ fn bind_vsock(_cid: u32, _port: u32) -> io::Result<Socket> {
 }
 
 fn start_socket(socket: Socket) -> io::Result<Kind> {
+    check_stream(&socket)?;
+    // Accepting would fail again and again. Other systems than these do not say it.
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    if !socket.is_listener()? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket does not listen"));
+    }
     socket.set_nonblocking(true)?;
     match socket.local_addr()?.domain() {
         Domain::UNIX => {

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use socket2::{Domain, Socket};
+use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
@@ -90,6 +90,7 @@ impl Connection {
     /// Outside of a tokio runtime.
     pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Socket::from(descriptor);
+        check_stream(&socket)?;
         let peer = socket.peer_addr()?;
         socket.set_nonblocking(true)?;
         match peer.domain() {
@@ -127,6 +128,14 @@ impl Connection {
     {
         let (reader, writer) = (Box::new(reader), Box::new(writer));
         Connection { reader, writer, peer, extensions: Extensions::default() }
+    }
+}
+
+/// Checks that a descriptor is a socket, and one of a stream of bytes: messages would be cut.
+pub(crate) fn check_stream(socket: &Socket) -> io::Result<()> {
+    match socket.r#type()? {
+        Type::STREAM => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is no stream socket")),
     }
 }
 
@@ -192,5 +201,24 @@ impl<R: ReadHalf + ?Sized> ReadHalf for &mut R {
 impl<R: ReadHalf + ?Sized> ReadHalf for Box<R> {
     fn is_hung_up(&mut self) -> bool {
         (**self).is_hung_up()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tcp_sends_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let stream = stream.into_std().expect("it is registered");
+        let same = stream.try_clone().expect("descriptors are left");
+        let _connection = Connection::from_fd(stream.into()).expect("it is connected");
+        assert!(SockRef::from(&same).tcp_nodelay().expect("it is TCP"));
     }
 }
