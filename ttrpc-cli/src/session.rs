@@ -69,12 +69,12 @@ pub async fn open(address: &str) -> Result<Connection, Failure> {
 }
 
 /// The path of a Unix socket's address, an abstract name with a leading zero byte. `None` for other
-/// kinds of addresses.
+/// kinds of addresses. A scheme is told from a path as the library does it.
 pub fn unix_path(address: &str) -> Option<PathBuf> {
-    let name = match address.split_once("://") {
-        Some(("unix", name)) => name,
-        Some(_) => return None,
-        None => address,
+    let name = match address.split_once(':') {
+        Some(("unix", name)) => name.strip_prefix("//").unwrap_or(name),
+        Some((scheme, _)) if !scheme.starts_with('@') && !scheme.contains('/') => return None,
+        _ => address,
     };
     Some(match name.strip_prefix('@') {
         Some(name) => OsString::from_vec([b"\0", name.as_bytes()].concat()).into(),
@@ -263,4 +263,28 @@ fn is_about_the_service(status: &Status) -> bool {
     let message = status.message().to_lowercase();
     let is_not_there = matches!(status.code(), Code::Unimplemented | Code::NotFound);
     is_not_there && message.contains("service") && !message.contains("method")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_sockets_have_a_path_however_they_are_written() {
+        for (address, path) in [
+            ("unix:///run/a.sock", Some("/run/a.sock")),
+            ("unix:/run/a.sock", Some("/run/a.sock")),
+            ("/run/a:1.sock", Some("/run/a:1.sock")),
+            ("a.sock", Some("a.sock")),
+            ("unix://@name", Some("\0name")),
+            ("unix:@name", Some("\0name")),
+            ("@a:b", Some("\0a:b")),
+            ("tcp://127.0.0.1:80", None),
+            ("tcp:127.0.0.1:80", None),
+            ("vsock:3:1024", None),
+            ("hvsock:/run/vm.sock:1024", None),
+        ] {
+            assert_eq!(unix_path(address), path.map(PathBuf::from), "{address}");
+        }
+    }
 }

@@ -450,7 +450,7 @@ fn the_port_that_the_system_chose_is_told() {
 
 #[test]
 fn only_what_has_a_file_is_wrapped() {
-    for address in ["unix://@name", "tcp://127.0.0.1:80", "vsock://3:1024"] {
+    for address in ["unix://@name", "tcp://127.0.0.1:80", "vsock://3:1024", "tcp:127.0.0.1:80"] {
         let refused = run(&["trace", "--wrap", address, "--schema", "builtin"]);
         assert_eq!(refused.code, 2, "{refused:?}");
         assert!(refused.stderr.contains("--listen and --upstream"), "{}", refused.stderr);

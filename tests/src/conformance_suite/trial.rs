@@ -12,7 +12,7 @@ use tokio::{
     net::UnixStream,
     time::{Instant, timeout},
 };
-use ttrpc::{Client, Code, Status};
+use ttrpc::{Client, Code, Status, client::ConnectOptions};
 
 use super::{
     Outcome, fail,
@@ -58,7 +58,9 @@ impl Trial {
 
     /// A connection of this library.
     pub(super) async fn client(&self) -> Outcome<Client> {
-        Ok(self.within("connecting", Client::connect(&self.address)).await??)
+        // A step's time is that of a hypervisor's handshake, too.
+        let options = ConnectOptions::new().handshake_timeout(self.patience);
+        Ok(self.within("connecting", options.connect(&self.address)).await??)
     }
 
     /// A connection of this library with the service on it.

@@ -14,9 +14,10 @@ use std::{
 use tempfile::{TempDir, tempdir};
 use tokio::{
     io::{AsyncReadExt, duplex},
-    net::UnixStream,
+    net::{TcpListener, UnixStream},
     sync::mpsc,
     task::JoinHandle,
+    time::timeout,
 };
 use ttrpc::{
     Client, ClientConfig, Connection, Error, Server, ServerConfig,
@@ -102,6 +103,20 @@ async fn a_tcp_address_in_use_is_named() {
 }
 
 #[tokio::test]
+async fn the_port_that_the_system_chose_is_told() {
+    let folder = tempdir().unwrap();
+    let bound = Listener::bind("tcp://127.0.0.1:0").unwrap();
+    let tokio = Listener::from(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    assert_eq!(Listener::bind(&path_in(&folder, "a")).unwrap().socket_addr(), None);
+    let addresses = [&bound, &tokio].map(|listener| listener.socket_addr().expect("it is TCP"));
+    let (_handle, serving) = start(builder().listener(bound).listener(tokio));
+    for address in addresses {
+        expect_service_at(&format!("tcp://{address}")).await;
+    }
+    serving.abort();
+}
+
+#[tokio::test]
 async fn the_address_any_is_for_servers_alone() {
     let error = Client::connect("vsock://any:1").await.unwrap_err();
     assert!(error.to_string().contains("for servers"), "{error}");
@@ -141,6 +156,30 @@ async fn a_descriptor_that_is_no_socket_is_an_error() {
     assert!(matches!(error, Error::Listener(_)), "{error:?}");
     Connection::from_fd(file()).unwrap_err();
     serving.abort();
+}
+
+/// Accepting from it would fail again and again, and nobody would know.
+#[tokio::test]
+async fn a_descriptor_that_does_not_listen_is_an_error() {
+    let (connected, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for socket in [OwnedFd::from(connected), datagrams.into(), udp.into()] {
+        let serving = builder().listener(socket).serve();
+        let result = timeout(PATIENCE, serving).await.expect("it is refused at once");
+        assert!(matches!(result, Err(Error::Listener(_))), "{result:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connected_descriptor_that_is_no_stream_is_an_error() {
+    let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(udp.local_addr().unwrap()).unwrap();
+    for socket in [OwnedFd::from(datagrams), udp.into()] {
+        let error = Connection::from_fd(socket).unwrap_err();
+        assert!(error.to_string().contains("no stream socket"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -421,6 +460,32 @@ async fn a_paused_server_hands_its_socket_on() {
     old.shutdown(PATIENCE).await;
     serving.await.unwrap().unwrap();
     expect_service_at(&path).await;
+    new_serving.abort();
+}
+
+/// Every place is taken by a connection that was handed over: a client of the listener waits in the backlog, where a
+/// successor finds it.
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_place_accepts_nobody_and_pauses() {
+    let folder = tempdir().unwrap();
+    let path = path_in(&folder, "a");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let copy = listener.try_clone().unwrap();
+    let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
+    let (old, serving) = start(builder().config(config).listener(listener));
+    settle().await;
+    let (handed_over, result) = hand_over(&old).await;
+    result.unwrap();
+    let waiting = ConformanceClient::new(Client::connect(&path).await.unwrap());
+    let echo = tokio::spawn(waiting.echo(echo_request([])).into_future());
+    settle().await;
+    assert_eq!((old.connections(), echo.is_finished()), (1, false));
+    timeout(PATIENCE, old.pause_accepting()).await.expect("it waits for no connection's end");
+    let (new, new_serving) = start(builder().listener(copy));
+    echo.await.unwrap().expect("the successor has accepted the client");
+    assert_eq!((old.connections(), new.connections()), (1, 1));
+    assert!(is_served(&handed_over).await);
+    serving.abort();
     new_serving.abort();
 }
 

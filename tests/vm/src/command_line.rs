@@ -23,7 +23,7 @@ pub(crate) fn calls(program: &Path, address: &str) -> Tried {
         Command::new(program)
             .args(["call", address])
             .args(arguments)
-            .args(["--proto", PROTO])
+            .args(["--proto", PROTO, "--timeout", "15m"])
             .output()
     };
     let echo = call(&["Echo", "payload=YWdlbnQ="])?;

@@ -100,7 +100,7 @@ mod linux {
 
     /// Calls a server so often. Returns how many calls brought back what they sent.
     async fn echoes_of(address: &str, calls: u64) -> Result<u64, Status> {
-        let options = ConnectOptions::new().retry_for(Duration::from_secs(10));
+        let options = ConnectOptions::new().retry_for(PATIENCE);
         let client = options.connect(address).await;
         let client = client.map_err(|error| Status::unavailable(error.to_string()))?;
         let server = ConformanceClient::new(client);

@@ -13,7 +13,6 @@ mod wrap;
 
 use std::{
     io,
-    net::TcpListener,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -177,16 +176,10 @@ impl Endpoint {
 
 /// Listens, and tells where: the system chooses a port in the place of TCP port 0.
 fn bind(address: &str) -> Result<(Listener, String), Failure> {
-    let Some(name) = address.strip_prefix("tcp://").filter(|name| name.ends_with(":0")) else {
-        return Ok((Listener::bind(address).map_err(session::explain)?, address.to_owned()));
-    };
-    let bound = TcpListener::bind(name).and_then(|listener| {
-        let chosen = listener.local_addr()?;
-        Ok((listener, chosen))
-    });
-    let (listener, chosen) = bound
-        .map_err(|error| Failure::Connect(format!("cannot listen on `{address}`: {error}")))?;
-    Ok((listener.into(), format!("tcp://{chosen}")))
+    let listener = Listener::bind(address).map_err(session::explain)?;
+    let chosen = listener.socket_addr().filter(|_| address.ends_with(":0"));
+    let told = chosen.map_or_else(|| address.to_owned(), |chosen| format!("tcp://{chosen}"));
+    Ok((listener, told))
 }
 
 fn cannot_listen(error: io::Error) -> Failure {

@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
-    net::ToSocketAddrs,
+    net::{SocketAddr, ToSocketAddrs},
     os::fd::OwnedFd,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -53,7 +53,8 @@ impl Listener {
     /// - `vsock://CID:PORT`, where the CID is usually `any`. Linux alone.
     /// - `hvsock:///path:PORT`: what a guest of Firecracker, Cloud Hypervisor or Dragonball sends to
     ///   this port of the host (CID 2). This is the Unix socket `/path_PORT`.
-    /// - `tcp://HOST:PORT`. A name is resolved, which blocks.
+    /// - `tcp://HOST:PORT`. A name is resolved, which blocks. With port 0 the system chooses one, which
+    ///   [`Listener::socket_addr`] tells.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::AddressInUse`], [`Error::NotASocket`], [`Error::Bind`].
@@ -84,6 +85,15 @@ impl Listener {
 
     fn of_socket(socket: io::Result<Socket>) -> Self {
         Listener { file: None, source: Source::Socket(socket) }
+    }
+
+    /// The address of a TCP listener, with the port that the system chose if it was bound with port 0. `None`
+    /// for other kinds.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match &self.source {
+            Source::Socket(socket) => socket.as_ref().ok()?.local_addr().ok()?.as_socket(),
+            Source::Incoming(_) => None,
+        }
     }
 
     /// Registers the listener with the runtime, for programs that accept connections by themselves: those

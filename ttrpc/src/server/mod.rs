@@ -58,8 +58,11 @@ mod shutdown;
 mod stream;
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
     sync::{Arc, Weak},
+    task::Poll,
     time::Duration,
 };
 
@@ -225,21 +228,40 @@ impl Shared {
         loop {
             let is_paused = accepting.update(&self.accept_control);
             let is_done = accepting.is_done();
-            // The permit is released at once: a listener without new connections holds none.
-            let next = async {
-                drop(self.connection_permit().await);
-                accepting.next().await
-            };
             let next = tokio::select! {
                 biased;
                 () = self.accept_control.asks_for_more(is_paused) => continue,
                 () = self.no_connections(), if is_done && !keep_open => return,
-                next = next, if !is_done => next,
+                next = self.next_connection(accepting), if !is_done => next,
             };
-            if let Some(connection) = next {
-                let permit = self.connection_permit().await;
+            if let Some((connection, permit)) = next {
                 self.admit_accepted(connection, permit);
             }
+        }
+    }
+
+    /// The next connection with its permit, `None` if the last listener is done. Nothing is accepted while
+    /// there is no permit: a client without one waits in the backlog, where another process may take it.
+    /// Cancel safe.
+    async fn next_connection(
+        &self,
+        accepting: &mut Accepting,
+    ) -> Option<(Connection, SemaphorePermit<'_>)> {
+        let mut next = pin!(accepting.next());
+        loop {
+            let permit = self.connection_permit().await;
+            let polled = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+            if let Poll::Ready(next) = polled {
+                return next.map(|connection| (connection, permit));
+            }
+            // A listener without new connections holds no permit. It wakes this task when it has one.
+            drop(permit);
+            let mut is_woken = false;
+            poll_fn(|_| match mem::replace(&mut is_woken, true) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
         }
     }
 

@@ -11,7 +11,10 @@
 //! The two slashes may be left out behind a scheme, as other programs do. What else has a colon in
 //! front of its first slash is refused: taken for a path, a mistyped scheme would become a file.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use crate::Error;
 
@@ -106,8 +109,8 @@ fn parse_vsock(text: &str) -> Result<Address, &'static str> {
         "a vsock address is vsock://CID:PORT, where CID is a number, any, host or local";
     let (cid, port) = text.split_once(':').ok_or(FORM)?;
     let named = CONTEXT_IDS.iter().find(|(name, _)| *name == cid).map(|(_, cid)| *cid);
-    let cid = named.or_else(|| cid.parse().ok()).ok_or(FORM)?;
-    let port = port.parse().map_err(|_| FORM)?;
+    let cid = named.or_else(|| parse_number(cid)).ok_or(FORM)?;
+    let port = parse_number(port).ok_or(FORM)?;
     if !cfg!(any(target_os = "linux", target_os = "android")) {
         return Err("Linux alone has vsock");
     }
@@ -118,17 +121,25 @@ fn parse_hybrid(text: &str) -> Result<Address, &'static str> {
     const FORM: &str = "a hybrid vsock address is hvsock:///path/to.sock:PORT";
     let (path, port) = text.rsplit_once(':').ok_or(FORM)?;
     check_name(path.as_bytes())?;
-    Ok(Address::Hybrid { path: path.into(), port: port.parse().map_err(|_| FORM)? })
+    if path.starts_with('@') {
+        return Err("a hypervisor's socket has a file, not an abstract name");
+    }
+    Ok(Address::Hybrid { path: path.into(), port: parse_number(port).ok_or(FORM)? })
 }
 
 fn parse_tcp(text: &str) -> Result<Address, &'static str> {
     const FORM: &str = "a TCP address is tcp://HOST:PORT";
     let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
-    port.parse::<u16>().map_err(|_| FORM)?;
+    parse_number::<u16>(port).ok_or(FORM)?;
     if host.is_empty() || host.contains('/') {
         return Err(FORM);
     }
     Ok(Address::Tcp(text.to_owned()))
+}
+
+/// A number of digits alone: Rust's own parser takes a plus sign, too.
+fn parse_number<T: FromStr>(text: &str) -> Option<T> {
+    if text.starts_with('+') { None } else { text.parse().ok() }
 }
 
 #[cfg(test)]
@@ -154,6 +165,7 @@ mod tests {
             ("hvsock:///run/a:b:7", Address::Hybrid { path: "/run/a:b".into(), port: 7 }),
             ("tcp://127.0.0.1:80", tcp("127.0.0.1:80")),
             ("tcp://[::1]:80", tcp("[::1]:80")),
+            ("tcp://[::1]:0", tcp("[::1]:0")),
             ("tcp:localhost:80", tcp("localhost:80")),
         ] {
             assert_eq!(Address::parse(text).unwrap(), address, "{text}");
@@ -190,6 +202,8 @@ mod tests {
             ("unix:", "empty"),
             ("unix://@", "empty"),
             ("hvsock://:1", "empty"),
+            ("hvsock://@vm:1", "abstract name"),
+            ("hvsock:@vm:1", "abstract name"),
             ("localhost:1234", "scheme"),
             ("http://127.0.0.1:1", "scheme"),
             ("Unix:///run/a.sock", "scheme"),
@@ -198,15 +212,24 @@ mod tests {
             ("vsock://guest:1", "vsock://CID:PORT"),
             ("vsock://3:-1", "vsock://CID:PORT"),
             ("vsock://3:1024/", "vsock://CID:PORT"),
+            ("vsock://+3:1024", "vsock://CID:PORT"),
+            ("vsock://3:+1024", "vsock://CID:PORT"),
+            ("vsock://:1024", "vsock://CID:PORT"),
+            ("vsock://4294967296:1", "vsock://CID:PORT"),
             ("hvsock:///run/vm.sock", "hvsock:///path/to.sock:PORT"),
             ("hvsock:///run/vm.sock:x", "hvsock:///path/to.sock:PORT"),
+            ("hvsock:///run/vm.sock:", "hvsock:///path/to.sock:PORT"),
+            ("hvsock:///run/vm.sock:+1", "hvsock:///path/to.sock:PORT"),
             ("tcp://1.2.3.4", "tcp://HOST:PORT"),
             ("tcp://:80", "tcp://HOST:PORT"),
             ("tcp://localhost:65536", "tcp://HOST:PORT"),
+            ("tcp://localhost:+80", "tcp://HOST:PORT"),
             ("tcp://localhost/a:1", "tcp://HOST:PORT"),
             (long.as_str(), "a Unix socket's name holds at most"),
             (long_hybrid.as_str(), "a Unix socket's name holds at most"),
             ("/a\0b", "zero byte"),
+            ("unix://@a\0b", "zero byte"),
+            ("hvsock:///a\0b:1", "zero byte"),
         ] {
             let error = Address::parse(text).expect_err(text).to_string();
             assert!(error.contains(reason), "{text:?}: {error}");

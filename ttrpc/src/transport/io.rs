@@ -89,9 +89,7 @@ impl Connection {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
-        let socket = Socket::from(descriptor);
-        let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
-        super::socket::connection(socket, family, &peer)
+        super::socket::connected(Socket::from(descriptor))
     }
 
     /// Sets what is known of the other side, in place of what was found.
@@ -182,5 +180,24 @@ impl<R: ReadHalf + ?Sized> ReadHalf for &mut R {
 impl<R: ReadHalf + ?Sized> ReadHalf for Box<R> {
     fn is_hung_up(&mut self) -> bool {
         (**self).is_hung_up()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tcp_sends_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let stream = stream.into_std().expect("it is registered");
+        let same = stream.try_clone().expect("descriptors are left");
+        let _connection = Connection::from_fd(stream.into()).expect("it is connected");
+        assert!(SockRef::from(&same).tcp_nodelay().expect("it is TCP"));
     }
 }

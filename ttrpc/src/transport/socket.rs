@@ -38,15 +38,29 @@ pub(crate) fn register(socket: Socket) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
+/// Checks that a descriptor is a socket, and one of a stream of bytes: messages would be cut.
+fn check_stream(socket: &Socket) -> io::Result<()> {
+    match socket.r#type()? {
+        Type::STREAM => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket is no stream socket")),
+    }
+}
+
+/// A connected socket, of which the program has the descriptor, as a connection.
+///
+/// # Errors
+/// `InvalidInput` for what is no stream socket, `NotConnected`, and those of [`connection`].
+pub(crate) fn connected(socket: Socket) -> io::Result<Connection> {
+    check_stream(&socket)?;
+    let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
+    connection(socket, family, &peer)
+}
+
 /// A connected socket of this family as a connection.
 ///
 /// # Errors
 /// `Unsupported` for an unknown family, and what registering it meets.
-pub(crate) fn connection(
-    socket: Socket,
-    family: Domain,
-    address: &SockAddr,
-) -> io::Result<Connection> {
+fn connection(socket: Socket, family: Domain, address: &SockAddr) -> io::Result<Connection> {
     let stream = register(socket)?;
     let peer = match family {
         Domain::UNIX => Peer::of_unix(&stream),
@@ -76,8 +90,15 @@ pub(crate) struct ListeningSocket {
 
 impl ListeningSocket {
     /// # Errors
-    /// `Unsupported` for an unknown family, and what registering it meets.
+    /// `InvalidInput` for what is no stream socket or does not listen, `Unsupported` for an unknown family, and
+    /// what registering it meets.
     pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        check_stream(&socket)?;
+        // Accepting would fail again and again. Other systems than these do not say it.
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+        if !socket.is_listener()? {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket does not listen"));
+        }
         let family = socket.local_addr()?.domain();
         match family {
             Domain::UNIX | Domain::IPV4 | Domain::IPV6 => {}
