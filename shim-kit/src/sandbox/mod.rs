@@ -89,10 +89,8 @@ impl<R: Runtime> Sandbox<R> {
         }
         let given = bundle.spec_if_any().map_err(failed)?;
         let mut rootfs = request.rootfs;
-        // Until the container is made.
-        let mut user_namespace = None;
         if !given.has_process() {
-            let mut root = None;
+            let (mut root, mut namespace) = (None, None);
             if rootfs.is_empty() && !given.has_root() {
                 rootfs = vec![match &users {
                     None => empty_root(),
@@ -102,9 +100,9 @@ impl<R: Runtime> Sandbox<R> {
                     }
                 }];
             }
-            if users.is_some() && !request.netns_path.is_empty() {
-                let owner = users::owner_of(Path::new(&request.netns_path)).map_err(failed)?;
-                user_namespace = Some(owner);
+            if let Some(users) = users.as_ref().filter(|_| !request.netns_path.is_empty()) {
+                let network = Path::new(&request.netns_path);
+                namespace = Some(users.make_namespace(&bundle, network).map_err(failed)?);
             }
             let pod = Pod {
                 id: &request.sandbox_id,
@@ -113,7 +111,7 @@ impl<R: Runtime> Sandbox<R> {
                 annotations: &request.annotations,
                 users: users.as_ref().map(|users| PodUsers {
                     users,
-                    namespace: user_namespace.as_ref().map(users::path_of),
+                    namespace: namespace.as_deref(),
                     root: root.as_deref(),
                 }),
             };
@@ -141,7 +139,6 @@ impl<R: Runtime> Sandbox<R> {
             ..CreateTaskRequest::default()
         };
         let container = Container::create(&silent, &task).await?;
-        drop(user_namespace);
         Ok(Sandbox {
             id: request.sandbox_id,
             created_at: SystemTime::now(),

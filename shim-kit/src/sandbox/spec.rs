@@ -33,7 +33,7 @@ pub struct Pod<'a> {
 pub struct PodUsers<'a> {
     pub users: &'a Users,
     /// The namespace's file, if it is there already.
-    pub namespace: Option<String>,
+    pub namespace: Option<&'a Path>,
     /// The root file system, if the client has none.
     pub root: Option<&'a Path>,
 }
@@ -75,7 +75,8 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     }
     spec["annotations"] = annotations(config, pod);
     if let Some(PodUsers { users, namespace: path, root }) = &pod.users {
-        namespaces.push(namespace("user", path.as_deref().unwrap_or_default()));
+        let path = path.map(Path::to_string_lossy).unwrap_or_default();
+        namespaces.push(namespace("user", &path));
         for (key, mapping) in users.mappings() {
             spec["linux"][key] = mapping;
         }
@@ -206,7 +207,7 @@ mod tests {
         let users = config.map(Users::of).transpose()?.flatten();
         let users = users.as_ref().map(|users| PodUsers {
             users,
-            namespace: Some("/run/users".to_owned()),
+            namespace: Some(Path::new("/run/users")),
             root: Some(Path::new("/run/root")),
         });
         let network = "/run/netns/a";

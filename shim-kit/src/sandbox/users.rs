@@ -30,6 +30,7 @@ use crate::{
 const FOLDER: &str = "/run/shim-kit";
 const FILES: &str = "pod";
 const ROOT: &str = "rootfs";
+const NAMESPACE: &str = "namespace";
 
 /// Whom of the machine's users and groups a pod's are.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +117,20 @@ impl Users {
         mount::mount_all(&[mount], &path, reaper).await?;
         Ok(path)
     }
+
+    /// Gives the user namespace that a network namespace belongs to a file. Only its root may set the
+    /// network up.
+    ///
+    /// # Errors
+    /// If there is no such network namespace; those of making a file and mounting.
+    pub fn make_namespace(&self, bundle: &Bundle, network: &Path) -> io::Result<PathBuf> {
+        let owner = owner_of(network)?;
+        let path = self.make_folder(bundle)?.join(NAMESPACE);
+        File::create(&path)?;
+        // Not this link itself: runc takes a process in front of `fd` for one in the namespace.
+        rustix::mount::mount_bind(format!("/proc/self/fd/{}", owner.as_raw_fd()), &path)?;
+        Ok(path)
+    }
 }
 
 /// A mount of what is mounted elsewhere.
@@ -128,12 +143,9 @@ pub fn same_as(path: &Path) -> Mount {
     }
 }
 
-/// The user namespace that a network namespace belongs to. Only its root may set the network up.
-///
-/// # Errors
-/// If there is no such network namespace.
+/// The user namespace that a network namespace belongs to.
 #[allow(unsafe_code, reason = "rustix does not know the ioctls of namespaces")]
-pub fn owner_of(network: &Path) -> io::Result<OwnedFd> {
+fn owner_of(network: &Path) -> io::Result<OwnedFd> {
     let network = File::open(network)?;
     // SAFETY: the descriptor is open, and the call takes no argument.
     match unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) } {
@@ -143,11 +155,6 @@ pub fn owner_of(network: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Where others find what this program has open.
-pub fn path_of(descriptor: &OwnedFd) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd())
-}
-
 /// Removes what was made for a pod, if it was.
 pub fn remove(bundle: &Bundle) {
     let Ok(folder) = folder(bundle) else { return };
@@ -155,10 +162,11 @@ pub fn remove(bundle: &Bundle) {
         return;
     }
     files::remove(&folder.join(FILES));
-    let root = folder.join(ROOT);
-    if let Err(error) = mount::unmount_now(&root) {
-        complain(&root, error);
-        return;
+    for mounted in [folder.join(ROOT), folder.join(NAMESPACE)] {
+        if let Err(error) = mount::unmount_now(&mounted) {
+            complain(&mounted, error);
+            return;
+        }
     }
     if let Err(error) = fs::remove_dir_all(&folder) {
         complain(&folder, error);
@@ -228,7 +236,7 @@ mod tests {
     #[test]
     fn a_network_namespace_has_an_owner() {
         let found = owner_of(Path::new("/proc/self/ns/net")).unwrap();
-        let target = fs::read_link(path_of(&found)).unwrap();
+        let target = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap();
         assert!(target.to_string_lossy().starts_with("user:["), "{}", target.display());
         assert!(owner_of(Path::new("/missing")).is_err());
     }
