@@ -25,6 +25,10 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// that is there has not read it, or has not come yet.
     const PATIENCE: Duration = Duration::from_secs(2);
 
+    /// Whether containers get the user namespace that their `config.json` asks for. Where they do not,
+    /// as by default, the shim makes no pods that have one.
+    const USER_NAMESPACES: bool = false;
+
     /// Understands the options.
     ///
     /// # Errors

@@ -32,6 +32,7 @@ impl Runtime for RuncContainer {
     type Options = Options;
 
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const USER_NAMESPACES: bool = true;
 
     fn options(given: Given<'_>) -> Result<Options, Status> {
         options::understand(given)

@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::{bind_mount, complain};
 use crate::{
-    bundle::{Bundle, Spec},
+    bundle::Spec,
     mount,
     proto::{
         cri::{DnsConfig, NamespaceMode, PodSandboxConfig},
@@ -34,20 +35,58 @@ pub struct Files {
 }
 
 impl Files {
-    /// Writes the files into the bundle of a sandbox.
+    /// Writes the files into a folder. They belong to this user and group, if not to the shim's.
     ///
     /// # Errors
-    /// Those of writing and mounting. Nothing is left then.
+    /// Those of writing and mounting. What was made is for [`remove`].
     pub async fn make(
-        bundle: &Bundle,
+        folder: &Path,
         pod: &PodSandboxConfig,
+        owner: Option<(u32, u32)>,
         reaper: &Reaper,
     ) -> io::Result<Files> {
-        let made = make(&bundle.pod(), pod, reaper).await;
-        if made.is_err() {
-            remove(bundle);
+        fs::create_dir_all(folder)?;
+        let hostname = match pod.hostname.as_str() {
+            "" => fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned(),
+            name => name.to_owned(),
+        };
+        let names = [
+            ("hostname", HOSTNAME, format!("{hostname}\n").into_bytes()),
+            ("hosts", HOSTS, of_machine(HOSTS)?),
+            (
+                "resolv.conf",
+                RESOLV_CONF,
+                match &pod.dns_config {
+                    Some(dns) => resolv_conf(dns).into_bytes(),
+                    None => of_machine(RESOLV_CONF)?,
+                },
+            ),
+        ];
+        let mut files = Files { names: Vec::new(), shared_memory: None };
+        for (name, destination, content) in names {
+            let path = folder.join(name);
+            fs::write(&path, content)?;
+            if let Some((user, group)) = owner {
+                chown(&path, Some(user), Some(group))?;
+            }
+            files.names.push((path, destination));
         }
-        made
+        let options = pod.linux.iter().flat_map(|linux| &linux.security_context);
+        let mut options = options.flat_map(|context| &context.namespace_options);
+        if !options.any(|options| options.ipc() == NamespaceMode::Node) {
+            let path = folder.join("shm");
+            fs::create_dir_all(&path)?;
+            let options = ["nosuid", "nodev", "noexec", "mode=1777", "size=64m"];
+            let memory = Mount {
+                r#type: "tmpfs".to_owned(),
+                source: "shm".to_owned(),
+                options: options.map(str::to_owned).into(),
+                ..Mount::default()
+            };
+            mount::mount_all(&[memory], &path, reaper).await?;
+            files.shared_memory = Some(path);
+        }
+        Ok(files)
     }
 
     /// Adds the files to a container where it has none of its own. Says whether that changed it.
@@ -67,63 +106,20 @@ impl Files {
         {
             // What every container has by default would hide the pod's.
             mounts.retain(|mount| mount["destination"] != SHARED_MEMORY);
-            mounts.push(bind_mount(source, SHARED_MEMORY, ["rbind", "rprivate", "rw"]));
+            mounts.push(bind_mount(source, SHARED_MEMORY, options("rw")));
             is_changed = true;
         }
         for (source, destination) in &self.names {
             if !mounts.iter().any(|mount| mount["destination"] == *destination) {
-                mounts.push(bind_mount(source, destination, ["rbind", "rprivate", access]));
+                mounts.push(bind_mount(source, destination, options(access)));
             }
         }
         is_changed || mounts.len() != before
     }
 }
 
-async fn make(folder: &Path, pod: &PodSandboxConfig, reaper: &Reaper) -> io::Result<Files> {
-    fs::create_dir_all(folder)?;
-    let hostname = match pod.hostname.as_str() {
-        "" => fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned(),
-        name => name.to_owned(),
-    };
-    let names = [
-        ("hostname", HOSTNAME, format!("{hostname}\n").into_bytes()),
-        ("hosts", HOSTS, of_machine(HOSTS)?),
-        (
-            "resolv.conf",
-            RESOLV_CONF,
-            match &pod.dns_config {
-                Some(dns) => resolv_conf(dns).into_bytes(),
-                None => of_machine(RESOLV_CONF)?,
-            },
-        ),
-    ];
-    let mut files = Files { names: Vec::new(), shared_memory: None };
-    for (name, destination, content) in names {
-        let path = folder.join(name);
-        fs::write(&path, content)?;
-        files.names.push((path, destination));
-    }
-    let options = pod.linux.iter().flat_map(|linux| &linux.security_context);
-    let mut options = options.flat_map(|context| &context.namespace_options);
-    if !options.any(|options| options.ipc() == NamespaceMode::Node) {
-        let path = folder.join("shm");
-        fs::create_dir_all(&path)?;
-        let options = ["nosuid", "nodev", "noexec", "mode=1777", "size=64m"];
-        let memory = Mount {
-            r#type: "tmpfs".to_owned(),
-            source: "shm".to_owned(),
-            options: options.map(str::to_owned).into(),
-            ..Mount::default()
-        };
-        mount::mount_all(&[memory], &path, reaper).await?;
-        files.shared_memory = Some(path);
-    }
-    Ok(files)
-}
-
-/// Removes the files from the bundle of a sandbox, if there are any.
-pub fn remove(bundle: &Bundle) {
-    let folder = bundle.pod();
+/// Removes the files with their folder, if there are any.
+pub fn remove(folder: &Path) {
     if !folder.exists() {
         return;
     }
@@ -133,9 +129,14 @@ pub fn remove(bundle: &Bundle) {
         Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
         Err(error) => complain(&memory, error.into()),
     }
-    if let Err(error) = fs::remove_dir_all(&folder) {
-        complain(&folder, error);
+    if let Err(error) = fs::remove_dir_all(folder) {
+        complain(folder, error);
     }
+}
+
+/// In a user namespace the kernel refuses to drop what restricts the source.
+fn options(access: &'static str) -> [&'static str; 6] {
+    ["rbind", "rprivate", "nosuid", "nodev", "noexec", access]
 }
 
 /// A file of the machine's; empty if there is none.
@@ -193,30 +194,30 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_pods_names_are_written_and_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        let bundle = Bundle::new(folder.path());
-        Files::make(&bundle, &pod(), &Reaper::default()).await.unwrap();
-        let text = |name: &str| fs::read_to_string(bundle.pod().join(name)).unwrap();
+        let bundle = tempfile::tempdir().unwrap();
+        let folder = bundle.path().join("pod");
+        Files::make(&folder, &pod(), None, &Reaper::default()).await.unwrap();
+        let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         assert_eq!(text("hostname"), "web-0\n");
         assert_eq!(
             text("resolv.conf"),
             "search a.local local\nnameserver 10.0.0.1\nnameserver 10.0.0.2\noptions ndots:5\n"
         );
-        remove(&bundle);
-        assert!(!bundle.pod().exists());
-        remove(&bundle);
+        remove(&folder);
+        assert!(!folder.exists());
+        remove(&folder);
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_pod_without_names_has_its_machines() {
         let folder = tempfile::tempdir().unwrap();
-        let bundle = Bundle::new(folder.path());
+        let folder = folder.path();
         let pod = PodSandboxConfig { hostname: String::new(), dns_config: None, ..pod() };
-        Files::make(&bundle, &pod, &Reaper::default()).await.unwrap();
-        assert_eq!(fs::read(bundle.pod().join("hosts")).unwrap(), of_machine(HOSTS).unwrap());
-        let found = fs::read(bundle.pod().join("resolv.conf")).unwrap();
+        Files::make(folder, &pod, None, &Reaper::default()).await.unwrap();
+        assert_eq!(fs::read(folder.join("hosts")).unwrap(), of_machine(HOSTS).unwrap());
+        let found = fs::read(folder.join("resolv.conf")).unwrap();
         assert_eq!(found, of_machine(RESOLV_CONF).unwrap());
-        assert!(fs::read(bundle.pod().join("hostname")).unwrap().len() > 1);
+        assert!(fs::read(folder.join("hostname")).unwrap().len() > 1);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod files;
 mod pause;
 mod service;
 mod spec;
+mod users;
 
 use std::{
     io,
@@ -26,7 +27,11 @@ use ttrpc::{
 };
 
 pub(crate) use self::pause::pause;
-use self::{files::Files, spec::Pod};
+use self::{
+    files::Files,
+    spec::{Pod, PodUsers},
+    users::Users,
+};
 use crate::{
     bundle::{Bundle, Spec},
     container::Container,
@@ -59,29 +64,68 @@ impl<R: Runtime> Sandbox<R> {
     /// Makes the sandbox's container, which waits for [`start`](Sandbox::start).
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the client's options are not understood; the runtime's. Nothing is left
-    /// then.
+    /// INVALID_ARGUMENT if the client's options are not understood, UNIMPLEMENTED for a user namespace
+    /// where the runtime has none; the runtime's. Nothing is left then.
     pub async fn create(shim: &Shim, request: CreateSandboxRequest) -> Result<Sandbox<R>, Status> {
-        let failed = |error| Status::internal(format!("cannot prepare the sandbox: {error}"));
         let bundle = Bundle::new(&request.bundle_path);
+        let made = Sandbox::make(shim, request, bundle.clone()).await;
+        if made.is_err() {
+            clean_up(&bundle);
+        }
+        made
+    }
+
+    /// As [`create`](Sandbox::create). What was made stays after an error.
+    async fn make(
+        shim: &Shim,
+        request: CreateSandboxRequest,
+        bundle: Bundle,
+    ) -> Result<Sandbox<R>, Status> {
+        let failed = |error| Status::internal(format!("cannot prepare the sandbox: {error}"));
         let config = pod_config(request.options.as_ref())?;
+        let users = config.as_ref().map(Users::of).transpose()?.flatten();
+        if users.is_some() && !R::USER_NAMESPACES {
+            return Err(Status::unimplemented("this runtime has no user namespaces"));
+        }
         let given = bundle.spec_if_any().map_err(failed)?;
         let mut rootfs = request.rootfs;
         if !given.has_process() {
+            let (mut root, mut namespace) = (None, None);
             if rootfs.is_empty() && !given.has_root() {
-                rootfs = vec![empty_root()];
+                rootfs = vec![match &users {
+                    None => empty_root(),
+                    Some(users) => {
+                        let made = users.make_root(&bundle, &shim.reaper).await.map_err(failed)?;
+                        users::same_as(root.insert(made))
+                    }
+                }];
+            }
+            if let Some(users) = users.as_ref().filter(|_| !request.netns_path.is_empty()) {
+                let network = Path::new(&request.netns_path);
+                namespace = Some(users.make_namespace(&bundle, network).map_err(failed)?);
             }
             let pod = Pod {
                 id: &request.sandbox_id,
                 config: config.as_ref(),
                 network: &request.netns_path,
                 annotations: &request.annotations,
+                users: users.as_ref().map(|users| PodUsers {
+                    users,
+                    namespace: namespace.as_deref(),
+                    root: root.as_deref(),
+                }),
             };
             let spec = spec::complete(given, &pod, &pause::Program::this().map_err(failed)?)?;
             bundle.write_spec(&spec).map_err(failed)?;
         }
         let files = match &config {
-            Some(config) => Some(Files::make(&bundle, config, &shim.reaper).await.map_err(failed)?),
+            Some(config) => {
+                let (folder, owner) = match &users {
+                    None => (bundle.pod(), None),
+                    Some(users) => (users.files(&bundle).map_err(failed)?, Some(users.root())),
+                };
+                Some(Files::make(&folder, config, owner, &shim.reaper).await.map_err(failed)?)
+            }
             None => None,
         };
         // Nobody takes these events. They are few.
@@ -94,25 +138,15 @@ impl<R: Runtime> Sandbox<R> {
             options: bundle.options(),
             ..CreateTaskRequest::default()
         };
-        let made = async {
-            let container = Container::create(&silent, &task).await?;
-            let init = container.process("")?;
-            Ok((container, init))
-        };
-        match made.await {
-            Ok((container, init)) => Ok(Sandbox {
-                id: request.sandbox_id,
-                created_at: SystemTime::now(),
-                bundle,
-                container,
-                init,
-                files,
-            }),
-            Err(status) => {
-                files::remove(&bundle);
-                Err(status)
-            }
-        }
+        let container = Container::create(&silent, &task).await?;
+        Ok(Sandbox {
+            id: request.sandbox_id,
+            created_at: SystemTime::now(),
+            bundle,
+            init: container.process("")?,
+            container,
+            files,
+        })
     }
 
     /// Lets the first process run, and gives its pid.
@@ -188,7 +222,7 @@ impl<R: Runtime> Sandbox<R> {
     /// The runtime's.
     pub async fn delete(&self) -> Result<(), Status> {
         let deleted = self.container.delete().await;
-        files::remove(&self.bundle);
+        clean_up(&self.bundle);
         deleted.map(drop)
     }
 
@@ -262,9 +296,10 @@ fn bind_mount<const N: usize>(source: &Path, destination: &str, options: [&str; 
     })
 }
 
-/// Unmounts what a shim that has died left in the bundle of a sandbox.
+/// Removes what was made for the sandbox in this bundle, if it was. A shim that has died leaves it.
 pub(crate) fn clean_up(bundle: &Bundle) {
-    files::remove(bundle);
+    files::remove(&bundle.pod());
+    users::remove(bundle);
 }
 
 /// Says that something of a pod cannot be removed, which stops nothing.

@@ -5,10 +5,10 @@ use std::{collections::HashMap, path::Path};
 use serde_json::{Map, Value};
 use ttrpc::Status;
 
-use super::pause::Program;
+use super::{pause::Program, users::Users};
 use crate::{
     bundle::{POD_LABEL, Spec},
-    proto::cri::{Int64Value, LinuxSandboxSecurityContext, NamespaceMode, PodSandboxConfig},
+    proto::cri::{LinuxSandboxSecurityContext, NamespaceMode, PodSandboxConfig},
 };
 
 /// The user that runs the pod's first process unless another is asked for: one without rights.
@@ -25,6 +25,17 @@ pub struct Pod<'a> {
     /// The file of its network namespace; empty for none in particular.
     pub network: &'a str,
     pub annotations: &'a HashMap<String, String>,
+    /// Unless they are the machine's.
+    pub users: Option<PodUsers<'a>>,
+}
+
+/// What is known of a pod with a user namespace.
+pub struct PodUsers<'a> {
+    pub users: &'a Users,
+    /// The namespace's file, if it is there already.
+    pub namespace: Option<&'a Path>,
+    /// The root file system, if the client has none.
+    pub root: Option<&'a Path>,
 }
 
 /// What is the same for all.
@@ -44,14 +55,13 @@ const TEMPLATE: &str = r#"{
 /// Completes a specification that has no process. What the client has given stays.
 ///
 /// # Errors
-/// UNIMPLEMENTED for a pod with a user namespace, INVALID_ARGUMENT for one with a name of its own and
-/// its machine's network.
+/// INVALID_ARGUMENT for a pod with a name of its own and its machine's network.
 pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, Status> {
     let default = PodSandboxConfig::default();
     let config = pod.config.unwrap_or(&default);
     let linux = config.linux.clone().unwrap_or_default();
     let context = linux.security_context.unwrap_or_default();
-    let namespaces = namespaces(&context, pod.network)?;
+    let mut namespaces = namespaces(&context, pod.network);
     let has_own_hostname = namespaces.iter().any(|namespace| namespace["type"] == "uts");
     if !has_own_hostname && !config.hostname.is_empty() {
         let message = "a pod with its machine's network has its machine's name, and not";
@@ -59,11 +69,21 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     }
 
     let mut spec: Value = serde_json::from_str(TEMPLATE).unwrap_or_default();
-    describe_process(&mut spec["process"], &context, program);
+    describe_process(&mut spec["process"], &context, pod, program);
     if let Some(mounts) = spec["mounts"].as_array_mut() {
         mounts.extend(program.mounts());
     }
     spec["annotations"] = annotations(config, pod);
+    if let Some(PodUsers { users, namespace: path, root }) = &pod.users {
+        let path = path.map(Path::to_string_lossy).unwrap_or_default();
+        namespaces.push(namespace("user", &path));
+        for (key, mapping) in users.mappings() {
+            spec["linux"][key] = mapping;
+        }
+        if let Some(root) = root {
+            spec["root"]["path"] = root.to_string_lossy().into();
+        }
+    }
     spec["linux"]["namespaces"] = namespaces.into();
     spec["linux"]["sysctl"] = object(linux.sysctls);
     spec["linux"]["resources"]["cpu"]["shares"] = CPU_SHARES.into();
@@ -80,10 +100,15 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     Ok(Spec(spec))
 }
 
-fn describe_process(process: &mut Value, context: &LinuxSandboxSecurityContext, program: &Program) {
-    let or_nobody = |id: Option<Int64Value>| id.map_or(NOBODY, |id| id.value);
-    process["user"]["uid"] = or_nobody(context.run_as_user).into();
-    process["user"]["gid"] = or_nobody(context.run_as_group).into();
+fn describe_process(
+    process: &mut Value,
+    context: &LinuxSandboxSecurityContext,
+    pod: &Pod<'_>,
+    program: &Program,
+) {
+    let nobody = pod.users.as_ref().map_or((NOBODY, NOBODY), |of_pod| of_pod.users.last());
+    process["user"]["uid"] = context.run_as_user.map_or(nobody.0, |id| id.value).into();
+    process["user"]["gid"] = context.run_as_group.map_or(nobody.1, |id| id.value).into();
     process["user"]["additionalGids"] = context.supplemental_groups.clone().into();
     process["args"] = program.args().into();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -100,13 +125,8 @@ fn may_lower_oom_score(status: &str) -> bool {
     effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
 }
 
-fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Result<Vec<Value>, Status> {
-    let options = context.namespace_options.unwrap_or_default();
-    if options.userns_options.is_some_and(|users| users.mode() == NamespaceMode::Pod) {
-        return Err(Status::unimplemented(
-            "pods with a user namespace need the sandboxer `podsandbox`",
-        ));
-    }
+fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Vec<Value> {
+    let options = context.namespace_options.clone().unwrap_or_default();
     let mut namespaces = vec![namespace("mount", "")];
     if options.ipc() != NamespaceMode::Node {
         namespaces.push(namespace("ipc", ""));
@@ -118,7 +138,7 @@ fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Result<Ve
         namespaces.push(namespace("uts", ""));
         namespaces.push(namespace("network", network));
     }
-    Ok(namespaces)
+    namespaces
 }
 
 fn namespace(kind: &str, path: &str) -> Value {
@@ -164,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::proto::cri::{
-        LinuxPodSandboxConfig, NamespaceOption, PodSandboxMetadata, UserNamespace,
+        IdMapping, LinuxPodSandboxConfig, NamespaceOption, PodSandboxMetadata, UserNamespace,
     };
 
     fn config(options: NamespaceOption, cgroup_parent: &str) -> PodSandboxConfig {
@@ -184,7 +204,14 @@ mod tests {
 
     fn completed(given: Value, config: Option<&PodSandboxConfig>) -> Result<Value, Status> {
         let annotations = HashMap::from([("own".to_owned(), "1".to_owned())]);
-        let pod = Pod { id: "p1", config, network: "/run/netns/a", annotations: &annotations };
+        let users = config.map(Users::of).transpose()?.flatten();
+        let users = users.as_ref().map(|users| PodUsers {
+            users,
+            namespace: Some(Path::new("/run/users")),
+            root: Some(Path::new("/run/root")),
+        });
+        let network = "/run/netns/a";
+        let pod = Pod { id: "p1", config, network, annotations: &annotations, users };
         complete(Spec(given), &pod, &Program::this().unwrap()).map(|spec| spec.0)
     }
 
@@ -248,10 +275,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_user_namespace_is_refused() {
-        let users = Some(UserNamespace { mode: NamespaceMode::Pod.into() });
+    fn a_pod_with_a_user_namespace_has_its_mappings_and_a_root_of_its_own() {
+        let ids = |host_id| vec![IdMapping { host_id, container_id: 0, length: 1000 }];
+        let mode = NamespaceMode::Pod.into();
+        let users = Some(UserNamespace { mode, uids: ids(70_000), gids: ids(80_000) });
         let pod = config(NamespaceOption { userns_options: users, ..Default::default() }, "");
-        let status = completed(Value::Null, Some(&pod)).unwrap_err();
-        assert_eq!(status.code(), ttrpc::Code::Unimplemented);
+        let spec = completed(Value::Null, Some(&pod)).unwrap();
+        assert_eq!(namespaces_of(&spec), ["mount", "ipc", "pid", "uts", "network", "user"]);
+        let mapping = |host| json!([{"containerID": 0, "hostID": host, "size": 1000}]);
+        assert_eq!(spec["linux"]["namespaces"][5]["path"], "/run/users");
+        assert_eq!(spec["linux"]["uidMappings"], mapping(70_000));
+        assert_eq!(spec["linux"]["gidMappings"], mapping(80_000));
+        assert_eq!(spec["root"]["path"], "/run/root");
+        assert_eq!(spec["process"]["user"]["uid"], 999, "65535 is nobody there");
     }
 }

@@ -11,7 +11,10 @@ use crate::{
     bundle::POD_LABEL,
     proto::{
         self,
-        cri::{LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption},
+        cri::{
+            IdMapping, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode,
+            NamespaceOption, UserNamespace,
+        },
         sandbox::*,
         task::{ShutdownRequest, StartRequest},
     },
@@ -159,6 +162,27 @@ async fn a_shim_has_one_sandbox_and_none_that_failed() {
     let other = PingRequest { sandbox_id: "p2".to_owned() };
     assert_eq!(service.ping_sandbox(other).await.unwrap_err().code(), Code::NotFound);
     pod.shut_down().await;
+}
+
+/// A runtime that knows no user namespaces would run the pod's root as the machine's.
+#[tokio::test(flavor = "current_thread")]
+async fn a_pod_with_a_user_namespace_is_refused_where_the_runtime_makes_none() {
+    let pod = PodFixture::new().await;
+    let service = &pod.fixture.service;
+    let mut config = self::pod();
+    let mut linux = config.linux.unwrap_or_default();
+    let mut context = linux.security_context.unwrap_or_default();
+    let mut options = context.namespace_options.unwrap_or_default();
+    let ids = vec![IdMapping { host_id: 70_000, container_id: 0, length: 65536 }];
+    let mode = NamespaceMode::Pod.into();
+    options.userns_options = Some(UserNamespace { mode, uids: ids.clone(), gids: ids });
+    context.namespace_options = Some(options);
+    linux.security_context = Some(context);
+    config.linux = Some(linux);
+    let request = CreateSandboxRequest { options: Some(proto::pack(&config)), ..pod.request() };
+    let refused = service.create_sandbox(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    assert!(!pod.bundle.path().join("pod").exists());
 }
 
 #[tokio::test(flavor = "current_thread")]
