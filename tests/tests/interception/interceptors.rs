@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use ttrpc::{
     Context, Raw, Status, async_trait,
     client::{self, Answer, OutgoingCall},
@@ -143,6 +146,28 @@ async fn an_interceptor_that_waits_for_ever_ends_with_its_call() {
     server.handle.shutdown(SECOND).await;
     drop(all);
     tasks_are_back_at(tasks).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_goes_with_the_rest_that_its_interceptor_drops() {
+    struct DropsTheRest(Arc<Notify>);
+    #[async_trait]
+    impl Interceptor for DropsTheRest {
+        async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+            assert!(timeout(SECOND, next.run(ctx)).await.is_err());
+            self.0.notified().await;
+            Err(Status::aborted("too slow"))
+        }
+    }
+    let may_end = Arc::new(Notify::new());
+    let all = intercepted(DropsTheRest(may_end.clone()));
+    let Observed { server, conformance, at_server, .. } = &all;
+    let call = tokio::spawn(conformance.wait(key("a")).into_future());
+    eventually("the handler is dropped", || server.service.calls_cancelled() == 1).await;
+    assert!(!call.is_finished());
+    may_end.notify_one();
+    assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Aborted);
+    at_server.expect("Wait", Code::Aborted, EndCause::Failed).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,9 +26,9 @@ impl Context {
         Context { call, metadata: None }
     }
 
-    /// What the handler is to see in place of the call's metadata.
-    pub(super) fn changed_metadata(&mut self) -> Option<Arc<Metadata>> {
-        self.metadata.take()
+    /// The context of this call's handler, which sees the same metadata.
+    pub(super) fn of_handler(&self, call: Arc<Call>) -> Self {
+        Context { call, metadata: self.metadata.clone() }
     }
 
     pub(super) fn call(&self) -> &Arc<Call> {
@@ -52,13 +52,13 @@ impl Context {
 
     /// The metadata that came with the call, in order, with what interceptors have changed.
     pub fn metadata(&self) -> &Metadata {
-        self.metadata.as_deref().unwrap_or_else(|| self.call.metadata())
+        self.metadata.as_deref().unwrap_or(&self.call.head.metadata)
     }
 
     /// For interceptors: the metadata, to be changed for what comes behind. In a handler, it changes what
     /// this context says and its later clones.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
-        let new = || Arc::new(self.call.metadata().clone());
+        let new = || Arc::new(self.call.head.metadata.clone());
         Arc::make_mut(self.metadata.get_or_insert_with(new))
     }
 

@@ -17,7 +17,7 @@ use std::{
     task::{self, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use pin_project_lite::pin_project;
 use tokio::{
     task::coop::unconstrained,
@@ -74,67 +74,77 @@ impl AdmittedCall<'_> {
         payload.has_remaining() || (needs_message && !remote_open)
     }
 
-    /// The payload's bytes, for interceptors, and to be decoded when they have let the call pass; `None` if
-    /// there are none.
-    pub(super) fn intercepted_bytes(&self, payload: Payload<'_>) -> Option<Bytes> {
-        self.chain.map(|_| payload.to_bytes())
-    }
-
-    /// Opens the stream and has its handler begin, or its interceptors with the payload's bytes. `finish` ends the call with what the
-    /// handler returns.
-    pub(super) fn begin<F, R>(
+    /// Opens the stream and has its handler begin with what `decode` makes of the payload, or its interceptors, behind
+    /// which it is decoded. `finish` ends the call with what the handler returns.
+    ///
+    /// # Errors
+    /// What `decode` says of a call without interceptors.
+    pub(super) fn begin<M, F, R>(
         self,
         payload: Payload<'_>,
         needs_message: bool,
-        bytes: Option<Bytes>,
-        handler: impl FnOnce(Arc<Call>) -> F,
-        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
-    ) where
-        F: Future<Output = (Context, Result<R, Status>)> + Send + 'static,
+        decode: fn(Payload<'_>) -> Result<M, Status>,
+        handler: impl FnOnce(Context, M) -> F + Send + 'static,
+        finish: Finish<R>,
+    ) -> Result<(), Status>
+    where
+        M: 'static,
+        F: Future<Output = Result<R, Status>> + Send + 'static,
         R: Send + 'static,
     {
-        self.call.begun(self.request_bytes, self.has_message(payload, needs_message).into());
-        let handler = handler(self.call.clone());
-        match (self.chain, bytes) {
-            (Some(chain), Some(request)) => {
-                let (chain, call) = (chain.clone(), self.call.clone());
-                self.spawn(intercepted(chain, call, request, handler, finish));
+        let call = self.call.clone();
+        let has_message = self.has_message(payload, needs_message);
+        match self.chain {
+            None => {
+                let request = decode(payload)?;
+                call.begun(self.request_bytes, has_message.into());
+                self.spawn(handler(Context::new(call), request), finish);
             }
-            _ => self.spawn(Finished { handler, finish, rest: None }),
+            Some(chain) => {
+                call.begun(self.request_bytes, has_message.into());
+                let (chain, payload) = (chain.clone(), payload.to_bytes());
+                self.spawn(intercepted(chain, call, payload, decode, handler), finish);
+            }
         }
+        Ok(())
     }
 
-    fn spawn(self, handler: impl Future<Output = ()> + Send + 'static) {
+    fn spawn<R: Send + 'static>(
+        self,
+        handler: impl Future<Output = Result<R, Status>> + Send + 'static,
+        finish: Finish<R>,
+    ) {
         let AdmittedCall { call, permit, flags, ready_queue, .. } = self;
         let (stream_id, started) = (call.head.stream_id, call.head.started);
         call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
         call.connection.queue.announced.announce();
         let (state, load) = (DriverState::Ready, permit.into_load());
         let driver = Driver { state, is_announced: true, load, call };
-        let handler = Some(handler);
+        let handler = Some(Finished { handler, finish, rest: None });
         ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
     }
 }
+
+/// Ends a call with what its handler returns.
+type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
 
 pin_project! {
     /// A handler and the end of its call. An `async` block would have room for the handler twice.
     struct Finished<F, R> {
         #[pin]
         handler: F,
-        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
+        finish: Finish<R>,
         // What is left to do when the handler has returned.
         rest: ReplyRest,
     }
 }
 
-impl<F: Future<Output = (Context, Result<R, Status>)>, R> Future for Finished<F, R> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+impl<F: Future<Output = Result<R, Status>>, R> Finished<F, R> {
+    fn poll(self: Pin<&mut Self>, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<()> {
         let this = self.project();
         if this.rest.is_none() {
-            let (ctx, result) = ready!(this.handler.poll(cx));
-            *this.rest = (this.finish)(ctx.call(), result);
+            let result = ready!(this.handler.poll(cx));
+            *this.rest = (this.finish)(call, result);
         }
         match this.rest {
             Some(rest) => rest.as_mut().poll(cx),
@@ -145,15 +155,15 @@ impl<F: Future<Output = (Context, Result<R, Status>)>, R> Future for Finished<F,
 
 pin_project! {
     /// The future of one call.
-    pub(super) struct CallDriver<F> {
+    pub(super) struct CallDriver<F, R> {
         // Dropped first: only when what it holds is gone does its permit go to another call.
         #[pin]
-        handler: Option<F>,
+        handler: Option<Finished<F, R>>,
         driver: Driver,
     }
 }
 
-impl<F: Future<Output = ()>> Future for CallDriver<F> {
+impl<F: Future<Output = Result<R, Status>>, R> Future for CallDriver<F, R> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
@@ -164,8 +174,8 @@ impl<F: Future<Output = ()>> Future for CallDriver<F> {
 
 /// A handler, whatever its type.
 trait Handler {
-    /// Polls it; a panic is an end of it.
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome>;
+    /// Polls the handler of this call; a panic is an end of it.
+    fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome>;
 
     /// Drops what it holds. A panic meanwhile is caught.
     fn drop_now(&mut self);
@@ -179,12 +189,12 @@ enum Outcome {
     Cancelled,
 }
 
-impl<F: Future<Output = ()>> Handler for Pin<&mut Option<F>> {
-    fn poll(&mut self, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finished<F, R>>> {
+    fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
         let Some(handler) = self.as_mut().as_pin_mut() else {
             return Poll::Ready(Outcome::Finished);
         };
-        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
+        match catch_unwind(AssertUnwindSafe(|| handler.poll(call, cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
             Err(_) => Poll::Ready(Outcome::Panicked),
@@ -244,7 +254,7 @@ impl Driver {
         }
         loop {
             if let DriverState::Ended(ended) = &mut self.state {
-                return ended.poll(handler, cx);
+                return ended.poll(&self.call, handler, cx);
             }
             let polled = self.poll_handler(handler, cx);
             self.retract();
@@ -273,7 +283,7 @@ impl Driver {
         cx: &mut task::Context<'_>,
     ) -> Poll<Outcome> {
         let DriverState::Running(Running { turn, .. }) = &mut self.state else {
-            return handler.poll(cx);
+            return handler.poll(&self.call, cx);
         };
         let connection = &self.call.connection;
         let taken = if turn.is_none() {
@@ -290,7 +300,7 @@ impl Driver {
                 Turn::granted(connection, load)
             }
         };
-        handler.poll(cx)
+        handler.poll(&self.call, cx)
     }
 
     fn running(&mut self) -> &mut Running {

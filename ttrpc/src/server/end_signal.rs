@@ -26,8 +26,6 @@ const HAS_BEGUN: u8 = 1 << 1;
 const HAS_TOKEN: u8 = 1 << 2;
 /// The program has asked for the token, which earns the handler its grace.
 const IS_GRACEFUL: u8 = 1 << 3;
-/// Interceptors have let the handler run.
-const IS_HANDLED: u8 = 1 << 4;
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -86,16 +84,6 @@ impl EndSignal {
 
     pub(super) fn is_graceful(&self) -> bool {
         self.has(IS_GRACEFUL)
-    }
-
-    /// Interceptors let the handler run.
-    pub(super) fn handle(&self) {
-        self.set(IS_HANDLED);
-    }
-
-    /// Whether they have.
-    pub(super) fn is_handled(&self) -> bool {
-        self.has(IS_HANDLED)
     }
 
     /// If the call fails now, it is for this cause. The first one counts.

@@ -70,19 +70,14 @@ impl fmt::Debug for FallbackCall {
 /// What starts calls that go to the fallback.
 pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
     let fallback = Arc::new(fallback);
-    Box::new(move |admitted, encoded| {
-        let (flags, payload) = (admitted.flags, Raw(encoded.to_bytes()));
-        let fallback = fallback.clone();
-        let handler = |call| async move {
-            let ctx = Context::new(call);
+    Box::new(move |admitted, payload| {
+        let (flags, fallback) = (admitted.flags, fallback.clone());
+        let handler = move |ctx: Context, payload| async move {
             let (requests, replies) = streams(&ctx, flags);
-            let result =
-                fallback.call(&ctx, FallbackCall { flags, payload, requests, replies }).await;
-            (ctx, result.map(|end| (end, flags.open_a_stream())))
+            let call = FallbackCall { flags, payload, requests, replies };
+            fallback.call(&ctx, call).await.map(|end| (end, flags.open_a_stream()))
         };
-        let bytes = admitted.intercepted_bytes(encoded);
-        admitted.begin(encoded, true, bytes, handler, finish);
-        Ok(())
+        admitted.begin(payload, true, |payload| Ok(Raw(payload.to_bytes())), handler, finish)
     })
 }
 

@@ -2,18 +2,18 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::{Pin, pin},
     sync::Arc,
+    task::{self, Poll, ready},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pin_project_lite::pin_project;
 
-use super::{
-    call::{Call, ReplyRest},
-    context::Context,
-};
-use crate::{Status, observer::EndCause, transport::BoxFuture};
+use super::{call::Call, context::Context};
+use crate::{Status, observer::EndCause, proto::payload::Payload, transport::BoxFuture};
 
 /// The interceptors of a method, outermost first.
 pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
@@ -94,8 +94,7 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
     request: &'a Bytes,
-    call: &'a Call,
-    handler: Pin<&'a mut (dyn Future<Output = Result<(), Status>> + Send + 'a)>,
+    handler: Pin<&'a mut (dyn Handler + 'a)>,
 }
 
 impl Next<'_> {
@@ -117,8 +116,8 @@ impl Next<'_> {
         match self.rest.split_first() {
             Some((first, rest)) => (**first).intercept(ctx, Next { rest, ..self }).await,
             None => {
-                self.call.begin_handler(ctx.changed_metadata());
-                self.handler.await
+                let mut running = Running(self.handler);
+                poll_fn(|cx| running.0.as_mut().poll(ctx, cx)).await
             }
         }
     }
@@ -130,40 +129,95 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// Runs a call's interceptors around its handler, which makes its context when it is first polled. `finish`
-/// ends the call, and returns what is left to do when there is no room for its end.
-pub(super) async fn intercepted<R>(
-    chain: Chain,
-    call: Arc<Call>,
-    request: Bytes,
-    handler: impl Future<Output = (Context, Result<R, Status>)> + Send,
-    finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
-) where
-    R: Send,
-{
-    let mut reply = None;
-    let handler = async {
-        reply = Some(handler.await.1?);
-        Ok(())
-    };
-    let result = run_chain(&chain, &call, &request, pin!(handler)).await;
-    let no_reply = || Status::internal("an interceptor has ended the call without a reply");
-    let result = result.and_then(|()| reply.ok_or_else(no_reply));
-    if let Some(rest) = finish(&call, result) {
-        rest.await;
+/// A call's handler behind its interceptors, whatever its type.
+trait Handler: Send {
+    /// Polls it. The first time it is made, and sees the metadata of this context.
+    fn poll(
+        self: Pin<&mut Self>,
+        ctx: &Context,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<(), Status>>;
+
+    /// Drops what it holds.
+    fn drop_now(self: Pin<&mut Self>);
+}
+
+/// A handler that has begun. Dropped, it drops the handler.
+struct Running<'a>(Pin<&'a mut (dyn Handler + 'a)>);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.as_mut().drop_now();
     }
 }
 
-async fn run_chain(
-    chain: &Chain,
-    call: &Arc<Call>,
-    request: &Bytes,
-    handler: Pin<&mut (dyn Future<Output = Result<(), Status>> + Send + '_)>,
-) -> Result<(), Status> {
-    let mut ctx = Context::new(call.clone());
-    let result = Next { rest: chain, request, call, handler }.run(&mut ctx).await;
-    if result.is_err() && !call.end.is_handled() {
-        call.end.blame(EndCause::Refused);
+pin_project! {
+    /// A handler that is made when the interceptors let it run.
+    struct Intercepted<'a, M, H, F, R> {
+        // Until it is made.
+        call: Option<(Arc<Call>, H)>,
+        request: &'a Bytes,
+        decode: fn(Payload<'_>) -> Result<M, Status>,
+        #[pin]
+        handler: Option<F>,
+        reply: Option<R>,
     }
-    result
+}
+
+impl<M, H, F, R> Handler for Intercepted<'_, M, H, F, R>
+where
+    H: FnOnce(Context, M) -> F + Send,
+    F: Future<Output = Result<R, Status>> + Send,
+    R: Send,
+{
+    fn poll(
+        self: Pin<&mut Self>,
+        ctx: &Context,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<(), Status>> {
+        let mut this = self.project();
+        if let Some((call, handler)) = this.call.take() {
+            let decoded = (this.decode)(Payload::shared(this.request, this.request));
+            let request = decoded.inspect_err(|_| call.end.blame(EndCause::ProtocolViolation))?;
+            this.handler.set(Some(handler(ctx.of_handler(call), request)));
+        }
+        let handler = this.handler.as_pin_mut().expect("a handler is polled until it ends");
+        *this.reply = Some(ready!(handler.poll(cx))?);
+        Poll::Ready(Ok(()))
+    }
+
+    fn drop_now(self: Pin<&mut Self>) {
+        self.project().handler.set(None);
+    }
+}
+
+/// Runs a call's interceptors around its handler, and returns its reply.
+///
+/// Not an `async fn`, which would have room for its arguments twice.
+pub(super) fn intercepted<M, H, F, R>(
+    chain: Chain,
+    call: Arc<Call>,
+    request: Bytes,
+    decode: fn(Payload<'_>) -> Result<M, Status>,
+    handler: H,
+) -> impl Future<Output = Result<R, Status>> + Send
+where
+    H: FnOnce(Context, M) -> F + Send,
+    F: Future<Output = Result<R, Status>> + Send,
+    R: Send,
+{
+    async move {
+        let mut ctx = Context::new(call.clone());
+        let (request, call) = (&request, Some((call, handler)));
+        let mut handler = pin!(Intercepted { call, request, decode, handler: None, reply: None });
+        let (first, rest) = chain.split_first().expect("a chain has interceptors");
+        let next = Next { rest, request, handler: handler.as_mut() };
+        let result = first.intercept(&mut ctx, next).await;
+        let this = handler.project();
+        if let (Err(_), Some((call, _))) = (&result, this.call) {
+            call.end.blame(EndCause::Refused);
+        }
+        let no_reply = || Status::internal("an interceptor has ended the call without a reply");
+        result.and_then(|()| this.reply.take().ok_or_else(no_reply))
+    }
 }

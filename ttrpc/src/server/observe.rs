@@ -178,7 +178,7 @@ impl Call {
             method: &head.method,
             is_known: head.is_known,
             is_stream: head.is_stream,
-            metadata: self.metadata(),
+            metadata: &head.metadata,
             started: head.started,
             deadline: self.deadline(),
             extensions: &self.extensions,

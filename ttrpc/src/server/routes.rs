@@ -2,7 +2,6 @@
 
 use std::{fmt, future::Future, sync::Arc};
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::{
@@ -15,7 +14,6 @@ use super::{
 };
 use crate::{
     Error, Name, Status,
-    observer::EndCause,
     proto::{
         frame::Flags,
         message::{Malformed, Request},
@@ -82,22 +80,6 @@ pub struct Routes {
     chain: Option<Chain>,
 }
 
-/// A request that is decoded at once, or behind interceptors.
-enum Undecoded<M> {
-    Message(M),
-    Bytes(Bytes),
-}
-
-impl<M: Message + Default> Undecoded<M> {
-    fn decode(self, ctx: &Context) -> Result<M, Status> {
-        match self {
-            Undecoded::Message(message) => Ok(message),
-            Undecoded::Bytes(bytes) => decode_request(Payload::shared(&bytes, &bytes))
-                .inspect_err(|_| ctx.call().end.blame(EndCause::ProtocolViolation)),
-        }
-    }
-}
-
 /// A unary handler.
 pub type UnaryHandler<T, Req, Resp> =
     for<'a> fn(&'a T, &'a Context, Req) -> BoxFuture<'a, Result<Resp, Status>>;
@@ -141,22 +123,10 @@ impl Routes {
     {
         let service = service.clone();
         self.add(method.into(), Kind::Unary, move |admitted, payload| {
-            let bytes = admitted.intercepted_bytes(payload);
-            let request = match bytes.clone() {
-                None => Undecoded::Message(decode_request(payload)?),
-                Some(bytes) => Undecoded::Bytes(bytes),
-            };
             let service = service.clone();
-            let handler = |call| async move {
-                let ctx = Context::new(call);
-                let result = match request.decode(&ctx) {
-                    Ok(request) => handler(&service, &ctx, request).await,
-                    Err(status) => Err(status),
-                };
-                (ctx, result)
-            };
-            admitted.begin(payload, true, bytes, handler, Call::respond);
-            Ok(())
+            let handler =
+                move |ctx: Context, request| async move { handler(&service, &ctx, request).await };
+            admitted.begin(payload, true, decode_request, handler, Call::respond)
         })
     }
 
@@ -179,14 +149,9 @@ impl Routes {
             service,
             Call::finish_stream,
             move |service, ctx| async move {
-                let result = match StreamReceiver::new(ctx.call().clone()).only_message().await {
-                    Ok(request) => {
-                        let replies = StreamSender::new(ctx.call().clone());
-                        handler(&service, &ctx, request, replies).await
-                    }
-                    Err(status) => Err(status),
-                };
-                (ctx, result)
+                let request = StreamReceiver::new(ctx.call().clone()).only_message().await?;
+                let replies = StreamSender::new(ctx.call().clone());
+                handler(&service, &ctx, request, replies).await
             },
         )
     }
@@ -211,8 +176,7 @@ impl Routes {
             Call::respond,
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
-                let result = handler(&service, &ctx, requests).await;
-                (ctx, result)
+                handler(&service, &ctx, requests).await
             },
         )
     }
@@ -238,8 +202,7 @@ impl Routes {
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());
-                let result = handler(&service, &ctx, requests, replies).await;
-                (ctx, result)
+                handler(&service, &ctx, requests, replies).await
             },
         )
     }
@@ -251,21 +214,20 @@ impl Routes {
         kind: Kind,
         service: &Arc<T>,
         finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
-        run: impl Fn(Arc<T>, Context) -> F + Send + Sync + 'static,
+        run: impl Fn(Arc<T>, Context) -> F + Clone + Send + Sync + 'static,
     ) -> Self
     where
         T: Send + Sync + 'static,
-        F: Future<Output = (Context, Result<R, Status>)> + Send + 'static,
+        F: Future<Output = Result<R, Status>> + Send + 'static,
         R: Send + 'static,
     {
         let service = service.clone();
         let needs_message = !kind.client_streams();
         self.add(name, kind, move |admitted, payload| {
             admitted.fill_inbox(payload, needs_message);
-            let handler = |call| run(service.clone(), Context::new(call));
-            let bytes = admitted.intercepted_bytes(payload);
-            admitted.begin(payload, needs_message, bytes, handler, finish);
-            Ok(())
+            let (service, run) = (service.clone(), run.clone());
+            let handler = move |ctx, ()| run(service, ctx);
+            admitted.begin(payload, needs_message, |_| Ok(()), handler, finish)
         })
     }
 

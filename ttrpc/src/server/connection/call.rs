@@ -22,7 +22,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -80,8 +80,6 @@ pub(crate) struct Call {
     pub(in crate::server) waiting_replies: WaitingReplies,
     /// When an interceptor has the call end, in nanoseconds behind its start; [`u64::MAX`] if none has.
     shortened: AtomicU64,
-    /// The metadata that its handler sees in place of those of the Request.
-    changed_metadata: OnceLock<Arc<Metadata>>,
     pub(in crate::server) extensions: Extensions,
     pub(in crate::server) count: CallCount,
     pub(in crate::server) span: Span,
@@ -165,16 +163,10 @@ impl Call {
             end: EndSignal::default(),
             waiting_replies: WaitingReplies::default(),
             shortened: AtomicU64::new(u64::MAX),
-            changed_metadata: OnceLock::new(),
             extensions: Extensions::default(),
             count,
             span,
         }
-    }
-
-    /// The metadata that the handler sees.
-    pub(in crate::server) fn metadata(&self) -> &Metadata {
-        self.changed_metadata.get().map_or(&self.head.metadata, |metadata| metadata)
     }
 
     /// When the call's time is over.
@@ -191,14 +183,6 @@ impl Call {
             let after = deadline.saturating_duration_since(self.head.started);
             let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
             self.shortened.fetch_min(nanos, Relaxed);
-        }
-    }
-
-    /// The interceptors let the handler run. It sees the metadata that they have made, if any.
-    pub(in crate::server) fn begin_handler(&self, metadata: Option<Arc<Metadata>>) {
-        self.end.handle();
-        if let Some(metadata) = metadata {
-            let _ = self.changed_metadata.set(metadata);
         }
     }
 

@@ -27,12 +27,13 @@ pub(super) struct EndedCall {
 impl EndedCall {
     pub(super) fn poll(
         &mut self,
+        call: &Arc<Call>,
         handler: &mut dyn Handler,
         cx: &mut task::Context<'_>,
     ) -> Poll<()> {
         // The handler is polled before it is dropped, so that it sees its token.
         let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
-            handler.poll(cx).is_pending() && grace.as_mut().poll(cx).is_pending()
+            handler.poll(call, cx).is_pending() && grace.as_mut().poll(cx).is_pending()
         };
         if !self.grace.as_mut().is_some_and(is_waiting) {
             self.grace = None;
