@@ -31,6 +31,11 @@ pub struct Extensions {
 type Values = Vec<Arc<dyn Any + Send + Sync>>;
 
 impl Extensions {
+    /// Whether nothing was added yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.get().is_none()
+    }
+
     /// Adds a value, in place of an earlier one of its type, which is returned.
     pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
         let value: Arc<dyn Any + Send + Sync> = Arc::new(value);

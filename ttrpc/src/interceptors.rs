@@ -198,7 +198,7 @@ impl crate::observer::Observer for AccessLog {
             code = %end.code,
             cause = %end.cause,
             error = end.message,
-            duration = ?end.duration,
+            duration = ?end.duration(),
             bytes_received = end.traffic.bytes_received,
             bytes_sent = end.traffic.bytes_sent,
         );

@@ -180,7 +180,7 @@ impl Observer for Metrics {
     fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
         let series = self.method(call);
         series.in_flight.decrement(1.0);
-        series.duration.record(end.duration);
+        series.duration.record(end.duration());
         if !end.waited_for_place.is_zero() {
             series.waited_for_place.record(end.waited_for_place);
         }

@@ -15,9 +15,8 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    interceptor::intercepted,
+    interceptor::{OutgoingCall, intercepted},
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
-    observe::CallRecord,
     options::CallOptions,
     owner::CallOwner,
     pending::{PendingCall, tell_not_queued},
@@ -201,14 +200,16 @@ where
         let times = pending.options.times();
         let mut record = None;
         if pending.interceptors.is_none() {
-            let connection = tasks.connection();
-            record = CallRecord::begin(&connection.observed, pending, times, None);
-            let queued = pending.try_queue(tasks, times, &mut record);
-            let queued = queued
-                .inspect_err(|status| tell_not_queued(connection, record.as_deref(), status))?;
-            if let Some(owner) = queued {
+            let mut begun = None;
+            let queued = pending.try_queue(tasks, times, &mut begun);
+            if let Ok(Some(owner)) = queued {
                 return Ok(Progress::Queued(Some(owner)));
             }
+            let connection = tasks.connection();
+            if begun.is_none() {
+                record = connection.observed.begin_recorded(pending.head(times), None);
+            }
+            queued.inspect_err(|status| tell_not_queued(connection, record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
         let Progress::Start(tasks, mut pending) = mem::replace(&mut self.progress, Progress::Done)
@@ -216,7 +217,10 @@ where
             only_at_the_start()
         };
         Ok(Progress::WaitForRoom(match pending.interceptors.take() {
-            Some(chain) => Box::pin(intercepted(chain, tasks, pending.into_raw())),
+            Some(chain) => {
+                let call = OutgoingCall::new(pending, times);
+                Box::pin(intercepted(chain, tasks, call, times))
+            }
             None => Box::pin(async move { pending.queue(&tasks, times, record).await }),
         }))
     }

@@ -6,15 +6,16 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    observe::CallRecord,
+    observe::{CallRecord, Observed},
     receiver::STATUS_KEY,
     state::{CallFailure, CallState},
 };
 use crate::{
-    Code, Name, Status,
-    observer::{CallEnd, EndCause, Traffic},
+    Metadata, Name, Status,
+    observer::{CallEnd, CallOutcome, EndCause, Traffic},
     proto::{frame::Flags, stream::Kind, table::ClientTable},
     snapshot::CallSnapshot,
+    trace::{self, Span},
     transport::{
         inbox::Inbox,
         queue::Queue,
@@ -75,6 +76,22 @@ pub(super) struct Times {
     pub(super) deadline: Option<Instant>,
 }
 
+/// What is known of a call when it begins.
+#[derive(Clone, Copy)]
+pub(super) struct CallHead<'a> {
+    pub(super) shape: CallShape,
+    pub(super) service: &'a Name,
+    pub(super) method: &'a Name,
+    pub(super) metadata: &'a Metadata,
+    pub(super) times: Times,
+}
+
+impl CallHead<'_> {
+    pub(super) fn span(self) -> Span {
+        trace::span!("call", service = &**self.service, method = &**self.method)
+    }
+}
+
 /// One call, in the connection's table.
 #[derive(Debug)]
 pub(super) struct CallEntry {
@@ -84,8 +101,7 @@ pub(super) struct CallEntry {
     pub(super) times: Times,
     /// Bytes of the Request's data.
     request_bytes: u32,
-    /// Where somebody observes or traces.
-    pub(super) record: Option<Box<CallRecord>>,
+    pub(super) observed: Observed,
     /// What has arrived, and the state of the call.
     pub(super) inbox: Inbox<CallState>,
 }
@@ -97,10 +113,25 @@ impl CallEntry {
         method: Name,
         times: Times,
         request_bytes: u32,
-        record: Option<Box<CallRecord>>,
+        observed: Observed,
     ) -> Self {
         let inbox = Inbox::default();
-        CallEntry { shape, service, method, times, request_bytes, record, inbox }
+        CallEntry { shape, service, method, times, request_bytes, observed, inbox }
+    }
+
+    /// What is kept of it beside this entry, if somebody wants to know.
+    pub(super) fn record(&self) -> Option<&CallRecord> {
+        match &self.observed {
+            Observed::Recorded(record) => Some(record),
+            Observed::Nobody | Observed::Unary(_) => None,
+        }
+    }
+
+    /// What is known of the call, of which there is no record.
+    pub(super) fn head(&self) -> CallHead<'_> {
+        static NO_METADATA: Metadata = Metadata::new();
+        let CallEntry { shape, service, method, times, .. } = self;
+        CallHead { shape: *shape, service, method, metadata: &NO_METADATA, times: *times }
     }
 
     /// Whether the caller awaits one reply and nothing else.
@@ -116,21 +147,32 @@ impl CallEntry {
 
     /// How a unary call of which there is no record has ended, which was answered with this reply.
     pub(super) fn answered_end(&self) -> CallEnd<'static> {
-        let bytes_received = self.inbox.with(|state| state.answer_len()) as u64;
+        let received = self.inbox.with(|state| state.answer_len()) as u32;
+        self.unary_end(CallOutcome::REPLIED, Some(received), None)
+    }
+
+    /// The end of a unary call of which there is no record. `received` is the length of its reply, if it has one.
+    pub(super) fn unary_end<'a>(
+        &self,
+        outcome: CallOutcome<'a>,
+        received: Option<u32>,
+        took: Option<Duration>,
+    ) -> CallEnd<'a> {
         CallEnd {
-            code: Code::Ok,
-            message: "",
-            cause: EndCause::Replied,
+            code: outcome.code(),
+            message: outcome.message(),
+            cause: outcome.cause,
             traffic: Traffic {
                 messages_sent: 1,
-                messages_received: 1,
+                messages_received: received.is_some().into(),
                 bytes_sent: self.request_bytes.into(),
-                bytes_received,
+                bytes_received: received.unwrap_or(0).into(),
             },
-            duration: self.times.started.elapsed(),
             // One that has waited has a record.
             waited_for_place: Duration::ZERO,
             waited_for_room: Duration::ZERO,
+            started: self.times.started,
+            took,
         }
     }
 

@@ -9,6 +9,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -88,6 +89,8 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 /// A call that is about to be made.
 pub struct OutgoingCall {
     pending: PendingCall<Raw>,
+    /// When the call began, until it is made for the first time.
+    started: Option<Instant>,
     /// Shared with the record, if somebody observes: made when they are needed.
     extensions: OnceLock<Arc<Extensions>>,
     /// Until the call is made for the first time. Dropped, the call was given up.
@@ -203,7 +206,7 @@ impl Answer {
     /// Calls this when the call ends, exactly once, in the task that finds the end: as
     /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        match &self.0.entry.record {
+        match self.0.entry.record() {
             Some(_) => self.0.entry.on_end(Box::new(told)),
             None => told(&self.0.entry.answered_end()),
         }
@@ -216,36 +219,58 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Makes a call through the interceptors, within its deadline.
-pub(super) async fn intercepted(
+/// Makes a call that starts now through the interceptors, within its deadline.
+///
+/// Not an `async fn`, which would have room for its arguments twice.
+pub(super) fn intercepted(
     chain: Chain,
     tasks: Arc<ConnectionTasks>,
-    mut pending: PendingCall<Raw>,
-) -> Result<CallOwner, Status> {
-    let times = pending.options.times();
-    pending.options.deadline = times.deadline;
-    if times.deadline.is_some() {
-        pending.options.timeout = None;
+    mut call: OutgoingCall,
+    times: Times,
+) -> impl Future<Output = Result<CallOwner, Status>> + Send {
+    async move {
+        call.record = call.begin(&tasks, times);
+        let (first, rest) = chain.split_first().expect("a chain has interceptors");
+        let intercepted = first.intercept(&mut call, Next { rest, tasks: &tasks });
+        let answer = match times.deadline {
+            None => intercepted.await,
+            Some(deadline) => match timeout_at(deadline, intercepted).await {
+                Ok(answer) => answer,
+                // What has begun is dropped, and tells that its time is over.
+                Err(_) => return Err(too_late()),
+            },
+        };
+        if let (Err(status), Some(record)) = (&answer, &call.record) {
+            record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
+        }
+        answer.map(|Answer(owner)| owner)
     }
-    let mut call =
-        OutgoingCall { pending, extensions: OnceLock::new(), record: None, on_message: None };
-    call.record = call.begin(&tasks, times);
-    let next = Next { rest: &chain, tasks: &tasks };
-    let answer = match times.deadline {
-        None => next.run(&mut call).await,
-        Some(deadline) => match timeout_at(deadline, next.run(&mut call)).await {
-            Ok(answer) => answer,
-            // What has begun is dropped, and tells that its time is over.
-            Err(_) => return Err(too_late()),
-        },
-    };
-    if let (Err(status), Some(record)) = (&answer, call.record) {
-        record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
-    }
-    answer.map(|Answer(owner)| owner)
 }
 
 impl OutgoingCall {
+    /// A call that starts now.
+    pub(super) fn new<Req: Message>(mut pending: PendingCall<Req>, times: Times) -> Self {
+        pending.options.deadline = times.deadline;
+        if times.deadline.is_some() {
+            pending.options.timeout = None;
+        }
+        OutgoingCall {
+            pending: pending.into_raw(),
+            started: Some(times.started),
+            extensions: OnceLock::new(),
+            record: None,
+            on_message: None,
+        }
+    }
+
+    /// The times of the call as it is made now. The clock is not read again where nothing depends on it.
+    fn times(&mut self) -> Times {
+        match (self.started.take(), self.pending.options.deadline) {
+            (Some(started), None) => Times { started, deadline: None },
+            _ => self.pending.options.times(),
+        }
+    }
+
     /// The call begins, or begins again. A unary call that nobody observes has no record: [`Answer::on_end`] knows
     /// how it has ended.
     fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
@@ -254,8 +279,8 @@ impl OutgoingCall {
         let on_message = self.on_message.clone();
         let is_recorded =
             extensions.is_some() || on_message.is_some() || !self.pending.shape.is_unary();
-        let intercepted = is_recorded.then_some(Intercepted { extensions, on_message });
-        CallRecord::begin(observed, &self.pending, times, intercepted)
+        let intercepted = is_recorded.then(|| Intercepted::new(extensions, on_message));
+        observed.begin_recorded(self.pending.head(times), intercepted)
     }
 
     fn shared_extensions(&self) -> &Arc<Extensions> {
@@ -264,29 +289,32 @@ impl OutgoingCall {
 
     /// Makes the call, and waits for the reply if there is only that to wait for.
     async fn make(&mut self, tasks: &Arc<ConnectionTasks>) -> Result<Answer, Status> {
-        let times = self.pending.options.times();
+        let is_first = self.started.is_some();
+        let times = self.times();
         let record = match self.record.take() {
             Some(mut record) => {
                 record.change(&self.pending.options, times.deadline, self.on_message.clone());
                 Some(record)
             }
+            // Nobody wanted to know, and nobody does now.
+            None if is_first && self.on_message.is_none() => None,
             None => self.begin(tasks, times),
         };
         let mut owner = self.pending.queue_at_once(tasks, times, record).await?;
         if CallShape::is_unary(&self.pending.shape) {
             let deadline = owner.deadline();
             let answered = poll_fn(|cx| owner.poll_answered(cx));
-            let is_late = match deadline {
-                Some(deadline) => timeout_at(deadline, answered).await.is_err(),
-                None => {
-                    answered.await;
-                    false
-                }
+            let failure = match deadline {
+                None => answered.await,
+                Some(deadline) => match timeout_at(deadline, answered).await {
+                    Ok(failure) => failure,
+                    Err(_) => {
+                        owner.pass_deadline();
+                        owner.entry.failure()
+                    }
+                },
             };
-            if is_late {
-                owner.pass_deadline();
-            }
-            if let Some(status) = owner.entry.failure() {
+            if let Some(status) = failure {
                 return Err(status);
             }
         }

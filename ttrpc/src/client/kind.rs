@@ -57,7 +57,7 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
             Some(payload) => decode_reply(payload),
             None => Err(Status::internal("the call ended without a reply")),
         };
-        owner.entry.tell_reply(&reply);
+        owner.tell_reply(reply.as_ref().err());
         Poll::Ready(reply)
     }
 }

@@ -1,38 +1,41 @@
 //! Where a client tells of its connection and its calls: to `tracing`, and to observers.
+//!
+//! Most calls are unary and say no more than their entry in the connection's table: their callers tell of them, and
+//! nothing is kept for that but two numbers. Others have a record.
+
+mod intercepted;
+mod record;
 
 use std::{
-    fmt, mem,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{
-            AtomicU8, AtomicU32, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
+pub(super) use self::{
+    intercepted::{Intercepted, OnEnd, OnMessage},
+    record::CallRecord,
+};
 use super::{
-    entry::{CallEntry, Times},
-    options::CallOptions,
-    owner::too_late,
-    pending::PendingCall,
+    connection::ClientConnection,
+    entry::{CallEntry, CallHead, Times},
+    owner::{CallOwner, too_late},
     state::CallState,
 };
 use crate::{
-    ConnectionError, Extensions, Metadata, Name, Status,
+    Code, ConnectionError, Extensions, Status,
     observer::{
-        CallEnd, CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause,
-        ConnectionInfo, EndCause, MessageInfo, Observers, Side,
+        CallInfo, CallOutcome, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause,
+        MessageInfo, Observers, Side, nanos,
     },
     proto::{frame::HEADER_LEN, stream::Violation},
     server::Peer,
     snapshot::HeldUp,
-    sync::Mutex,
     trace::{self, Span},
-    transport::lock,
 };
 
 /// A client's connection as it is told of.
@@ -94,6 +97,83 @@ impl ObservedConnection {
         !self.observers.is_empty()
     }
 
+    /// A call begins.
+    pub(super) fn begin(self: &Arc<Self>, call: CallHead<'_>) -> Observed {
+        let span = call.span();
+        if self.observers.is_empty() && span.is_none() {
+            return Observed::Nobody;
+        }
+        self.begin_observed(call, span)
+    }
+
+    fn begin_observed(self: &Arc<Self>, call: CallHead<'_>, span: Span) -> Observed {
+        let is_plain = call.shape.is_unary() && call.metadata.is_empty();
+        if !is_plain || !span.is_none() || self.observers.want_messages() {
+            let record = CallRecord::new(self, call, Intercepted::default(), span);
+            record.begun();
+            return Observed::Recorded(record);
+        }
+        let extensions = Extensions::default();
+        self.observers.call_begun(&self.call(call, None, &extensions));
+        if extensions.is_empty() {
+            return Observed::Unary(UnaryCount::default());
+        }
+        let mut record = CallRecord::new(self, call, Intercepted::default(), span);
+        record.extensions = extensions;
+        Observed::Recorded(record)
+    }
+
+    /// The same for a call that has to wait before it is queued, or that has interceptors. `None` if nobody wants to
+    /// know.
+    pub(super) fn begin_recorded(
+        self: &Arc<Self>,
+        call: CallHead<'_>,
+        intercepted: Option<Intercepted>,
+    ) -> Option<Box<CallRecord>> {
+        let span = call.span();
+        if self.observers.is_empty() && span.is_none() && intercepted.is_none() {
+            return None;
+        }
+        let record = CallRecord::new(self, call, intercepted.unwrap_or_default(), span);
+        record.begun();
+        Some(record)
+    }
+
+    /// A unary call of which there is no record has ended.
+    fn unary_ended(&self, entry: &CallEntry, stream_id: Option<u32>, outcome: CallOutcome<'_>) {
+        let Observed::Unary(UnaryCount { answered, received }) = &entry.observed else { return };
+        let took = match answered.load(Relaxed) {
+            0 => None,
+            after => Some(Duration::from_nanos(after)),
+        };
+        let received = received.load(Relaxed).checked_sub(1);
+        let extensions = Extensions::default();
+        let call = self.call(entry.head(), stream_id, &extensions);
+        self.observers.call_ended(&call, &entry.unary_end(outcome, received, took));
+    }
+
+    fn call<'a>(
+        &'a self,
+        CallHead { shape, service, method, metadata, times }: CallHead<'a>,
+        stream_id: Option<u32>,
+        extensions: &'a Extensions,
+    ) -> CallInfo<'a> {
+        CallInfo {
+            side: Side::Client,
+            connection_id: self.id,
+            peer: &self.peer,
+            stream_id,
+            service,
+            method,
+            is_known: true,
+            is_stream: shape.is_stream(),
+            metadata,
+            started: times.started,
+            deadline: times.deadline,
+            extensions,
+        }
+    }
+
     fn info(&self) -> ConnectionInfo<'_> {
         let ObservedConnection { id, peer, extensions, .. } = self;
         ConnectionInfo { side: Side::Client, id: *id, peer, extensions }
@@ -109,238 +189,56 @@ pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
     }
 }
 
-/// A call as it is told of, from its begin to its end. Dropped before its end is told, it was given up.
-pub(super) struct CallRecord {
-    connection: Arc<ObservedConnection>,
-    service: Name,
-    method: Name,
-    is_stream: bool,
-    metadata: Metadata,
-    times: Times,
-    /// 0 while it has none.
-    stream_id: AtomicU32,
-    extensions: Extensions,
-    /// Those of an interceptor, in place of its own.
-    shared_extensions: Option<Arc<Extensions>>,
-    /// What an interceptor does with messages.
-    on_message: Option<OnMessage>,
-    pub(super) stats: CallStats,
-    span: Span,
-    /// Bits of what has happened.
-    events: AtomicU8,
-    on_end: Mutex<Vec<OnEnd>>,
-}
-
-/// The end was told to the observers.
-const IS_TOLD: u8 = 1;
-/// Somebody waits for the end.
-const HAS_ON_END: u8 = 1 << 1;
-
-/// Called for each message of a call.
-pub(super) type OnMessage = Arc<dyn Fn(&MessageInfo) + Send + Sync>;
-
-/// What interceptors add to a call.
-#[derive(Default)]
-pub(super) struct Intercepted {
-    pub(super) extensions: Option<Arc<Extensions>>,
-    pub(super) on_message: Option<OnMessage>,
-}
-
-/// Called when a call ends.
-type OnEnd = Box<dyn FnOnce(&CallEnd<'_>) + Send>;
-
-impl CallRecord {
-    /// The call begins. `None` if nobody wants to know.
-    pub(super) fn begin<Req>(
-        connection: &Arc<ObservedConnection>,
-        pending: &PendingCall<Req>,
-        times: Times,
-        intercepted: Option<Intercepted>,
-    ) -> Option<Box<Self>> {
-        let PendingCall { service, method, .. } = pending;
-        let span = trace::span!("call", service = &**service, method = &**method);
-        if connection.observers.is_empty() && span.is_none() && intercepted.is_none() {
-            return None;
-        }
-        Some(CallRecord::new(connection, pending, times, intercepted.unwrap_or_default(), span))
-    }
-
-    fn new<Req>(
-        connection: &Arc<ObservedConnection>,
-        PendingCall { shape, service, method, options, .. }: &PendingCall<Req>,
-        times: Times,
-        Intercepted { extensions: shared_extensions, on_message }: Intercepted,
-        span: Span,
-    ) -> Box<Self> {
-        let record = Box::new(CallRecord {
-            connection: connection.clone(),
-            service: service.clone(),
-            method: method.clone(),
-            is_stream: shape.is_stream(),
-            metadata: if options.metadata.is_empty() {
-                Metadata::new()
-            } else {
-                options.metadata.clone()
-            },
-            times,
-            stream_id: AtomicU32::new(0),
-            extensions: Extensions::default(),
-            shared_extensions,
-            on_message,
-            stats: CallStats::new(times.started),
-            span,
-            events: AtomicU8::new(0),
-            on_end: Mutex::default(),
-        });
-        connection.observers.call_begun(&record.info());
-        record
-    }
-
-    /// Interceptors have said with what the call is made.
-    pub(super) fn change(
-        &mut self,
-        options: &CallOptions,
-        deadline: Option<Instant>,
-        on_message: Option<OnMessage>,
-    ) {
-        self.on_message = on_message;
-        self.metadata.clone_from(&options.metadata);
-        self.times.deadline = deadline;
-    }
-
-    /// The Request is about to be queued, in a frame of this length.
-    pub(super) fn count_request(&self, frame_len: usize, has_message: bool) {
-        let message = self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
-        if has_message {
-            self.tell_message(&message);
-        }
-    }
-
-    /// The Request was queued.
-    pub(super) fn queued(&self, stream_id: u32) {
-        self.stream_id.store(stream_id, Relaxed);
-    }
-
-    /// Tells of a message that was counted.
-    fn tell_message(&self, message: &MessageInfo) {
-        let observers = &self.connection.observers;
-        if observers.want_messages() {
-            observers.message(&self.info(), message);
-        }
-        if let Some(on_message) = &self.on_message
-            && catch_unwind(AssertUnwindSafe(|| on_message(message))).is_err()
-        {
-            trace::warn!("what was to be called for a message panicked");
-        }
-    }
-
-    /// The call has ended; the first end counts.
-    pub(super) fn ended(&self, outcome: CallOutcome<'_>) {
-        let before = self.events.fetch_or(IS_TOLD, SeqCst);
-        if before & IS_TOLD != 0 {
-            return;
-        }
-        // The clock is read only where somebody traces.
-        let started = self.times.started;
-        self.span.in_scope(|| {
-            let (code, cause) = (outcome.code(), outcome.cause);
-            match outcome.status {
-                None => {
-                    let stream_id = self.stream_id();
-                    trace::debug!(stream_id, %code, %cause, duration = ?started.elapsed(), "call ended");
-                }
-                Some(status) => trace::debug!(
-                    stream_id = self.stream_id(),
-                    %code,
-                    %cause,
-                    error = status.message(),
-                    duration = ?started.elapsed(),
-                    "call ended"
-                ),
-            }
-        });
-        let observers = &self.connection.observers;
-        if !observers.is_empty() {
-            observers.call_ended(&self.info(), &self.stats.end(outcome));
-        }
-        if before & HAS_ON_END != 0 {
-            self.call_on_end(outcome);
-        }
-    }
-
-    fn is_told(&self) -> bool {
-        self.events.load(SeqCst) & IS_TOLD != 0
-    }
-
-    fn stream_id(&self) -> Option<u32> {
-        Some(self.stream_id.load(Relaxed)).filter(|id| *id != 0)
-    }
-
-    /// Tells those who wait for the end. They are the program's, and a panic of theirs ends no task of the
-    /// library's.
-    fn call_on_end(&self, outcome: CallOutcome<'_>) {
-        let waiting = mem::take(&mut *lock(&self.on_end));
-        for told in waiting {
-            let end = self.stats.end(outcome);
-            if catch_unwind(AssertUnwindSafe(|| told(&end))).is_err() {
-                trace::warn!("what was to be called at a call's end panicked");
-            }
-        }
-    }
-
-    /// The caller has let go of the call: if that is its end, it gives the call up, or its time is over and it
-    /// is dropped for that before anything else finds out.
-    fn dropped(&self) {
-        if self.is_told() {
-            return;
-        }
-        let is_too_late = self.times.deadline.is_some_and(|deadline| deadline <= Instant::now());
-        let (cause, status) = match is_too_late {
-            true => (EndCause::DeadlineHere, too_late()),
-            false => (EndCause::GivenUp, Status::cancelled("the caller has given the call up")),
-        };
-        self.ended(CallOutcome { cause, status: Some(&status) });
-    }
-
-    /// The call has failed before it was queued.
-    pub(super) fn not_queued(&self, status: &Status, reason: Option<&ConnectionError>) {
-        let cause = match status.code() {
-            crate::Code::DeadlineExceeded => EndCause::DeadlineHere,
-            crate::Code::Unavailable => lost_call(reason),
-            _ => EndCause::Limit,
-        };
-        self.ended(CallOutcome { cause, status: Some(status) });
-    }
-
-    fn info(&self) -> CallInfo<'_> {
-        let ObservedConnection { id, peer, .. } = &*self.connection;
-        CallInfo {
-            side: Side::Client,
-            connection_id: *id,
-            peer,
-            stream_id: self.stream_id(),
-            service: &self.service,
-            method: &self.method,
-            is_known: true,
-            is_stream: self.is_stream,
-            metadata: &self.metadata,
-            started: self.times.started,
-            deadline: self.times.deadline,
-            extensions: self.shared_extensions.as_deref().unwrap_or(&self.extensions),
-        }
+/// How a call ends that was not queued.
+fn not_queued(status: &Status, reason: Option<&ConnectionError>) -> EndCause {
+    match status.code() {
+        Code::DeadlineExceeded => EndCause::DeadlineHere,
+        Code::Unavailable => lost_call(reason),
+        _ => EndCause::Limit,
     }
 }
 
-impl fmt::Debug for CallRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallRecord").field("is_told", &self.is_told()).finish_non_exhaustive()
+/// How a call ends that its caller has let go of: it is given up, or its time is over and it is dropped for that
+/// before anything else finds out.
+fn let_go(times: Times) -> (EndCause, Status) {
+    match times.deadline {
+        Some(deadline) if deadline <= Instant::now() => (EndCause::DeadlineHere, too_late()),
+        _ => (EndCause::GivenUp, Status::cancelled("the caller has given the call up")),
     }
 }
 
-impl Drop for CallRecord {
-    fn drop(&mut self) {
-        self.dropped();
+/// How a call ends whose reply was taken.
+fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
+    match violation {
+        None => CallOutcome::REPLIED,
+        status => CallOutcome { cause: EndCause::ProtocolViolation, status },
     }
+}
+
+/// To whom a call's end is told.
+#[derive(Debug)]
+pub(super) enum Observed {
+    /// To nobody.
+    Nobody,
+    /// To observers, by the caller: a unary call without metadata, of which nobody wants to know more.
+    Unary(UnaryCount),
+    /// By whoever finds it.
+    Recorded(Box<CallRecord>),
+}
+
+impl From<Option<Box<CallRecord>>> for Observed {
+    fn from(record: Option<Box<CallRecord>>) -> Self {
+        record.map_or(Observed::Nobody, Observed::Recorded)
+    }
+}
+
+/// What is counted of a unary call.
+#[derive(Debug, Default)]
+pub(super) struct UnaryCount {
+    /// Nanoseconds from the start to when the answer was read; 0 if there is none.
+    answered: AtomicU64,
+    /// Bytes of the answer and one more; 0 if it has no message.
+    received: AtomicU32,
 }
 
 impl CallEntry {
@@ -358,7 +256,7 @@ impl CallEntry {
     }
 
     fn tell_outcome_if(&self, is_told: impl FnOnce(Option<&Status>) -> bool) {
-        let Some(record) = &self.record else { return };
+        let Some(record) = self.record() else { return };
         let outcome = self.inbox.with(|state: &mut CallState| state.outcome());
         if let Some((cause, status)) = outcome
             && is_told(status.as_ref())
@@ -367,70 +265,114 @@ impl CallEntry {
         }
     }
 
-    /// Tells how a call with one reply has ended, which the caller has taken.
-    pub(super) fn tell_reply<M>(&self, reply: &Result<M, Status>) {
-        let Some(record) = &self.record else { return };
-        record.ended(match reply {
-            Ok(_) => CallOutcome::REPLIED,
-            Err(status) => CallOutcome { cause: EndCause::ProtocolViolation, status: Some(status) },
-        });
+    /// Tells how a call with one reply has ended, which the caller has taken, and which may not be what it allows.
+    pub(super) fn tell_reply(&self, violation: Option<&Status>) {
+        if let Some(record) = self.record() {
+            record.ended(reply_outcome(violation));
+        }
+    }
+
+    /// The server's answer is not what the method's types allow.
+    pub(super) fn tell_violation(&self, status: &Status) {
+        self.tell_reply(Some(status));
     }
 
     /// Calls this when the call ends, or now if that was told already.
     pub(super) fn on_end(&self, told: OnEnd) {
-        let Some(record) = &self.record else { return };
-        lock(&record.on_end).push(told);
-        if record.events.fetch_or(HAS_ON_END, SeqCst) & IS_TOLD != 0
+        if let Some(record) = self.record()
+            && record.on_end(told)
             && let Some((cause, status)) = self.inbox.with(|state| state.outcome())
         {
             record.call_on_end(CallOutcome { cause, status: status.as_ref() });
         }
     }
 
-    /// The caller lets go of the call.
-    pub(super) fn tell_dropped(&self) {
-        if let Some(record) = &self.record
-            && !record.is_told()
-        {
-            self.tell_outcome();
-            record.dropped();
-        }
-    }
-
-    /// The server's answer is not what the method's types allow.
-    pub(super) fn tell_violation(&self, status: &Status) {
-        if let Some(record) = &self.record {
-            let cause = EndCause::ProtocolViolation;
-            record.ended(CallOutcome { cause, status: Some(status) });
+    /// The call was not queued.
+    pub(super) fn tell_not_queued(&self, connection: &ClientConnection, status: &Status) {
+        match &self.observed {
+            Observed::Nobody => {}
+            Observed::Unary(_) => {
+                let cause = not_queued(status, connection.close_reason().as_ref());
+                let outcome = CallOutcome { cause, status: Some(status) };
+                connection.observed.unary_ended(self, None, outcome);
+            }
+            Observed::Recorded(record) => {
+                record.not_queued(status, connection.close_reason().as_ref());
+            }
         }
     }
 
     /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
     pub(super) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
-        Some(self.record.as_ref()?.stats.sent(1, frame_len - HEADER_LEN))
+        Some(self.record()?.stats.sent(1, frame_len - HEADER_LEN))
     }
 
     /// Tells of a message that was counted.
     pub(super) fn tell_message(&self, message: Option<MessageInfo>) {
-        if let (Some(record), Some(message)) = (&self.record, &message) {
+        if let (Some(record), Some(message)) = (self.record(), &message) {
             record.tell_message(message);
         }
     }
 
     /// The answer was read at this moment, with a message of so many bytes if it has one.
     pub(super) fn count_answer(&self, bytes: Option<usize>, read_at: impl FnOnce() -> Instant) {
-        if let Some(record) = &self.record {
-            record.stats.answered(read_at());
-            if let Some(bytes) = bytes {
-                record.tell_message(&record.stats.received(1, bytes));
+        match &self.observed {
+            Observed::Nobody => {}
+            Observed::Unary(count) => {
+                let after = read_at().saturating_duration_since(self.times.started);
+                count.answered.store(nanos(after).max(1), Relaxed);
+                count.received.store(bytes.map_or(0, |bytes| bytes as u32 + 1), Relaxed);
+            }
+            Observed::Recorded(record) => {
+                record.stats.answered(read_at());
+                if let Some(bytes) = bytes {
+                    record.tell_message(&record.stats.received(1, bytes));
+                }
             }
         }
     }
 
     /// A message of so many bytes has come.
     pub(super) fn count_received(&self, bytes: usize) {
-        if let Some(record) = &self.record {
+        if let Some(record) = self.record() {
             record.tell_message(&record.stats.received(1, bytes));
         }
+    }
+}
+
+impl CallOwner {
+    /// Tells how a unary call has ended, whose reply may not be what the method's types allow.
+    pub(super) fn tell_reply(&mut self, violation: Option<&Status>) {
+        match self.entry.observed {
+            Observed::Nobody => {}
+            Observed::Unary(_) => self.tell_unary(reply_outcome(violation)),
+            Observed::Recorded(_) => self.entry.tell_reply(violation),
+        }
+    }
+
+    /// The caller lets go of the call.
+    pub(super) fn tell_dropped(&mut self) {
+        match &self.entry.observed {
+            Observed::Nobody => {}
+            Observed::Unary(_) if self.is_told => {}
+            Observed::Unary(_) => {
+                let outcome = self.entry.inbox.with(|state: &mut CallState| state.outcome());
+                let (cause, status) = outcome.unwrap_or_else(|| {
+                    let (cause, status) = let_go(self.entry.times);
+                    (cause, Some(status))
+                });
+                self.tell_unary(CallOutcome { cause, status: status.as_ref() });
+            }
+            Observed::Recorded(record) if record.is_told() => {}
+            Observed::Recorded(record) => {
+                self.entry.tell_outcome();
+                record.dropped();
+            }
+        }
+    }
+
+    fn tell_unary(&mut self, outcome: CallOutcome<'_>) {
+        self.is_told = true;
+        self.connection().observed.unary_ended(&self.entry, Some(self.stream_id), outcome);
     }
 }

@@ -25,12 +25,14 @@ pub struct CallOwner {
     pub(super) stream_id: u32,
     /// Its end has been taken: nothing is left to give up.
     is_finished: bool,
+    /// The end of a unary call was told to observers.
+    pub(super) is_told: bool,
 }
 
 impl CallOwner {
     /// Takes over a call that has been queued, and releases its permit when it is dropped.
     pub(super) fn new(tasks: Arc<ConnectionTasks>, entry: Arc<CallEntry>, stream_id: u32) -> Self {
-        CallOwner { tasks, entry, stream_id, is_finished: false }
+        CallOwner { tasks, entry, stream_id, is_finished: false, is_told: false }
     }
 
     pub(super) fn connection(&self) -> &ClientConnection {
@@ -60,12 +62,15 @@ impl CallOwner {
         Poll::Ready(end)
     }
 
-    /// Waits until the call has ended, and leaves the reply where it is.
-    pub(super) fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let end = |state: &mut CallState| (!state.is_open()).then(|| state.take_announcement());
-        let was_announced = ready!(self.entry.inbox.poll_end(cx, end));
+    /// Waits until the call has ended, and leaves the reply where it is. Returns the status of one that has failed.
+    pub(super) fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
+        let end = |state: &mut CallState| {
+            let (_, failure) = state.outcome()?;
+            Some((failure, state.take_announcement()))
+        };
+        let (failure, was_announced) = ready!(self.entry.inbox.poll_end(cx, end));
         self.retract(was_announced);
-        Poll::Ready(())
+        Poll::Ready(failure)
     }
 
     /// The caller runs, after it was woken with an answer.
@@ -109,7 +114,7 @@ impl CallOwner {
 
 impl Drop for CallOwner {
     fn drop(&mut self) {
-        self.entry.tell_dropped();
+        self.tell_dropped();
         if !self.is_finished {
             self.entry.inbox.abandon(&mut Default::default());
             self.give_up();

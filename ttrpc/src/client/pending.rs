@@ -7,9 +7,9 @@ use tokio::time::timeout_at;
 
 use super::{
     connection::ClientConnection,
-    entry::{CallEntry, CallShape, Times},
+    entry::{CallEntry, CallHead, CallShape, Times},
     interceptor::Chain,
-    observe::{CallRecord, Intercepted},
+    observe::{CallRecord, Intercepted, Observed},
     options::CallOptions,
     owner::{CallOwner, too_late},
     tasks::ConnectionTasks,
@@ -39,6 +39,11 @@ pub(super) struct PendingCall<Req> {
 }
 
 impl<Req> PendingCall<Req> {
+    pub(super) fn head(&self, times: Times) -> CallHead<'_> {
+        let PendingCall { shape, service, method, options, .. } = self;
+        CallHead { shape: *shape, service, method, metadata: &options.metadata, times }
+    }
+
     fn info(&self, Times { started, deadline }: Times) -> CallInfo {
         let (service, method) = (self.service.clone(), self.method.clone());
         CallInfo { service, method, stream_id: None, started, deadline }
@@ -53,7 +58,7 @@ impl<Req: Message> PendingCall<Req> {
         PendingCall { shape, service, method, request, options, interceptors: None }
     }
 
-    /// Queues the Request if there is room for it now.
+    /// Queues the Request if there is room for it now. The call begins then, if it has not begun.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
@@ -62,7 +67,7 @@ impl<Req: Message> PendingCall<Req> {
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: Times,
-        record: &mut Option<Box<CallRecord>>,
+        begun: &mut Option<Observed>,
     ) -> Result<Option<CallOwner>, Status> {
         let connection = tasks.connection();
         check_time(times)?;
@@ -75,13 +80,15 @@ impl<Req: Message> PendingCall<Req> {
             };
         };
         match connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                let entry = self.entry(times, frame.len(), record.take());
-                let push = frame.encode(|bytes| {
-                    room.push(bytes, |table| table.open(self.shape.kind, entry.clone()))
-                });
+            Ok(Some(room)) => frame.encode(|bytes| {
+                // To encode a message is the program's, and may panic: the call begins behind that.
+                let observed = begun.replace(Observed::Nobody);
+                let observed =
+                    observed.unwrap_or_else(|| connection.observed.begin(self.head(times)));
+                let entry = self.entry(times, frame.len(), observed);
+                let push = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
                 self.own(tasks, permit, entry, push).map(Some)
-            }
+            }),
             Ok(None) => Ok(None),
             Err(Closed) => Err(connection.unavailable()),
         }
@@ -92,19 +99,28 @@ impl<Req: Message> PendingCall<Req> {
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: Times,
-        mut record: Option<Box<CallRecord>>,
+        record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        match self.try_queue(tasks, times, &mut record) {
+        let connection = tasks.connection();
+        let mut begun = Some(record.into());
+        let queued = self.try_queue(tasks, times, &mut begun);
+        let record = match begun {
+            Some(Observed::Recorded(record)) => Some(record),
+            _ => None,
+        };
+        match queued {
             Ok(Some(owner)) => Ok(owner),
             Ok(None) => {
                 // The time for which it waits is counted.
-                let connection = &tasks.connection().observed;
-                let begin =
-                    || CallRecord::begin(connection, self, times, Some(Intercepted::default()));
-                self.queue(tasks, times, record.or_else(begin)).await
+                let begin = || {
+                    connection
+                        .observed
+                        .begin_recorded(self.head(times), Some(Intercepted::default()))
+                };
+                Box::pin(self.queue(tasks, times, record.or_else(begin))).await
             }
             Err(status) => {
-                tell_not_queued(tasks.connection(), record.as_deref(), &status);
+                tell_not_queued(connection, record.as_deref(), &status);
                 Err(status)
             }
         }
@@ -145,10 +161,11 @@ impl<Req: Message> PendingCall<Req> {
         drop(observed);
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
-        let entry = self.entry(times, frame.len(), record.take());
-        let push = frame
-            .encode(|bytes| room.push(bytes, |table| table.open(self.shape.kind, entry.clone())));
-        self.own(tasks, permit, entry, push)
+        frame.encode(|bytes| {
+            let entry = self.entry(times, frame.len(), record.take().into());
+            let push = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
+            self.own(tasks, permit, entry, push)
+        })
     }
 
     /// The Request's frame; its timeout is what is left now.
@@ -164,18 +181,13 @@ impl<Req: Message> PendingCall<Req> {
         Frame::new(FrameType::Request, self.shape.flags, 0, parts)
     }
 
-    fn entry(
-        &self,
-        times: Times,
-        frame_len: usize,
-        record: Option<Box<CallRecord>>,
-    ) -> Arc<CallEntry> {
-        if let Some(record) = &record {
+    fn entry(&self, times: Times, frame_len: usize, observed: Observed) -> Arc<CallEntry> {
+        if let Observed::Recorded(record) = &observed {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
         let request_bytes = (frame_len - HEADER_LEN) as u32;
-        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, record))
+        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, observed))
     }
 
     /// Whether the payload of the Request is a message, as the server sees it.
@@ -194,10 +206,10 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<CallOwner, Status> {
         let Some(stream_id) = stream_id else {
             let status = tasks.connection().no_id();
-            tell_not_queued(tasks.connection(), entry.record.as_deref(), &status);
+            entry.tell_not_queued(tasks.connection(), &status);
             return Err(status);
         };
-        if let Some(record) = &entry.record {
+        if let Some(record) = entry.record() {
             record.queued(stream_id);
         }
         // From here on the owner releases it.

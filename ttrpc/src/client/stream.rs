@@ -109,7 +109,7 @@ impl<Req: Message> StreamSender<Req> {
             Err(Closed) => return Ok(None),
         }
         let _waiting = connection.registry.enter(self.owner.info(), CallWait::Room);
-        let record = self.owner.entry.record.as_ref();
+        let record = self.owner.entry.record();
         let _observed = record.map(|record| record.stats.wait_for_room());
         let room = async {
             tokio::select! {
@@ -185,7 +185,7 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
             Some(payload) => decode_reply(payload),
             None => Err(Status::internal("the call ended without a reply")),
         };
-        incoming.owner().entry.tell_reply(&reply);
+        incoming.owner().entry.tell_reply(reply.as_ref().err());
         Poll::Ready(reply)
     }
 }

@@ -190,10 +190,11 @@ impl CallStats {
     }
 
     pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
-        let duration = match self.answered.load(Relaxed) {
-            0 => self.started.elapsed(),
-            after => Duration::from_nanos(after),
+        let took = match self.answered.load(Relaxed) {
+            0 => None,
+            after => Some(Duration::from_nanos(after)),
         };
+        let now = || took.unwrap_or_else(|| self.started.elapsed());
         CallEnd {
             code: outcome.code(),
             message: outcome.message(),
@@ -204,9 +205,10 @@ impl CallStats {
                 bytes_sent: self.bytes_sent.load(Relaxed),
                 bytes_received: self.bytes_received.load(Relaxed),
             },
-            duration,
-            waited_for_place: self.for_place.total(duration),
-            waited_for_room: self.for_room.total(duration),
+            waited_for_place: self.for_place.total(now),
+            waited_for_room: self.for_room.total(now),
+            started: self.started,
+            took,
         }
     }
 }
@@ -223,11 +225,11 @@ struct WaitedTime {
 
 impl WaitedTime {
     /// The sum at this moment, which like all others is counted from the call's start.
-    fn total(&self, now: Duration) -> Duration {
+    fn total(&self, now: impl Fn() -> Duration) -> Duration {
         let sum = self.sum.load(Relaxed);
         Duration::from_nanos(match self.waiting.load(Relaxed) {
             0 => sum,
-            waiting => sum.wrapping_add(waiting.wrapping_mul(nanos(now))),
+            waiting => sum.wrapping_add(waiting.wrapping_mul(nanos(now()))),
         })
     }
 }
@@ -258,6 +260,6 @@ fn nanos_since(started: Instant) -> u64 {
     nanos(started.elapsed())
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

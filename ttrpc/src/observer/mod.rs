@@ -40,15 +40,17 @@
 //! # What it costs
 //!
 //! An observer is called by the tasks that move frames, with no lock held. It has to return at once: it may
-//! not block, and what it does adds to every call. A server allocates nothing for a unary call that is observed and
-//! did not have to wait to be let in, and once for any other; a client once for each. One that panics is told of nothing of this event; the call
+//! not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
 //! goes on, and the panic is logged once.
+//!
+//! Nothing is allocated for a unary call that is observed, did not have to wait and, on a client, has no metadata; once for any
+//! other. The clock is read for [`CallEnd::duration`] when that is asked for.
 
 mod list;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting};
+pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting, nanos};
 use tokio::time::Instant;
 
 use crate::{Code, Extensions, Metadata, server::Peer, snapshot::HeldUp};
@@ -253,16 +255,24 @@ pub struct CallEnd<'a> {
     pub cause: EndCause,
     /// What came and went.
     pub traffic: Traffic,
-    /// From the call's [start](CallInfo::started) to its end. On a client that was answered: to when the answer was
-    /// read, however late the caller takes it.
-    pub duration: Duration,
     /// The part of it in which the call waited for a place among the calls in flight.
     pub waited_for_place: Duration,
     /// The part of it in which the call waited for room in the outgoing queue, in sum for all its messages.
     pub waited_for_room: Duration,
+    /// When it began.
+    pub(crate) started: Instant,
+    /// How long it took, where that is known without a look at the clock.
+    pub(crate) took: Option<Duration>,
 }
 
 impl CallEnd<'_> {
+    /// From the call's [start](CallInfo::started) to its end. On a client that was answered: to when the answer was
+    /// read, however late the caller takes it. Elsewhere it reads the clock, and observers that do not ask for it do
+    /// not pay for that.
+    pub fn duration(&self) -> Duration {
+        self.took.unwrap_or_else(|| self.started.elapsed())
+    }
+
     /// Whether the call ended well.
     pub fn is_ok(&self) -> bool {
         self.code == Code::Ok

@@ -42,9 +42,11 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     if chunk.capacity() < len {
         chunk.reserve(CHUNK_LEN);
     }
-    message.encode_raw(&mut chunk);
+    // Into a slice, which is cheaper than into what may grow.
+    chunk.resize(len, 0);
+    message.encode_raw(&mut &mut chunk[..]);
     let encoded = chunk.split().freeze();
-    CHUNK.set(chunk);
+    CHUNK.with_borrow_mut(|rest| *rest = chunk);
     encoded
 }
 

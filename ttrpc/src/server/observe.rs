@@ -65,7 +65,7 @@ impl CallCount {
         self.request_bytes != NOT_OBSERVED
     }
 
-    /// The end of a call that has been this long. `reply_len` is the length of the frame that ends it, if that is
+    /// The end of a call that began then. `reply_len` is the length of the frame that ends it, if that is
     /// its reply.
     fn end<'a>(
         &self,
@@ -76,8 +76,6 @@ impl CallCount {
         if let Some(stats) = &self.stats {
             return stats.end(outcome);
         }
-        let duration = started.elapsed();
-        let waits_since = self.reply_waits_since.load(Relaxed);
         CallEnd {
             code: outcome.code(),
             message: outcome.message(),
@@ -88,12 +86,13 @@ impl CallCount {
                 bytes_sent: reply_len.map_or(0, |len| (len - HEADER_LEN) as u64),
                 bytes_received: self.request_bytes.into(),
             },
-            duration,
             waited_for_place: Duration::ZERO,
-            waited_for_room: match waits_since {
+            waited_for_room: match self.reply_waits_since.load(Relaxed) {
                 0 => Duration::ZERO,
-                since => duration.saturating_sub(Duration::from_micros(since.into())),
+                since => started.elapsed().saturating_sub(Duration::from_micros(since.into())),
             },
+            started,
+            took: None,
         }
     }
 }

@@ -109,7 +109,7 @@ impl Observer for Counts {
 
     fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
         self.ended.fetch_add(1, Relaxed);
-        self.nanos.fetch_add(end.duration.as_nanos() as u64, Relaxed);
+        self.nanos.fetch_add(end.duration().as_nanos() as u64, Relaxed);
         self.bytes.fetch_add(end.traffic.bytes_sent + end.traffic.bytes_received, Relaxed);
     }
 }
