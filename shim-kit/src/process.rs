@@ -79,6 +79,7 @@ impl Process {
 
     /// Says which process the runtime made, with its copies.
     pub fn made(&self, pid: Pid, io: Io) {
+        io.made();
         let mut state = self.state();
         state.pid = Some(pid);
         state.last_pid = pid.as_raw_nonzero().get().unsigned_abs();

@@ -36,8 +36,13 @@ impl<R: Runtime> Container<R> {
         if request.exec_id.is_empty() {
             return Err(Status::invalid_argument("an exec needs an id"));
         }
-        if self.init.phase().exit().is_some() {
-            return Err(Status::failed_precondition("the container has stopped"));
+        // Tools show these words.
+        let phase = self.init.phase();
+        if phase.exit().is_some() {
+            return Err(Status::failed_precondition("cannot exec in a stopped state"));
+        }
+        if phase == Phase::Paused {
+            return Err(Status::failed_precondition("cannot exec in a paused state"));
         }
         let paths = Paths {
             stdin: request.stdin.clone(),

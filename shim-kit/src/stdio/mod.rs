@@ -89,6 +89,10 @@ impl Descriptors {
 /// How far a process is, for its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// It is being made. What the program that makes it says may be for nobody.
+    Making,
+    /// It could not be made.
+    Failed,
     Running,
     /// The process has ended; others may hold its stdout. The exit is told at the deadline.
     Ended {
@@ -98,10 +102,16 @@ enum Stage {
     Deleted,
 }
 
+/// Waits until the process is made. Says whether it was.
+async fn made(stage: &mut watch::Receiver<Stage>) -> bool {
+    let stage = stage.wait_for(|stage| *stage != Stage::Making).await;
+    stage.is_ok_and(|stage| *stage != Stage::Failed)
+}
+
 /// Waits until the process has ended. Cancel safe.
 async fn ended(stage: &mut watch::Receiver<Stage>) {
     // Whoever gives the stage up has said the last one before.
-    let _ = stage.wait_for(|stage| *stage != Stage::Running).await;
+    let _ = stage.wait_for(|stage| !matches!(stage, Stage::Making | Stage::Running)).await;
 }
 
 /// Waits until the process is deleted. Cancel safe.
@@ -161,7 +171,7 @@ impl Io {
         Io {
             copies,
             manner,
-            stage: watch::Sender::new(Stage::Running),
+            stage: watch::Sender::new(Stage::Making),
             delivered: Vec::new(),
             input: None,
             let_go: CancellationToken::new(),
@@ -169,7 +179,12 @@ impl Io {
         }
     }
 
-    /// Makes pipes for a process without a terminal, and starts to copy.
+    /// Says that the process is made, so that its output is copied.
+    pub fn made(&self) {
+        self.stage.send_replace(Stage::Running);
+    }
+
+    /// Makes pipes for a process without a terminal, which are copied when it is made.
     ///
     /// # Errors
     /// If a FIFO cannot be opened, or a descriptor is not to be had.
@@ -204,7 +219,7 @@ impl Io {
         Ok(reader.into())
     }
 
-    /// Starts to copy between a terminal's master and the FIFOs.
+    /// Connects a terminal's master and the FIFOs, which are copied when the process is made.
     ///
     /// # Errors
     /// If a FIFO cannot be opened, or a descriptor is not to be had.
@@ -299,7 +314,9 @@ impl Io {
 
 impl Drop for Io {
     fn drop(&mut self) {
-        self.stage.send_replace(Stage::Deleted);
+        self.stage.send_modify(|stage| {
+            *stage = if *stage == Stage::Making { Stage::Failed } else { Stage::Deleted };
+        });
     }
 }
 

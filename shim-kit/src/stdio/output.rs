@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     LET_GO_AFTER, Manner, Stage,
     copy::{Copy, Step},
-    deleted, ended,
+    deleted, ended, made,
     sink::Sink,
 };
 use crate::inotify::Inotify;
@@ -57,6 +57,9 @@ impl Output {
     /// Copies through all stages of the process. What is sent, or dropped, says that everything the
     /// process wrote is delivered or that the patience is over.
     pub async fn run(mut self, delivered: oneshot::Sender<()>) -> Fate {
+        if !made(&mut self.stage).await {
+            return Fate::Done;
+        }
         let Some(mut last) = self.while_running().await else { return Fate::LetGo };
         let deadline = self.deadline();
         if last != Step::End {
@@ -110,8 +113,8 @@ impl Output {
         let patience = self.manner.patience;
         let deadline = match *self.stage.borrow() {
             Stage::Ended { deadline } => deadline,
-            Stage::Running => Instant::now() + patience,
-            Stage::Deleted => Instant::now(),
+            Stage::Making | Stage::Running => Instant::now() + patience,
+            Stage::Failed | Stage::Deleted => Instant::now(),
         };
         let stalled = self.copy.full_since.map(|since| since + patience);
         stalled.map_or(deadline, |stalled| stalled.min(deadline))

@@ -55,6 +55,7 @@ impl Stdout {
         nonblocking(&source).unwrap();
         let source = watched(source, Interest::READABLE).unwrap();
         io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
+        io.made();
         (Stdout { path, _folder: folder, io, process: Some(writer.into()) }, reader)
     }
 
@@ -293,6 +294,40 @@ async fn a_containers_output_waits_for_the_next_reader() {
     let mut next = client(&output.path);
     let mut buffer = [0; 4096];
     assert!(next.read(&mut buffer).unwrap() > 0);
+}
+
+/// runc's own complaints came with what a client's exec said, beside the error.
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_said_while_a_process_is_made_is_its_own_or_for_nobody() {
+    for is_made in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = fifo(&folder, "stderr");
+        let mut reader = client(&path);
+        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+        let (source, writer) = pipe((0, 0)).unwrap();
+        nonblocking(&source).unwrap();
+        let source = watched(source, Interest::READABLE).unwrap();
+        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
+        File::from(writer).write_all(b"it fails").unwrap();
+        // The copy has its turn.
+        tokio::task::yield_now().await;
+        let mut heard = Vec::new();
+        if is_made {
+            io.made();
+            let delivered = io.ended();
+            while heard.len() < b"it fails".len() {
+                let _ = reader.read_to_end(&mut heard);
+                sleep(Duration::from_millis(1)).await;
+            }
+            timeout(LONG, delivered).await.unwrap();
+        }
+        let tasks = io.copies.tasks.clone();
+        drop(io);
+        tasks.close();
+        timeout(LONG, tasks.wait()).await.unwrap();
+        let _ = reader.read_to_end(&mut heard);
+        assert_eq!(heard, if is_made { b"it fails".as_slice() } else { b"" });
+    }
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -159,7 +159,7 @@ async fn a_descriptor_that_is_no_socket_is_an_error() {
 }
 
 /// Accepting from it would fail again and again, and nobody would know.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_descriptor_that_does_not_listen_is_an_error() {
     let (connected, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
