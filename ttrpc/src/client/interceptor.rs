@@ -220,8 +220,7 @@ impl fmt::Debug for Answer {
 }
 
 /// Makes a call that starts now through the interceptors, within its deadline.
-///
-/// Not an `async fn`, which would have room for its arguments twice.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
 pub(super) fn intercepted(
     chain: Chain,
     tasks: Arc<ConnectionTasks>,

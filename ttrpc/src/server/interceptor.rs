@@ -192,8 +192,7 @@ where
 }
 
 /// Runs a call's interceptors around its handler, and returns its reply.
-///
-/// Not an `async fn`, which would have room for its arguments twice.
+#[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
 pub(super) fn intercepted<M, H, F, R>(
     chain: Chain,
     call: Arc<Call>,
