@@ -330,3 +330,43 @@ async fn fallback_calls_end_with_their_deadlines() {
     let call = client.unary::<(), ()>("any", "Wait", ()).timeout(std::time::Duration::from_secs(1));
     assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
 }
+
+/// Passes each call on.
+struct PassesOn(Client);
+
+#[async_trait]
+impl Fallback for PassesOn {
+    async fn call(&self, ctx: &Context, call: FallbackCall) -> Result<RawEnd, Status> {
+        call.pass_on(ctx, &self.0).await
+    }
+}
+
+/// A server that passes calls on, its client, and the server behind it: the two are played.
+fn passes_on() -> (TestServer, Played, Played) {
+    let (upstream, _, behind) = played_server(ClientConfig::default());
+    let (here, there) = duplex(PIPE_LEN);
+    let server = |server: ServerBuilder| server.fallback(PassesOn(upstream)).io(there);
+    (TestServer::start_with(ServerConfig::default(), server), Peer::new(here), behind)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pass_on_makes_no_good_end_of_an_upload_whose_client_has_gone() {
+    let (_server, mut client, mut behind) = passes_on();
+    client.send(Frame::request(1, REMOTE_OPEN, "S", "Upload", &Empty {})).await;
+    client.send(Frame::message(1, &chunk(0))).await;
+    let id = behind.receive().await.id;
+    assert_eq!(behind.receive().await, Frame::message(id, &chunk(0)));
+    drop(client);
+    assert_eq!(behind.expect_end().await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pass_on_ends_an_upload_as_its_client_does() {
+    let (_server, mut client, mut behind) = passes_on();
+    client.send(Frame::request(1, REMOTE_OPEN, "S", "Upload", &Empty {})).await;
+    client.send(Frame::end(1)).await;
+    let id = behind.receive().await.id;
+    assert_eq!(behind.receive().await, Frame::end(id));
+    behind.send(Frame::reply(id, &chunk(7))).await;
+    assert_eq!(client.receive().await, Frame::reply(1, &chunk(7)));
+}
