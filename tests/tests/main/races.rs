@@ -214,7 +214,7 @@ async fn calls_that_race_with_the_end_of_their_connection_all_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_stream_that_the_server_fails_says_how_it_failed_and_never_that_the_connection_is_gone() {
     const CALLERS: u64 = 4;
-    const STREAMS: usize = 2000;
+    const STREAMS: usize = 500;
     let routes = Routes::new("test.Fails").bidi_streaming(
         "Fail",
         &Arc::new(()),

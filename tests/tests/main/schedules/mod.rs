@@ -36,7 +36,7 @@ fn search(
     config: Config,
     is_violation: impl Fn(&Violation) -> bool,
 ) -> Option<String> {
-    let config = Config { cases: cases(), failure_persistence: None, ..config };
+    let config = Config { failure_persistence: None, ..config };
     let found = TestRunner::new_with_rng(config, rng).run(&strategy::schedules(), |schedule| {
         match run(&schedule, design) {
             Err(violation) if is_violation(&violation) => {
@@ -48,8 +48,8 @@ fn search(
     found.err().map(|error| error.to_string())
 }
 
-fn must_hold(design: Design, is_violation: impl Fn(&Violation) -> bool) {
-    let config = Config { max_shrink_iters: MAX_SHRINKS, ..Config::default() };
+fn must_hold(design: Design, cases: u32, is_violation: impl Fn(&Violation) -> bool) {
+    let config = Config { cases, max_shrink_iters: MAX_SHRINKS, ..Config::default() };
     let (seed, rng) = fresh_seed(&config);
     if let Some(error) = search(design, rng, config, is_violation) {
         panic!("{design:?}, with the seed {seed}: {error}");
@@ -61,7 +61,7 @@ fn must_deadlock(design: Design) {
 }
 
 fn must_be_caught(design: Design, is_violation: impl Fn(&Violation) -> bool) {
-    let config = Config { max_shrink_iters: 0, ..Config::default() };
+    let config = Config { cases: cases(), max_shrink_iters: 0, ..Config::default() };
     // The same schedules in each run: chance has no part in whether one of them catches it.
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let found = search(design, rng, config, is_violation);
@@ -97,7 +97,7 @@ where
 
 #[test]
 fn the_library_ends_every_call_as_it_must() {
-    must_hold(Design::Library, |_| true);
+    must_hold(Design::Library, cases(), |_| true);
 }
 
 #[test]
@@ -130,6 +130,6 @@ fn a_receiver_that_pauses_at_the_handler_limit_is_caught() {
 /// It is the faults that are caught, and not something else about the small client and server.
 #[test]
 fn without_their_faults_the_small_client_and_server_do_not_deadlock() {
-    must_hold(Design::Client(ClientFault::None), is_deadlock);
-    must_hold(Design::Server(ServerFault::None), is_deadlock);
+    must_hold(Design::Client(ClientFault::None), cases() / 4, is_deadlock);
+    must_hold(Design::Server(ServerFault::None), cases() / 4, is_deadlock);
 }
