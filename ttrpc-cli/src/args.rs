@@ -149,7 +149,7 @@ pub struct Call {
     /// Metadata; may be repeated
     #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]
     pub metadata: Vec<(String, String)>,
-    /// How long the call may take: 300ms, 5s, 2m; 0 for ever [default: 5s, streams for ever]
+    /// How long connecting, and then the call, may take: 300ms, 5s, 2m; 0 for ever [default: 5s, streams for ever]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
     /// Show frames, sizes and times
@@ -193,7 +193,7 @@ pub enum SchemaSource {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TimeoutOption {
-    /// How long the server may take to answer: 300ms, 5s, 2m; 0 for ever
+    /// How long connecting, and then each answer, may take: 300ms, 5s, 2m; 0 for ever
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
 }

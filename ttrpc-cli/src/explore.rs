@@ -230,7 +230,7 @@ async fn open(
         let schema = session::named_schema(options)?;
         return Ok((None, schema.unwrap_or_else(|| schema::builtin().clone())));
     }
-    let client = session::connect(address).await?;
+    let client = session::connect(address, timeout).await?;
     let schema = session::find_schema(&client, options, timeout).await?;
     Ok((Some(client), schema))
 }

@@ -15,8 +15,8 @@ use crate::{
     tap::Tap,
 };
 
-/// How long connecting may take: a server that does not accept lets a client wait.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause behind an attempt for which a socket's backlog had no room.
+const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// A method that no service has.
 const NO_METHOD: &str = "TtrpcListsServices";
@@ -37,33 +37,43 @@ impl From<&MethodDescriptor> for Target {
     }
 }
 
-/// Connects to a server.
+/// Connects to a server. `timeout` is for connecting alone; without one it may take for ever.
 ///
 /// # Errors
 /// [`Failure::Usage`] for what is no address, [`Failure::Connect`] otherwise.
-pub async fn connect(address: &str) -> Result<Client, Failure> {
-    Ok(Client::from_connection(open(address).await?, ClientConfig::default()))
+pub async fn connect(address: &str, timeout: Option<Duration>) -> Result<Client, Failure> {
+    Ok(Client::from_connection(open_within(address, timeout).await?, ClientConfig::default()))
 }
 
 /// Connects so that each frame is shown on the standard error.
 ///
 /// # Errors
 /// Those of [`connect`].
-pub async fn connect_verbose(address: &str) -> Result<Client, Failure> {
-    Ok(Client::from_io(Tap::new(open(address).await?), ClientConfig::default()))
+pub async fn connect_verbose(address: &str, timeout: Option<Duration>) -> Result<Client, Failure> {
+    Ok(Client::from_io(Tap::new(open_within(address, timeout).await?), ClientConfig::default()))
 }
 
-/// Connects, for whatever is to be done with the bytes.
-///
-/// # Errors
-/// Those of [`connect`].
-pub async fn open(address: &str) -> Result<Connection, Failure> {
-    let options = ConnectOptions::new();
-    match tokio::time::timeout(CONNECT_TIMEOUT, options.open(address)).await {
+/// A server that does not accept lets a client wait: a Unix socket with a full backlog, too, which refuses an
+/// attempt that does not block (connect(2), EAGAIN).
+pub async fn open(address: &str) -> Result<Connection, Error> {
+    loop {
+        match ConnectOptions::new().open(address).await {
+            Err(Error::Connect { source, .. }) if source.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(FULL_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+async fn open_within(address: &str, timeout: Option<Duration>) -> Result<Connection, Failure> {
+    let opening = open(address);
+    let Some(limit) = timeout else { return opening.await.map_err(explain) };
+    match tokio::time::timeout(limit, opening).await {
         Ok(opened) => opened.map_err(explain),
         Err(_) => Err(Failure::Connect(format!(
-            "cannot connect to `{address}`: not accepted within {CONNECT_TIMEOUT:?}; the server's \
-             backlog is full, or its machine does not answer"
+            "cannot connect to `{address}`: not accepted within {limit:?}; the server's backlog is \
+             full, or its machine does not answer"
         ))),
     }
 }

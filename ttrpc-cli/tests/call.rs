@@ -4,12 +4,21 @@ mod common;
 
 use std::{
     io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
 
 use common::*;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::json;
 
 fn lines(text: &str) -> Vec<serde_json::Value> {
@@ -40,6 +49,39 @@ fn unary_methods_answer() {
     let timeout: u64 = inspected["timeoutNano"].as_str().unwrap().parse().unwrap();
     assert!((8_000_000_000..=9_000_000_000).contains(&timeout), "{timeout}");
     assert_eq!(call("Panic", &[]).code, 64 + 13);
+}
+
+/// Clients that nobody accepts, in all the room that there is for them.
+fn waiting_clients(server: &TcpListener) -> Vec<OwnedFd> {
+    rustix::net::listen(server, 0).unwrap();
+    let address = server.local_addr().unwrap();
+    let connect = |_| {
+        let client =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None);
+        let client = client.unwrap();
+        assert_eq!(rustix::net::connect(&client, &address), Err(Errno::INPROGRESS));
+        client
+    };
+    (0..4).map(connect).collect()
+}
+
+#[test]
+fn connecting_takes_no_longer_than_the_timeout() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _waiting = waiting_clients(&tcp);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("full.sock");
+    let unix = UnixListener::bind(&path).unwrap();
+    rustix::net::listen(&unix, 0).unwrap();
+    let _waiting_too = UnixStream::connect(&path).unwrap();
+    for address in [&*format!("tcp://{}", tcp.local_addr().unwrap()), path.to_str().unwrap()] {
+        for command in [&["list"][..], &["call", "Echo"], &["load", "Echo", "-n", "1"]] {
+            let more = ["--timeout", "300ms"];
+            let ran = run(&[&command[..1], &[address], &command[1..], &more].concat());
+            assert_eq!(ran.code, 3, "{command:?} of {address}: {}", ran.stderr);
+            assert!(ran.stderr.contains("not accepted within 300ms"), "{}", ran.stderr);
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     path::Path,
     process::{Child, Stdio},
 };
@@ -84,6 +84,20 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
     assert_eq!(all[0]["answer"], "timed out");
     assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
     assert_eq!(all.iter().filter(|shim| shim["answer"] == "answered").count(), 50);
+}
+
+/// What clients that wait for it leave behind of a shim that hangs for days.
+#[test]
+fn a_shim_whose_backlog_is_full_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("full.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _waiting = UnixStream::connect(&socket).unwrap();
+    add_bundle(folder.path(), "full", &socket);
+    let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
+    assert_eq!((code, &all[0]["answer"]), (1, &json!("timed out")), "{all:?}");
+    assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
 }
 
 #[test]

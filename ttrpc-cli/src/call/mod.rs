@@ -70,11 +70,11 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 
 /// Connects, and finds out what the method is.
 async fn prepare(arguments: &Call) -> Result<(Client, Schema, MethodDescriptor), Failure> {
-    let client = match arguments.verbose {
-        true => session::connect_verbose(&arguments.address).await?,
-        false => session::connect(&arguments.address).await?,
-    };
     let limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let client = match arguments.verbose {
+        true => session::connect_verbose(&arguments.address, limit).await?,
+        false => session::connect(&arguments.address, limit).await?,
+    };
     let (options, name) = (&arguments.schema, &arguments.method);
     let (schema, method) = session::find_schema_and_method(&client, options, name, limit).await?;
     Ok((client, schema, method))

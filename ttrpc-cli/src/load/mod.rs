@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Messages that each call with a stream of requests sends, those of --data in turn
     #[arg(long, value_name = "COUNT")]
     messages: Option<usize>,
-    /// How long a call may take; 0 for ever
+    /// How long connecting, and then each call, may take; 0 for ever
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Metadata; may be repeated
@@ -87,7 +87,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let timeout = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let mut clients = Vec::new();
     for _ in 0..arguments.connections {
-        clients.push(session::connect(&arguments.address).await?);
+        clients.push(session::connect(&arguments.address, timeout).await?);
     }
     let (schema, method) =
         session::find_schema_and_method(&clients[0], &arguments.schema, &arguments.method, timeout)

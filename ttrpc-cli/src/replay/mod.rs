@@ -24,7 +24,7 @@ use ttrpc::{
 };
 
 use crate::{
-    args::SchemaOptions,
+    args::{DEFAULT_TIMEOUT, SchemaOptions},
     failure::Failure,
     output::{self, BAD, BOLD, Cell, paint},
     schema,
@@ -148,7 +148,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         move |time: Duration| if speed == 0.0 { Duration::ZERO } else { time.div_f64(speed) };
     let mut clients = Vec::new();
     for _ in &connections {
-        clients.push(session::connect(&arguments.address).await?);
+        clients.push(session::connect(&arguments.address, Some(DEFAULT_TIMEOUT)).await?);
     }
     let start = Instant::now();
     let mut calling = JoinSet::new();

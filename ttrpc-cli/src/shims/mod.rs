@@ -211,7 +211,7 @@ async fn debug(
         .address
         .as_deref()
         .ok_or_else(|| Failure::Connect(format!("the shim of `{id}` has told no address")))?;
-    let client = session::connect(address).await?;
+    let client = session::connect(address, Some(timeout)).await?;
     let answer = DebugClient::new(client).snapshot(SnapshotRequest {}).timeout(timeout).await;
     let snapshot = answer.map_err(|status| Failure::Call {
         hint: (status.code() == Code::Unimplemented).then(|| {

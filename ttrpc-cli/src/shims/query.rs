@@ -7,7 +7,9 @@ use std::{
 
 use prost::Message;
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout_at};
-use ttrpc::{Client, Code, Error, Status};
+use ttrpc::{Client, ClientConfig, Code, Error, Status};
+
+use crate::session;
 
 use super::{
     process::{self, Facts},
@@ -136,10 +138,13 @@ async fn query(shim: Shim, limit: Duration) -> Report {
     }
     let start = Instant::now();
     let deadline = start + limit;
-    report.answer = match timeout_at(deadline.into(), Client::connect(&address)).await {
+    report.answer = match timeout_at(deadline.into(), session::open(&address)).await {
         Err(_) => Answer::TimedOut("connecting"),
         Ok(Err(error)) => Answer::Refused(cause(&error)),
-        Ok(Ok(client)) => query_task(&client, &mut report, start, deadline).await,
+        Ok(Ok(connection)) => {
+            let client = Client::from_connection(connection, ClientConfig::default());
+            query_task(&client, &mut report, start, deadline).await
+        }
     };
     report
 }

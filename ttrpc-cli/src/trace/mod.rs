@@ -138,7 +138,7 @@ async fn find_schema(server: &str, options: &SchemaOptions) -> Result<schema::Sc
         return Ok(schema);
     }
     let asked = async {
-        let client = session::connect(server).await?;
+        let client = session::connect(server, Some(DEFAULT_TIMEOUT)).await?;
         session::find_schema(&client, options, Some(DEFAULT_TIMEOUT)).await
     };
     match asked.await {

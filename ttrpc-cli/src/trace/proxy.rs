@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
     time::{interval, sleep},
 };
-use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
+use ttrpc::{Connection as Io, server::Acceptor};
 
 use super::{
     lock,
@@ -22,7 +22,7 @@ use super::{
     record::Recorder,
     report::Reporter,
 };
-use crate::{failure::Failure, output};
+use crate::{failure::Failure, output, session};
 
 /// What is read at a time.
 const BUFFER_LEN: usize = 64 << 10;
@@ -79,7 +79,7 @@ impl Proxy {
         let proxy = self.clone();
         tokio::spawn(async move {
             // However long it takes: the server's clients wait as they would without a trace.
-            match ConnectOptions::new().open(&proxy.upstream).await {
+            match session::open(&proxy.upstream).await {
                 Ok(server) => proxy.serve(id, client, server).await,
                 Err(error) => {
                     output::note(format_args!("c{id}: the server takes no connection: {error}"));
