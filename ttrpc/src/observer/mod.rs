@@ -46,10 +46,12 @@
 //! Nothing is allocated for a unary call that is observed, did not have to wait and, on a client, has no metadata; once for any
 //! other. The clock is read for [`CallEnd::duration`] when that is asked for.
 
+mod cause;
 mod list;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+pub use cause::{ConnectionEndCause, EndCause};
 pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting, nanos};
 use tokio::time::Instant;
 
@@ -178,38 +180,6 @@ pub struct ConnectionEnd<'a> {
     pub duration: Duration,
 }
 
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ConnectionEndCause {
-    /// The peer has closed it.
-    ClosedByPeer,
-    /// The program has: the last client was dropped, the server was shut down.
-    ClosedHere,
-    /// Reading or writing has failed, or the peer's bytes end within a frame.
-    Failed,
-    /// A client has used up its stream ids.
-    IdsExhausted,
-}
-
-impl ConnectionEndCause {
-    /// The name in lower case with underscores, for labels of metrics: `closed_by_peer`.
-    pub fn name(self) -> &'static str {
-        match self {
-            ConnectionEndCause::ClosedByPeer => "closed_by_peer",
-            ConnectionEndCause::ClosedHere => "closed_here",
-            ConnectionEndCause::Failed => "failed",
-            ConnectionEndCause::IdsExhausted => "ids_exhausted",
-        }
-    }
-}
-
-impl fmt::Display for ConnectionEndCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A call.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -313,62 +283,4 @@ pub enum Direction {
     Sent,
     /// From the peer.
     Received,
-}
-
-/// Why a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EndCause {
-    /// The handler has answered.
-    Replied,
-    /// The handler has failed with a status. On a client: the server has answered with a status other
-    /// than DEADLINE_EXCEEDED, whatever its reason was.
-    Failed,
-    /// An interceptor of this side has refused the call, before it came to its handler or to the connection.
-    Refused,
-    /// A limit of this side has refused the call or ended it: calls or bytes in flight, the length of a
-    /// message, a stream's inbox that nobody empties, replies that wait for a client who does not read.
-    Limit,
-    /// Server: there is no such service or method.
-    Unimplemented,
-    /// Its deadline has passed on this side.
-    DeadlineHere,
-    /// Client: the server says that the deadline has passed there.
-    DeadlineAtPeer,
-    /// Client: the caller has dropped the call before its end.
-    GivenUp,
-    /// The connection has ended first, and not by this side.
-    PeerGone,
-    /// Server: the handler or an interceptor has panicked.
-    Panicked,
-    /// This side has closed the connection, or the server does not take calls any more.
-    Shutdown,
-    /// The peer's frames or messages are not what the protocol or the method's types allow.
-    ProtocolViolation,
-}
-
-impl EndCause {
-    /// The name in lower case with underscores, for labels of metrics: `deadline_here`.
-    pub fn name(self) -> &'static str {
-        match self {
-            EndCause::Replied => "replied",
-            EndCause::Failed => "failed",
-            EndCause::Refused => "refused",
-            EndCause::Limit => "limit",
-            EndCause::Unimplemented => "unimplemented",
-            EndCause::DeadlineHere => "deadline_here",
-            EndCause::DeadlineAtPeer => "deadline_at_peer",
-            EndCause::GivenUp => "given_up",
-            EndCause::PeerGone => "peer_gone",
-            EndCause::Panicked => "panicked",
-            EndCause::Shutdown => "shutdown",
-            EndCause::ProtocolViolation => "protocol_violation",
-        }
-    }
-}
-
-impl fmt::Display for EndCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }

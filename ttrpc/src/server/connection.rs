@@ -2,6 +2,7 @@
 
 pub(super) mod call;
 pub(super) mod replies;
+mod request_stream;
 
 use std::sync::{Arc, OnceLock};
 

@@ -54,6 +54,7 @@ mod ready_queue;
 mod receiver;
 mod request;
 mod routes;
+mod services;
 mod shutdown;
 mod stream;
 
@@ -100,11 +101,11 @@ pub use hook::ConnectionHook;
 use hook::{Hook, HookedConnection};
 pub use interceptor::{Interceptor, Next};
 pub use listener::{Acceptor, Listener};
-use routes::Services;
 pub use routes::{
     BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
     UnaryHandler,
 };
+use services::Services;
 use shutdown::Lifecycle;
 pub use shutdown::ServerHandle;
 pub use stream::{StreamReceiver, StreamSender};

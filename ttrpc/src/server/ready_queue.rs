@@ -22,13 +22,15 @@
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
 //! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
 
+mod runner;
+
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -38,10 +40,11 @@ use tokio::{
     time::Instant,
 };
 
+use self::runner::{Next, Runner, Step};
 use super::connection::Connection;
 use crate::{
     sync::{Mutex, MutexGuard},
-    transport::{BoxFuture, limiter::Closed, lock},
+    transport::{BoxFuture, lock},
 };
 
 /// Calls that are held back before the clock is looked at.
@@ -295,73 +298,6 @@ impl ReadyQueue {
         drop(state);
         if is_wanted {
             self.add_runners(1);
-        }
-    }
-}
-
-/// A task that runs one call after another until none is left, or one has to wait.
-struct Runner {
-    queue: Arc<ReadyQueue>,
-    step: Step,
-    /// It counts as scheduled.
-    is_scheduled: bool,
-}
-
-enum Step {
-    Next,
-    WaitForRoom(BoxFuture<'static, Result<(), Closed>>),
-    Call(CallFuture),
-}
-
-/// What a runner finds.
-enum Next {
-    Call(CallFuture),
-    /// The outgoing queue is full, and no other runner waits for it on behalf of this queue.
-    WaitForRoom,
-    Nothing,
-}
-
-impl Future for Runner {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Runner { queue, step, is_scheduled } = &mut *self;
-        loop {
-            let next = match step {
-                Step::Next => queue.next(queue.count_out(is_scheduled)),
-                Step::WaitForRoom(room) => {
-                    // Calls of a connection that has ended do not run: their driver sees to it.
-                    let _ = ready!(room.as_mut().poll(cx));
-                    queue.release(lock(&queue.state))
-                }
-                Step::Call(call) => {
-                    if call.as_mut().poll(cx).is_pending() {
-                        queue.hand_over();
-                        return Poll::Pending;
-                    }
-                    *step = Step::Next;
-                    if !queue.reschedule() {
-                        return Poll::Ready(());
-                    }
-                    *is_scheduled = true;
-                    // Not at once: the runtime may keep a task that this call has woken for this
-                    // thread, to run it next, and the next call may block the thread.
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            };
-            match queue.step(next) {
-                Some(next) => *step = next,
-                None => return Poll::Ready(()),
-            }
-        }
-    }
-}
-
-impl Drop for Runner {
-    fn drop(&mut self) {
-        if self.is_scheduled {
-            drop(self.queue.count_out(&mut self.is_scheduled));
         }
     }
 }

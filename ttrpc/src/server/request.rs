@@ -11,7 +11,7 @@ use super::{
     driver::AdmittedCall,
     observe::{CallCount, EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
-    routes::Target,
+    services::Target,
 };
 use crate::{
     Status,

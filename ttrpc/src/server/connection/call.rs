@@ -28,10 +28,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
 
+pub(in crate::server) use super::request_stream::RequestStream;
 use super::{
     Connection, ReplyRoom, encode_failure,
     replies::{WaitingReplies, WaitingReply},
@@ -47,11 +47,7 @@ use crate::{
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
-        BoxFuture,
-        chunk::FrameBytes,
-        encode::Frame,
-        inbox::{Inbox, StreamState},
-        limiter::Closed,
+        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed,
         registry::CallInfo,
     },
 };
@@ -98,52 +94,6 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,
-}
-
-/// The state of the messages that a client streams.
-#[derive(Debug, Default)]
-pub(in crate::server) enum RequestStream {
-    /// More may come.
-    #[default]
-    Open,
-    /// The client has said that nothing more comes.
-    Closed,
-    /// It broke off: the call is over, or the handler stood still.
-    Failed(Status),
-}
-
-impl RequestStream {
-    /// Nothing more comes. Returns whether that changes anything.
-    pub(in crate::server) fn close(&mut self) -> bool {
-        let is_open = self.is_open();
-        if is_open {
-            *self = RequestStream::Closed;
-        }
-        is_open
-    }
-
-    /// The stream breaks off. Returns whether that changes anything.
-    pub(in crate::server) fn fail(&mut self, status: Status) -> bool {
-        let is_open = self.is_open();
-        if is_open {
-            *self = RequestStream::Failed(status);
-        }
-        is_open
-    }
-}
-
-impl StreamState for RequestStream {
-    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
-        match self {
-            RequestStream::Open => None,
-            RequestStream::Closed => Some(Ok(None)),
-            RequestStream::Failed(status) => Some(Err(status.clone())),
-        }
-    }
-
-    fn is_open(&self) -> bool {
-        matches!(self, RequestStream::Open)
-    }
 }
 
 impl Call {

@@ -1,0 +1,93 @@
+//! Why connections and calls end.
+
+use std::fmt;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectionEndCause {
+    /// The peer has closed it.
+    ClosedByPeer,
+    /// The program has: the last client was dropped, the server was shut down.
+    ClosedHere,
+    /// Reading or writing has failed, or the peer's bytes end within a frame.
+    Failed,
+    /// A client has used up its stream ids.
+    IdsExhausted,
+}
+
+impl ConnectionEndCause {
+    /// The name in lower case with underscores, for labels of metrics: `closed_by_peer`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConnectionEndCause::ClosedByPeer => "closed_by_peer",
+            ConnectionEndCause::ClosedHere => "closed_here",
+            ConnectionEndCause::Failed => "failed",
+            ConnectionEndCause::IdsExhausted => "ids_exhausted",
+        }
+    }
+}
+
+impl fmt::Display for ConnectionEndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EndCause {
+    /// The handler has answered.
+    Replied,
+    /// The handler has failed with a status. On a client: the server has answered with a status other
+    /// than DEADLINE_EXCEEDED, whatever its reason was.
+    Failed,
+    /// An interceptor of this side has refused the call, before it came to its handler or to the connection.
+    Refused,
+    /// A limit of this side has refused the call or ended it: calls or bytes in flight, the length of a
+    /// message, a stream's inbox that nobody empties, replies that wait for a client who does not read.
+    Limit,
+    /// Server: there is no such service or method.
+    Unimplemented,
+    /// Its deadline has passed on this side.
+    DeadlineHere,
+    /// Client: the server says that the deadline has passed there.
+    DeadlineAtPeer,
+    /// Client: the caller has dropped the call before its end.
+    GivenUp,
+    /// The connection has ended first, and not by this side.
+    PeerGone,
+    /// Server: the handler or an interceptor has panicked.
+    Panicked,
+    /// This side has closed the connection, or the server does not take calls any more.
+    Shutdown,
+    /// The peer's frames or messages are not what the protocol or the method's types allow.
+    ProtocolViolation,
+}
+
+impl EndCause {
+    /// The name in lower case with underscores, for labels of metrics: `deadline_here`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EndCause::Replied => "replied",
+            EndCause::Failed => "failed",
+            EndCause::Refused => "refused",
+            EndCause::Limit => "limit",
+            EndCause::Unimplemented => "unimplemented",
+            EndCause::DeadlineHere => "deadline_here",
+            EndCause::DeadlineAtPeer => "deadline_at_peer",
+            EndCause::GivenUp => "given_up",
+            EndCause::PeerGone => "peer_gone",
+            EndCause::Panicked => "panicked",
+            EndCause::Shutdown => "shutdown",
+            EndCause::ProtocolViolation => "protocol_violation",
+        }
+    }
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

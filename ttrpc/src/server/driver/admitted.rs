@@ -1,0 +1,104 @@
+//! Calls between their admission and their handler's first step.
+
+use std::{future::Future, sync::Arc};
+
+use bytes::Buf;
+
+use super::{CallDriver, Driver, DriverState, Finish, Finished};
+use crate::{
+    Status,
+    proto::{frame::Flags, payload::Payload},
+    server::{
+        admission::CallPermit,
+        call::Call,
+        context::Context,
+        interceptor::{Chain, intercepted},
+        ready_queue::ReadyQueue,
+    },
+    transport::messages::message_cost,
+};
+
+/// A call that has been let in and is not started yet. Dropped, it leaves.
+pub(in crate::server) struct AdmittedCall<'a> {
+    pub(in crate::server) call: Arc<Call>,
+    pub(in crate::server) permit: CallPermit<'a>,
+    /// The Request's flags.
+    pub(in crate::server) flags: Flags,
+    /// The length of its data.
+    pub(in crate::server) request_bytes: usize,
+    /// What runs before its handler.
+    pub(in crate::server) chain: Option<&'a Chain>,
+    /// Where it waits to begin.
+    pub(in crate::server) ready_queue: &'a Arc<ReadyQueue>,
+}
+
+impl AdmittedCall<'_> {
+    /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
+    /// empty payload is a message only where the method needs one.
+    pub(in crate::server) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
+        let call = &self.call;
+        let inbox = call.inbox();
+        if self.has_message(payload, needs_message) {
+            call.connection.force_message(message_cost(payload.remaining()));
+            inbox.push(payload, &call.connection.patience);
+        }
+        if !self.flags.contains(Flags::REMOTE_OPEN) {
+            inbox.change(|requests, _| requests.close());
+        }
+    }
+
+    fn has_message(&self, payload: Payload<'_>, needs_message: bool) -> bool {
+        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
+        payload.has_remaining() || (needs_message && !remote_open)
+    }
+
+    /// Opens the stream and has its handler begin with what `decode` makes of the payload, or its interceptors, behind
+    /// which it is decoded. `finish` ends the call with what the handler returns.
+    ///
+    /// # Errors
+    /// What `decode` says of a call without interceptors.
+    pub(in crate::server) fn begin<M, F, R>(
+        self,
+        payload: Payload<'_>,
+        needs_message: bool,
+        decode: fn(Payload<'_>) -> Result<M, Status>,
+        handler: impl FnOnce(Context, M) -> F + Send + 'static,
+        finish: Finish<R>,
+    ) -> Result<(), Status>
+    where
+        M: 'static,
+        F: Future<Output = Result<R, Status>> + Send + 'static,
+        R: Send + 'static,
+    {
+        let call = self.call.clone();
+        let has_message = self.has_message(payload, needs_message);
+        match self.chain {
+            None => {
+                let request = decode(payload)?;
+                call.begun(self.request_bytes, has_message.into());
+                self.spawn(handler(Context::new(call), request), finish);
+            }
+            Some(chain) => {
+                call.begun(self.request_bytes, has_message.into());
+                let (chain, payload) = (chain.clone(), payload.to_bytes());
+                self.spawn(intercepted(chain, call, payload, decode, handler), finish);
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn<R: Send + 'static>(
+        self,
+        handler: impl Future<Output = Result<R, Status>> + Send + 'static,
+        finish: Finish<R>,
+    ) {
+        let AdmittedCall { call, permit, flags, ready_queue, .. } = self;
+        let (stream_id, started) = (call.head.stream_id, call.head.started);
+        call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
+        call.connection.queue.announced.announce();
+        let (state, load) = (DriverState::Ready, permit.into_load());
+        let driver = Driver { state, is_announced: true, load, call };
+        let handler = Some(Finished { handler, finish, rest: None });
+        ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
+    }
+}

@@ -1,0 +1,78 @@
+//! The tasks that run calls.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{CallFuture, ReadyQueue};
+use crate::transport::{BoxFuture, limiter::Closed, lock};
+
+/// A task that runs one call after another until none is left, or one has to wait.
+pub(super) struct Runner {
+    pub(super) queue: Arc<ReadyQueue>,
+    pub(super) step: Step,
+    /// It counts as scheduled.
+    pub(super) is_scheduled: bool,
+}
+
+pub(super) enum Step {
+    Next,
+    WaitForRoom(BoxFuture<'static, Result<(), Closed>>),
+    Call(CallFuture),
+}
+
+/// What a runner finds.
+pub(super) enum Next {
+    Call(CallFuture),
+    /// The outgoing queue is full, and no other runner waits for it on behalf of this queue.
+    WaitForRoom,
+    Nothing,
+}
+
+impl Future for Runner {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Runner { queue, step, is_scheduled } = &mut *self;
+        loop {
+            let next = match step {
+                Step::Next => queue.next(queue.count_out(is_scheduled)),
+                Step::WaitForRoom(room) => {
+                    // Calls of a connection that has ended do not run: their driver sees to it.
+                    let _ = ready!(room.as_mut().poll(cx));
+                    queue.release(lock(&queue.state))
+                }
+                Step::Call(call) => {
+                    if call.as_mut().poll(cx).is_pending() {
+                        queue.hand_over();
+                        return Poll::Pending;
+                    }
+                    *step = Step::Next;
+                    if !queue.reschedule() {
+                        return Poll::Ready(());
+                    }
+                    *is_scheduled = true;
+                    // Not at once: the runtime may keep a task that this call has woken for this
+                    // thread, to run it next, and the next call may block the thread.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            };
+            match queue.step(next) {
+                Some(next) => *step = next,
+                None => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if self.is_scheduled {
+            drop(self.queue.count_out(&mut self.is_scheduled));
+        }
+    }
+}
