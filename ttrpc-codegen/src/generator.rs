@@ -2,7 +2,10 @@
 
 use prost_build::Service;
 
-use crate::service::{Flavor, Form, Style};
+use crate::{
+    flavor::{Flavor, Form},
+    service::Style,
+};
 
 /// Generates ttrpc clients and servers; for use with [`prost_build::Config::service_generator`].
 #[derive(Clone, Debug)]

@@ -64,6 +64,7 @@ mod builder;
 mod check;
 mod comments;
 mod error;
+mod flavor;
 mod format;
 mod generator;
 mod names;
