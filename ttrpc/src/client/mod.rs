@@ -110,6 +110,9 @@ impl Client {
     /// [`Error::Address`] and [`Error::Connect`]; for `hvsock://` also [`Error::HandshakeRefused`],
     /// [`Error::HandshakeAnswer`] and, after 10 s, [`Error::HandshakeTimeout`].
     ///
+    /// A Unix socket whose backlog is full refuses at once, with EAGAIN ([`io::ErrorKind::WouldBlock`](std::io::ErrorKind);
+    /// connect(2)): its server is alive, and too busy or stuck. [`ConnectOptions::retry_for`] waits for room.
+    ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
