@@ -3,6 +3,7 @@
 //! Here is what any number of tests may do at the same time in one process. What needs a process of its own
 //! is a test binary of its own beside this one. `tests/README.md` says where a new test goes.
 
+mod accepting;
 mod addresses;
 mod arbitrary_bytes;
 mod blocking_client;

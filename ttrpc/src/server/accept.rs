@@ -2,13 +2,17 @@
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     io, mem,
-    task::{Context, Poll},
+    pin::Pin,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::sleep};
+use rustix::io::Errno;
+use tokio::{
+    sync::Notify,
+    time::{Sleep, sleep},
+};
 
 use super::listener::{Acceptor, Listener};
 use crate::{
@@ -18,9 +22,11 @@ use crate::{
     transport::{lock, wait_until},
 };
 
-/// The pause after `accept` failed. What fails is usually the lack of descriptors (EMFILE, ENFILE)
-/// or memory; the connection stays in the backlog, and without a pause the loop would spin.
+/// For how long a listener is not asked for connections after it has failed.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// How often a listener may fail in a row, whatever the error is, until it pauses.
+const FAILURES_IN_A_ROW: u32 = 16;
 
 /// What the server's handles ask of the accepting task.
 #[derive(Default)]
@@ -98,7 +104,7 @@ impl AcceptControl {
 /// that its listeners accept.
 pub(super) struct Accepting {
     handed_over: VecDeque<Connection>,
-    acceptors: Vec<Acceptor>,
+    acceptors: Vec<PacedAcceptor>,
     /// Which acceptor to ask first, so that a busy one does not starve the others.
     next: usize,
     is_paused: bool,
@@ -113,7 +119,8 @@ impl Accepting {
         listeners: Vec<Listener>,
         handed_over: Vec<Connection>,
     ) -> Result<Self, Error> {
-        let acceptors = listeners.into_iter().map(Listener::start).collect::<Result<_, _>>();
+        let start = |listener: Listener| listener.start().map(PacedAcceptor::new);
+        let acceptors = listeners.into_iter().map(start).collect::<Result<_, _>>();
         Ok(Accepting {
             handed_over: handed_over.into(),
             acceptors: acceptors.map_err(Error::Listener)?,
@@ -125,7 +132,7 @@ impl Accepting {
     /// Does what the handles have asked for meanwhile. Returns whether accepting is paused.
     pub(super) fn update(&mut self, control: &AcceptControl) -> bool {
         let mut state = lock(&control.state);
-        self.acceptors.append(&mut state.added);
+        self.acceptors.extend(state.added.drain(..).map(PacedAcceptor::new));
         self.is_paused = state.is_paused;
         let has_changed = state.is_accepting == state.is_paused;
         state.is_accepting = !state.is_paused;
@@ -141,18 +148,16 @@ impl Accepting {
         self.handed_over.is_empty() && self.acceptors.is_empty()
     }
 
-    /// The next connection, `None` if the last listener is done. Cancel safe.
-    pub(super) async fn next(&mut self) -> Option<Connection> {
+    /// The next connection, `None` if the last listener is done.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Connection>> {
         if let Some(connection) = self.handed_over.pop_front() {
-            return Some(connection);
+            return Poll::Ready(Some(connection));
         }
         loop {
-            match poll_fn(|cx| self.poll_accept(cx)).await? {
-                Ok(connection) => return Some(connection),
-                Err(error) => {
-                    trace::warn!("accepting a connection failed: {error}");
-                    sleep(PAUSE_AFTER_ERROR).await;
-                }
+            match ready!(self.poll_accept(cx)) {
+                Some(Ok(connection)) => return Poll::Ready(Some(connection)),
+                Some(Err(error)) => trace::warn!("accepting a connection failed: {error}"),
+                None => return Poll::Ready(None),
             }
         }
     }
@@ -180,6 +185,45 @@ impl Accepting {
         }
         Poll::Pending
     }
+}
+
+/// A listener that pauses when it fails, so that the loop does not spin. Others go on meanwhile.
+struct PacedAcceptor {
+    acceptor: Acceptor,
+    failures_in_a_row: u32,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl PacedAcceptor {
+    fn new(acceptor: Acceptor) -> Self {
+        PacedAcceptor { acceptor, failures_in_a_row: 0, pause: None }
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        let polled = self.acceptor.poll_accept(cx);
+        let Poll::Ready(Some(Err(error))) = &polled else {
+            self.failures_in_a_row = 0;
+            return polled;
+        };
+        self.failures_in_a_row += 1;
+        if is_lasting(error) || self.failures_in_a_row == FAILURES_IN_A_ROW {
+            self.failures_in_a_row = 0;
+            self.pause = Some(Box::pin(sleep(PAUSE_AFTER_ERROR)));
+        }
+        polled
+    }
+}
+
+/// Whether the next connection would meet the same error: the lack of descriptors or of memory, in which
+/// the connection stays in the backlog. Any other is taken for what became of one connection: a client that
+/// went away (ECONNABORTED), a handshake of the program's that failed.
+fn is_lasting(error: &io::Error) -> bool {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    lacks.iter().any(|lack| error.raw_os_error() == Some(lack.raw_os_error()))
 }
 
 impl std::fmt::Debug for AcceptControl {

@@ -74,8 +74,9 @@ impl Listener {
     /// Takes connections from a stream of them: for programs that accept by themselves, look at what
     /// has connected, or wrap it (TLS).
     ///
-    /// An error in the stream is traced as a failed `accept`, and the stream is polled again 50 ms
-    /// later. The listener is done when the stream ends.
+    /// An error in the stream is traced as a failed `accept`, and the stream goes on. It is polled again at
+    /// once, or 50 ms later if the error is a lack of descriptors or memory (EMFILE, ENFILE, ENOBUFS,
+    /// ENOMEM), or the 16th one in a row. The listener is done when the stream ends.
     pub fn incoming<C: Into<Connection>>(
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {

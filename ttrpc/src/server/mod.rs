@@ -61,7 +61,6 @@ mod stream;
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::pin,
     sync::{Arc, Weak},
     task::Poll,
     time::Duration,
@@ -248,10 +247,9 @@ impl Shared {
         &self,
         accepting: &mut Accepting,
     ) -> Option<(Connection, SemaphorePermit<'_>)> {
-        let mut next = pin!(accepting.next());
         loop {
             let permit = self.connection_permit().await;
-            let polled = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+            let polled = poll_fn(|cx| Poll::Ready(accepting.poll_next(cx))).await;
             if let Poll::Ready(next) = polled {
                 return next.map(|connection| (connection, permit));
             }
