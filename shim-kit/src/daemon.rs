@@ -228,6 +228,7 @@ mod tests {
         let serving = tokio::spawn(server.serve());
         let first = TaskClient::new(Client::connect(&address).await.unwrap());
         assert!(answers(&first).await);
+        let _second = Client::connect(&address).await.unwrap();
         timeout(LONG, async {
             while !said.0.lock().unwrap().contains("new connections wait") {
                 tokio::task::yield_now().await;

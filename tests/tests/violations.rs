@@ -1,5 +1,5 @@
-//! What is traced of a peer that breaks the protocol, of replies that are too long, and of calls that need
-//! not wait. In a binary of their own, since a subscriber changes what other threads trace.
+//! What is traced of a peer that breaks the protocol, of replies that are too long, of calls that need not
+//! wait, and of a server that is full. In a binary of their own, since a subscriber changes what other threads trace.
 
 use std::{
     io,
@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use tempfile::tempdir;
 use tokio::{
     io::{AsyncWriteExt, duplex, split},
     time::sleep,
@@ -14,12 +15,13 @@ use tokio::{
 use tracing::{Level, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use ttrpc::{
-    Client, ClientConfig, Code, Server, ServerConfig, Status,
-    server::{Routes, StreamReceiver},
+    Client, ClientConfig, Code, Connection, Server, ServerConfig, Status,
+    server::{Listener, Routes, StreamReceiver},
 };
 use ttrpc_tests::{
     conformance::*,
     harness::*,
+    service::ConformanceService,
     wire::{Frame, Response},
 };
 
@@ -211,4 +213,55 @@ async fn streams_that_find_room_at_once_are_not_traced_as_waiting() {
     server.is_idle().await;
     let waits = log.lines(&["waited "]);
     assert!(waits.is_empty(), "nobody had to wait: {waits:#?}");
+}
+
+/// The warning came with the last place, though nobody waited for one.
+#[tokio::test(start_paused = true)]
+async fn a_full_server_is_warned_of_when_somebody_waits() {
+    let (log, _guard) = Log::start(Level::WARN);
+    let warnings = || log.lines(&["new connections wait"]).len();
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a").to_str().unwrap().to_owned();
+    let tcp = Listener::bind("tcp://127.0.0.1:0").unwrap();
+    let tcp_address = format!("tcp://{}", tcp.socket_addr().unwrap());
+    let server = Server::builder()
+        .add_service(ConformanceServer::new(ConformanceService::default()))
+        .config(ServerConfig::default().max_connections(1))
+        .bind(&address)
+        .and_then(|builder| builder.listener(tcp).build())
+        .unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let mut expected = 0;
+    for address in [&address, &tcp_address, &address] {
+        let first = ConformanceClient::new(Client::connect(address).await.unwrap());
+        first.echo(echo_request([])).await.unwrap();
+        settle().await;
+        assert_eq!(warnings(), expected, "nobody waits");
+        let second = ConformanceClient::new(Client::connect(address).await.unwrap());
+        expected += 1;
+        eventually("a warning comes", || warnings() == expected).await;
+        first.echo(echo_request([])).await.unwrap();
+        settle().await;
+        assert_eq!(warnings(), expected, "it is said once");
+        drop(first);
+        second.echo(echo_request([])).await.unwrap();
+        settle().await;
+        assert_eq!(warnings(), expected, "nobody waits any more");
+        drop(second);
+        eventually("the connection ends", || handle.connections() == 0).await;
+    }
+
+    let (_here, there) = duplex(PIPE_LEN);
+    handle.serve_connection(Connection::new(there)).await.unwrap();
+    settle().await;
+    assert_eq!(warnings(), expected);
+    let (_here, there) = duplex(PIPE_LEN);
+    let handing_over = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.serve_connection(Connection::new(there)).await }
+    });
+    eventually("a warning comes", || warnings() == expected + 1).await;
+    assert!(!handing_over.is_finished());
+    serving.abort();
 }

@@ -74,7 +74,8 @@ impl Default for ClientConfig {
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Connections at a time. Further ones stay in the listener's backlog until one ends, and those that
-    /// the program hands over wait. Default 16,384.
+    /// the program hands over wait. That one waits is traced as a warning, unless it comes from
+    /// [`Listener::incoming`](crate::server::Listener::incoming), which is not asked for it. Default 16,384.
     pub max_connections: usize,
     /// Calls in flight on one connection. When it is reached the connection is not read while
     /// handlers finish; after [`stall_timeout`] without any finishing, new calls get

@@ -162,6 +162,14 @@ impl Accepting {
         }
     }
 
+    /// Completes when a connection waits for [`Accepting::poll_next`].
+    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut has_one = |paced: &mut PacedAcceptor| paced.acceptor.poll_waiting(cx).is_ready();
+        let somebody_waits = !self.handed_over.is_empty()
+            || !self.is_paused && self.acceptors.iter_mut().any(&mut has_one);
+        if somebody_waits { Poll::Ready(()) } else { Poll::Pending }
+    }
+
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
         if self.is_paused {
             return Poll::Pending;

@@ -229,6 +229,15 @@ impl Acceptor {
             Kind::Incoming(connections) => connections.as_mut().poll_next(cx),
         }
     }
+
+    /// Completes when somebody waits to be accepted. It accepts nobody, so it does not know of a stream of
+    /// connections.
+    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.kind {
+            Kind::Socket(socket) => socket.poll_waiting(cx),
+            Kind::Incoming(_) => Poll::Pending,
+        }
+    }
 }
 
 impl fmt::Debug for Acceptor {

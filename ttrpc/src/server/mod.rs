@@ -61,6 +61,7 @@ mod stream;
 use std::{
     future::{Future, poll_fn},
     mem,
+    pin::pin,
     sync::{Arc, Weak},
     task::Poll,
     time::Duration,
@@ -203,16 +204,22 @@ impl Shared {
         connection_task::serve(self.clone(), connection, id);
     }
 
-    /// Waits for a permit to open a connection.
-    async fn connection_permit(&self) -> SemaphorePermit<'_> {
+    /// Waits for a permit to open a connection, which is there when `connected` completes.
+    async fn connection_permit(&self, connected: impl Future<Output = ()>) -> SemaphorePermit<'_> {
+        const OPEN: &str = "the semaphore is never closed";
         if let Ok(permit) = self.connection_permits.try_acquire() {
             return permit;
+        }
+        let mut permit = pin!(self.connection_permits.acquire());
+        tokio::select! {
+            biased;
+            permit = &mut permit => return permit.expect(OPEN),
+            () = connected => {}
         }
         // Clients that are held up look as if the server had died, so that it is said.
         let max_connections = self.config.max_connections;
         trace::warn!(max_connections, "new connections wait until others end");
-        let permit = self.connection_permits.acquire().await;
-        permit.expect("the semaphore is never closed")
+        permit.await.expect(OPEN)
     }
 
     /// Waits until no connection is open.
@@ -248,7 +255,8 @@ impl Shared {
         accepting: &mut Accepting,
     ) -> Option<(Connection, SemaphorePermit<'_>)> {
         loop {
-            let permit = self.connection_permit().await;
+            let connected = poll_fn(|cx| accepting.poll_waiting(cx));
+            let permit = self.connection_permit(connected).await;
             let polled = poll_fn(|cx| Poll::Ready(accepting.poll_next(cx))).await;
             if let Poll::Ready(next) = polled {
                 return next.map(|connection| (connection, permit));

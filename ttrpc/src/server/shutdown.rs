@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{self, Future},
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
@@ -264,7 +264,7 @@ impl ServerHandle {
         let admit = async {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;
-            let permit = server.connection_permit().await;
+            let permit = server.connection_permit(future::ready(())).await;
             server.admit(connection, permit).await
         };
         tokio::select! {

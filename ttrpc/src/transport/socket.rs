@@ -10,6 +10,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::{io::Interest, net::UnixStream};
 
@@ -109,6 +110,25 @@ impl ListeningSocket {
         Ok(ListeningSocket { ready: register(socket)?, family })
     }
 
+    /// Completes when somebody has connected. Accepts nobody.
+    pub(crate) fn poll_waiting(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // The runtime takes the socket for ready until it is told otherwise, as accepting does.
+        let look = || match has_connections(&self.ready)? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        loop {
+            if ready!(self.ready.poll_read_ready(cx)).is_err() {
+                return Poll::Pending;
+            }
+            match self.ready.try_io(Interest::READABLE, look) {
+                Ok(()) => return Poll::Ready(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Pending,
+            }
+        }
+    }
+
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Connection>> {
         let accept = || SockRef::from(&self.ready).accept();
         loop {
@@ -121,6 +141,12 @@ impl ListeningSocket {
             }
         }
     }
+}
+
+/// Whether somebody has connected to a listening socket and can be accepted now.
+fn has_connections(socket: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
 }
 
 fn unknown_family() -> io::Error {
