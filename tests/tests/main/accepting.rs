@@ -1,4 +1,4 @@
-//! How a server accepts: listeners that fail.
+//! How a server accepts: listeners that fail, a shutdown that begins meanwhile, pauses.
 
 use std::{
     io,
@@ -19,8 +19,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use ttrpc::{
-    Client, ClientConfig, Connection, Error, Server,
-    server::{Listener, ServerBuilder, ServerHandle},
+    Client, ClientConfig, Code, Connection, Error, Server, async_trait,
+    server::{ConnectionHook, Listener, PeerPolicy, ServerBuilder, ServerHandle},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -146,4 +146,41 @@ async fn a_listener_that_fails_for_ever_is_asked_now_and_then() {
     let asked = asked.load(Relaxed);
     assert!((20..=20 * 16 + 16).contains(&asked), "{asked} times in a second");
     serving.abort();
+}
+
+/// Shuts its server down as soon as somebody has connected.
+struct ShutsDown(ServerHandle);
+
+#[async_trait]
+impl ConnectionHook for ShutsDown {
+    async fn connected(
+        &self,
+        _connection: &mut Connection,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.0.begin_shutdown(PATIENCE);
+        Ok(())
+    }
+}
+
+/// The shutdown was looked for before the peer was, and not again: the connection was said to be served.
+#[tokio::test]
+async fn a_connection_that_a_shutdown_overtakes_is_refused() {
+    let by_policy = builder().keep_open();
+    let handle = by_policy.handle();
+    let policy = PeerPolicy::custom(move |_| {
+        handle.begin_shutdown(PATIENCE);
+        true
+    });
+    let by_hook = builder().keep_open();
+    let hook = ShutsDown(by_hook.handle());
+    for builder in [by_policy.allow_peers(policy), by_hook.on_connection(hook, PATIENCE)] {
+        let (handle, serving) = start(builder);
+        let (client, connection) = pair();
+        let error = handle.serve_connection(connection).await.unwrap_err();
+        assert!(matches!(error, Error::ServerEnded), "{error:?}");
+        let status = client.echo(echo_request([])).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        serving.await.unwrap().unwrap();
+        assert_eq!(handle.connections(), 0);
+    }
 }

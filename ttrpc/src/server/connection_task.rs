@@ -8,6 +8,7 @@ use super::{
     Shared, connection::Connection, observe::EndReason, ready_queue::ReadyQueue, receiver,
 };
 use crate::{
+    Error,
     observer::CallOutcome,
     trace,
     transport::{lock, spawn, wait_for_flag, writer},
@@ -15,11 +16,19 @@ use crate::{
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
 /// permit that was taken for it.
-pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64) {
+///
+/// # Errors
+/// [`Error::ServerEnded`] if a shutdown has begun.
+pub(super) fn serve(
+    server: Arc<Shared>,
+    connection: crate::Connection,
+    id: u64,
+) -> Result<(), Error> {
     let crate::Connection { mut reader, mut writer, peer, extensions } = connection;
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
-    let sending = connection.clone();
+    let open = OpenConnection::new(connection.clone())?;
+    let sending = connection;
     let (signal, mut ended) = oneshot::channel();
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
@@ -28,11 +37,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
     });
-    let mut owner = ConnectionOwner {
-        signal: Some(signal),
-        sender: sender.abort_handle(),
-        open: OpenConnection::new(connection),
-    };
+    let mut owner = ConnectionOwner { signal: Some(signal), sender: sender.abort_handle(), open };
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
@@ -60,6 +65,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
         }
     };
     spawn(span.instrument(receiving));
+    Ok(())
 }
 
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.
@@ -108,9 +114,20 @@ struct OpenConnection {
 }
 
 impl OpenConnection {
-    fn new(connection: Arc<Connection>) -> Self {
-        let key = lock(&connection.server.connections).insert(Arc::downgrade(&connection));
-        OpenConnection { connection, key }
+    /// Lists a connection, or returns its permit.
+    fn new(connection: Arc<Connection>) -> Result<Self, Error> {
+        let server = &connection.server;
+        let mut connections = lock(&server.connections);
+        // Looked at while the list is locked: a server that drains has seen a connection on its list, or
+        // no connection gets there.
+        if !server.lifecycle.is_running() {
+            drop(connections);
+            server.connection_permits.add_permits(1);
+            return Err(Error::ServerEnded);
+        }
+        let key = connections.insert(Arc::downgrade(&connection));
+        drop(connections);
+        Ok(OpenConnection { connection, key })
     }
 }
 

@@ -117,11 +117,9 @@ impl HookedConnection {
             server.connection_refused(peer, &connection.extensions, &reason);
             return Err(Error::PeerRefused { peer: peer.to_string() });
         }
-        // From here on the connection on the server's list has the permit.
-        if let Some(connection) = self.connection.take() {
-            server.serve_admitted(connection);
-        }
-        Ok(())
+        // The permit goes with the connection.
+        let connection = self.connection.take().expect("it is taken once");
+        server.serve_admitted(connection)
     }
 }
 

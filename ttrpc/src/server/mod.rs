@@ -148,7 +148,7 @@ impl Shared {
     /// Starts to serve a connection, if its peer may connect. The permit goes with it.
     ///
     /// # Errors
-    /// [`Error::PeerRefused`].
+    /// [`Error::PeerRefused`], [`Error::ServerEnded`].
     async fn admit(
         self: &Arc<Self>,
         connection: Connection,
@@ -158,8 +158,7 @@ impl Shared {
         match &self.hook {
             None => {
                 permit.forget();
-                self.serve_admitted(connection);
-                Ok(())
+                self.serve_admitted(connection)
             }
             Some(hook) => {
                 let hooked = HookedConnection::new(self, connection, permit);
@@ -168,15 +167,16 @@ impl Shared {
         }
     }
 
-    /// The same for a connection that a listener has accepted: a hook does not hold up the next one. A peer
-    /// that is refused sees the connection closed.
+    /// The same for a connection that a listener has accepted: a hook does not hold up the next one. The peer
+    /// of a connection that is not served sees it closed.
     fn admit_accepted(self: &Arc<Self>, connection: Connection, permit: SemaphorePermit<'_>) {
         if self.check_policy(&connection).is_err() {
             return;
         }
         if self.hook.is_none() {
             permit.forget();
-            return self.serve_admitted(connection);
+            let _ = self.serve_admitted(connection);
+            return;
         }
         let (server, hooked) = (self.clone(), HookedConnection::new(self, connection, permit));
         spawn(async move {
@@ -198,10 +198,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a connection whose permit goes with it.
-    fn serve_admitted(self: &Arc<Self>, connection: Connection) {
+    /// Serves a connection whose permit goes with it, unless a shutdown has begun.
+    ///
+    /// # Errors
+    /// [`Error::ServerEnded`].
+    fn serve_admitted(self: &Arc<Self>, connection: Connection) -> Result<(), Error> {
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        connection_task::serve(self.clone(), connection, id);
+        connection_task::serve(self.clone(), connection, id)
     }
 
     /// Waits for a permit to open a connection, which is there when `connected` completes.
