@@ -48,7 +48,9 @@ impl Listener {
     /// Binds an address and listens.
     ///
     /// - `unix:///path`, or a path: the socket file of a dead server is replaced, that of a living one
-    ///   is not. The file is removed when the listener is dropped.
+    ///   is not. (macOS and FreeBSD do not tell a server whose backlog is full from a dead one.) The file
+    ///   is removed when the listener is dropped. While another process keeps the file's directory locked
+    ///   (flock(2)), as a server does while it binds, this blocks for up to a second.
     /// - `unix://@name`: an abstract name. Linux alone.
     /// - `vsock://CID:PORT`, where the CID is usually `any`. Linux alone.
     /// - `hvsock:///path:PORT`: what a guest of Firecracker, Cloud Hypervisor or Dragonball sends to

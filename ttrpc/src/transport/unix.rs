@@ -12,7 +12,7 @@ use std::{
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::socket::BACKLOG;
-use crate::Error;
+use crate::{Error, trace};
 
 /// Removes the socket file when it is dropped, if it is still the one that was bound.
 #[derive(Debug)]
@@ -85,7 +85,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// How long binding waits for another server that binds in the same directory.
+/// How long binding waits, and blocks its thread, for another server that binds in the same directory. That
+/// takes less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks the directory of a socket while it is bound. Two servers that start at once would else take
@@ -97,6 +98,7 @@ fn lock_directory(path: &Path) -> Option<File> {
     let start = Instant::now();
     while let Err(TryLockError::WouldBlock) = directory.try_lock() {
         if start.elapsed() > LOCK_TIMEOUT {
+            trace::warn!(path = %path.display(), "binding without the directory's lock, which another process keeps");
             return None;
         }
         thread::sleep(Duration::from_millis(1));
