@@ -99,12 +99,11 @@ async fn hand_over(
 
 async fn replace_by(
     mut successor: std::process::Command,
-    listener: std::os::unix::net::UnixListener,
+    socket: std::os::fd::OwnedFd,
     server: &ttrpc::server::ServerHandle,
 ) -> std::io::Result<std::process::Child> {
     // New clients wait in the socket's backlog until the successor accepts them.
     server.pause_accepting().await;
-    let socket = std::os::fd::OwnedFd::from(listener);
     // It serves `.listener(std::io::stdin().as_fd().try_clone_to_owned()?)`.
     let successor = successor.stdin(socket).spawn().inspect_err(|_| server.resume_accepting())?;
     // The calls that are in flight go on here, for at most 30 s.
@@ -313,8 +312,8 @@ async fn a_socket_is_handed_on_as_the_readme_says() {
         .env("TTRPC_IS_SUCCESSOR", "1");
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("greeter.sock").to_str().unwrap().to_owned();
-    let listener = std::os::unix::net::UnixListener::bind(&address).unwrap();
-    let server = builder.listener(listener.try_clone().unwrap()).build().unwrap();
+    let socket = ttrpc::server::Listener::bind(&address).unwrap().into_fd().unwrap();
+    let server = builder.listener(socket.try_clone().unwrap()).build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
 
@@ -333,7 +332,7 @@ async fn a_socket_is_handed_on_as_the_readme_says() {
         assert_eq!(replies.recv().await.unwrap(), None);
     };
     // It is polled first, so accepting is paused when the new client connects.
-    let replacing = replace_by(successor, listener, &handle);
+    let replacing = replace_by(successor, socket, &handle);
     let (successor, ()) = tokio::join!(biased; replacing, new_client);
     serving.await.unwrap().unwrap();
     let mut successor = successor.unwrap();

@@ -463,6 +463,31 @@ async fn a_paused_server_hands_its_socket_on() {
     new_serving.abort();
 }
 
+/// The library binds the socket, with a mode, and the program has its descriptor.
+#[tokio::test]
+async fn a_socket_that_was_bound_with_a_mode_is_handed_on() {
+    let folder = tempdir().unwrap();
+    let path = path_in(&folder, "a");
+    let socket = Listener::bind_with_mode(&path, 0o620).unwrap().into_fd().unwrap();
+    let (old, serving) = start(builder().listener(socket.try_clone().unwrap()));
+    let client = expect_service_at(&path).await;
+    old.pause_accepting().await;
+    let (new, new_serving) = start(builder().listener(socket));
+    let _clients = [expect_service_at(&path).await, expect_service_at(&path).await];
+    assert_eq!((old.connections(), new.connections()), (1, 2));
+    drop(client);
+    old.shutdown(PATIENCE).await;
+    serving.await.unwrap().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);
+    expect_service_at(&path).await;
+    new.close().await;
+    new_serving.await.unwrap().unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the file is the program's");
+    let (_sender, receiver) = mpsc::channel(1);
+    let error = Listener::incoming(Channel(receiver)).into_fd().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+}
+
 /// Every place is taken by a connection that was handed over: a client of the listener waits in the backlog, where a
 /// successor finds it.
 #[tokio::test(start_paused = true)]

@@ -99,6 +99,33 @@ impl Listener {
         }
     }
 
+    /// The descriptor of the listening socket, for programs that hand the socket on to another process. They
+    /// serve a clone of it, which goes into [`ServerBuilder::listener`](super::ServerBuilder::listener).
+    /// A socket's file is the program's from now on, and nobody removes it.
+    ///
+    /// ```no_run
+    /// # use ttrpc::server::{Listener, ServerBuilder};
+    /// # fn example(builder: ServerBuilder) -> Result<(), Box<dyn std::error::Error>> {
+    /// let socket = Listener::bind_with_mode("unix:///run/a.sock", 0o600)?.into_fd()?;
+    /// let builder = builder.listener(socket.try_clone()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Unsupported` for [`Listener::incoming`], which has no socket; what tokio said if it did not give up a listener
+    /// of its own.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        let Source::Socket(socket) = self.source else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a stream has no socket"));
+        };
+        let socket = socket?;
+        if let Some(file) = self.file {
+            file.keep();
+        }
+        Ok(socket.into())
+    }
+
     /// Registers the listener with the runtime, for programs that accept connections by themselves: those
     /// that give each one to a server of its own, for example.
     ///

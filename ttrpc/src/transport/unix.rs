@@ -21,6 +21,13 @@ pub(crate) struct SocketFile {
     identity: (u64, u64),
 }
 
+impl SocketFile {
+    /// Leaves the file alone from now on.
+    pub(crate) fn keep(mut self) {
+        self.path.clear();
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another server may have replaced the file; its socket is not ours to remove.
