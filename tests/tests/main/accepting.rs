@@ -1,17 +1,19 @@
-//! How a server accepts: listeners that fail, a shutdown that begins meanwhile, pauses.
+//! How a server accepts: listeners that fail, a shutdown that begins meanwhile, pauses, and what holds wherever a
+//! connection comes from.
 
 use std::{
     io,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
 use rustix::io::Errno;
+use tempfile::tempdir;
 use tokio::{
     io::duplex,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -19,12 +21,15 @@ use tokio::{
     time::{Instant, sleep},
 };
 use ttrpc::{
-    Client, ClientConfig, Code, Connection, Error, Server, async_trait,
-    server::{ConnectionHook, Listener, PeerPolicy, ServerBuilder, ServerHandle},
+    Client, ClientConfig, Code, Connection, Context as CallContext, Error, Server, ServerConfig,
+    Status, async_trait,
+    server::{
+        ConnectionHook, Interceptor, Listener, Next, PeerPolicy, ServerBuilder, ServerHandle,
+    },
 };
 use ttrpc_tests::{
     conformance::*,
-    harness::{PATIENCE, echo_request},
+    harness::{PATIENCE, echo_request, eventually, settle},
     service::ConformanceService,
 };
 
@@ -183,4 +188,121 @@ async fn a_connection_that_a_shutdown_overtakes_is_refused() {
         serving.await.unwrap().unwrap();
         assert_eq!(handle.connections(), 0);
     }
+}
+
+/// A TCP listener of the library's, and its address.
+fn tcp() -> (Listener, String) {
+    let listener = Listener::bind("tcp://127.0.0.1:0").expect("a port is free");
+    let address = listener.socket_addr().expect("it is TCP");
+    (listener, format!("tcp://{address}"))
+}
+
+/// A call that waits until its client is served.
+fn waiting_echo(client: &ConformanceClient) -> JoinHandle<Result<EchoResponse, Status>> {
+    tokio::spawn(client.echo(echo_request([])).into_future())
+}
+
+#[tokio::test]
+async fn a_pause_holds_for_streams_of_connections_and_for_tcp() {
+    let ((connections, incoming), (listener, address)) = (channel(), tcp());
+    let (handle, serving) = start(builder().listener(incoming).listener(listener));
+    handle.pause_accepting().await;
+    let (first, connection) = pair();
+    connections.send(Ok(connection)).unwrap();
+    let second = ConformanceClient::new(Client::connect(&address).await.unwrap());
+    let echoes = [waiting_echo(&first), waiting_echo(&second)];
+    settle().await;
+    assert_eq!(handle.connections(), 0);
+    assert!(!echoes.iter().any(JoinHandle::is_finished));
+    handle.resume_accepting();
+    for echo in echoes {
+        echo.await.unwrap().expect("it is served now");
+    }
+    assert_eq!(handle.connections(), 2);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_full_server_that_goes_on_accepting_waits_for_a_place() {
+    let (listener, address) = tcp();
+    let config = ServerConfig::default().max_connections(1);
+    let (handle, serving) = start(builder().config(config).listener(listener));
+    let first = ConformanceClient::new(Client::connect(&address).await.unwrap());
+    first.echo(echo_request([])).await.unwrap();
+    handle.pause_accepting().await;
+    let second = ConformanceClient::new(Client::connect(&address).await.unwrap());
+    let echo = waiting_echo(&second);
+    handle.resume_accepting();
+    first.echo(echo_request([])).await.unwrap();
+    settle().await;
+    assert_eq!((handle.connections(), echo.is_finished()), (1, false));
+    // The other way round: a place is free, and accepting is paused.
+    handle.pause_accepting().await;
+    drop(first);
+    eventually("the place is free", || handle.connections() == 0).await;
+    settle().await;
+    assert!(!echo.is_finished());
+    handle.resume_accepting();
+    echo.await.unwrap().expect("it is served now");
+    serving.abort();
+}
+
+/// Counts calls.
+struct Counts(Arc<AtomicUsize>);
+
+#[async_trait]
+impl Interceptor for Counts {
+    async fn intercept(&self, ctx: &mut CallContext, next: Next<'_>) -> Result<(), Status> {
+        self.0.fetch_add(1, Relaxed);
+        next.run(ctx).await
+    }
+}
+
+#[tokio::test]
+async fn interceptors_and_the_policy_hold_wherever_a_connection_comes_from() {
+    let folder = tempdir().unwrap();
+    let path_of = |name| folder.path().join(name).to_str().expect("it is UTF-8").to_owned();
+    let (bound, added) = (path_of("bound"), path_of("added"));
+    let ((connections, incoming), (listener, tcp), (added_listener, added_tcp)) =
+        (channel(), tcp(), tcp());
+    let (is_open, calls) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let policy = PeerPolicy::custom({
+        let is_open = is_open.clone();
+        move |_| is_open.load(Relaxed)
+    });
+    let builder = builder().intercept(Counts(calls.clone())).allow_peers(policy);
+    let builder = builder.bind(&bound).unwrap().listener(incoming).listener(listener);
+    let (handle, serving) = start(builder);
+    handle.bind(&added).unwrap();
+    handle.listen(added_listener).unwrap();
+
+    let addresses = [&bound, &added, &tcp, &added_tcp];
+    let mut expected = 0;
+    for address in addresses {
+        let client = ConformanceClient::new(Client::connect(address).await.unwrap());
+        client.echo(echo_request([])).await.unwrap();
+        expected += 1;
+        assert_eq!(calls.load(Relaxed), expected, "{address}");
+    }
+    let (client, connection) = pair();
+    connections.send(Ok(connection)).unwrap();
+    client.echo(echo_request([])).await.unwrap();
+    let (client, connection) = pair();
+    handle.serve_connection(connection).await.unwrap();
+    client.echo(echo_request([])).await.unwrap();
+    assert_eq!(calls.load(Relaxed), expected + 2);
+
+    is_open.store(false, Relaxed);
+    for address in addresses {
+        Client::connect(address).await.unwrap().closed().await;
+    }
+    let (client, connection) = pair();
+    connections.send(Ok(connection)).unwrap();
+    client.client().closed().await;
+    let (client, connection) = pair();
+    let error = handle.serve_connection(connection).await.unwrap_err();
+    assert!(matches!(error, Error::PeerRefused { .. }), "{error:?}");
+    client.client().closed().await;
+    assert_eq!(calls.load(Relaxed), expected + 2);
+    serving.abort();
 }

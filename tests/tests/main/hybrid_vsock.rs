@@ -9,7 +9,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
     time::{Instant, sleep},
 };
-use ttrpc::{Client, Error, client::ConnectOptions};
+use ttrpc::{Client, Error, client::ConnectOptions, server::Listener};
 use ttrpc_tests::{
     conformance::*,
     harness::echo_request,
@@ -212,4 +212,21 @@ async fn a_guest_that_is_about_to_listen_is_waited_for() {
     let calling = async { call(options.connect(&hypervisor.address).await.unwrap()).await };
     let ((), payload) = tokio::join!(guest, calling);
     assert_eq!(payload, b"at last");
+}
+
+/// What the port adds to the path counts, and no file of another name is made.
+#[tokio::test]
+async fn the_socket_of_a_port_whose_name_is_too_long_is_refused() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("").to_str().unwrap().to_owned();
+    let path = format!("{path}{}", "x".repeat(107 - "_1024".len() - path.len()));
+    let longest = format!("hvsock://{path}:1024");
+    drop(Listener::bind(&longest).expect("it has 107 bytes"));
+    for address in [format!("hvsock://{path}x:1024"), format!("hvsock://{path}:10240")] {
+        let error = Listener::bind(&address).unwrap_err();
+        assert!(matches!(error, Error::Address { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&address) && text.contains("107 bytes"), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -17,7 +17,7 @@ use ttrpc::{
 use ttrpc_tests::{
     conformance::*,
     harness::*,
-    wire::{Frame, NO_DATA, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE},
+    wire::{Frame, NO_DATA, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE, Response},
 };
 
 /// Payloads of every size that is treated in a way of its own, up to what fits into a frame.
@@ -369,4 +369,15 @@ async fn pass_on_ends_an_upload_as_its_client_does() {
     assert_eq!(behind.receive().await, Frame::end(id));
     behind.send(Frame::reply(id, &chunk(7))).await;
     assert_eq!(client.receive().await, Frame::reply(1, &chunk(7)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pass_on_makes_internal_of_a_stream_that_answers_a_unary_call() {
+    let (_server, mut client, mut behind) = passes_on();
+    client.send(Frame::request(1, 0, "S", "Unary", &Empty {})).await;
+    let id = behind.receive().await.id;
+    behind.send(Frame::message(id, &chunk(0))).await;
+    let answer = client.receive().await;
+    let status = Response::decode_from(&answer.data).status.expect("it has failed");
+    assert_eq!((answer.id, status.code), (1, code::INTERNAL));
 }

@@ -206,6 +206,27 @@ async fn connected_descriptors_are_served_and_called() {
     serving.abort();
 }
 
+/// Most machines have vsock sockets and nobody to connect to over them; tests/vm connects.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn descriptors_of_vsock_sockets_are_told_apart() {
+    // The last port stands for any that is free.
+    let listener = match Listener::bind("vsock://any:4294967295") {
+        Ok(listener) => listener,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    assert_eq!(listener.socket_addr(), None);
+    let socket = listener.into_fd().unwrap();
+    let error = Connection::from_fd(socket.try_clone().unwrap()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
+    let (handle, serving) = start(builder().listener(socket.try_clone().unwrap()));
+    handle.listen(socket).unwrap();
+    settle().await;
+    assert!(!serving.is_finished());
+    handle.close().await;
+    serving.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn an_address_is_added_while_the_server_runs_and_shares_its_limits() {
     let folder = tempdir().unwrap();
@@ -566,7 +587,7 @@ async fn a_socket_has_the_mode_that_it_is_bound_with() {
 
 #[test]
 fn a_mode_is_refused_where_there_is_no_file() {
-    for address in ["tcp://127.0.0.1:0", "unix://@ttrpc-mode"] {
+    for address in ["tcp://127.0.0.1:0", "unix://@ttrpc-mode", "vsock://any:1024"] {
         let error = Listener::bind_with_mode(address, 0o600).unwrap_err();
         assert!(matches!(error, Error::Address { .. }), "{error:?}");
     }

@@ -190,14 +190,29 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn tcp_sends_at_once() {
+    /// A TCP connection, and a descriptor of its socket to look at.
+    async fn tcp() -> (std::net::TcpStream, std::net::TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let stream = TcpStream::connect(address).await.expect("it listens");
         let stream = stream.into_std().expect("it is registered");
         let same = stream.try_clone().expect("descriptors are left");
+        assert!(!sends_at_once(&same));
+        (stream, same)
+    }
+
+    fn sends_at_once(stream: &std::net::TcpStream) -> bool {
+        SockRef::from(stream).tcp_nodelay().expect("it is TCP")
+    }
+
+    #[tokio::test]
+    async fn tcp_sends_at_once() {
+        let (stream, same) = tcp().await;
         let _connection = Connection::from_fd(stream.into()).expect("it is connected");
-        assert!(SockRef::from(&same).tcp_nodelay().expect("it is TCP"));
+        assert!(sends_at_once(&same));
+        let (stream, same) = tcp().await;
+        let stream = TcpStream::from_std(stream).expect("it does not block");
+        let _connection = Connection::from(stream);
+        assert!(sends_at_once(&same));
     }
 }
