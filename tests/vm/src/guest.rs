@@ -6,15 +6,18 @@
 mod linux {
     use std::{
         fs,
+        os::fd::OwnedFd,
         sync::{Arc, OnceLock},
+        thread,
         time::Duration,
     };
 
-    use rustix::system::finit_module;
+    use rustix::{net::accept, system::finit_module};
+    use tokio::runtime::Runtime;
     use ttrpc::{
-        Server, Status,
+        Connection, Server, Status,
         client::ConnectOptions,
-        server::{PeerPolicy, Routes, ServerBuilder, ServerHandle},
+        server::{Listener, PeerPolicy, Routes, ServerBuilder, ServerHandle},
     };
     use ttrpc_tests::{
         conformance::*,
@@ -25,6 +28,12 @@ mod linux {
 
     /// Where the guest listens: for the host, and for itself.
     const ADDRESSES: [&str; 2] = ["vsock://any:1024", "unix:///agent.sock"];
+
+    /// Where the server has the descriptor of a listener.
+    const BY_LISTENER: &str = "vsock://any:1026";
+
+    /// Where the guest accepts by itself, and hands descriptors over.
+    const BY_CONNECTION: &str = "vsock://any:1027";
 
     /// The guest, for itself.
     const ITSELF: [&str; 2] = ["vsock://local:1024", ADDRESSES[1]];
@@ -122,14 +131,34 @@ mod linux {
         }
     }
 
+    /// A socket that listens, as a program has it that did not use ttrpc to make it.
+    fn descriptor(address: &str) -> OwnedFd {
+        let socket = Listener::bind(address).expect("the guest has vsock").into_fd();
+        socket.expect("it is a socket")
+    }
+
+    /// Accepts connections, and hands each to the server.
+    fn hand_over(runtime: &Runtime, socket: OwnedFd, server: ServerHandle) {
+        let runtime = runtime.handle().clone();
+        thread::spawn(move || {
+            let _context = runtime.enter();
+            while let Ok(connected) = accept(&socket) {
+                let connection = Connection::from_fd(connected).expect("it is connected");
+                let served = runtime.block_on(server.serve_connection(connection));
+                served.expect("the server runs");
+            }
+        });
+    }
+
     pub(crate) fn main() {
         load_modules();
-        let runtime = tokio::runtime::Runtime::new().expect("the runtime starts");
+        let runtime = Runtime::new().expect("the runtime starts");
         let service = Arc::new(ConformanceService::default());
         let guest = Arc::new(Guest::default());
         let builder = Server::builder()
             .add_service(ConformanceServer::from_arc(service.clone()))
             .add_service(Handmade(guest.routes()))
+            .listener(descriptor(BY_LISTENER))
             // The host alone over vsock, and itself.
             .allow_peers(
                 PeerPolicy::machine(2).or(PeerPolicy::machine(1)).or(PeerPolicy::same_user()),
@@ -138,6 +167,7 @@ mod linux {
         let server = bound.and_then(ServerBuilder::build).expect("the guest listens");
         service.observe(server.handle());
         guest.server.get_or_init(|| server.handle());
+        hand_over(&runtime, descriptor(BY_CONNECTION), server.handle());
         println!("listening");
         let ended = runtime.block_on(server.serve());
         panic!("serving ends only with the machine: {ended:?}");

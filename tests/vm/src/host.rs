@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::Parser;
-use load::{Load, LoadCall};
+use load::{LATENESS, Load, LoadCall, Timers};
 use machine::{Machine, Parts};
 use tokio::time::{sleep, timeout};
 use ttrpc::{
@@ -112,15 +112,16 @@ async fn run(arguments: &Arguments) -> Tried {
         |name: &str| matches(&arguments.case, name) && (arguments.heavy || !SLOW.contains(&name));
     conforms(&address, &is_chosen).await?;
     conforms_inside(&address, &is_chosen).await?;
+    in_time(&address, descriptors_are_served(&machine)).await?;
     in_time(&address, streams_push_back(&address)).await?;
     in_time(&address, calls_back(&machine, &address)).await?;
     command_line::calls(&arguments.command_line, &address)?;
     let trace = command_line::is_traced(&arguments.command_line, machine.folder(), &address);
     in_time(&address, trace).await?;
     if arguments.heavy {
-        in_time(&address, goes_on_after_a_pause(&machine, &address, Load::echoes)).await?;
+        in_time(&address, goes_on_after_a_pause(&mut machine, &address, Load::echoes)).await?;
     }
-    in_time(&address, goes_on_after_a_pause(&machine, &address, Load::releases)).await?;
+    in_time(&address, goes_on_after_a_pause(&mut machine, &address, Load::releases)).await?;
     in_time(&address, ends_while_stopped(&mut machine, &address)).await
 }
 
@@ -180,6 +181,18 @@ async fn starts(address: &str) -> Tried {
         echo.echo(echo_request([0; 64])).await?;
     }
     println!("echo: {:.0?} each, one after the other", start.elapsed() / 100);
+    Ok(())
+}
+
+/// The guest serves a vsock listener of which it has the descriptor, and connections of which it has them.
+async fn descriptors_are_served(machine: &Machine) -> Tried {
+    for port in [1026, 1027] {
+        let client = connect(&format!("hvsock://{}:{port}", machine.socket().display())).await?;
+        let peer: String = client.unary("ttrpc.vm.Guest", "Peer", ()).await?;
+        check(peer.starts_with("cid 2, port "), || format!("at port {port}, the peer is {peer}"))?;
+        ConformanceClient::new(client).echo(echo_request(*b"descriptor")).await?;
+    }
+    println!("descriptors: a listener and a connection of the guest's own are served");
     Ok(())
 }
 
@@ -293,17 +306,14 @@ async fn calls_back(machine: &Machine, address: &str) -> Tried {
 
 /// A guest that stands still answers nothing and takes nothing. Every call ends at its deadline all the
 /// same, and the connection goes on with the guest.
-///
-/// The processors are halted by a signal to QEMU here: after QEMU's `stop` and `cont` this device has
-/// lost its queues ("ring restore failed").
-async fn goes_on_after_a_pause(machine: &Machine, address: &str, call: LoadCall) -> Tried {
+async fn goes_on_after_a_pause(machine: &mut Machine, address: &str, call: LoadCall) -> Tried {
     let client = connect(address).await?;
     let load = Load::start(&client, call).await?;
-    machine.freeze();
-    let frozen = load.end().await;
-    machine.unfreeze();
+    machine.stop()?;
+    let stopped = load.end().await;
+    machine.resume()?;
     let start = Instant::now();
-    println!("paused: {}", frozen?);
+    println!("paused: {}", stopped?);
     let again = ConformanceClient::new(client.clone()).echo(echo_request(*b"again"));
     let again = again.timeout(PATIENCE / 2).await;
     again.map_err(|status| format!("after the pause: {status}; {}", summary(&client)))?;
@@ -324,6 +334,7 @@ async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
     let load = Load::start(&connect(address).await?, Load::releases).await?;
     machine.stop()?;
     println!("stopped: {}", load.end().await?);
+    let timers = Timers::start();
     let start = Instant::now();
     machine.kill();
     for wait in waits {
@@ -331,8 +342,9 @@ async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
         check(status.code() == Code::Unavailable, || status.to_string())?;
     }
     let reason = client.closed().await;
-    println!("killed: {CALLS} pending calls ended after {:.0?}: {reason}", start.elapsed());
-    Ok(())
+    let (took, late) = (start.elapsed(), timers.latest());
+    println!("killed: {CALLS} pending calls ended after {took:.0?}: {reason}");
+    check(took <= LATENESS + late, || format!("timers were only {late:.0?} late"))
 }
 
 /// What a client's connection waits for, without its calls.

@@ -2,6 +2,10 @@
 
 use std::{
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,11 +16,49 @@ use ttrpc_tests::{
     harness::{echo_request, key},
 };
 
-use crate::Tried;
+use crate::{Tried, check};
+
+/// How late something may be that has to happen at its time: a call's end at its deadline, and that of all
+/// calls with their connection. What timers alone are late by comes on top.
+pub(crate) const LATENESS: Duration = Duration::from_secs(10);
+
+/// How late timers are on this computer, which may be busy with other things.
+pub(crate) struct Timers {
+    latest_ms: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl Timers {
+    pub(crate) fn start() -> Self {
+        const PERIOD: Duration = Duration::from_millis(100);
+        let latest_ms = Arc::new(AtomicU64::new(0));
+        let noted = latest_ms.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let start = Instant::now();
+                sleep(PERIOD).await;
+                noted.fetch_max((start.elapsed() - PERIOD).as_millis() as u64, Relaxed);
+            }
+        });
+        Timers { latest_ms, task }
+    }
+
+    /// The latest that a timer was since the start.
+    pub(crate) fn latest(&self) -> Duration {
+        Duration::from_millis(self.latest_ms.load(Relaxed))
+    }
+}
+
+impl Drop for Timers {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 /// Callers that call again and again, each call with a deadline.
 pub(crate) struct Load {
     client: Client,
+    timers: Timers,
     tell: watch::Sender<bool>,
     callers: Vec<JoinHandle<Result<Tally, Status>>>,
 }
@@ -52,6 +94,7 @@ impl Load {
 
     /// Returns when the guest has answered for a while.
     pub(crate) async fn start(client: &Client, call: LoadCall) -> Tried<Self> {
+        let timers = Timers::start();
         let (tell, told) = watch::channel(false);
         let conformance = ConformanceClient::new(client.clone());
         let caller = |_| tokio::spawn(call_on(conformance.clone(), call, told.clone()));
@@ -59,11 +102,11 @@ impl Load {
         for _ in 0..5 {
             conformance.echo(echo_request([])).await?;
         }
-        Ok(Load { client: client.clone(), tell, callers })
+        Ok(Load { client: client.clone(), timers, tell, callers })
     }
 
     /// Goes on until the socket is full and each caller has met its deadline three more times, which a
-    /// guest that stands still lets nobody miss. Says what came of it.
+    /// guest that stands still lets nobody miss. Says what came of it, or fails if a call ended too late.
     pub(crate) async fn end(self) -> Tried<String> {
         while self.client.snapshot().queue.blocked.is_none() {
             sleep(Duration::from_millis(20)).await;
@@ -77,11 +120,14 @@ impl Load {
             all.latest = all.latest.max(one.latest);
         }
         let Tally { answered, expired, latest } = all;
-        Ok(format!(
+        let timers = self.timers.latest();
+        let outcome = format!(
             "{answered} calls answered, {expired} ended at their deadline of {:?}, the last {latest:.0?} \
-             after its begin; socket full",
+             after its begin; socket full; timers at most {timers:.0?} late",
             Load::DEADLINE
-        ))
+        );
+        check(latest <= Load::DEADLINE + LATENESS + timers, || format!("too late: {outcome}"))?;
+        Ok(outcome)
     }
 }
 

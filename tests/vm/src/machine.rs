@@ -81,18 +81,13 @@ impl Machine {
         self.folder.path()
     }
 
-    /// Halts the machine's processors by QEMU's monitor, for good.
+    /// Halts the machine's processors by QEMU's monitor, until [`Machine::resume`].
     pub(crate) fn stop(&mut self) -> std::io::Result<()> {
         self.monitor.execute("stop")
     }
 
-    /// Halts QEMU with the machine, until [`Machine::unfreeze`].
-    pub(crate) fn freeze(&self) {
-        self.qemu.stop();
-    }
-
-    pub(crate) fn unfreeze(&self) {
-        self.qemu.resume();
+    pub(crate) fn resume(&mut self) -> std::io::Result<()> {
+        self.monitor.execute("cont")
     }
 
     pub(crate) fn kill(&mut self) {
