@@ -4,6 +4,7 @@
 mod causes;
 mod hooks;
 mod interceptors;
+mod late;
 mod messages;
 mod observers;
 mod promises;

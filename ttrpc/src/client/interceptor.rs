@@ -134,8 +134,8 @@ impl OutgoingCall {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
-    /// Ends the call at this moment, unless it ends before. A later moment than the present deadline
-    /// changes nothing.
+    /// Ends the call at this moment, unless it ends before: what [`Next::run`] runs from now on, the interceptors
+    /// behind this one as well. A later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
         self.pending.options.end_by(deadline);
     }
@@ -169,6 +169,8 @@ impl fmt::Debug for OutgoingCall {
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
     tasks: &'a Arc<ConnectionTasks>,
+    /// The one that ends all of this already.
+    deadline: Option<Instant>,
 }
 
 impl Next<'_> {
@@ -180,9 +182,17 @@ impl Next<'_> {
     /// # Errors
     /// The status of the call, as its caller would get it.
     pub async fn run(&self, call: &mut OutgoingCall) -> Result<Answer, Status> {
-        match self.rest.split_first() {
-            Some((first, rest)) => (**first).intercept(call, Next { rest, ..*self }).await,
-            None => call.make(self.tasks).await,
+        let Some((first, rest)) = self.rest.split_first() else {
+            return call.make(self.tasks).await;
+        };
+        let deadline = call.deadline();
+        let intercepted = (**first).intercept(call, Next { rest, deadline, ..*self });
+        let Some(shortened) = deadline.filter(|_| deadline != self.deadline) else {
+            return intercepted.await;
+        };
+        match Box::pin(timeout_at(shortened, intercepted)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(call.pass_deadline()),
         }
     }
 }
@@ -230,7 +240,8 @@ pub(super) fn intercepted(
     async move {
         call.record = call.begin(&tasks, times);
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let intercepted = first.intercept(&mut call, Next { rest, tasks: &tasks });
+        let deadline = call.deadline();
+        let intercepted = first.intercept(&mut call, Next { rest, tasks: &tasks, deadline });
         let answer = match times.deadline {
             None => intercepted.await,
             Some(deadline) => match timeout_at(deadline, intercepted).await {
@@ -280,6 +291,17 @@ impl OutgoingCall {
             extensions.is_some() || on_message.is_some() || !self.pending.shape.is_unary();
         let intercepted = is_recorded.then(|| Intercepted::new(extensions, on_message));
         observed.begin_recorded(self.pending.head(times), intercepted)
+    }
+
+    /// The time that an interceptor has said is over. If the call was made, whoever drops it tells so.
+    fn pass_deadline(&mut self) -> Status {
+        let status = too_late();
+        if let Some(record) = self.record.take() {
+            // Made again, it is another call.
+            self.started = None;
+            record.ended(CallOutcome { cause: EndCause::DeadlineHere, status: Some(&status) });
+        }
+        status
     }
 
     fn shared_extensions(&self) -> &Arc<Extensions> {
