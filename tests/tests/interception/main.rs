@@ -2,6 +2,7 @@
 //! without them.
 
 mod causes;
+mod ends;
 mod hooks;
 mod interceptors;
 mod late;

@@ -190,10 +190,10 @@ pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
 }
 
 /// How a call ends that was not queued.
-fn not_queued(status: &Status, reason: Option<&ConnectionError>) -> EndCause {
+fn not_queued(status: &Status) -> EndCause {
     match status.code() {
         Code::DeadlineExceeded => EndCause::DeadlineHere,
-        Code::Unavailable => lost_call(reason),
+        Code::Unavailable => lost_call(status.connection_error()),
         _ => EndCause::Limit,
     }
 }
@@ -292,13 +292,10 @@ impl CallEntry {
         match &self.observed {
             Observed::Nobody => {}
             Observed::Unary(_) => {
-                let cause = not_queued(status, connection.close_reason().as_ref());
-                let outcome = CallOutcome { cause, status: Some(status) };
+                let outcome = CallOutcome { cause: not_queued(status), status: Some(status) };
                 connection.observed.unary_ended(self, None, outcome);
             }
-            Observed::Recorded(record) => {
-                record.not_queued(status, connection.close_reason().as_ref());
-            }
+            Observed::Recorded(record) => record.not_queued(status),
         }
     }
 

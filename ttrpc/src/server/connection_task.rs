@@ -21,6 +21,10 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let sending = connection.clone();
     let (signal, mut ended) = oneshot::channel();
+    let open = OpenConnection::new(connection);
+    let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
+    // Told before its end can be: a runtime that shuts down may never run what is spawned here.
+    span.in_scope(|| sending.opened());
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
         if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
@@ -28,18 +32,13 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
     });
-    let mut owner = ConnectionOwner {
-        signal: Some(signal),
-        sender: sender.abort_handle(),
-        open: OpenConnection::new(connection),
-    };
+    owner.sender = Some(sender.abort_handle());
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
         let connection = owner.open.connection.clone();
-        connection.opened();
         let ready_queue = ReadyQueue::new(connection.clone());
         {
             // Dropped before the connection's end is told, since a call may wait in it.
@@ -47,7 +46,7 @@ pub(super) fn serve(server: Arc<Shared>, connection: crate::Connection, id: u64)
             let reason = tokio::select! {
                 biased;
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || owner.sender.is_finished()) => EndReason::closed_by_client(),
+                _ = wait_for_flag(&mut sender, || owner.sender_is_finished()) => EndReason::closed_by_client(),
                 reason = ready_queue.drive(receiver) => reason,
             };
             // If the sender has failed it has said why.
@@ -74,12 +73,17 @@ async fn closed(server: &Shared) {
 struct ConnectionOwner {
     /// Dropped to tell the sender that the connection has ended.
     signal: Option<oneshot::Sender<()>>,
-    sender: AbortHandle,
+    /// Once it is spawned.
+    sender: Option<AbortHandle>,
     /// Dropped last, and even if a waker panics.
     open: OpenConnection,
 }
 
 impl ConnectionOwner {
+    fn sender_is_finished(&self) -> bool {
+        self.sender.as_ref().is_some_and(AbortHandle::is_finished)
+    }
+
     /// Ends everything but the sender, which shuts the writer down in a bounded time.
     fn end(&mut self) {
         // Dropped behind the queue's end, as the writer expects.
@@ -97,7 +101,9 @@ impl ConnectionOwner {
 impl Drop for ConnectionOwner {
     fn drop(&mut self) {
         self.end();
-        self.sender.abort();
+        if let Some(sender) = &self.sender {
+            sender.abort();
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     Intercepted, ObservedConnection, OnEnd, OnMessage, let_go, not_queued,
 };
 use crate::{
-    ConnectionError, Extensions, Metadata, Name, Status,
+    Extensions, Metadata, Name, Status,
     observer::{CallInfo, CallOutcome, CallStats, MessageInfo},
     proto::frame::HEADER_LEN,
     trace::{self, Span},
@@ -175,9 +175,8 @@ impl CallRecord {
     }
 
     /// The call has failed before it was queued.
-    pub(in crate::client) fn not_queued(&self, status: &Status, reason: Option<&ConnectionError>) {
-        let cause = not_queued(status, reason);
-        self.ended(CallOutcome { cause, status: Some(status) });
+    pub(in crate::client) fn not_queued(&self, status: &Status) {
+        self.ended(CallOutcome { cause: not_queued(status), status: Some(status) });
     }
 
     fn info(&self) -> CallInfo<'_> {
