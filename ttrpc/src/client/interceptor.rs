@@ -175,7 +175,8 @@ pub struct Next<'a> {
 
 impl Next<'_> {
     /// Makes the call, and returns its answer: for a unary call, when the reply has come; for one with
-    /// streams, when its Request is queued. It may be run again, which makes the call again.
+    /// streams, and for a [raw](crate::Client::raw) one, when its Request is queued. It may be run again, which
+    /// makes the call again.
     ///
     /// Dropped before it is done, the call is given up.
     ///
@@ -203,7 +204,8 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// How a call was answered: with its reply, or, where it has streams, by the streams being open.
+/// How a call was answered: with its reply, or, where it has streams or is [raw](crate::Client::raw), by
+/// being open.
 #[must_use = "dropping the answer gives the call up"]
 pub struct Answer(pub(super) CallOwner);
 
@@ -214,12 +216,10 @@ impl Answer {
     }
 
     /// Calls this when the call ends, exactly once, in the task that finds the end: as
-    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once.
+    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call ends
+    /// when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        match self.0.entry.record() {
-            Some(_) => self.0.entry.on_end(Box::new(told)),
-            None => told(&self.0.entry.answered_end()),
-        }
+        self.0.entry.on_end(Box::new(told));
     }
 }
 
@@ -240,8 +240,8 @@ pub(super) fn intercepted(
     async move {
         call.record = call.begin(&tasks, times);
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let deadline = call.deadline();
-        let intercepted = first.intercept(&mut call, Next { rest, tasks: &tasks, deadline });
+        let next = Next { rest, tasks: &tasks, deadline: times.deadline };
+        let intercepted = first.intercept(&mut call, next);
         let answer = match times.deadline {
             None => intercepted.await,
             Some(deadline) => match timeout_at(deadline, intercepted).await {
@@ -281,8 +281,7 @@ impl OutgoingCall {
         }
     }
 
-    /// The call begins, or begins again. A unary call that nobody observes has no record: [`Answer::on_end`] knows
-    /// how it has ended.
+    /// The call begins, or begins again. A unary call that nobody observes has no record.
     fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
         let observed = &tasks.connection().observed;
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());

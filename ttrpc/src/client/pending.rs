@@ -94,7 +94,7 @@ impl<Req: Message> PendingCall<Req> {
         }
     }
 
-    /// Queues the Request, at once or when there is room.
+    /// Queues the Request of a call with interceptors, at once or when there is room.
     pub(super) async fn queue_at_once(
         &self,
         tasks: &Arc<ConnectionTasks>,
@@ -102,7 +102,7 @@ impl<Req: Message> PendingCall<Req> {
         record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
-        let mut begun = Some(record.into());
+        let mut begun = Some(Observed::intercepted(record));
         let queued = self.try_queue(tasks, times, &mut begun);
         let record = match begun {
             Some(Observed::Recorded(record)) => Some(record),

@@ -157,13 +157,13 @@ impl CallRecord {
 
     /// Calls this when the call ends. Returns whether that was told already.
     pub(super) fn on_end(&self, told: OnEnd) -> bool {
-        self.intercepted.on_end(told);
+        self.intercepted.on_ends.push(told);
         self.events.fetch_or(HAS_ON_END, SeqCst) & IS_TOLD != 0
     }
 
     /// Tells those who wait for the end.
     pub(super) fn call_on_end(&self, outcome: CallOutcome<'_>) {
-        self.intercepted.call_on_end(|| self.stats.end(outcome));
+        self.intercepted.on_ends.call(|| self.stats.end(outcome));
     }
 
     /// The caller has let go of the call.
