@@ -8,7 +8,9 @@ mod interceptors;
 mod late;
 mod messages;
 mod observers;
+mod page;
 mod promises;
+mod values;
 
 use std::sync::{Arc, Mutex};
 
