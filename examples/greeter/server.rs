@@ -68,6 +68,8 @@ impl Greeter for MyGreeter {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
+    // What the library and its access log say, from level INFO on.
+    tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     let (health, debug) = (Health::new(), Debug::new());
     health.set_serving("greeter.v1.Greeter", true);
     let reflection = Reflection::new(ttrpc_reflection::include_descriptor_set!("greeter"))?

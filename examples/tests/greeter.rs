@@ -3,7 +3,11 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
 };
+
+use ttrpc_tests::harness::PATIENCE;
 
 /// A server that does not outlive the test.
 struct Server(Child);
@@ -23,9 +27,15 @@ fn the_client_gets_every_kind_of_greeting_from_the_server() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_greeter-server"))
         .arg(&address)
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map(Server)
         .unwrap();
+    let (log, logged) = mpsc::channel();
+    let stderr = server.0.stderr.take().unwrap();
+    thread::spawn(move || {
+        BufReader::new(stderr).lines().try_for_each(|line| log.send(line.unwrap()))
+    });
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, format!("listening on {address}\n"));
@@ -42,6 +52,15 @@ fn the_client_gets_every_kind_of_greeting_from_the_server() {
         Hello, Fay!\n\
         Hello, Gus!\n";
     assert_eq!(String::from_utf8_lossy(&client.stdout), expected);
+
+    // The server's access log has a line for each call, in whatever order.
+    let refused = r#"error="whom shall I greet?""#;
+    let mut missing = vec![["SayHello", refused], ["Countdown", "cause=replied"]];
+    while !missing.is_empty() {
+        let line = logged.recv_timeout(PATIENCE);
+        let line = line.unwrap_or_else(|_| panic!("lines with {missing:?} are logged"));
+        missing.retain(|parts| !parts.iter().all(|part| line.contains(part)));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is traced of a peer that breaks the protocol, of replies that are too long, of calls that need not
-//! wait, and of a server that is full. In a binary of their own, since a subscriber changes what other threads trace.
+//! wait, and of a server that is full; what the access log has. In a binary of their own, since a subscriber changes
+//! what other threads trace.
 
 use std::{
     io,
@@ -16,7 +17,8 @@ use tracing::{Level, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use ttrpc::{
     Client, ClientConfig, Code, Connection, Server, ServerConfig, Status,
-    server::{Listener, Routes, StreamReceiver},
+    interceptors::{AccessLog, Authorize},
+    server::{Listener, PeerPolicy, Routes, StreamReceiver},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -151,6 +153,42 @@ async fn violations_by_a_server_are_warned_of_in_the_same_way() {
         before += warnings;
         sleep(Duration::from_secs(3600)).await;
     }
+}
+
+/// What a peer has made up does not fill it.
+#[tokio::test(start_paused = true)]
+async fn the_access_log_has_one_short_line_for_each_call_whoever_refuses_it() {
+    let (log, _guard) = Log::start(Level::INFO);
+    let (here, there) = duplex(PIPE_LEN);
+    let rules = Authorize::deny_all().allow(PeerPolicy::anybody());
+    let rules = rules.allow_method(SERVICE, "Stats", PeerPolicy::custom(|_| false));
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(AccessLog::default()).intercept(rules).io(there)
+    });
+    let client = Client::from_io(here, ClientConfig::default());
+    let conformance = ConformanceClient::new(client.clone());
+    conformance.echo(echo_request([7; 100])).await.unwrap();
+    let fail = FailRequest { code: code::NOT_FOUND, message: "gone".into(), ..Default::default() };
+    conformance.fail(fail).await.unwrap_err();
+    conformance.stats(Empty {}).await.unwrap_err();
+    let unknown = "x".repeat(100_000);
+    client.unary::<(), ()>(unknown.clone(), unknown, ()).await.unwrap_err();
+    server.is_idle().await;
+
+    for parts in [
+        ["method=\"Echo\"", "code=OK", "cause=replied"],
+        ["method=\"Fail\"", "code=NOT_FOUND", "error=\"gone\""],
+        ["method=\"Stats\"", "code=PERMISSION_DENIED", "cause=refused"],
+        ["method=\"xxx", "code=UNIMPLEMENTED", "cause=unimplemented"],
+    ] {
+        let mut parts = parts.to_vec();
+        parts.extend(["INFO ttrpc::access: side=\"server\"", "peer=an unknown peer", "duration="]);
+        assert_eq!(log.lines(&parts).len(), 1, "{parts:?}: {:?}", log.lines(&[]));
+    }
+    let lines = log.lines(&[]);
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    let longest = lines.iter().map(String::len).max();
+    assert!(longest < Some(2000), "{longest:?}");
 }
 
 /// Longer than a frame may be.

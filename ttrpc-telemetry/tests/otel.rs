@@ -199,6 +199,19 @@ async fn a_call_that_finds_no_connection_has_a_clients_span() {
 }
 
 #[tokio::test]
+async fn a_reply_that_does_not_decode_is_the_clients_error() {
+    let (tracing, spans) = Spans::new();
+    let (server, client) = connected(&tracing).await;
+    // The reply is a string.
+    let call = client.unary::<String, u64>(SERVICE, "Say", "hello".into());
+    assert_eq!(call.await.unwrap_err().code(), Code::Internal);
+    let [client_span, server_span] = spans.of_a_call().await;
+    assert_eq!((code(&client_span), code(&server_span)), (Code::Internal, Code::Ok));
+    assert!(is_error(&client_span) && !is_error(&server_span));
+    server.close().await;
+}
+
+#[tokio::test]
 async fn calls_that_come_to_no_handler_have_no_servers_span() {
     let (tracing, spans) = Spans::new();
     let (server, client) = connected(&tracing).await;

@@ -182,6 +182,9 @@ impl Interceptor for Authorize {
 
 /// Logs one line for each call when it has ended, at level INFO with the target `ttrpc::access`. It is an
 /// observer, for servers and for clients.
+///
+/// A client can make up the names of methods that a server does not have, and so of calls that a fallback takes: names
+/// and message of those are cut to 500 characters each.
 #[cfg(feature = "tracing")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessLog {}
@@ -192,15 +195,25 @@ impl crate::observer::Observer for AccessLog {
         tracing::info!(
             target: "ttrpc::access",
             side = call.side.name(),
-            service = call.service,
-            method = call.method,
+            service = cut(call, call.service),
+            method = cut(call, call.method),
             peer = %call.peer,
             code = %end.code,
             cause = %end.cause,
-            error = end.message,
+            error = cut(call, end.message),
             duration = ?end.duration(),
             bytes_received = end.traffic.bytes_received,
             bytes_sent = end.traffic.bytes_sent,
         );
+    }
+}
+
+/// What is logged of a text that a client may have made up.
+#[cfg(feature = "tracing")]
+fn cut<'a>(call: &crate::observer::CallInfo<'_>, text: &'a str) -> &'a str {
+    const MAX_CHARS: usize = 500;
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) if !call.is_known => &text[..end],
+        _ => text,
     }
 }

@@ -2,11 +2,15 @@
 //! without them.
 
 mod causes;
+mod ends;
 mod hooks;
 mod interceptors;
+mod late;
 mod messages;
 mod observers;
+mod page;
 mod promises;
+mod values;
 
 use std::sync::{Arc, Mutex};
 

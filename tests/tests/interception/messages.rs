@@ -137,24 +137,27 @@ async fn a_client_interceptor_is_told_of_the_messages_of_its_call() {
     }
 }
 
+/// Notes how calls end.
+#[derive(Clone, Default)]
+struct Ends(Arc<Mutex<Vec<(EndCause, Traffic)>>>);
+
+#[async_trait]
+impl Interceptor for Ends {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        let answer = next.run(call).await?;
+        let ends = self.0.clone();
+        answer.on_end(move |end| ends.lock().unwrap().push((end.cause, end.traffic)));
+        Ok(answer)
+    }
+}
+
 /// A unary call that nobody observes says all the same how it has ended.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_call_that_nobody_observes_is_told_to_its_interceptor() {
-    #[derive(Clone, Default)]
-    struct Ends(Arc<Mutex<Vec<(EndCause, Traffic)>>>);
-    #[async_trait]
-    impl Interceptor for Ends {
-        async fn intercept(
-            &self,
-            call: &mut OutgoingCall,
-            next: client::Next<'_>,
-        ) -> Result<Answer, Status> {
-            let answer = next.run(call).await?;
-            let ends = self.0.clone();
-            answer.on_end(move |end| ends.lock().unwrap().push((end.cause, end.traffic)));
-            Ok(answer)
-        }
-    }
     let (server, client, _) = connected_by_default();
     let ends = Ends::default();
     let conformance = ConformanceClient::new(client.with_interceptor(ends.clone()));
@@ -165,6 +168,44 @@ async fn the_end_of_a_call_that_nobody_observes_is_told_to_its_interceptor() {
     observed.conformance.echo(echo_request([7; 100])).await.unwrap();
     let traffic = observed.at_client.only_end().await.traffic;
     assert_eq!(*ends.0.lock().unwrap(), [(EndCause::Replied, traffic)]);
+}
+
+/// Also where the reply is no message of the method's, or is not taken; with an observer and without.
+#[tokio::test(start_paused = true)]
+async fn an_interceptor_is_told_the_end_that_the_caller_sees() {
+    /// Throws the answer away.
+    struct Drops;
+    #[async_trait]
+    impl Interceptor for Drops {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: client::Next<'_>,
+        ) -> Result<Answer, Status> {
+            drop(next.run(call).await?);
+            Err(Status::aborted("no"))
+        }
+    }
+    let (_server, client, _) = connected_by_default();
+    let observed = observed();
+    for client in [client, observed.client.clone()] {
+        let (first, second) = (Ends::default(), Ends::default());
+        let client = client.with_interceptor(first.clone()).with_interceptor(second.clone());
+        // The reply is a string.
+        let call = client.unary::<_, u64>(SERVICE, "Echo", echo_request([7; 100]));
+        assert_eq!(call.await.unwrap_err().code(), Code::Internal);
+        for ends in [first, second] {
+            let causes: Vec<_> = ends.0.lock().unwrap().iter().map(|(cause, _)| *cause).collect();
+            assert_eq!(causes, [EndCause::ProtocolViolation]);
+        }
+    }
+    let (_server, client, _) = connected_by_default();
+    let ends = Ends::default();
+    let client = client.with_interceptor(Drops).with_interceptor(ends.clone());
+    let call = ConformanceClient::new(client).echo(echo_request([]));
+    assert_eq!(call.await.unwrap_err().code(), Code::Aborted);
+    assert_eq!(ends.0.lock().unwrap().len(), 1);
+    assert_eq!(ends.0.lock().unwrap()[0].0, EndCause::Replied);
 }
 
 /// By what receivers were held up, and for how long.

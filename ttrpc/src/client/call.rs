@@ -209,7 +209,7 @@ where
             if begun.is_none() {
                 record = connection.observed.begin_recorded(pending.head(times), None);
             }
-            queued.inspect_err(|status| tell_not_queued(connection, record.as_deref(), status))?;
+            queued.inspect_err(|status| tell_not_queued(record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
         let Progress::Start(tasks, mut pending) = mem::replace(&mut self.progress, Progress::Done)

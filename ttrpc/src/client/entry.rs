@@ -123,7 +123,7 @@ impl CallEntry {
     pub(super) fn record(&self) -> Option<&CallRecord> {
         match &self.observed {
             Observed::Recorded(record) => Some(record),
-            Observed::Nobody | Observed::Unary(_) => None,
+            Observed::Nobody | Observed::Intercepted(_) | Observed::Unary(_) => None,
         }
     }
 
@@ -143,12 +143,6 @@ impl CallEntry {
     pub(super) fn has_one_reply(&self) -> bool {
         let CallShape { kind, is_raw, .. } = self.shape;
         matches!(kind, Kind::Unary | Kind::ClientStreaming) && !is_raw
-    }
-
-    /// How a unary call of which there is no record has ended, which was answered with this reply.
-    pub(super) fn answered_end(&self) -> CallEnd<'static> {
-        let received = self.inbox.with(|state| state.answer_len()) as u32;
-        self.unary_end(CallOutcome::REPLIED, Some(received), None)
     }
 
     /// The end of a unary call of which there is no record. `received` is the length of its reply, if it has one.

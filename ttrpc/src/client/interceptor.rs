@@ -134,8 +134,8 @@ impl OutgoingCall {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
-    /// Ends the call at this moment, unless it ends before. A later moment than the present deadline
-    /// changes nothing.
+    /// Ends the call at this moment, unless it ends before: what [`Next::run`] runs from now on, the interceptors
+    /// behind this one as well. A later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
         self.pending.options.end_by(deadline);
     }
@@ -169,20 +169,31 @@ impl fmt::Debug for OutgoingCall {
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
     tasks: &'a Arc<ConnectionTasks>,
+    /// The one that ends all of this already.
+    deadline: Option<Instant>,
 }
 
 impl Next<'_> {
     /// Makes the call, and returns its answer: for a unary call, when the reply has come; for one with
-    /// streams, when its Request is queued. It may be run again, which makes the call again.
+    /// streams, and for a [raw](crate::Client::raw) one, when its Request is queued. It may be run again, which
+    /// makes the call again.
     ///
     /// Dropped before it is done, the call is given up.
     ///
     /// # Errors
     /// The status of the call, as its caller would get it.
     pub async fn run(&self, call: &mut OutgoingCall) -> Result<Answer, Status> {
-        match self.rest.split_first() {
-            Some((first, rest)) => (**first).intercept(call, Next { rest, ..*self }).await,
-            None => call.make(self.tasks).await,
+        let Some((first, rest)) = self.rest.split_first() else {
+            return call.make(self.tasks).await;
+        };
+        let deadline = call.deadline();
+        let intercepted = (**first).intercept(call, Next { rest, deadline, ..*self });
+        let Some(shortened) = deadline.filter(|_| deadline != self.deadline) else {
+            return intercepted.await;
+        };
+        match Box::pin(timeout_at(shortened, intercepted)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(call.pass_deadline()),
         }
     }
 }
@@ -193,7 +204,8 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// How a call was answered: with its reply, or, where it has streams, by the streams being open.
+/// How a call was answered: with its reply, or, where it has streams or is [raw](crate::Client::raw), by
+/// being open.
 #[must_use = "dropping the answer gives the call up"]
 pub struct Answer(pub(super) CallOwner);
 
@@ -204,12 +216,10 @@ impl Answer {
     }
 
     /// Calls this when the call ends, exactly once, in the task that finds the end: as
-    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once.
+    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call ends
+    /// when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        match self.0.entry.record() {
-            Some(_) => self.0.entry.on_end(Box::new(told)),
-            None => told(&self.0.entry.answered_end()),
-        }
+        self.0.entry.on_end(Box::new(told));
     }
 }
 
@@ -230,7 +240,8 @@ pub(super) fn intercepted(
     async move {
         call.record = call.begin(&tasks, times);
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let intercepted = first.intercept(&mut call, Next { rest, tasks: &tasks });
+        let next = Next { rest, tasks: &tasks, deadline: times.deadline };
+        let intercepted = first.intercept(&mut call, next);
         let answer = match times.deadline {
             None => intercepted.await,
             Some(deadline) => match timeout_at(deadline, intercepted).await {
@@ -270,8 +281,7 @@ impl OutgoingCall {
         }
     }
 
-    /// The call begins, or begins again. A unary call that nobody observes has no record: [`Answer::on_end`] knows
-    /// how it has ended.
+    /// The call begins, or begins again. A unary call that nobody observes has no record.
     fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
         let observed = &tasks.connection().observed;
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
@@ -280,6 +290,17 @@ impl OutgoingCall {
             extensions.is_some() || on_message.is_some() || !self.pending.shape.is_unary();
         let intercepted = is_recorded.then(|| Intercepted::new(extensions, on_message));
         observed.begin_recorded(self.pending.head(times), intercepted)
+    }
+
+    /// The time that an interceptor has said is over. If the call was made, whoever drops it tells so.
+    fn pass_deadline(&mut self) -> Status {
+        let status = too_late();
+        if let Some(record) = self.record.take() {
+            // Made again, it is another call.
+            self.started = None;
+            record.ended(CallOutcome { cause: EndCause::DeadlineHere, status: Some(&status) });
+        }
+        status
     }
 
     fn shared_extensions(&self) -> &Arc<Extensions> {

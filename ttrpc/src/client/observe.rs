@@ -17,7 +17,7 @@ use std::{
 use tokio::time::Instant;
 
 pub(super) use self::{
-    intercepted::{Intercepted, OnEnd, OnMessage},
+    intercepted::{Intercepted, OnEnd, OnMessage, UnaryOnEnds},
     record::CallRecord,
 };
 use super::{
@@ -190,10 +190,10 @@ pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
 }
 
 /// How a call ends that was not queued.
-fn not_queued(status: &Status, reason: Option<&ConnectionError>) -> EndCause {
+fn not_queued(status: &Status) -> EndCause {
     match status.code() {
         Code::DeadlineExceeded => EndCause::DeadlineHere,
-        Code::Unavailable => lost_call(reason),
+        Code::Unavailable => lost_call(status.connection_error()),
         _ => EndCause::Limit,
     }
 }
@@ -220,6 +220,8 @@ fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
 pub(super) enum Observed {
     /// To nobody.
     Nobody,
+    /// To its interceptors, by the caller: a unary call of which nobody else wants to know.
+    Intercepted(UnaryOnEnds),
     /// To observers, by the caller: a unary call without metadata, of which nobody wants to know more.
     Unary(UnaryCount),
     /// By whoever finds it.
@@ -229,6 +231,14 @@ pub(super) enum Observed {
 impl From<Option<Box<CallRecord>>> for Observed {
     fn from(record: Option<Box<CallRecord>>) -> Self {
         record.map_or(Observed::Nobody, Observed::Recorded)
+    }
+}
+
+impl Observed {
+    /// Of a call that was made through interceptors.
+    pub(super) fn intercepted(record: Option<Box<CallRecord>>) -> Self {
+        let unary = || Observed::Intercepted(UnaryOnEnds::default());
+        record.map_or_else(unary, Observed::Recorded)
     }
 }
 
@@ -277,28 +287,39 @@ impl CallEntry {
         self.tell_reply(Some(status));
     }
 
-    /// Calls this when the call ends, or now if that was told already.
+    /// Calls this when the call, which was made through interceptors, ends; or now if that was told already.
     pub(super) fn on_end(&self, told: OnEnd) {
-        if let Some(record) = self.record()
-            && record.on_end(told)
-            && let Some((cause, status)) = self.inbox.with(|state| state.outcome())
-        {
-            record.call_on_end(CallOutcome { cause, status: status.as_ref() });
+        match &self.observed {
+            Observed::Nobody | Observed::Unary(_) => {}
+            Observed::Intercepted(on_ends) => {
+                on_ends.push(told, || self.inbox.with(|state| state.answer_len()) as u32);
+            }
+            Observed::Recorded(record) => {
+                if record.on_end(told)
+                    && let Some((cause, status)) = self.inbox.with(|state| state.outcome())
+                {
+                    record.call_on_end(CallOutcome { cause, status: status.as_ref() });
+                }
+            }
+        }
+    }
+
+    /// Tells interceptors how a unary call that was answered has ended.
+    fn tell_on_ends(&self, outcome: CallOutcome<'_>) {
+        if let Observed::Intercepted(on_ends) = &self.observed {
+            on_ends.call(|reply_len| self.unary_end(outcome, Some(reply_len), None));
         }
     }
 
     /// The call was not queued.
     pub(super) fn tell_not_queued(&self, connection: &ClientConnection, status: &Status) {
         match &self.observed {
-            Observed::Nobody => {}
+            Observed::Nobody | Observed::Intercepted(_) => {}
             Observed::Unary(_) => {
-                let cause = not_queued(status, connection.close_reason().as_ref());
-                let outcome = CallOutcome { cause, status: Some(status) };
+                let outcome = CallOutcome { cause: not_queued(status), status: Some(status) };
                 connection.observed.unary_ended(self, None, outcome);
             }
-            Observed::Recorded(record) => {
-                record.not_queued(status, connection.close_reason().as_ref());
-            }
+            Observed::Recorded(record) => record.not_queued(status),
         }
     }
 
@@ -317,7 +338,7 @@ impl CallEntry {
     /// The answer was read at this moment, with a message of so many bytes if it has one.
     pub(super) fn count_answer(&self, bytes: Option<usize>, read_at: impl FnOnce() -> Instant) {
         match &self.observed {
-            Observed::Nobody => {}
+            Observed::Nobody | Observed::Intercepted(_) => {}
             Observed::Unary(count) => {
                 let after = read_at().saturating_duration_since(self.times.started);
                 count.answered.store(nanos(after).max(1), Relaxed);
@@ -345,6 +366,7 @@ impl CallOwner {
     pub(super) fn tell_reply(&mut self, violation: Option<&Status>) {
         match self.entry.observed {
             Observed::Nobody => {}
+            Observed::Intercepted(_) => self.entry.tell_on_ends(reply_outcome(violation)),
             Observed::Unary(_) => self.tell_unary(reply_outcome(violation)),
             Observed::Recorded(_) => self.entry.tell_reply(violation),
         }
@@ -354,6 +376,8 @@ impl CallOwner {
     pub(super) fn tell_dropped(&mut self) {
         match &self.entry.observed {
             Observed::Nobody => {}
+            // Who waits has the answer.
+            Observed::Intercepted(_) => self.entry.tell_on_ends(CallOutcome::REPLIED),
             Observed::Unary(_) if self.is_told => {}
             Observed::Unary(_) => {
                 let outcome = self.entry.inbox.with(|state: &mut CallState| state.outcome());

@@ -94,7 +94,7 @@ impl<Req: Message> PendingCall<Req> {
         }
     }
 
-    /// Queues the Request, at once or when there is room.
+    /// Queues the Request of a call with interceptors, at once or when there is room.
     pub(super) async fn queue_at_once(
         &self,
         tasks: &Arc<ConnectionTasks>,
@@ -102,7 +102,7 @@ impl<Req: Message> PendingCall<Req> {
         record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
-        let mut begun = Some(record.into());
+        let mut begun = Some(Observed::intercepted(record));
         let queued = self.try_queue(tasks, times, &mut begun);
         let record = match begun {
             Some(Observed::Recorded(record)) => Some(record),
@@ -120,7 +120,7 @@ impl<Req: Message> PendingCall<Req> {
                 Box::pin(self.queue(tasks, times, record.or_else(begin))).await
             }
             Err(status) => {
-                tell_not_queued(connection, record.as_deref(), &status);
+                tell_not_queued(record.as_deref(), &status);
                 Err(status)
             }
         }
@@ -139,7 +139,7 @@ impl<Req: Message> PendingCall<Req> {
             Some(deadline) => timeout_at(deadline, queue).await.unwrap_or_else(|_| Err(too_late())),
             None => queue.await,
         };
-        result.inspect_err(|status| tell_not_queued(tasks.connection(), record.as_deref(), status))
+        result.inspect_err(|status| tell_not_queued(record.as_deref(), status))
     }
 
     async fn queue_in_turn(
@@ -219,13 +219,9 @@ impl<Req: Message> PendingCall<Req> {
 }
 
 /// Tells of a call that has failed before it was queued.
-pub(super) fn tell_not_queued(
-    connection: &ClientConnection,
-    record: Option<&CallRecord>,
-    status: &Status,
-) {
+pub(super) fn tell_not_queued(record: Option<&CallRecord>, status: &Status) {
     if let Some(record) = record {
-        record.not_queued(status, connection.close_reason().as_ref());
+        record.not_queued(status);
     }
 }
 

@@ -37,8 +37,9 @@ impl ConnectionTasks {
         let span = observed.span.clone();
         let connection = Arc::new(ClientConnection::new(config, table, observed));
         let (signal, ended) = oneshot::channel();
-        spawn(span.instrument(run_sender(connection.clone(), io.writer, ended)));
+        // Tells of the end even where nothing can be spawned.
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
+        spawn(span.instrument(run_sender(connection.clone(), io.writer, ended)));
         let receiver = spawn(span.instrument(run_receiver(guard, io.reader))).abort_handle();
         Arc::new(ConnectionTasks { connection, receiver })
     }
@@ -110,6 +111,7 @@ mod tests {
     };
     use crate::{
         Code, Status,
+        observer::{CallEnd, CallInfo, EndCause, Observer},
         proto::{
             codec::{Decoded, Decoder},
             frame::{Flags, FrameType, Header},
@@ -139,16 +141,25 @@ mod tests {
         assert_eq!(status.code(), Code::Unavailable);
     }
 
+    /// Why calls have ended.
+    #[derive(Clone, Default)]
+    struct Causes(Arc<std::sync::Mutex<Vec<EndCause>>>);
+
+    impl Observer for Causes {
+        fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+            self.0.lock().expect("no observer panics").push(end.cause);
+        }
+    }
+
     #[tokio::test]
     async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
         let (here, mut there) = tokio::io::duplex(1000);
-        let table = ClientTable::starting_at(u32::MAX);
-        let tasks = ConnectionTasks::with_table(
-            Connection::new(here),
-            ClientConfig::default(),
-            Observers::default(),
-            table,
-        );
+        let (table, causes) = (ClientTable::starting_at(u32::MAX), Causes::default());
+        let mut observers = Observers::default();
+        observers.add(causes.clone());
+        let connection = Connection::new(here);
+        let tasks =
+            ConnectionTasks::with_table(connection, ClientConfig::default(), observers, table);
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
 
@@ -172,6 +183,8 @@ mod tests {
         let reason = tasks.connection().closed().await;
         assert!(matches!(reason, ConnectionError::IdsExhausted));
         assert!(is_spent(call(&tasks).await.unwrap_err()));
+        let causes = causes.0.lock().expect("no observer panics").clone();
+        assert_eq!(causes, [EndCause::Limit, EndCause::Replied, EndCause::Limit]);
         let mut request = [0; 100];
         let len = tokio::io::AsyncReadExt::read(&mut there, &mut request).await.unwrap();
         let mut decoder = Decoder::default();

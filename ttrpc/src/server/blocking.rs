@@ -39,6 +39,7 @@ use tokio::{runtime::Handle, task::spawn_blocking};
 use super::call::Call;
 use crate::{
     Context, Status,
+    observer::EndCause,
     snapshot::CallWait,
     sync::Mutex,
     trace::Span,
@@ -145,6 +146,7 @@ async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
             // What the connection had may have ended meanwhile.
             Err(_) if calls.try_acquire(connection.id) => {}
             Err(Refused::Stalled | Refused::Closed) => {
+                call.end.blame(EndCause::Limit);
                 return Err(Status::resource_exhausted(
                     "too many blocking handlers run on this server and none ends",
                 ));

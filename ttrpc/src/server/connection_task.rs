@@ -30,6 +30,9 @@ pub(super) fn serve(
     let open = OpenConnection::new(connection.clone())?;
     let sending = connection;
     let (signal, mut ended) = oneshot::channel();
+    let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
+    // Told before its end can be: a runtime that shuts down may never run what is spawned here.
+    span.in_scope(|| sending.opened());
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
         if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
@@ -37,14 +40,13 @@ pub(super) fn serve(
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
     });
-    let mut owner = ConnectionOwner { signal: Some(signal), sender: sender.abort_handle(), open };
+    owner.sender = Some(sender.abort_handle());
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
         let connection = owner.open.connection.clone();
-        connection.opened();
         let ready_queue = ReadyQueue::new(connection.clone());
         {
             // Dropped before the connection's end is told, since a call may wait in it.
@@ -52,7 +54,7 @@ pub(super) fn serve(
             let reason = tokio::select! {
                 biased;
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || owner.sender.is_finished()) => EndReason::closed_by_client(),
+                _ = wait_for_flag(&mut sender, || owner.sender_is_finished()) => EndReason::closed_by_client(),
                 reason = ready_queue.drive(receiver) => reason,
             };
             // If the sender has failed it has said why.
@@ -80,12 +82,17 @@ async fn closed(server: &Shared) {
 struct ConnectionOwner {
     /// Dropped to tell the sender that the connection has ended.
     signal: Option<oneshot::Sender<()>>,
-    sender: AbortHandle,
+    /// Once it is spawned.
+    sender: Option<AbortHandle>,
     /// Dropped last, and even if a waker panics.
     open: OpenConnection,
 }
 
 impl ConnectionOwner {
+    fn sender_is_finished(&self) -> bool {
+        self.sender.as_ref().is_some_and(AbortHandle::is_finished)
+    }
+
     /// Ends everything but the sender, which shuts the writer down in a bounded time.
     fn end(&mut self) {
         // Dropped behind the queue's end, as the writer expects.
@@ -103,7 +110,9 @@ impl ConnectionOwner {
 impl Drop for ConnectionOwner {
     fn drop(&mut self) {
         self.end();
-        self.sender.abort();
+        if let Some(sender) = &self.sender {
+            sender.abort();
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use pin_project_lite::pin_project;
+use tokio::time::Instant;
 
 use super::{call::Call, context::Context};
 use crate::{Status, observer::EndCause, proto::payload::Payload, transport::BoxFuture};
@@ -107,11 +108,12 @@ impl Next<'_> {
 
     /// Runs the rest, and returns how the call ended. A reply is sent when all interceptors have returned.
     ///
-    /// Dropped before it is done, the handler is dropped as well.
+    /// Dropped before it is done, the handler is dropped as well. The handler of a call that is over, or whose
+    /// deadline has passed, does not begin.
     ///
     /// # Errors
     /// The status of the handler or of an interceptor behind this one; INVALID_ARGUMENT if the request does
-    /// not decode.
+    /// not decode; DEADLINE_EXCEEDED or CANCELLED if the handler does not begin.
     pub async fn run(self, ctx: &mut Context) -> Result<(), Status> {
         match self.rest.split_first() {
             Some((first, rest)) => (**first).intercept(ctx, Next { rest, ..self }).await,
@@ -176,6 +178,9 @@ where
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<(), Status>> {
         let mut this = self.project();
+        if let Some((call, _)) = this.call {
+            check_time(call)?;
+        }
         if let Some((call, handler)) = this.call.take() {
             let decoded = (this.decode)(Payload::shared(this.request, this.request));
             let request = decoded.inspect_err(|_| call.end.blame(EndCause::ProtocolViolation))?;
@@ -189,6 +194,22 @@ where
     fn drop_now(self: Pin<&mut Self>) {
         self.project().handler.set(None);
     }
+}
+
+/// An interceptor may go on for its grace when the call is over, and may have shortened the deadline: neither
+/// has a handler begin too late.
+///
+/// # Errors
+/// CANCELLED, DEADLINE_EXCEEDED.
+fn check_time(call: &Call) -> Result<(), Status> {
+    if call.end.is_over() {
+        return Err(Status::cancelled("the call is over"));
+    }
+    if call.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+        call.end.blame(EndCause::DeadlineHere);
+        return Err(Status::deadline_exceeded("the call's deadline passed before it was started"));
+    }
+    Ok(())
 }
 
 /// Runs a call's interceptors around its handler, and returns its reply.
@@ -213,7 +234,8 @@ where
         let next = Next { rest, request, handler: handler.as_mut() };
         let result = first.intercept(&mut ctx, next).await;
         let this = handler.project();
-        if let (Err(_), Some((call, _))) = (&result, this.call) {
+        // The handler has not begun: a status to follow is an interceptor's.
+        if let Some((call, _)) = this.call {
             call.end.blame(EndCause::Refused);
         }
         let no_reply = || Status::internal("an interceptor has ended the call without a reply");

@@ -77,7 +77,9 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, patience)) {
             Ok(Some(payload)) => {
                 self.call.connection.release_messages(message_cost(payload.len()));
-                decode_request(Payload::shared(&payload, &payload)).map(Some)
+                decode_request(Payload::shared(&payload, &payload))
+                    .map(Some)
+                    .inspect_err(|_| self.call.end.blame(EndCause::ProtocolViolation))
             }
             Ok(None) => Ok(None),
             Err(status) => Err(status),

@@ -254,6 +254,10 @@ mod tests {
         assert!(PeerPolicy::root().allows(&peer(0, 5)));
         assert!(PeerPolicy::group(7).allows(&peer(1, 7)));
         assert!(!PeerPolicy::group(7).allows(&peer(7, 1)));
+        let process = |pid| Peer::unix(Credentials { uid: 7, gid: 7, pid });
+        assert!(PeerPolicy::process(7).allows(&process(Some(7))));
+        assert!(!PeerPolicy::process(7).allows(&process(Some(8))));
+        assert!(!PeerPolicy::process(7).allows(&process(None)));
         assert!(PeerPolicy::machine(3).allows(&Peer::vsock(3, 3)));
         assert!(!PeerPolicy::machine(3).allows(&Peer::vsock(4, 3)));
         assert!(!PeerPolicy::machine(3).allows(&peer(3, 3)));

@@ -22,7 +22,7 @@ use super::{
     Intercepted, ObservedConnection, OnEnd, OnMessage, let_go, not_queued,
 };
 use crate::{
-    ConnectionError, Extensions, Metadata, Name, Status,
+    Extensions, Metadata, Name, Status,
     observer::{CallInfo, CallOutcome, CallStats, MessageInfo},
     proto::frame::HEADER_LEN,
     trace::{self, Span},
@@ -157,13 +157,13 @@ impl CallRecord {
 
     /// Calls this when the call ends. Returns whether that was told already.
     pub(super) fn on_end(&self, told: OnEnd) -> bool {
-        self.intercepted.on_end(told);
+        self.intercepted.on_ends.push(told);
         self.events.fetch_or(HAS_ON_END, SeqCst) & IS_TOLD != 0
     }
 
     /// Tells those who wait for the end.
     pub(super) fn call_on_end(&self, outcome: CallOutcome<'_>) {
-        self.intercepted.call_on_end(|| self.stats.end(outcome));
+        self.intercepted.on_ends.call(|| self.stats.end(outcome));
     }
 
     /// The caller has let go of the call.
@@ -175,9 +175,8 @@ impl CallRecord {
     }
 
     /// The call has failed before it was queued.
-    pub(in crate::client) fn not_queued(&self, status: &Status, reason: Option<&ConnectionError>) {
-        let cause = not_queued(status, reason);
-        self.ended(CallOutcome { cause, status: Some(status) });
+    pub(in crate::client) fn not_queued(&self, status: &Status) {
+        self.ended(CallOutcome { cause: not_queued(status), status: Some(status) });
     }
 
     fn info(&self) -> CallInfo<'_> {

@@ -1,0 +1,198 @@
+//! What interceptors do late: no handler begins for a call that is over, and a deadline that one shortens holds for
+//! those behind it.
+
+use std::{
+    future::pending,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use ttrpc::{
+    Context, Status, async_trait,
+    client::{self, Answer, OutgoingCall},
+    server::{Interceptor, Next},
+};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Asks for the token, which earns it its grace, and runs the rest when it may.
+#[derive(Default)]
+struct RunsTheRestLate {
+    may_run: Notify,
+    result: Mutex<Option<Result<(), Code>>>,
+}
+
+#[async_trait]
+impl Interceptor for RunsTheRestLate {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        let _token = ctx.cancellation_token();
+        self.may_run.notified().await;
+        let result = next.run(ctx).await;
+        *self.result.lock().unwrap() = Some(result.as_ref().copied().map_err(Status::code));
+        result
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_does_not_begin_in_the_grace_of_its_interceptor() {
+    let late = Arc::<RunsTheRestLate>::default();
+    let config = ServerConfig { cancellation_grace: 60 * SECOND, ..ServerConfig::default() };
+    let all = observed_with(config, ClientConfig::default(), |builder| {
+        builder.intercept(late.clone() as Arc<dyn Interceptor>)
+    });
+    let Observed { server, conformance, at_server, .. } = &all;
+    let status = conformance.echo(echo_request([])).timeout(SECOND).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    at_server.expect("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+    late.may_run.notify_one();
+    server.is_idle().await;
+    assert_eq!(server.service.calls_total(), 0, "a handler has begun for a call that is over");
+    assert_eq!(*late.result.lock().unwrap(), Some(Err(Code::Cancelled)));
+    at_server.expect("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_does_not_begin_behind_a_deadline_that_an_interceptor_has_set() {
+    struct NoTime;
+    #[async_trait]
+    impl Interceptor for NoTime {
+        async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+            ctx.shorten_deadline(Instant::now());
+            next.run(ctx).await
+        }
+    }
+    let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
+        builder.intercept(NoTime)
+    });
+    let Observed { server, conformance, at_server, .. } = &all;
+    let status = conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert_eq!(server.service.calls_total(), 0);
+    at_server.expect("Echo", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
+/// Gives each call a second.
+struct Shortens;
+
+#[async_trait]
+impl client::Interceptor for Shortens {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        call.shorten_deadline(Instant::now() + SECOND);
+        next.run(call).await
+    }
+}
+
+/// What one behind it does.
+enum Does {
+    WaitsForEver,
+    /// Makes the call, and waits with its answer.
+    WaitsBehind,
+    TakesItsTime,
+}
+
+#[async_trait]
+impl client::Interceptor for Does {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        match self {
+            Does::WaitsForEver => pending().await,
+            Does::WaitsBehind => {
+                let _answer = next.run(call).await?;
+                pending().await
+            }
+            Does::TakesItsTime => {
+                sleep(SECOND / 2).await;
+                next.run(call).await
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_a_client_interceptor_shortens_holds_for_those_behind_it() {
+    for (timeout, does, code, cause) in [
+        (None, Does::WaitsForEver, Code::DeadlineExceeded, EndCause::DeadlineHere),
+        (Some(60 * SECOND), Does::WaitsForEver, Code::DeadlineExceeded, EndCause::DeadlineHere),
+        // The answer had come.
+        (None, Does::WaitsBehind, Code::Ok, EndCause::Replied),
+    ] {
+        let all = observed();
+        let client = all.client.clone().with_interceptor(Shortens).with_interceptor(does);
+        let call = ConformanceClient::new(client).echo(echo_request([]));
+        let call = match timeout {
+            None => call,
+            Some(timeout) => call.timeout(timeout),
+        };
+        let started = Instant::now();
+        let status = tokio::time::timeout(PATIENCE, call).await.expect("in time").unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        let took = started.elapsed();
+        assert!(took >= SECOND && took < SECOND * 3 / 2, "{took:?}");
+        all.at_client.expect("Echo", code, cause).await;
+        assert_eq!(all.client.calls_in_flight(), 0);
+    }
+    let all = observed();
+    let client = all.client.clone().with_interceptor(Shortens).with_interceptor(Does::TakesItsTime);
+    let conformance = ConformanceClient::new(client);
+    conformance.echo(echo_request([])).await.unwrap();
+    let started = Instant::now();
+    conformance.wait(key("a")).await.unwrap_err();
+    assert!(started.elapsed() < SECOND * 3 / 2);
+    all.at_client.expect_of("Wait", Code::DeadlineExceeded, EndCause::DeadlineHere).await;
+}
+
+/// A call that is made again when its time was over is told as another one.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_made_again_behind_its_deadline_is_told_twice() {
+    struct Again;
+    #[async_trait]
+    impl client::Interceptor for Again {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: client::Next<'_>,
+        ) -> Result<Answer, Status> {
+            call.shorten_deadline(Instant::now() + SECOND);
+            match next.run(call).await {
+                Err(status) if status.code() == Code::DeadlineExceeded => next.run(call).await,
+                answer => answer,
+            }
+        }
+    }
+    struct WaitsOnce(AtomicBool);
+    #[async_trait]
+    impl client::Interceptor for WaitsOnce {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: client::Next<'_>,
+        ) -> Result<Answer, Status> {
+            if !self.0.swap(true, SeqCst) {
+                pending::<()>().await;
+            }
+            next.run(call).await
+        }
+    }
+    let all = observed();
+    let waits = WaitsOnce(AtomicBool::new(false));
+    let client = all.client.clone().with_interceptor(Again).with_interceptor(waits);
+    let call = ConformanceClient::new(client).echo(echo_request([]));
+    assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    all.at_client.told(|told| {
+        let causes: Vec<_> = told.ends.iter().map(|end| end.cause).collect();
+        assert_eq!((told.begun.len(), causes), (2, vec![EndCause::DeadlineHere; 2]), "{told:?}");
+    });
+}
