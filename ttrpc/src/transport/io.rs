@@ -191,8 +191,7 @@ mod tests {
     use super::*;
 
     /// A TCP connection, and a descriptor of its socket to look at.
-    async fn tcp() -> (std::net::TcpStream, std::net::TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    async fn tcp(listener: &TcpListener) -> (std::net::TcpStream, std::net::TcpStream) {
         let address = listener.local_addr().expect("it is bound");
         let stream = TcpStream::connect(address).await.expect("it listens");
         let stream = stream.into_std().expect("it is registered");
@@ -207,10 +206,12 @@ mod tests {
 
     #[tokio::test]
     async fn tcp_sends_at_once() {
-        let (stream, same) = tcp().await;
+        // It would reset connections that it has not accepted when it is dropped.
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let (stream, same) = tcp(&listener).await;
         let _connection = Connection::from_fd(stream.into()).expect("it is connected");
         assert!(sends_at_once(&same));
-        let (stream, same) = tcp().await;
+        let (stream, same) = tcp(&listener).await;
         let stream = TcpStream::from_std(stream).expect("it does not block");
         let _connection = Connection::from(stream);
         assert!(sends_at_once(&same));
