@@ -134,7 +134,8 @@ async fn launch_process(
     command.args(stage).arg(bundle.path()).arg(process);
     let descriptors = launch.stdio((0, 0)).await?;
     command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
-    let stage = launch.reaper().spawn(&mut command).map_err(|error| failed("start", error))?;
+    let stage =
+        launch.reaper().spawn(&mut command).await.map_err(|error| failed("start", error))?;
     // The command holds the process's ends of the pipes.
     drop(command);
     let exit = stage.exit().await.map_err(|error| failed("wait", error))?;

@@ -64,6 +64,7 @@ mod runtime;
 mod sandbox;
 mod service;
 mod shim;
+mod spawn;
 mod start;
 mod stdio;
 mod tasks;

@@ -16,7 +16,7 @@ use std::{
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 use tokio::sync::oneshot;
 
-use crate::descriptors;
+use crate::{descriptors, spawn};
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,19 +134,28 @@ impl Reaper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a child. The lock is held so that its end cannot be collected before it is waited for.
+    /// Starts a child, and waits until it has become the program; the thread goes on meanwhile. If this is
+    /// dropped the child goes its way.
     ///
     /// # Errors
     /// Those of starting a program, with its name.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let mut exits = self.exits();
+    pub async fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         descriptors::restore_limit(command);
-        let child = command.spawn().map_err(|error| {
+        self.start(command).await.map_err(|error| {
             let program = command.get_program().display();
             io::Error::new(error.kind(), format!("cannot run {program}: {error}"))
-        })?;
-        let pid = Pid::from_child(&child);
-        Ok(Child { pid, ended: exits.watch(pid.as_raw_nonzero().get()) })
+        })
+    }
+
+    async fn start(&self, command: &mut Command) -> io::Result<Child> {
+        let (child, report) = {
+            // Held so that its end cannot be collected before it is waited for.
+            let mut exits = self.exits();
+            let (pid, report) = spawn::fork(command)?;
+            (Child { pid, ended: exits.watch(pid.as_raw_nonzero().get()) }, report)
+        };
+        report.wait().await?;
+        Ok(child)
     }
 
     /// Says that something is being started whose pid is not known yet.
@@ -203,6 +212,11 @@ pub(crate) static COLLECTING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        os::unix::process::CommandExt,
+    };
+
     use super::*;
 
     fn exit(status: u32) -> Exit {
@@ -270,7 +284,7 @@ mod tests {
         let reaper = Reaper::default();
         let mut signals =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).unwrap();
-        let child = reaper.spawn(Command::new("sh").args(["-c", "kill -9 $$"])).unwrap();
+        let child = reaper.spawn(Command::new("sh").args(["-c", "kill -9 $$"])).await.unwrap();
         let mut ended = std::pin::pin!(child.exit());
         let exit = loop {
             tokio::select! {
@@ -282,11 +296,39 @@ mod tests {
         assert_eq!(reaper.counts(), (0, 0));
     }
 
+    /// What a child did before it became its program was waited for with everything else.
+    #[allow(unsafe_code, reason = "a child is to wait before it starts")]
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_program_that_is_slow_to_start_keeps_nobody_waiting() {
+        let _alone = COLLECTING.lock().await;
+        let (mut gate, mut open) = io::pipe().unwrap();
+        let mut command = Command::new("true");
+        // SAFETY: between fork and exec, system calls are made and nothing is allocated.
+        unsafe { command.pre_exec(move || gate.read_exact(&mut [0])) };
+        let reaper = Reaper::default();
+        let mut signals =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).unwrap();
+        let mut starting = std::pin::pin!(reaper.spawn(&mut command));
+        tokio::select! {
+            biased;
+            _ = &mut starting => unreachable!("the gate is shut"),
+            () = tokio::task::yield_now() => {}
+        }
+        open.write_all(&[0]).unwrap();
+        let mut ended = std::pin::pin!(starting.await.unwrap().exit());
+        let exit = loop {
+            tokio::select! {
+                _ = signals.recv() => reaper.collect(),
+                exit = &mut ended => break exit.unwrap(),
+            }
+        };
+        assert_eq!(exit.status, 0);
+    }
+
     #[tokio::test(flavor = "current_thread")]
     async fn a_program_that_is_missing_is_named() {
-        // A spawn that fails waits for its child, which another test must not collect.
         let _alone = COLLECTING.lock().await;
-        let error = Reaper::default().spawn(&mut Command::new("/missing/runc")).unwrap_err();
+        let error = Reaper::default().spawn(&mut Command::new("/missing/runc")).await.unwrap_err();
         assert!(error.to_string().contains("cannot run /missing/runc"), "{error}");
     }
 }

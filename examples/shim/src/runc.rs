@@ -139,7 +139,7 @@ impl Runc {
         let mut command = self.command(log.path());
         command.args(args);
         command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
-        let child = self.reaper.spawn(&mut command)?;
+        let child = self.reaper.spawn(&mut command).await?;
         // The command holds the container's ends of the pipes, which must see their end.
         drop(command);
         match child.exit().await?.status {

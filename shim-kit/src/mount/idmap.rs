@@ -42,7 +42,7 @@ impl IdMaps {
         let mut command = Command::new("/proc/self/exe");
         command.arg("hold").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         enter_user_namespace(&mut command);
-        let child = reaper.spawn(&mut command)?;
+        let child = reaper.spawn(&mut command).await?;
         drop(command);
         let of_child = |name: &str| format!("/proc/{}/{name}", child.pid.as_raw_nonzero());
         let namespace = fs::write(of_child("uid_map"), &self.users)

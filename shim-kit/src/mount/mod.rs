@@ -133,7 +133,7 @@ async fn mount_with(
     }
     command.args(["-t", kind]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    match reaper.spawn(&mut command)?.exit().await?.status {
+    match reaper.spawn(&mut command).await?.exit().await?.status {
         0 => Ok(()),
         status => Err(io::Error::other(format!("{helper} ended with {status}"))),
     }

@@ -47,7 +47,7 @@ impl Runtime for Shell {
         // The gate is opened by closing it.
         command.args(["-c", &format!("read _ <&3; exec 3<&-; {script}")]);
         command.stdin(stdio.stdin).stdout(stdio.stdout).stderr(stdio.stderr);
-        let child = launch.reaper().spawn(&mut command).unwrap();
+        let child = launch.reaper().spawn(&mut command).await.unwrap();
         let gate = StdMutex::new(Some(std::os::fd::OwnedFd::from(writer).into()));
         let folder = new.bundle.path().to_owned();
         Ok((Shell { pid: child.pid, folder, gate }, Some(child.pid)))

@@ -70,9 +70,10 @@ impl Uri {
         command.args(&self.args).env_clear();
         command.env("CONTAINER_ID", id).env("CONTAINER_NAMESPACE", namespace);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let unstarted = |error| Status::internal(format!("cannot start the logger: {error}"));
         descriptors::pass(&mut command, [stdout_reader, stderr_reader, ready_writer])
-            .and_then(|()| reaper.spawn(&mut command))
-            .map_err(|error| Status::internal(format!("cannot start the logger: {error}")))?;
+            .map_err(unstarted)?;
+        reaper.spawn(&mut command).await.map_err(unstarted)?;
         // The command holds the logger's ends.
         drop(command);
         let said = timeout(READY, read_byte(ready)).await;
