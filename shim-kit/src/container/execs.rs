@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
-use tokio::{sync::SemaphorePermit, time::timeout};
+use tokio::{sync::Semaphore, time::timeout};
 use ttrpc::Status;
 
 use super::Container;
@@ -21,8 +22,8 @@ use crate::{
     stdio::Paths,
 };
 
-/// How long an exec waits for others to be made first. The limit is there for speed alone, so
-/// whoever has waited this long goes ahead.
+/// How long an exec that is being made may keep others waiting. The limit is there for speed alone, and
+/// one that hangs must not hold up the others. They go on one by one: all at once would be slower.
 const TURN: Duration = Duration::from_secs(5);
 
 impl<R: Runtime> Container<R> {
@@ -94,15 +95,26 @@ impl<R: Runtime> Container<R> {
     }
 
     pub(super) async fn make_exec(&self, process: &Process) -> Result<Ended, Status> {
-        let _turn = self.turn().await;
-        let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
-        let mut launch = Launch::new(&self.shim, &self.id, process, number);
-        let pid = self.runtime.exec(&process.spec, &mut launch).await?;
-        Ok(launch.made(process, pid))
+        in_turn(&self.turns, async {
+            let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
+            let mut launch = Launch::new(&self.shim, &self.id, process, number);
+            let pid = self.runtime.exec(&process.spec, &mut launch).await?;
+            Ok(launch.made(process, pid))
+        })
+        .await
     }
+}
 
-    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        timeout(TURN, self.turns.acquire()).await.ok()?.ok()
+/// Does this when its turn has come. The next one's comes when it is done, or has taken its time.
+async fn in_turn<T>(turns: &Semaphore, work: impl Future<Output = T>) -> T {
+    let turn = turns.acquire().await;
+    let mut work = pin!(work);
+    match timeout(TURN, &mut work).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(turn);
+            work.await
+        }
     }
 }
 
@@ -118,7 +130,42 @@ fn exec_spec(json: &[u8], terminal: bool) -> Result<Vec<u8>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, future::pending};
+
+    use tokio::time::{Instant, sleep};
+
     use super::*;
+
+    /// Those that had waited for five seconds all went ahead at once. On a machine that was short of
+    /// processors they kept the shim from answering.
+    #[tokio::test(start_paused = true)]
+    async fn execs_are_made_one_by_one_however_long_they_wait() {
+        let (turns, now, most) = (Semaphore::new(1), Cell::new(0), Cell::new(0));
+        let exec = || {
+            in_turn(&turns, async {
+                now.set(now.get() + 1);
+                most.set(now.get().max(most.get()));
+                sleep(TURN * 4 / 5).await;
+                now.set(now.get() - 1);
+            })
+        };
+        tokio::join!(exec(), exec(), exec(), exec(), exec());
+        assert_eq!(most.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exec_that_hangs_keeps_others_waiting_for_one_turn() {
+        let turns = Semaphore::new(1);
+        let begin = Instant::now();
+        tokio::select! {
+            () = in_turn(&turns, pending()) => unreachable!("it hangs"),
+            () = async {
+                tokio::task::yield_now().await;
+                in_turn(&turns, async {}).await;
+            } => {}
+        }
+        assert_eq!(begin.elapsed(), TURN);
+    }
 
     #[test]
     fn the_request_decides_on_the_terminal() {
