@@ -1,0 +1,160 @@
+//! From a connection that has been accepted, or handed over, to one that is served: the peer policy, the hook, and a
+//! permit for each connection that is open.
+
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
+    task::Poll,
+};
+
+use tokio::sync::SemaphorePermit;
+
+use super::{Shared, accept::Accepting, connection_task, hook::HookedConnection};
+use crate::{
+    Connection, Error, trace,
+    transport::{lock, spawn, wait_until},
+};
+
+impl Shared {
+    /// Starts to serve a connection, if its peer may connect. The permit goes with it.
+    ///
+    /// # Errors
+    /// [`Error::PeerRefused`], [`Error::ServerEnded`].
+    pub(super) async fn admit(
+        self: &Arc<Self>,
+        connection: Connection,
+        permit: SemaphorePermit<'_>,
+    ) -> Result<(), Error> {
+        self.check_policy(&connection)?;
+        match &self.hook {
+            None => {
+                permit.forget();
+                self.serve_admitted(connection)
+            }
+            Some(hook) => {
+                let hooked = HookedConnection::new(self, connection, permit);
+                Box::pin(hooked.admit(hook)).await
+            }
+        }
+    }
+
+    /// The same for a connection that a listener has accepted: a hook does not hold up the next one. The peer
+    /// of a connection that is not served sees it closed.
+    pub(super) fn admit_accepted(
+        self: &Arc<Self>,
+        connection: Connection,
+        permit: SemaphorePermit<'_>,
+    ) {
+        if self.check_policy(&connection).is_err() {
+            return;
+        }
+        if self.hook.is_none() {
+            permit.forget();
+            let _ = self.serve_admitted(connection);
+            return;
+        }
+        let (server, hooked) = (self.clone(), HookedConnection::new(self, connection, permit));
+        spawn(async move {
+            if let Some(hook) = &server.hook {
+                let _ = hooked.admit(hook).await;
+            }
+        });
+    }
+
+    /// # Errors
+    /// [`Error::PeerRefused`].
+    pub(super) fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
+        let peer = connection.peer();
+        if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
+            let reason = "the policy does not allow the peer";
+            self.connection_refused(peer, &connection.extensions, reason);
+            return Err(Error::PeerRefused { peer: peer.to_string() });
+        }
+        Ok(())
+    }
+
+    /// Serves a connection whose permit goes with it, unless a shutdown has begun.
+    ///
+    /// # Errors
+    /// [`Error::ServerEnded`].
+    pub(super) fn serve_admitted(self: &Arc<Self>, connection: Connection) -> Result<(), Error> {
+        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        connection_task::serve(self.clone(), connection, id)
+    }
+
+    /// Waits for a permit to open a connection, which is there when `connected` completes.
+    pub(super) async fn connection_permit(
+        &self,
+        connected: impl Future<Output = ()>,
+    ) -> SemaphorePermit<'_> {
+        const OPEN: &str = "the semaphore is never closed";
+        if let Ok(permit) = self.connection_permits.try_acquire() {
+            return permit;
+        }
+        let mut permit = pin!(self.connection_permits.acquire());
+        tokio::select! {
+            biased;
+            permit = &mut permit => return permit.expect(OPEN),
+            () = connected => {}
+        }
+        // Clients that are held up look as if the server had died, so that it is said.
+        let max_connections = self.config.max_connections;
+        trace::warn!(max_connections, "new connections wait until others end");
+        permit.await.expect(OPEN)
+    }
+
+    /// Waits until no connection is open.
+    pub(super) async fn no_connections(&self) {
+        let is_none =
+            || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).len() == 0;
+        wait_until(&self.connection_ended, &is_none).await;
+    }
+
+    /// Serves connections for as long as more can come, or, when none can, until those that are there
+    /// have ended.
+    pub(super) async fn accept(self: &Arc<Self>, accepting: &mut Accepting, keep_open: bool) {
+        loop {
+            let is_paused = accepting.update(&self.accept_control);
+            let is_done = accepting.is_done();
+            let next = tokio::select! {
+                biased;
+                () = self.accept_control.asks_for_more(is_paused) => continue,
+                () = self.no_connections(), if is_done && !keep_open => return,
+                next = self.next_connection(accepting), if !is_done => next,
+            };
+            if let Some((connection, permit)) = next {
+                self.admit_accepted(connection, permit);
+            }
+        }
+    }
+
+    /// The next connection with its permit, `None` if the last listener is done. Nothing is accepted while
+    /// there is no permit: a client without one waits in the backlog, where another process may take it.
+    /// Cancel safe.
+    pub(super) async fn next_connection(
+        &self,
+        accepting: &mut Accepting,
+    ) -> Option<(Connection, SemaphorePermit<'_>)> {
+        loop {
+            let connected = poll_fn(|cx| accepting.poll_waiting(cx));
+            let permit = self.connection_permit(connected).await;
+            let polled = poll_fn(|cx| Poll::Ready(accepting.poll_next(cx))).await;
+            if let Poll::Ready(next) = polled {
+                return next.map(|connection| (connection, permit));
+            }
+            // A listener without new connections holds no permit. It wakes this task when it has one.
+            drop(permit);
+            let mut is_woken = false;
+            poll_fn(|_| match mem::replace(&mut is_woken, true) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+        }
+    }
+}
