@@ -54,6 +54,23 @@ async fn a_policy_decides_before_the_first_frame() {
 }
 
 #[tokio::test]
+async fn a_policy_that_panics_refuses_one_connection_and_ends_no_server() {
+    let asked = AtomicUsize::new(0);
+    let policy = PeerPolicy::custom(move |_| match asked.fetch_add(1, SeqCst) {
+        0 => panic!("this one is beyond me"),
+        _ => true,
+    });
+    let address = abstract_address("panics");
+    let server = builder().allow_peers(policy).bind(&address).unwrap();
+    let serving = tokio::spawn(server.serve());
+    let refused = Client::connect(&address).await.unwrap();
+    refused.closed().await;
+    let allowed = ConformanceClient::new(Client::connect(&address).await.unwrap());
+    allowed.echo(echo_request([])).await.unwrap();
+    serving.abort();
+}
+
+#[tokio::test]
 async fn policies_hold_for_streams_that_were_handed_over() {
     let mine = PeerPolicy::same_user();
     let nobody = PeerPolicy::custom(|_| false);

@@ -1,6 +1,12 @@
 //! Who is on the other side of a connection, and who may be.
 
-use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use tokio::net::UnixStream;
 
@@ -219,7 +225,8 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| peer.vsock_addr().is_some_and(|peer| peer.cid == cid))
     }
 
-    /// A function of your own. It runs on the task that accepts connections and should not block.
+    /// A function of your own. It runs on the task that accepts connections and should not block. A peer for
+    /// which it panics may not connect.
     pub fn custom(allows: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
         PeerPolicy { allows: Arc::new(allows) }
     }
@@ -231,7 +238,8 @@ impl PeerPolicy {
     }
 
     pub(crate) fn allows(&self, peer: &Peer) -> bool {
-        (self.allows)(peer)
+        // A panic would end the task that accepts connections, and with it the server.
+        catch_unwind(AssertUnwindSafe(|| (self.allows)(peer))).unwrap_or(false)
     }
 }
 
