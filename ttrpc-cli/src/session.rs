@@ -53,8 +53,11 @@ pub async fn connect_verbose(address: &str, timeout: Option<Duration>) -> Result
     Ok(Client::from_io(Tap::new(open_within(address, timeout).await?), ClientConfig::default()))
 }
 
-/// A server that does not accept lets a client wait: a Unix socket with a full backlog, too, which refuses an
-/// attempt that does not block (connect(2), EAGAIN).
+/// Connects, however long it takes: for callers that have a limit of their own. A Unix socket with a full backlog,
+/// which refuses an attempt that does not block (connect(2), EAGAIN), is waited for as others are.
+///
+/// # Errors
+/// Those of [`ConnectOptions::open`].
 pub async fn open(address: &str) -> Result<Connection, Error> {
     loop {
         match ConnectOptions::new().open(address).await {

@@ -394,6 +394,24 @@ fn a_guest_without_the_server_cannot_be_connected_to() {
     assert!(refused.stderr.contains("nobody listens on this port"), "{}", refused.stderr);
 }
 
+/// A server that hangs has a full backlog in the end: without a trace, its clients hear so at once.
+#[test]
+fn a_client_for_whom_the_server_has_no_room_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path_of = |name| folder.path().join(name).to_str().unwrap().to_owned();
+    let (full, listening) = (path_of("full.sock"), path_of("trace.sock"));
+    let server = UnixListener::bind(&full).unwrap();
+    rustix::net::listen(&server, 0).unwrap();
+    let _waiting = UnixStream::connect(&full).unwrap();
+    let schema = ["--schema", "builtin"];
+    let trace =
+        Trace::start(&[&["--listen", &listening, "--upstream", &full], &schema[..]].concat());
+    let call = ["call", &listening, "grpc.health.v1.Health/Check", "--timeout", "10s"];
+    let ran = run(&[&call[..], &schema].concat());
+    assert_eq!(ran.code, 64 + 14, "the connection is closed: {ran:?}");
+    trace.finish();
+}
+
 #[test]
 fn clients_that_come_while_a_wrapped_socket_is_put_back_are_served() {
     let server = conformance();

@@ -9,13 +9,12 @@ use prost::Message;
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout_at};
 use ttrpc::{Client, ClientConfig, Code, Error, Status};
 
-use crate::session;
-
 use super::{
     process::{self, Facts},
     scan::{Container, Shim},
     sockets::{self, Server, Sockets},
 };
+use crate::session;
 
 /// Shims that are asked at a time, each with a descriptor.
 const MAX_AT_A_TIME: usize = 256;

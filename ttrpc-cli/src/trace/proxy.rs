@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
     time::{interval, sleep},
 };
-use ttrpc::{Connection as Io, server::Acceptor};
+use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
 
 use super::{
     lock,
@@ -22,7 +22,7 @@ use super::{
     record::Recorder,
     report::Reporter,
 };
-use crate::{failure::Failure, output, session};
+use crate::{failure::Failure, output};
 
 /// What is read at a time.
 const BUFFER_LEN: usize = 64 << 10;
@@ -78,8 +78,8 @@ impl Proxy {
         self.open.send_modify(|open| *open += 1);
         let proxy = self.clone();
         tokio::spawn(async move {
-            // However long it takes: the server's clients wait as they would without a trace.
-            match session::open(&proxy.upstream).await {
+            // Once: the server's clients wait, or are turned away, as they would without a trace.
+            match ConnectOptions::new().open(&proxy.upstream).await {
                 Ok(server) => proxy.serve(id, client, server).await,
                 Err(error) => {
                     output::note(format_args!("c{id}: the server takes no connection: {error}"));

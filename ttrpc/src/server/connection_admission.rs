@@ -5,10 +5,7 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::Ordering::{Relaxed, SeqCst},
-    },
+    sync::Arc,
     task::Poll,
 };
 
@@ -16,7 +13,9 @@ use tokio::sync::SemaphorePermit;
 
 use super::{Shared, accept::Accepting, connection_task, hook::HookedConnection};
 use crate::{
-    Connection, Error, trace,
+    Connection, Error,
+    sync::atomic::Ordering::{Relaxed, SeqCst},
+    trace,
     transport::{lock, spawn, wait_until},
 };
 
