@@ -17,7 +17,7 @@ use std::{
 
 use clap::Parser;
 use load::{LATENESS, Load, LoadCall, Timers};
-use machine::{Machine, Parts};
+use machine::{Machine, Parts, Pause};
 use tokio::time::{sleep, timeout};
 use ttrpc::{
     Client, ClientConfig, Code, Server,
@@ -79,8 +79,8 @@ struct Arguments {
     /// The conformance cases to run; a star stands for any text, and a bar means "or".
     #[arg(long, value_name = "GLOB", default_value = "*")]
     case: String,
-    /// Also run the cases with the most calls, and fill both directions at once, in which the device fails
-    /// by itself at times.
+    /// Also run the cases with the most calls, fill both directions at once, and go on after a stop by
+    /// QEMU's monitor, in which the device fails by itself at times.
     #[arg(long)]
     heavy: bool,
 }
@@ -118,10 +118,14 @@ async fn run(arguments: &Arguments) -> Tried {
     command_line::calls(&arguments.command_line, &address)?;
     let trace = command_line::is_traced(&arguments.command_line, machine.folder(), &address);
     in_time(&address, trace).await?;
+    let mut pauses = vec![(Pause::Process, Load::releases as LoadCall)];
     if arguments.heavy {
-        in_time(&address, goes_on_after_a_pause(&mut machine, &address, Load::echoes)).await?;
+        pauses
+            .extend([(Pause::Process, Load::echoes as LoadCall), (Pause::Monitor, Load::releases)]);
     }
-    in_time(&address, goes_on_after_a_pause(&mut machine, &address, Load::releases)).await?;
+    for (pause, call) in pauses {
+        in_time(&address, goes_on_after_a_pause(&mut machine, &address, pause, call)).await?;
+    }
     in_time(&address, ends_while_stopped(&mut machine, &address)).await
 }
 
@@ -306,14 +310,19 @@ async fn calls_back(machine: &Machine, address: &str) -> Tried {
 
 /// A guest that stands still answers nothing and takes nothing. Every call ends at its deadline all the
 /// same, and the connection goes on with the guest.
-async fn goes_on_after_a_pause(machine: &mut Machine, address: &str, call: LoadCall) -> Tried {
+async fn goes_on_after_a_pause(
+    machine: &mut Machine,
+    address: &str,
+    pause: Pause,
+    call: LoadCall,
+) -> Tried {
     let client = connect(address).await?;
     let load = Load::start(&client, call).await?;
-    machine.stop()?;
+    machine.stop(pause)?;
     let stopped = load.end().await;
-    machine.resume()?;
+    machine.resume(pause)?;
     let start = Instant::now();
-    println!("paused: {}", stopped?);
+    println!("paused ({pause:?}): {}", stopped?);
     let again = ConformanceClient::new(client.clone()).echo(echo_request(*b"again"));
     let again = again.timeout(PATIENCE / 2).await;
     again.map_err(|status| format!("after the pause: {status}; {}", summary(&client)))?;
@@ -332,8 +341,8 @@ async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
     // Calls are served in order, so the waits have begun.
     conformance.echo(echo_request([])).await?;
     let load = Load::start(&connect(address).await?, Load::releases).await?;
-    machine.stop()?;
-    println!("stopped: {}", load.end().await?);
+    machine.stop(Pause::Monitor)?;
+    println!("stopped (Monitor): {}", load.end().await?);
     let timers = Timers::start();
     let start = Instant::now();
     machine.kill();

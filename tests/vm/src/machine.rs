@@ -29,6 +29,17 @@ pub(crate) struct Machine {
     folder: TempDir,
 }
 
+/// What stops a guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pause {
+    /// QEMU's monitor, which halts the processors and has the device give its rings back. What happens at that
+    /// moment the device may miss: it stands still afterwards, at times until another connection comes, at times
+    /// for ever.
+    Monitor,
+    /// QEMU's process is stopped. The device hears nothing of it.
+    Process,
+}
+
 /// What a machine is made of.
 pub(crate) struct Parts<'a> {
     pub(crate) kernel: &'a Path,
@@ -81,13 +92,22 @@ impl Machine {
         self.folder.path()
     }
 
-    /// Halts the machine's processors by QEMU's monitor, until [`Machine::resume`].
-    pub(crate) fn stop(&mut self) -> std::io::Result<()> {
-        self.monitor.execute("stop")
+    /// The guest stands still until [`Machine::resume`].
+    pub(crate) fn stop(&mut self, by: Pause) -> std::io::Result<()> {
+        match by {
+            Pause::Monitor => self.monitor.execute("stop")?,
+            Pause::Process => self.qemu.stop(),
+        }
+        Ok(())
     }
 
-    pub(crate) fn resume(&mut self) -> std::io::Result<()> {
-        self.monitor.execute("cont")
+    /// Lets the guest go on that was stopped so.
+    pub(crate) fn resume(&mut self, by: Pause) -> std::io::Result<()> {
+        match by {
+            Pause::Monitor => self.monitor.execute("cont")?,
+            Pause::Process => self.qemu.resume(),
+        }
+        Ok(())
     }
 
     pub(crate) fn kill(&mut self) {
