@@ -2,6 +2,8 @@
 //! shuts the writer down, in whatever way it ends, and waits for it no longer than is reasonable.
 
 use std::{
+    error::Error,
+    future::pending,
     io,
     pin::Pin,
     sync::Arc,
@@ -14,7 +16,10 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
-use ttrpc::{Client, ClientConfig, ConnectionError, Server, server::ServerHandle};
+use ttrpc::{
+    Client, ClientConfig, Connection, ConnectionError, Server, ServerConfig, async_trait,
+    server::{ConnectionHook, PeerPolicy, ServerHandle},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{
@@ -108,6 +113,30 @@ async fn a_client_that_is_closed_shuts_its_writer_down() {
     assert!(matches!(client.closed().await, ConnectionError::ClosedLocally));
 }
 
+/// A program that ends behind the shutdown ends the runtime of the client's tasks.
+#[test]
+fn a_clients_shutdown_is_done_when_its_writer_is_shut_down() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tasks = runtime();
+    let there = tasks.block_on(async {
+        let (client, there) = calling(PIPE_LEN);
+        client.shutdown().await;
+        there
+    });
+    drop(tasks);
+    assert_eq!(runtime().block_on(rest(there)), GOODBYE);
+}
+
+/// What a shutdown waits for ends with the runtime, too.
+#[test]
+fn a_shutdown_ends_with_the_runtime_of_the_clients_tasks() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tasks = runtime();
+    let (client, _there) = tasks.block_on(async { calling(PIPE_LEN) });
+    drop(tasks);
+    runtime().block_on(async { timeout(PATIENCE, client.shutdown()).await }).unwrap();
+}
+
 #[tokio::test]
 async fn a_client_whose_server_goes_away_shuts_its_writer_down() {
     let (client, there) = calling(PIPE_LEN);
@@ -154,6 +183,88 @@ async fn a_server_whose_client_goes_away_shuts_its_writer_down() {
     writer.shutdown().await.unwrap();
     assert_eq!(rest(reader).await, GOODBYE);
     serving.await.unwrap().unwrap();
+}
+
+/// Refuses every connection, or keeps it.
+struct Doorkeeper {
+    keeps: bool,
+}
+
+#[async_trait]
+impl ConnectionHook for Doorkeeper {
+    async fn connected(&self, _: &mut Connection) -> Result<(), Box<dyn Error + Send + Sync>> {
+        if self.keeps {
+            pending::<()>().await;
+        }
+        Err("nobody comes in".into())
+    }
+}
+
+/// Connections that are not served: refused by policy or hook, with a hook that takes too long, and one for which
+/// there is no place until the server ends, or until whoever hands it over no longer waits.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_not_served_has_its_writer_shut_down() {
+    let hook =
+        |keeps| Server::builder().on_connection(Doorkeeper { keeps }, Duration::from_secs(1));
+    let refusing =
+        [Server::builder().allow_peers(PeerPolicy::custom(|_| false)), hook(false), hook(true)];
+    for builder in refusing {
+        let (here, there) = duplex(PIPE_LEN);
+        let server = builder.io(polite(there)).build().unwrap();
+        let (handed_over, handed) = duplex(PIPE_LEN);
+        let handle = server.handle();
+        let serving = tokio::spawn(server.serve());
+        let refused = handle.serve_connection(Connection::new(polite(handed))).await;
+        assert!(
+            matches!(refused, Err(ttrpc::Error::PeerRefused { .. } | ttrpc::Error::ServerEnded)),
+            "{refused:?}"
+        );
+        assert_eq!(rest(here).await, GOODBYE);
+        assert_eq!(rest(handed_over).await, GOODBYE);
+        serving.await.unwrap().unwrap();
+    }
+
+    let config = ServerConfig::default().max_connections(1);
+    let (first, there) = duplex(PIPE_LEN);
+    let server = Server::builder().config(config).io(there).build().unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let hand_over = || {
+        let (here, there) = duplex(PIPE_LEN);
+        let handle = handle.clone();
+        let connection = Connection::new(polite(there));
+        let serving = async move { handle.serve_connection(connection).await };
+        (here, tokio::spawn(timeout(Duration::from_secs(1), serving)))
+    };
+    eventually("the first has its place", || handle.connections() == 1).await;
+    let (here, waiting) = hand_over();
+    assert!(waiting.await.unwrap().is_err(), "there is no place");
+    assert_eq!(rest(here).await, GOODBYE);
+    let (here, waiting) = hand_over();
+    handle.close().await;
+    assert!(matches!(waiting.await.unwrap(), Ok(Err(ttrpc::Error::ServerEnded))));
+    assert_eq!(rest(here).await, GOODBYE);
+    let (here, ended) = hand_over();
+    assert!(matches!(ended.await.unwrap(), Ok(Err(ttrpc::Error::ServerEnded))));
+    assert_eq!(rest(here).await, GOODBYE);
+    serving.await.unwrap().unwrap();
+    drop(first);
+}
+
+/// There is no room for the goodbye, until somebody reads.
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_has_time_for_its_shutdown_and_no_more() {
+    let tasks = alive_tasks();
+    for reads in [true, false] {
+        let (here, there) = duplex(1);
+        let nobody = PeerPolicy::custom(|_| false);
+        let server = Server::builder().allow_peers(nobody).io(polite(there)).build().unwrap();
+        server.serve().await.unwrap();
+        match reads {
+            true => assert_eq!(rest(here).await, GOODBYE),
+            false => tasks_are_back_at(tasks).await,
+        }
+    }
 }
 
 #[tokio::test]

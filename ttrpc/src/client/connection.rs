@@ -38,6 +38,8 @@ pub(super) struct ClientConnection {
     closed: SetOnce<ConnectionError>,
     /// Set when the sender has failed and the receiver has had the time to find out why.
     pub(super) write_error: SetOnce<ConnectionError>,
+    /// Set at the end of the sender's task: the writer is shut down, as far as it can be.
+    pub(super) sender_ended: SetOnce<()>,
 }
 
 impl ClientConnection {
@@ -55,6 +57,7 @@ impl ClientConnection {
             is_spent: AtomicBool::new(false),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
+            sender_ended: SetOnce::new(),
             config,
         }
     }

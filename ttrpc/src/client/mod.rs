@@ -286,11 +286,16 @@ impl Client {
     /// await first what is to be answered. A server that does not read holds this up without end: give it a
     /// timeout where that may be.
     ///
-    /// Cancel safe: dropped before it is done, it leaves the connection open, for what is pending.
+    /// When it returns, the writer is shut down, too: a program may end its runtime. A stream that wraps another
+    /// one (TLS) has up to 100 ms for what it says at its end.
+    ///
+    /// Cancel safe: dropped before all is written, it leaves the connection open, for what is pending.
     pub async fn shutdown(&self) {
-        self.tasks.connection().refuse_calls();
-        self.tasks.connection().queue.flushed().await;
+        let connection = self.tasks.connection();
+        connection.refuse_calls();
+        connection.queue.flushed().await;
         self.close();
+        connection.sender_ended.wait().await;
     }
 
     /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too. What is queued and

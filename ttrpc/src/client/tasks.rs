@@ -37,9 +37,10 @@ impl ConnectionTasks {
         let span = observed.span.clone();
         let connection = Arc::new(ClientConnection::new(config, table, observed));
         let (signal, ended) = oneshot::channel();
-        // Tells of the end even where nothing can be spawned.
+        // They tell of the end even where nothing can be spawned.
+        let sender = SenderGuard(connection.clone());
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
-        spawn(span.instrument(run_sender(connection.clone(), io.writer, ended)));
+        spawn(span.instrument(run_sender(sender, io.writer, ended)));
         let receiver = spawn(span.instrument(run_receiver(guard, io.reader))).abort_handle();
         Arc::new(ConnectionTasks { connection, receiver })
     }
@@ -63,11 +64,8 @@ impl Drop for ConnectionTasks {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(
-    connection: Arc<ClientConnection>,
-    writer: impl AsyncWrite + Unpin,
-    mut ended: writer::Ended,
-) {
+async fn run_sender(guard: SenderGuard, writer: impl AsyncWrite + Unpin, mut ended: writer::Ended) {
+    let connection = &guard.0;
     if let Err(error) = writer::run(writer, &connection.queue, &mut ended).await {
         // What the server has sent before it went away may still be in the socket, and so is its
         // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
@@ -83,6 +81,15 @@ async fn run_sender(
 async fn run_receiver(guard: EndGuard, reader: impl ReadHalf) {
     let reason = receiver::run(&guard.connection, reader).await;
     guard.connection.end(reason);
+}
+
+/// Tells of the end of the sender's task in whatever way it ends, a runtime that shuts down included.
+struct SenderGuard(Arc<ClientConnection>);
+
+impl Drop for SenderGuard {
+    fn drop(&mut self) {
+        let _ = self.0.sender_ended.set(());
+    }
 }
 
 /// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down

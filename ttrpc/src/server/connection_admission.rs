@@ -11,7 +11,9 @@ use std::{
 
 use tokio::sync::SemaphorePermit;
 
-use super::{Shared, accept::Accepting, connection_task, hook::HookedConnection};
+use super::{
+    Shared, accept::Accepting, connection_task, hook::HookedConnection, unserved::Unserved,
+};
 use crate::{
     Connection, Error,
     sync::atomic::Ordering::{Relaxed, SeqCst},
@@ -26,7 +28,7 @@ impl Shared {
     /// [`Error::PeerRefused`], [`Error::ServerEnded`].
     pub(super) async fn admit(
         self: &Arc<Self>,
-        connection: Connection,
+        connection: Unserved,
         permit: SemaphorePermit<'_>,
     ) -> Result<(), Error> {
         self.check_policy(&connection)?;
@@ -49,6 +51,7 @@ impl Shared {
         connection: Connection,
         permit: SemaphorePermit<'_>,
     ) {
+        let connection = Unserved::new(connection);
         if self.check_policy(&connection).is_err() {
             return;
         }
@@ -81,7 +84,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::ServerEnded`].
-    pub(super) fn serve_admitted(self: &Arc<Self>, connection: Connection) -> Result<(), Error> {
+    pub(super) fn serve_admitted(self: &Arc<Self>, connection: Unserved) -> Result<(), Error> {
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
         connection_task::serve(self.clone(), connection, id)
     }

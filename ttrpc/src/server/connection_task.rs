@@ -5,7 +5,8 @@ use std::{mem, pin::pin, sync::Arc};
 use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::{
-    Shared, connection::Connection, observe::EndReason, ready_queue::ReadyQueue, receiver,
+    Peer, Shared, connection::Connection, observe::EndReason, ready_queue::ReadyQueue, receiver,
+    unserved::Unserved,
 };
 use crate::{
     Error,
@@ -19,15 +20,13 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::ServerEnded`] if a shutdown has begun.
-pub(super) fn serve(
-    server: Arc<Shared>,
-    connection: crate::Connection,
-    id: u64,
-) -> Result<(), Error> {
-    let crate::Connection { mut reader, mut writer, peer, extensions } = connection;
+pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Result<(), Error> {
+    let peer = mem::replace(&mut unserved.peer, Peer::unknown());
+    let extensions = mem::take(&mut unserved.extensions);
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let open = OpenConnection::new(connection.clone())?;
+    let crate::Connection { mut reader, mut writer, .. } = unserved.into_served();
     let sending = connection;
     let (signal, mut ended) = oneshot::channel();
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };

@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::{sync::SemaphorePermit, time::timeout};
 
-use super::Shared;
+use super::{Shared, unserved::Unserved};
 use crate::{Connection, Error};
 
 /// Looks at each connection of a server before its first frame: at who is there, at what is said in a
@@ -86,13 +86,13 @@ impl fmt::Debug for Hook {
 /// A connection that the hook looks at. It holds its permit until it is dropped or served.
 pub(super) struct HookedConnection {
     server: Arc<Shared>,
-    connection: Option<Connection>,
+    connection: Option<Unserved>,
 }
 
 impl HookedConnection {
     pub(super) fn new(
         server: &Arc<Shared>,
-        connection: Connection,
+        connection: Unserved,
         permit: SemaphorePermit<'_>,
     ) -> Self {
         permit.forget();

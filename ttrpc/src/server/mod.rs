@@ -58,6 +58,7 @@ mod routes;
 mod services;
 mod shutdown;
 mod stream;
+mod unserved;
 
 use std::{
     future::Future,

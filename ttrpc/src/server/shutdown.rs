@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Listener, Shared, accept::AcceptControl};
+use super::{Listener, Shared, accept::AcceptControl, unserved::Unserved};
 use crate::{
     Connection, Error,
     snapshot::{ServerSnapshot, ServerState, time_until},
@@ -260,7 +260,7 @@ impl ServerHandle {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn serve_connection(&self, connection: impl Into<Connection>) -> Result<(), Error> {
-        let connection = connection.into();
+        let connection = Unserved::new(connection.into());
         let admit = async {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;

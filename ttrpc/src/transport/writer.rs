@@ -33,8 +33,12 @@ pub(crate) async fn run<T>(
         _ = wait_for_flag(ended, || queue.is_closed()) => {}
         written = sender::run(&mut io, queue) => written?,
     }
-    // Boxed: an idle connection has no room for what happens at its end. Whether it works makes no
-    // difference any more.
-    let _ = Box::pin(timeout(SHUTDOWN_TIMEOUT, io.shutdown())).await;
+    // Boxed: an idle connection has no room for what happens at its end.
+    Box::pin(shut_down(&mut io)).await;
     Ok(())
+}
+
+/// Shuts a writer down, if it can be in a bounded time. Whether it works makes no difference any more.
+pub(crate) async fn shut_down(io: &mut (impl AsyncWrite + Unpin)) {
+    let _ = timeout(SHUTDOWN_TIMEOUT, io.shutdown()).await;
 }
