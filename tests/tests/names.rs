@@ -135,7 +135,7 @@ async fn methods_that_are_not_implemented_answer_so_by_their_bodies() {
 
     // The package with a message called `Box`, all kinds of methods.
     let methods = MethodsClient::new(client);
-    assert_eq!(methods.from(Fields::default()).await.unwrap_err(), expected("From"));
+    assert_eq!(methods.from_(Fields::default()).await.unwrap_err(), expected("From"));
     let mut replies = methods.into_(Fields::default()).await.unwrap();
     assert_eq!(replies.recv().await.unwrap_err(), expected("Into"));
     let (_requests, reply) = methods.default().await.unwrap();
@@ -158,5 +158,6 @@ fn odd_names_of_fields_variants_and_values_are_what_one_would_expect() {
     assert_eq!(defaults.crate_(), "\"quoted\" \\ \n {}");
     assert_eq!(defaults.super_(), b"\0\xff");
     assert_eq!(defaults.r#type(), proto2::Type::Big);
+    assert_eq!(defaults.aliased(), proto2::Aliased::First, "the default is its other name");
     assert!(defaults.nan().is_nan() && defaults.inf() == f64::INFINITY);
 }

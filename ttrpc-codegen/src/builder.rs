@@ -11,7 +11,7 @@ use prost_types::FileDescriptorSet;
 use crate::{
     Error, ServiceGenerator, check,
     check::Input,
-    comments, output,
+    comments, defaults, output,
     parse::{descriptors, parse},
     service::ALLOWED,
 };
@@ -185,6 +185,7 @@ impl Builder {
                 .map_err(|error| Error::io(format_args!("writing {}", path.display()), error))?;
         }
         files.iter_mut().for_each(comments::sanitize_file);
+        defaults::resolve_aliases(&mut files);
         self.config.service_generator(Box::new(self.generator));
         let files = FileDescriptorSet { file: files };
         output::write(&mut self.config, files, self.include_file.as_deref(), &folder)

@@ -13,6 +13,13 @@ const CODE_INDENT: usize = 4;
 /// What Markdown takes for the whitespace of a line.
 const WHITESPACE: [char; 2] = [' ', '\t'];
 
+/// What rustc refuses in documentation: a carriage return, and what changes the direction of text unseen (the
+/// lint `text_direction_codepoint_in_comment`).
+const REFUSED: [char; 10] = [
+    '\r', '\u{202A}', '\u{202B}', '\u{202C}', '\u{202D}', '\u{202E}', '\u{2066}', '\u{2067}',
+    '\u{2068}', '\u{2069}',
+];
+
 /// Makes all comments of a file fit for rustdoc.
 pub(crate) fn sanitize_file(file: &mut FileDescriptorProto) {
     for location in file.source_code_info.iter_mut().flat_map(|info| &mut info.location) {
@@ -32,8 +39,7 @@ pub(crate) fn sanitize(comment: &str) -> String {
         list_column: None,
     };
     for line in comment.lines() {
-        // rustc refuses a carriage return in documentation.
-        sanitizer.push(&line.replace('\r', ""));
+        sanitizer.push(&line.replace(REFUSED, ""));
     }
     sanitizer.end_block();
     sanitizer.output
@@ -354,5 +360,10 @@ mod tests {
     #[test]
     fn carriage_returns_are_left_out() {
         assert_becomes(" a\r b\r\n", " a b\n");
+    }
+
+    #[test]
+    fn what_changes_the_direction_of_text_is_left_out() {
+        assert_becomes(" a \u{202E}b\u{202C} \u{2066}c\u{2069}\n", " a b c\n");
     }
 }

@@ -36,9 +36,9 @@
 //!
 //! Names become what is usual in Rust: `GetURL` becomes the method `get_url`, `http_request` the type
 //! `HttpRequest`. Keywords become raw (`r#type`); those that cannot (`self`, `Self`, `super`, `crate`), and
-//! a client's methods that are called like functions that it has already (`new`, `client`, `into`,
-//! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a name of underscores alone
-//! is. So is a type of one's own in the package `google.protobuf`, of which prost generates none.
+//! a client's methods that are called like functions that it has already (`new`, `client`, `clone`, `from`, `into`,
+//! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a
+//! name of underscores alone is. So is a type of one's own in the package `google.protobuf`, of which prost generates none.
 //!
 //! # Language
 //!
@@ -63,6 +63,7 @@
 mod builder;
 mod check;
 mod comments;
+mod defaults;
 mod error;
 mod flavor;
 mod format;

@@ -20,7 +20,7 @@ use crate::{
     builder::{default_config, set_runtime_path},
     check,
     check::Input,
-    comments,
+    comments, defaults,
     format::format,
     output,
     parse::NO_EDITIONS,
@@ -71,6 +71,7 @@ fn generate(
         .map(module)
         .collect();
     // prost has to see the imports too: what a message can derive depends on those in its fields.
+    defaults::resolve_aliases(&mut request.proto_file);
     let requests = (request.proto_file.into_iter())
         .map(|mut file| {
             comments::sanitize_file(&mut file);

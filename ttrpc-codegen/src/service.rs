@@ -11,12 +11,11 @@ use crate::{
 };
 
 /// What generated items are allowed to do in crates with strict lints.
-pub(crate) const ALLOWED: &str =
-    "#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]";
+pub(crate) const ALLOWED: &str = "#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]";
 
-/// The client's own functions, and those of traits in the prelude that take the client itself and so
-/// would be called instead. A method of the same name gets an underscore behind it.
-const CLIENT_FUNCTIONS: [&str; 4] = ["new", "client", "into", "try_into"];
+/// The client's own functions, and those of traits in the prelude that would be called instead of it, or
+/// it instead of them. A method of the same name gets an underscore behind it.
+const CLIENT_FUNCTIONS: [&str; 6] = ["new", "client", "clone", "from", "into", "try_into"];
 
 /// Options that change the code.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
 };
 
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -98,24 +99,32 @@ fn with_all_sides() -> ServiceGenerator {
     ServiceGenerator::new().blocking_client(true).blocking_server(true)
 }
 
-/// A file of package `p`.
+/// A file of package `p`, or without one.
 fn file() -> impl Strategy<Value = String> {
     let messages = vec((name(), message()), 0..3);
     let enums = vec((name(), values()), 0..2);
     let services = vec((name(), vec(name(), 0..3)), 0..2);
-    (messages, enums, services).prop_map(|(messages, enums, services)| {
-        let mut text = "syntax = \"proto2\"; package p;
+    (messages, enums, services, any::<bool>()).prop_map(
+        |(messages, enums, services, has_package)| {
+            let mut text = "syntax = \"proto2\"; package p;
             message Tree { enum E { ZERO = 0; } }\n"
-            .to_owned();
-        messages.iter().for_each(|(name, m)| text += &format!("message {name} {{ {m}}}\n"));
-        enums.iter().for_each(|(name, e)| text += &format!("enum {name} {{ {e}}}\n"));
-        for (name, methods) in services {
-            text += &format!("service {name} {{ ");
-            methods.iter().for_each(|m| text += &format!("rpc {m}(Tree) returns (Tree); "));
-            text += "}\n";
-        }
-        text
-    })
+                .to_owned();
+            messages.iter().for_each(|(name, m)| text += &format!("message {name} {{ {m}}}\n"));
+            enums.iter().for_each(|(name, e)| text += &format!("enum {name} {{ {e}}}\n"));
+            for (name, methods) in services {
+                text += &format!("service {name} {{ ");
+                methods.iter().for_each(|m| text += &format!("rpc {m}(Tree) returns (Tree); "));
+                text += "}\n";
+            }
+            if has_package { text } else { text.replace("package p;", "").replace(".p.", ".") }
+        },
+    )
+}
+
+/// The file of the code for this package, or for what has none.
+fn code_in(folder: &Path) -> String {
+    let files = ["p.rs", "_.rs"].map(|name| fs::read_to_string(folder.join(name)));
+    files.into_iter().find_map(Result::ok).unwrap()
 }
 
 /// What prost-build makes of it without a look at the names; `None` if it panics.
@@ -126,7 +135,7 @@ fn unchecked(proto: &str) -> Option<String> {
     let mut config = prost_build::Config::new();
     config.out_dir(folder.path()).service_generator(Box::new(with_all_sides()));
     catch_unwind(AssertUnwindSafe(|| config.compile_fds(files).unwrap())).ok()?;
-    Some(fs::read_to_string(folder.path().join("p.rs")).unwrap())
+    Some(code_in(folder.path()))
 }
 
 /// The first name that code has twice, or what else is wrong with it.
@@ -233,7 +242,7 @@ proptest! {
             .compile_protos(&["a.proto"], &[folder.path()]);
         match result {
             Ok(()) => {
-                let code = fs::read_to_string(folder.path().join("p.rs")).unwrap();
+                let code = code_in(folder.path());
                 prop_assert_eq!(fault_of(&code), None, "{}\n{}", proto, code);
             }
             Err(error) => {

@@ -185,8 +185,8 @@ fn hard_names_have_the_names_that_one_would_expect() {
     let _ = |client: v1::NamesClient| {
         drop(client.new_(()));
         drop(client.call(Request::default()));
-        drop(client.clone(Request::default()));
-        drop(client.from(Request::default()));
+        drop(client.clone_(Request::default()));
+        drop(client.from_(Request::default()));
         drop(client.into_(ttrpc::prost_types::Timestamp::default()));
         drop(client.r#type(Request::default()));
         drop(client.r#match());

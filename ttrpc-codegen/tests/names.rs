@@ -20,10 +20,15 @@ fn compile_with(
         .compile_protos(&[folder.path().join(files[0].0)], &[folder.path()])
 }
 
-/// The error for a file of proto2, which has the fewest rules for names, with the rest from line 2.
+/// The error for a file of proto2, which has the fewest rules for names, with the rest from line 2. It is the same
+/// without a package.
 fn error_of(rest: &str) -> String {
-    let proto = format!("syntax = \"proto2\"; package p;\n{rest}");
-    compile(&[("a.proto", &proto)]).unwrap_err().to_string()
+    let [error, without] = ["package p;", ""].map(|package| {
+        let proto = format!("syntax = \"proto2\"; {package}\n{rest}");
+        compile(&[("a.proto", &proto)]).unwrap_err().to_string()
+    });
+    assert_eq!(error, without);
+    error
 }
 
 #[test]

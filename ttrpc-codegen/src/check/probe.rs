@@ -51,7 +51,8 @@ impl<'a> Probe<'a> {
             }];
         }
         let file = FileDescriptorProto {
-            package: Some(package.to_owned()),
+            // An empty one is none: prost looks for its types by another name.
+            package: Some(package.to_owned()).filter(|package| !package.is_empty()),
             message_type: messages,
             ..FileDescriptorProto::default()
         };

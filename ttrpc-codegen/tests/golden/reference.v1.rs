@@ -4,7 +4,7 @@
 /// ```text
 ///      this is not Rust
 /// ```
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Request {
@@ -22,7 +22,14 @@ pub struct Request {
 }
 /// Nested message and enum types in `Request`.
 pub mod request {
-    #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+    #[allow(
+        dead_code,
+        missing_docs,
+        non_camel_case_types,
+        clippy::all,
+        clippy::pedantic,
+        rustdoc::all
+    )]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Oneof)]
     #[prost(prost_path = "::ttrpc::prost")]
     pub enum Choice {
@@ -42,7 +49,7 @@ impl ::ttrpc::prost::Name for Request {
         "type.googleapis.com/reference.v1.Request".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Reply {
@@ -58,7 +65,14 @@ pub struct Reply {
 /// Nested message and enum types in `Reply`.
 pub mod reply {
     /// A message inside of a message.
-    #[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+    #[allow(
+        dead_code,
+        missing_docs,
+        non_camel_case_types,
+        clippy::all,
+        clippy::pedantic,
+        rustdoc::all
+    )]
     #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
     #[prost(prost_path = "::ttrpc::prost")]
     pub struct Nested {
@@ -87,7 +101,7 @@ impl ::ttrpc::prost::Name for Reply {
     }
 }
 /// Messages that shadow the prelude.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Result {
@@ -104,7 +118,7 @@ impl ::ttrpc::prost::Name for Result {
         "type.googleapis.com/reference.v1.Result".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Option {
@@ -121,7 +135,7 @@ impl ::ttrpc::prost::Name for Option {
         "type.googleapis.com/reference.v1.Option".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Status {
@@ -138,7 +152,7 @@ impl ::ttrpc::prost::Name for Status {
         "type.googleapis.com/reference.v1.Status".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Context {
@@ -155,7 +169,7 @@ impl ::ttrpc::prost::Name for Context {
         "type.googleapis.com/reference.v1.Context".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Client {
@@ -172,7 +186,7 @@ impl ::ttrpc::prost::Name for Client {
         "type.googleapis.com/reference.v1.Client".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct String {
@@ -189,7 +203,7 @@ impl ::ttrpc::prost::Name for String {
         "type.googleapis.com/reference.v1.String".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, PartialEq, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Vec {
@@ -206,7 +220,7 @@ impl ::ttrpc::prost::Name for Vec {
         "type.googleapis.com/reference.v1.Vec".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Send {}
@@ -220,7 +234,7 @@ impl ::ttrpc::prost::Name for Send {
         "type.googleapis.com/reference.v1.Send".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct Arc {}
@@ -234,7 +248,7 @@ impl ::ttrpc::prost::Name for Arc {
         "type.googleapis.com/reference.v1.Arc".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::ttrpc::prost::Message)]
 #[prost(prost_path = "::ttrpc::prost")]
 pub struct T {}
@@ -248,7 +262,7 @@ impl ::ttrpc::prost::Name for T {
         "type.googleapis.com/reference.v1.T".into()
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::ttrpc::prost::Enumeration)]
 #[prost(prost_path = "::ttrpc::prost")]
 #[repr(i32)]
@@ -281,7 +295,7 @@ impl Kind {
 /// ```text
 /// this is not Rust either
 /// ```
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// One request, one reply. [Not][linked].
@@ -322,11 +336,11 @@ pub trait Reference: ::core::marker::Send + ::core::marker::Sync + 'static {
     ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Reference`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct ReferenceServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Reference> ReferenceServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Reference";
@@ -373,7 +387,7 @@ impl<T: Reference> ::ttrpc::server::Service for ReferenceServer<T> {
 /// ```text
 /// this is not Rust either
 /// ```
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct ReferenceClient {
     client: ::ttrpc::Client,
@@ -383,7 +397,7 @@ impl ::core::convert::From<::ttrpc::Client> for ReferenceClient {
         Self { client }
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl ReferenceClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Reference";
@@ -426,7 +440,7 @@ impl ReferenceClient {
     }
 }
 /// Names that are hard to generate.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Names: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `New`.
@@ -505,11 +519,11 @@ pub trait Names: ::core::marker::Send + ::core::marker::Sync + 'static {
     ) -> ::core::result::Result<super::super::other::deep::nested::thing::Part, ::ttrpc::Status>;
 }
 /// Serves a [`Names`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct NamesServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Names> NamesServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Names";
@@ -576,7 +590,7 @@ impl<T: Names> ::ttrpc::server::Service for NamesServer<T> {
     }
 }
 /// Names that are hard to generate.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct NamesClient {
     client: ::ttrpc::Client,
@@ -586,7 +600,7 @@ impl ::core::convert::From<::ttrpc::Client> for NamesClient {
         Self { client }
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl NamesClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Names";
@@ -610,14 +624,14 @@ impl NamesClient {
         self.client.unary(Self::NAME, "Call", request)
     }
     /// Calls `Clone`.
-    pub fn clone(
+    pub fn clone_(
         &self,
         request: Request,
     ) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Duration> {
         self.client.unary(Self::NAME, "Clone", request)
     }
     /// Calls `From`.
-    pub fn from(
+    pub fn from_(
         &self,
         request: Request,
     ) -> ::ttrpc::client::UnaryCall<Request, ::ttrpc::prost_types::Any> {
@@ -669,7 +683,7 @@ impl NamesClient {
     }
 }
 /// Has methods of the same names as `Reference`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Twin: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Unary`.
@@ -687,11 +701,11 @@ pub trait Twin: ::core::marker::Send + ::core::marker::Sync + 'static {
     ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Twin`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct TwinServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Twin> TwinServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Twin";
@@ -728,7 +742,7 @@ impl<T: Twin> ::ttrpc::server::Service for TwinServer<T> {
     }
 }
 /// Has methods of the same names as `Reference`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct TwinClient {
     client: ::ttrpc::Client,
@@ -738,7 +752,7 @@ impl ::core::convert::From<::ttrpc::Client> for TwinClient {
         Self { client }
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl TwinClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Twin";
@@ -760,15 +774,15 @@ impl TwinClient {
     }
 }
 /// Has no methods.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {}
 /// Serves a [`Nothing`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct NothingServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Nothing> NothingServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Nothing";
@@ -799,7 +813,7 @@ impl<T: Nothing> ::ttrpc::server::Service for NothingServer<T> {
     }
 }
 /// Has no methods.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct NothingClient {
     client: ::ttrpc::Client,
@@ -809,7 +823,7 @@ impl ::core::convert::From<::ttrpc::Client> for NothingClient {
         Self { client }
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl NothingClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Nothing";
@@ -823,7 +837,7 @@ impl NothingClient {
     }
 }
 /// What a server of `reference.v1.Shadows` does.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]
 pub trait Shadows: ::core::marker::Send + ::core::marker::Sync + 'static {
     /// Serves `Shadow`.
@@ -854,11 +868,11 @@ pub trait Shadows: ::core::marker::Send + ::core::marker::Sync + 'static {
     ) -> ::core::result::Result<(), ::ttrpc::Status>;
 }
 /// Serves a [`Shadows`]; for `ServerBuilder::add_service`.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 pub struct ShadowsServer<T> {
     service: ::std::sync::Arc<T>,
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl<T: Shadows> ShadowsServer<T> {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Shadows";
@@ -901,7 +915,7 @@ impl<T: Shadows> ::ttrpc::server::Service for ShadowsServer<T> {
     }
 }
 /// Calls the methods of `reference.v1.Shadows`. Clones share the connection.
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 pub struct ShadowsClient {
     client: ::ttrpc::Client,
@@ -911,7 +925,7 @@ impl ::core::convert::From<::ttrpc::Client> for ShadowsClient {
         Self { client }
     }
 }
-#[allow(dead_code, missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 impl ShadowsClient {
     /// The service's full protobuf name.
     pub const NAME: &'static str = "reference.v1.Shadows";
