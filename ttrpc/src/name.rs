@@ -6,7 +6,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 ///
 /// Whatever takes a name takes `impl Into<Name>`. A `&'static str` becomes one without an allocation;
 /// a `String` or an `Arc<str>` is shared by all clones, so that who calls a method often keeps its
-/// `Name`. It reads as the `str` that it is.
+/// `Name`. Text that is borrowed is copied, by `to_owned()`. It reads as the `str` that it is.
 ///
 /// ```
 /// use ttrpc::Name;

@@ -14,13 +14,13 @@ impl FallbackCall {
     /// (`examples/proxy`). A call whose deadline passes leaves the connections alone.
     ///
     /// # Errors
-    /// What the other server answers; INTERNAL if that sends a stream of replies to a unary call.
+    /// What the other server answers; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.
     pub async fn pass_on(self, ctx: &Context, upstream: &Client) -> Result<RawEnd, Status> {
         let FallbackCall { flags, payload, requests, mut replies } = self;
-        let (service, method) = (ctx.service().to_owned(), ctx.method().to_owned());
+        let (service, method) = ctx.names();
         let call = upstream.raw(service, method, flags, payload);
-        let (outgoing, mut incoming) =
-            call.with_metadata(ctx.metadata().clone()).within(ctx).await?;
+        let opened = call.with_metadata(ctx.metadata().clone()).within(ctx).await;
+        let (outgoing, mut incoming) = opened.map_err(of_upstream)?;
         let pass_requests = async move {
             if let (Some(mut requests), Some(mut outgoing)) = (requests, outgoing) {
                 let _hang_up = HangUp { ctx, upstream };
@@ -35,7 +35,7 @@ impl FallbackCall {
         };
         let pass_replies = async {
             loop {
-                match (incoming.recv().await?, &mut replies) {
+                match (incoming.recv().await.map_err(of_upstream)?, &mut replies) {
                     (RawReply::End(end), _) => return Ok(end),
                     (RawReply::Message(message), Some(replies)) => replies.send(message).await?,
                     (RawReply::Message(_), None) => {
@@ -48,6 +48,16 @@ impl FallbackCall {
             end = pass_requests => end,
             end = pass_replies => end,
         }
+    }
+}
+
+/// A status as the caller should read it, to whom the lost connection is not his own.
+fn of_upstream(status: Status) -> Status {
+    match status.connection_error() {
+        Some(reason) => {
+            Status::unavailable(format!("no connection to the server behind: {reason}"))
+        }
+        None => status,
     }
 }
 

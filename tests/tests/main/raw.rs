@@ -381,3 +381,19 @@ async fn pass_on_makes_internal_of_a_stream_that_answers_a_unary_call() {
     let status = Response::decode_from(&answer.data).status.expect("it has failed");
     assert_eq!((answer.id, status.code), (1, code::INTERNAL));
 }
+
+/// A connection is the caller's own, or it is told whose it was.
+#[tokio::test(start_paused = true)]
+async fn pass_on_says_that_the_server_behind_is_lost() {
+    for flags in [0, REMOTE_OPEN] {
+        let (_server, mut client, mut behind) = passes_on();
+        client.send(Frame::request(1, flags, "S", "Any", &Empty {})).await;
+        behind.receive().await;
+        drop(behind);
+        let answer = client.receive().await;
+        let status = Response::decode_from(&answer.data).status.expect("it has failed");
+        assert_eq!((answer.id, status.code), (1, code::UNAVAILABLE));
+        let text = "no connection to the server behind: the server closed the connection";
+        assert_eq!(status.message, text);
+    }
+}

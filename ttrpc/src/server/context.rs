@@ -9,7 +9,7 @@ use super::{
     Peer,
     call::{Call, CallHead},
 };
-use crate::{Extensions, Metadata, observer::EndCause};
+use crate::{Extensions, Metadata, Name, observer::EndCause};
 
 /// What a handler knows of its call: who calls, what for, until when.
 ///
@@ -48,6 +48,12 @@ impl Context {
     /// Bare name of the method, `State` for example.
     pub fn method(&self) -> &str {
         &self.call.head.method
+    }
+
+    /// Names of the service and the method, without a copy of their text.
+    pub(crate) fn names(&self) -> (Name, Name) {
+        let head = &self.call.head;
+        (head.service.clone(), head.method.clone())
     }
 
     /// The metadata that came with the call, in order, with what interceptors have changed.
