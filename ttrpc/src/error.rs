@@ -33,23 +33,29 @@ pub enum Error {
         /// The address as it was given.
         address: String,
     },
-    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does.
-    #[error(
-        "cannot connect to `{address}`: the hypervisor answered `{answer}` in place of `OK <number>`"
-    )]
+    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does, with the
+    /// line `OK <number>`.
+    #[error("cannot connect to `{address}`: the hypervisor answered `{answer}`: {reason}")]
     HandshakeAnswer {
         /// The address as it was given.
         address: String,
-        /// The first 32 bytes of the answer at most, escaped.
+        /// The first 32 bytes of the answer at most, escaped, without a line feed.
         answer: String,
+        /// What is wrong with it: another line, one that is too long, or a part of one.
+        reason: &'static str,
     },
     /// The hypervisor of a `hvsock://` address did not answer in time.
-    #[error("cannot connect to `{address}`: the hypervisor gave no answer within {limit:?}")]
+    #[error(
+        "cannot connect to `{address}`: the hypervisor gave {} within {limit:?}",
+        part_of_answer(.answer)
+    )]
     HandshakeTimeout {
         /// The address as it was given.
         address: String,
         /// The time that the handshake was given.
         limit: Duration,
+        /// What had come of the answer, escaped. Usually nothing.
+        answer: String,
     },
     /// No attempt to connect succeeded in the time that was given.
     #[error("no connection within {limit:?}, after {attempts} attempts; the last one: {last}")]
@@ -128,4 +134,11 @@ pub enum ConnectionError {
     /// Writing to the socket failed.
     #[error("writing to the server failed: {0}")]
     Write(#[source] Arc<io::Error>),
+}
+
+fn part_of_answer(answer: &str) -> String {
+    match answer {
+        "" => "no answer".to_owned(),
+        part => format!("only `{part}` of an answer"),
+    }
 }
