@@ -13,9 +13,9 @@ use ttrpc_tests::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// 1 at the start, 5 ms later the second, then twice as much later each: 8 until 635 ms. The pause
-/// behind the eighth ends with the time.
-const ATTEMPTS_IN_A_SECOND: u32 = 9;
+/// 1 at the start, 5 ms later the second, then twice as much later each: 8 until 635 ms. Each pause behind
+/// them is half of what is left: 6 more until 989 ms. Behind another one there would be less than 5 ms.
+const ATTEMPTS_IN_A_SECOND: u32 = 14;
 
 async fn refused(address: &str) -> (u32, Error) {
     let error = ConnectOptions::new().retry_for(SECOND).connect(address).await.unwrap_err();
@@ -32,7 +32,7 @@ async fn a_server_that_never_comes_is_waited_for_until_the_end_of_the_time() {
     let address = folder.path().join("a.sock").to_str().unwrap().to_owned();
     let start = Instant::now();
     let (attempts, last) = refused(&address).await;
-    assert!(start.elapsed() >= SECOND && start.elapsed() < SECOND + SECOND / 10);
+    assert!(start.elapsed() > SECOND * 98 / 100 && start.elapsed() < SECOND);
     assert_eq!(attempts, ATTEMPTS_IN_A_SECOND);
     assert!(matches!(last, Error::Connect { .. }), "{last:?}");
     let text = last.to_string();
@@ -66,6 +66,31 @@ async fn a_server_that_comes_later_is_found() {
     let client = ConformanceClient::new(connecting.await.unwrap().unwrap());
     client.echo(echo_request([])).await.unwrap();
     serving.abort();
+}
+
+/// Whenever it comes, an attempt behind that moment has the time to meet it.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_comes_late_in_the_time_is_found() {
+    for (limit_ms, comes_ms) in [(600, 350), (600, 360), (600, 570), (1000, 700), (1000, 980)] {
+        let folder = tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let coming = async {
+            sleep(Duration::from_millis(comes_ms)).await;
+            UnixListener::bind(&path).unwrap()
+        };
+        let options = ConnectOptions::new().retry_for(Duration::from_millis(limit_ms));
+        let (_listener, found) = tokio::join!(coming, options.open(path.to_str().unwrap()));
+        found.unwrap_or_else(|error| panic!("after {comes_ms} ms of {limit_ms}: {error}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_at_all_finds_a_server_that_is_there() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let options = ConnectOptions::new().retry_for(Duration::ZERO);
+    options.open(path.to_str().unwrap()).await.unwrap();
 }
 
 #[tokio::test]
