@@ -58,15 +58,22 @@ pub enum Error {
         answer: String,
     },
     /// No attempt to connect succeeded in the time that was given.
-    #[error("no connection within {limit:?}, after {attempts} attempts; the last one: {last}")]
+    #[error(
+        "no connection within {limit:?}, after {}{last}{}",
+        counted(*.attempts),
+        before_that(.before.as_deref())
+    )]
     ConnectTimeout {
         /// The time that was given.
         limit: Duration,
         /// How often it was tried.
         attempts: u32,
-        /// What the last attempt met.
+        /// What the last attempt met. One that was under way when the time was over has met a timeout: of
+        /// connecting ([`Error::Connect`]) or of the handshake ([`Error::HandshakeTimeout`]).
         #[source]
         last: Box<Error>,
+        /// If that was a timeout: what the last attempt met that had an answer.
+        before: Option<Box<Error>>,
     },
     /// Binding a socket failed.
     #[error("cannot listen on `{address}`: {source}")]
@@ -141,4 +148,16 @@ fn part_of_answer(answer: &str) -> String {
         "" => "no answer".to_owned(),
         part => format!("only `{part}` of an answer"),
     }
+}
+
+/// What stands between the number of attempts and the error of the last one.
+fn counted(attempts: u32) -> String {
+    match attempts {
+        1 => "1 attempt: ".to_owned(),
+        _ => format!("{attempts} attempts; the last one: "),
+    }
+}
+
+fn before_that(before: Option<&Error>) -> String {
+    before.map(|error| format!("; before that: {error}")).unwrap_or_default()
 }

@@ -20,7 +20,7 @@ const ATTEMPTS_IN_A_SECOND: u32 = 14;
 async fn refused(address: &str) -> (u32, Error) {
     let error = ConnectOptions::new().retry_for(SECOND).connect(address).await.unwrap_err();
     let text = error.to_string();
-    let Error::ConnectTimeout { limit, attempts, last } = error else { panic!("{error:?}") };
+    let Error::ConnectTimeout { limit, attempts, last, .. } = error else { panic!("{error:?}") };
     assert_eq!(limit, SECOND);
     assert!(text.contains("within 1s") && text.contains(&last.to_string()), "{text}");
     (attempts, *last)
@@ -68,6 +68,33 @@ async fn a_server_that_comes_later_is_found() {
     serving.abort();
 }
 
+/// A hypervisor refuses the first attempt, and leaves the second one without an answer.
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_is_the_one_that_hung_and_what_came_before_stands_behind_it() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("vm.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let address = format!("hvsock://{}:1", path.to_str().unwrap());
+    let hypervisor = async {
+        drop(listener.accept().await.unwrap());
+        listener.accept().await.unwrap()
+    };
+    let options = ConnectOptions::new().retry_for(SECOND);
+    let (_silent, result) = tokio::join!(hypervisor, options.connect(&address));
+    let error = result.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "no connection within 1s, after 2 attempts; the last one: cannot connect to `{address}`: the \
+             hypervisor gave no answer within 995ms; before that: cannot connect to `{address}`: nobody \
+             listens on this port in the virtual machine"
+        )
+    );
+    let Error::ConnectTimeout { last, before, .. } = error else { panic!("{error:?}") };
+    assert!(matches!(*last, Error::HandshakeTimeout { .. }), "{last:?}");
+    assert!(matches!(before.as_deref(), Some(Error::HandshakeRefused { .. })), "{before:?}");
+}
+
 /// Whenever it comes, an attempt behind that moment has the time to meet it.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_comes_late_in_the_time_is_found() {
@@ -98,6 +125,7 @@ async fn no_time_at_all_is_one_attempt() {
     let options = ConnectOptions::new().retry_for(Duration::ZERO);
     let error = options.connect("/nowhere/a.sock").await.unwrap_err();
     assert!(matches!(error, Error::ConnectTimeout { attempts: 1, .. }), "{error:?}");
+    assert!(error.to_string().contains("after 1 attempt: cannot connect"), "{error}");
     let error = Client::connect("/nowhere/a.sock").await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
 }
@@ -123,5 +151,5 @@ async fn an_attempt_that_hangs_is_given_up_at_the_end_of_the_time() {
     let (attempts, last) = refused(&format!("hvsock://{}:1", path.to_str().unwrap())).await;
     assert!(start.elapsed() < SECOND + SECOND / 10, "{:?}", start.elapsed());
     assert_eq!(attempts, 1);
-    assert!(last.to_string().contains("timed out"), "{last}");
+    assert!(last.to_string().contains("no answer within 1s"), "{last}");
 }

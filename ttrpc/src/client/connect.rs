@@ -107,7 +107,8 @@ impl ConnectOptions {
     ///
     /// # Errors
     /// Those of [`Client::connect`]. With [`ConnectOptions::retry_for`], [`Error::ConnectTimeout`], which
-    /// says what the last attempt met.
+    /// says what the last attempt met and, if that had no answer in time, what the one before it met that
+    /// had one.
     pub async fn connect(&self, address: &str) -> Result<Client, Error> {
         let connection = self.open(address).await?;
         Ok(self.from_connection(connection))
@@ -122,19 +123,19 @@ impl ConnectOptions {
     /// Those of [`ConnectOptions::connect`].
     pub async fn open(&self, address: &str) -> Result<Connection, Error> {
         let parsed = Address::parse(address)?;
-        let open = || connect(address, &parsed, self.handshake_timeout);
+        let open = |end| connect(address, &parsed, self.handshake_timeout, end);
         match self.retry_for {
-            None => open().await,
+            None => open(None).await,
             Some(limit) => retry(limit, address, open).await,
         }
     }
 }
 
-/// Opens again and again until the time is over.
+/// Opens again and again until the time is over. `open` is told by when it has to end.
 async fn retry<T, F: Future<Output = Result<T, Error>>>(
     limit: Duration,
     address: &str,
-    open: impl Fn() -> F,
+    open: impl Fn(Option<Instant>) -> F,
 ) -> Result<T, Error> {
     // `None` is an end too far away to be named.
     let end = Instant::now().checked_add(limit.max(SHORTEST_ATTEMPT));
@@ -143,7 +144,7 @@ async fn retry<T, F: Future<Output = Result<T, Error>>>(
     let mut answered = None;
     loop {
         attempts += 1;
-        let error = match open_until(end, address, open()).await {
+        let error = match open_until(end, address, open(end)).await {
             Ok(opened) => return Ok(opened),
             Err(error @ Error::Address { .. }) => return Err(error),
             Err(error) => error,
@@ -153,9 +154,8 @@ async fn retry<T, F: Future<Output = Result<T, Error>>>(
         let next_pause = pause.min(left / 2);
         let timed_out = is_timeout(&error);
         if left - next_pause < SHORTEST_ATTEMPT {
-            // If it was given up, what an earlier one met says more.
-            let last = answered.filter(|_| timed_out).unwrap_or_else(|| Box::new(error));
-            return Err(Error::ConnectTimeout { limit, attempts, last });
+            let (last, before) = (Box::new(error), answered.filter(|_| timed_out));
+            return Err(Error::ConnectTimeout { limit, attempts, last, before });
         }
         if !timed_out {
             answered = Some(Box::new(error));
@@ -188,6 +188,8 @@ fn is_timeout(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -201,7 +203,7 @@ mod tests {
     async fn each_attempt_has_time_to_succeed() {
         for comes_ms in (0..=980).step_by(7) {
             let comes = Instant::now() + Duration::from_millis(comes_ms);
-            let open = async || {
+            let open = async |_| {
                 let found = Instant::now() >= comes;
                 sleep(Duration::from_millis(4)).await;
                 if found { Ok(()) } else { Err(refused()) }
@@ -212,9 +214,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_hangs_in_connecting_is_a_timeout_of_connecting() {
+        let start = Instant::now();
+        let error = retry::<(), _>(SECOND, "a", |_| pending()).await.expect_err("it hangs");
+        assert_eq!(start.elapsed(), SECOND);
+        let text = "no connection within 1s, after 1 attempt: cannot connect to `a`: timed out";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn without_an_end_it_goes_on() {
         let start = Instant::now();
-        let open = async || {
+        let open = async |end: Option<Instant>| {
+            assert_eq!(end, None);
             if start.elapsed() > 3600 * SECOND { Ok(()) } else { Err(refused()) }
         };
         retry(Duration::MAX, "a", open).await.expect("it is found");

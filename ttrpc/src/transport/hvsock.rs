@@ -16,7 +16,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::Error;
@@ -32,7 +32,7 @@ pub(crate) fn listening_path(path: &Path, port: u32) -> PathBuf {
     name.into()
 }
 
-/// Connects to a port of a guest. The handshake may take `limit`.
+/// Connects to a port of a guest. The handshake may take `limit`, and ends at `end` at the latest.
 ///
 /// # Errors
 /// [`Error::Connect`], [`Error::HandshakeRefused`], [`Error::HandshakeAnswer`] and
@@ -42,10 +42,12 @@ pub(crate) async fn connect(
     path: &Path,
     port: u32,
     limit: Duration,
+    end: Option<Instant>,
 ) -> Result<UnixStream, Error> {
     let address = || address.to_owned();
     let failed = |source| Error::Connect { address: address(), source };
     let mut stream = UnixStream::connect(path).await.map_err(failed)?;
+    let limit = end.map_or(limit, |end| limit.min(whole_millis_until(end)));
     let mut line = Vec::new();
     let handshake = timeout(limit, shake_hands(&mut stream, port, &mut line)).await;
     let answer = line.escape_ascii().to_string();
@@ -58,6 +60,12 @@ pub(crate) async fn connect(
         Ok(Err(source)) => Err(failed(source)),
         Err(_) => Err(Error::HandshakeTimeout { address: address(), limit, answer }),
     }
+}
+
+/// What is left, without the fractions, which nobody wants to read in an error.
+fn whole_millis_until(end: Instant) -> Duration {
+    let left = end.saturating_duration_since(Instant::now());
+    Duration::new(left.as_secs(), left.subsec_millis() * 1_000_000)
 }
 
 enum Answer {
