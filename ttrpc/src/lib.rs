@@ -57,41 +57,65 @@ compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
 );
 
+// Elsewhere there is nothing, so that this error is the only one.
+#[cfg(unix)]
 pub mod blocking;
+#[cfg(unix)]
 pub mod client;
+#[cfg(unix)]
 mod config;
+#[cfg(unix)]
 mod error;
+#[cfg(unix)]
 mod extensions;
+#[cfg(unix)]
 pub mod interceptors;
+#[cfg(unix)]
 mod metadata;
+#[cfg(unix)]
 mod name;
+#[cfg(unix)]
 pub mod observer;
+#[cfg(unix)]
 pub mod proto;
+#[cfg(unix)]
 mod proxy;
+#[cfg(unix)]
 mod raw;
+#[cfg(unix)]
 pub mod server;
+#[cfg(unix)]
 pub mod snapshot;
+#[cfg(unix)]
 mod status;
+#[cfg(unix)]
 mod sync;
+#[cfg(unix)]
 pub mod testing;
+#[cfg(unix)]
 mod trace;
+#[cfg(unix)]
 mod transport;
 
 pub use async_trait::async_trait;
-pub use client::Client;
-pub use config::{ClientConfig, ServerConfig};
-pub use error::{ConnectionError, Error};
-pub use extensions::Extensions;
-pub use metadata::Metadata;
-pub use name::Name;
 pub use prost;
 pub use prost_types::{self, Any};
-pub use raw::{Raw, RawEnd};
-pub use server::{Context, Server};
-pub use status::{Code, Status};
 /// What [`Context::cancellation_token`] gives.
 pub use tokio_util::sync::CancellationToken;
-pub use transport::io::Connection;
+
+#[cfg(unix)]
+pub use crate::{
+    client::Client,
+    config::{ClientConfig, ServerConfig},
+    error::{ConnectionError, Error},
+    extensions::Extensions,
+    metadata::Metadata,
+    name::Name,
+    raw::{Raw, RawEnd},
+    server::{Context, Server},
+    status::{Code, Status},
+    transport::io::Connection,
+};
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.
