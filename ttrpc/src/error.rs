@@ -10,7 +10,7 @@ use crate::Name;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is no address that this crate understands.
+    /// The text is no [address](crate#addresses) that this crate understands.
     #[error("address `{address}`: {reason}")]
     Address {
         /// The text as it was given.

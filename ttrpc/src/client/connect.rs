@@ -101,7 +101,7 @@ impl ConnectOptions {
         Client::from_tasks(ConnectionTasks::spawn(connection.into(), config, observers))
     }
 
-    /// Connects to an address, as [`Client::connect`] does.
+    /// Connects to an [address](crate#addresses), as [`Client::connect`] does.
     ///
     /// Cancel safe: dropped, it closes what it has begun.
     ///
