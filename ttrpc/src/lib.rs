@@ -51,7 +51,7 @@
 //!
 //! # Addresses
 //!
-//! As [`Client::connect`] and [`server::Listener::bind`] take them, and all that is said to take what these do.
+//! [`Client::connect`], [`server::Listener::bind`], and what else connects to or binds a text understand:
 //!
 //! | text | what it names |
 //! |---|---|
