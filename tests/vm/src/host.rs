@@ -57,7 +57,7 @@ const SUITE_LIMIT: Duration = Duration::from_secs(1800);
 /// How late all calls may end with their connection after the guest was killed. What timers alone are late by
 /// comes on top; here it is not enough, since the system has to take QEMU's process apart, and the device has to
 /// run and to see that it is gone.
-const END_LATENESS: Duration = Duration::from_secs(10);
+const END_LATENESS: Duration = Duration::from_secs(3);
 
 /// How long something may take that has no deadline and must happen, on whatever computer.
 const PATIENCE: Duration = Duration::from_secs(900);
