@@ -10,7 +10,7 @@ use crate::Name;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The text is no address that this crate understands.
+    /// The text is no [address](crate#addresses) that this crate understands.
     #[error("address `{address}`: {reason}")]
     Address {
         /// The text as it was given.
@@ -33,34 +33,47 @@ pub enum Error {
         /// The address as it was given.
         address: String,
     },
-    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does.
-    #[error(
-        "cannot connect to `{address}`: the hypervisor answered `{answer}` in place of `OK <number>`"
-    )]
+    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does, with the
+    /// line `OK <number>`.
+    #[error("cannot connect to `{address}`: the hypervisor answered `{answer}`: {reason}")]
     HandshakeAnswer {
         /// The address as it was given.
         address: String,
-        /// The first 32 bytes of the answer at most, escaped.
+        /// The first 32 bytes of the answer at most, escaped, without a line feed.
         answer: String,
+        /// What is wrong with it: another line, one that is too long, or a part of one.
+        reason: &'static str,
     },
     /// The hypervisor of a `hvsock://` address did not answer in time.
-    #[error("cannot connect to `{address}`: the hypervisor gave no answer within {limit:?}")]
+    #[error(
+        "cannot connect to `{address}`: the hypervisor gave {} within {limit:?}",
+        part_of_answer(.answer)
+    )]
     HandshakeTimeout {
         /// The address as it was given.
         address: String,
         /// The time that the handshake was given.
         limit: Duration,
+        /// What had come of the answer, escaped. Usually nothing.
+        answer: String,
     },
     /// No attempt to connect succeeded in the time that was given.
-    #[error("no connection within {limit:?}, after {attempts} attempts; the last one: {last}")]
+    #[error(
+        "no connection within {limit:?}, after {}{last}{}",
+        counted(*.attempts),
+        before_that(.before.as_deref())
+    )]
     ConnectTimeout {
         /// The time that was given.
         limit: Duration,
         /// How often it was tried.
         attempts: u32,
-        /// What the last attempt met.
+        /// What the last attempt met. One that was under way when the time was over has met a timeout: of
+        /// connecting ([`Error::Connect`]) or of the handshake ([`Error::HandshakeTimeout`]).
         #[source]
         last: Box<Error>,
+        /// If that was a timeout: what the last attempt met that had an answer.
+        before: Option<Box<Error>>,
     },
     /// Binding a socket failed.
     #[error("cannot listen on `{address}`: {source}")]
@@ -128,4 +141,23 @@ pub enum ConnectionError {
     /// Writing to the socket failed.
     #[error("writing to the server failed: {0}")]
     Write(#[source] Arc<io::Error>),
+}
+
+fn part_of_answer(answer: &str) -> String {
+    match answer {
+        "" => "no answer".to_owned(),
+        part => format!("only `{part}` of an answer"),
+    }
+}
+
+/// What stands between the number of attempts and the error of the last one.
+fn counted(attempts: u32) -> String {
+    match attempts {
+        1 => "1 attempt: ".to_owned(),
+        _ => format!("{attempts} attempts; the last one: "),
+    }
+}
+
+fn before_that(before: Option<&Error>) -> String {
+    before.map(|error| format!("; before that: {error}")).unwrap_or_default()
 }

@@ -41,13 +41,38 @@
 //! - [`client`]: making calls, how they end, what happens when one is dropped.
 //! - [`server`]: serving, handlers, shutdown, what a peer can cost.
 //! - [`blocking`]: clients and handlers without `async`.
-//! - [`Client::connect`] and [`server::Listener`]: addresses of Unix, vsock, hybrid vsock and TCP sockets;
+//! - [Addresses](#addresses), for [`Client::connect`] and [`server::Listener::bind`];
 //!   [`client::ConnectOptions`] waits for a server; [`Connection`] is one that the program has already.
 //! - [`testing`]: tests of handlers, and of code that uses a client, without a socket.
 //! - [`ClientConfig`] and [`ServerConfig`]: every limit.
 //! - [`snapshot`]: what a running client or server is waiting for; and `tracing` tells what happens:
 //!   connections and calls at level DEBUG, what an operator should look at WARN.
 //! - [`proto`]: the protocol itself, for tools that speak frames.
+//!
+//! # Addresses
+//!
+//! [`Client::connect`], [`server::Listener::bind`], and what else connects to or binds a text understand:
+//!
+//! | text | what it names |
+//! |---|---|
+//! | `unix:///run/a.sock`, `/run/a.sock`, `a.sock` | a Unix socket's file |
+//! | `unix://@name`, `@name` | an abstract Unix socket; Linux alone |
+//! | `vsock://CID:PORT` | a port of a virtual machine or of its host; Linux alone |
+//! | `hvsock:///run/vm.sock:PORT` | a port behind the Unix socket of a hypervisor (Firecracker, Cloud Hypervisor, Dragonball): for a client, one of the guest; for a server, one of the host, which the guest connects to and which is the Unix socket `/run/vm.sock_PORT` |
+//! | `tcp://HOST:PORT` | a TCP socket; HOST is a name, an IPv4 address, or an IPv6 address in brackets |
+//!
+//! - A CID, the number of a machine, is a decimal number or a name: `hypervisor` is 0, `local` (this machine)
+//!   1 and `host` (from inside of a machine) 2. `any`, also `-1`, is every CID that a machine has: for servers alone.
+//! - A port is a decimal number: of 32 bits for vsock and hybrid vsock, of 16 bits for TCP.
+//! - The two slashes may be left out: `unix:a.sock`, `vsock:3:1024`, `tcp:localhost:80`.
+//! - With them or without, what follows `unix:` is the path as it is. There is no host, so `unix://run/a.sock` is the
+//!   relative path `run/a.sock`. Percent signs are part of a name and not decoded.
+//! - A scheme is in lower case. What else has a colon in front of its first slash, such as `localhost:1234`,
+//!   `Unix:///a.sock` or `http://host`, is refused with [`Error::Address`]: taken for a path, a mistyped scheme
+//!   would become a file. A file whose name has a colon is written `./a:1.sock` or `unix:a:1.sock`, and one whose
+//!   name begins with `@` is `./@name`.
+//! - The name of a Unix socket has at most 107 bytes on Linux and 103 elsewhere, the `_PORT` of a server's
+//!   included, and no zero byte.
 
 // What is only traced is not used then.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, unused_imports))]
@@ -57,41 +82,65 @@ compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
 );
 
+// Elsewhere there is nothing, so that this error is the only one.
+#[cfg(unix)]
 pub mod blocking;
+#[cfg(unix)]
 pub mod client;
+#[cfg(unix)]
 mod config;
+#[cfg(unix)]
 mod error;
+#[cfg(unix)]
 mod extensions;
+#[cfg(unix)]
 pub mod interceptors;
+#[cfg(unix)]
 mod metadata;
+#[cfg(unix)]
 mod name;
+#[cfg(unix)]
 pub mod observer;
+#[cfg(unix)]
 pub mod proto;
+#[cfg(unix)]
 mod proxy;
+#[cfg(unix)]
 mod raw;
+#[cfg(unix)]
 pub mod server;
+#[cfg(unix)]
 pub mod snapshot;
+#[cfg(unix)]
 mod status;
+#[cfg(unix)]
 mod sync;
+#[cfg(unix)]
 pub mod testing;
+#[cfg(unix)]
 mod trace;
+#[cfg(unix)]
 mod transport;
 
 pub use async_trait::async_trait;
-pub use client::Client;
-pub use config::{ClientConfig, ServerConfig};
-pub use error::{ConnectionError, Error};
-pub use extensions::Extensions;
-pub use metadata::Metadata;
-pub use name::Name;
 pub use prost;
 pub use prost_types::{self, Any};
-pub use raw::{Raw, RawEnd};
-pub use server::{Context, Server};
-pub use status::{Code, Status};
 /// What [`Context::cancellation_token`] gives.
 pub use tokio_util::sync::CancellationToken;
-pub use transport::io::Connection;
+
+#[cfg(unix)]
+pub use crate::{
+    client::Client,
+    config::{ClientConfig, ServerConfig},
+    error::{ConnectionError, Error},
+    extensions::Extensions,
+    metadata::Metadata,
+    name::Name,
+    raw::{Raw, RawEnd},
+    server::{Context, Server},
+    status::{Code, Status},
+    transport::io::Connection,
+};
 
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.

@@ -3,7 +3,10 @@
 use std::{error::Error, future::pending, time::Duration};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use ttrpc::{Connection, async_trait, server::ConnectionHook};
+use ttrpc::{
+    Connection, async_trait,
+    server::{ConnectionHook, Peer, Routes},
+};
 
 use super::*;
 
@@ -75,4 +78,40 @@ async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
     server.handle.shutdown(LIMIT).await;
     server.ended().await;
     drop(here);
+}
+
+/// Reads a byte, which is the peer's name.
+struct NamesThePeer;
+
+#[async_trait]
+impl ConnectionHook for NamesThePeer {
+    async fn connected(&self, connection: &mut Connection) -> Result<(), Refusal> {
+        let name = char::from(connection.read_u8().await?).to_string();
+        connection.set_peer(connection.peer().clone().with_name(&name));
+        if name == "x" { Err("x may not".into()) } else { Ok(()) }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_hook_says_of_the_peer_is_seen_by_handlers_and_stands_in_snapshots_and_errors() {
+    let routes = Routes::new("test.Peers")
+        .unary("Peer", &Arc::new(()), |_, ctx, ()| Box::pin(async { Ok(ctx.peer().to_string()) }));
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.on_connection(NamesThePeer, LIMIT).add_service(Handmade(routes)).keep_open()
+    });
+    let (mut here, there) = duplex(PIPE_LEN);
+    here.write_all(b"x").await.unwrap();
+    let there = Connection::new(there).with_peer(Peer::vsock(3, 7));
+    let refused = server.handle.serve_connection(there).await.unwrap_err();
+    assert!(refused.to_string().contains("x (cid 3, port 7)"), "{refused}");
+
+    let (mut here, there) = duplex(PIPE_LEN);
+    here.write_all(b"a").await.unwrap();
+    let there = Connection::new(there).with_peer(Peer::vsock(3, 7));
+    server.handle.serve_connection(there).await.unwrap();
+    let snapshot = server.handle.snapshot().to_string();
+    assert!(snapshot.contains("a (cid 3, port 7)"), "{snapshot}");
+    let client = Client::from_io(here, ClientConfig::default());
+    let seen: String = client.unary("test.Peers", "Peer", ()).await.unwrap();
+    assert_eq!(seen, "a (cid 3, port 7)");
 }

@@ -129,28 +129,38 @@ async fn a_connection_that_is_closed_in_place_of_an_answer_is_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_kind_is_shown() {
+async fn an_answer_of_another_kind_is_shown_with_what_is_wrong_with_it() {
+    const ANOTHER: &str = "this is not `OK <number>`";
+    const TOO_LONG: &str = "no line feed is among its first 32 bytes";
+    const CUT: &str = "the connection ended before the line feed";
     let hypervisor = Hypervisor::new();
     let long = [b'x'; 100];
-    for (answer, then_closes, shown) in [
-        (&b"OK 10"[..], true, "OK 10"),
-        (b"O", true, "O"),
-        (b"NO 1024\n", false, "NO 1024"),
-        (b"OK\n", false, "OK"),
-        (b"OK \n", false, "OK "),
-        (b"OK 1a\n", false, "OK 1a"),
-        (b"OK -1\n", false, "OK -1"),
-        (b"OK 1024\r\n", false, "OK 1024\\r"),
-        (b"\n", false, ""),
-        (b"\xff\0\n", false, "\\xff\\x00"),
-        // No line feed within 32 bytes: the client does not wait for one.
-        (&long[..32], false, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
-        (&long, false, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+    let zeroes = format!("OK {:029}", 7);
+    let too_long = format!("{zeroes}\n");
+    for (answer, then_closes, shown, reason) in [
+        (&b"OK 10"[..], true, "OK 10", CUT),
+        (b"O", true, "O", CUT),
+        (b"NO 1024\n", false, "NO 1024", ANOTHER),
+        (b"OK\n", false, "OK", ANOTHER),
+        (b"OK \n", false, "OK ", ANOTHER),
+        (b"OK 1a\n", false, "OK 1a", ANOTHER),
+        (b"OK -1\n", false, "OK -1", ANOTHER),
+        (b"OK 1024\r\n", false, "OK 1024\\r", ANOTHER),
+        (b"\n", false, "", ANOTHER),
+        (b"\xff\0\n", false, "\\xff\\x00", ANOTHER),
+        // The client does not wait for a line feed behind 32 bytes.
+        (&long[..32], false, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", TOO_LONG),
+        (&long, false, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", TOO_LONG),
+        (too_long.as_bytes(), false, &zeroes, TOO_LONG),
     ] {
         let error = hypervisor.answers(answer, then_closes).await.unwrap_err();
-        let Error::HandshakeAnswer { address, answer } = &error else { panic!("{error:?}") };
+        let address = &hypervisor.address;
+        assert_eq!(
+            error.to_string(),
+            format!("cannot connect to `{address}`: the hypervisor answered `{shown}`: {reason}")
+        );
+        let Error::HandshakeAnswer { address, answer, .. } = &error else { panic!("{error:?}") };
         assert_eq!((address, answer.as_str()), (&hypervisor.address, shown));
-        assert!(error.to_string().contains("in place of `OK <number>`"), "{error}");
     }
 }
 
@@ -172,18 +182,20 @@ async fn a_hypervisor_without_an_answer_is_given_up_after_the_handshakes_own_tim
         (ConnectOptions::new(), Duration::from_secs(10)),
         (ConnectOptions::new().handshake_timeout(limit), limit),
     ] {
-        for answer in [&b""[..], b"OK 1"] {
+        for (answer, came) in
+            [("", "no answer within"), ("OK 1", "only `OK 1` of an answer within")]
+        {
             let start = Instant::now();
             let play = async {
                 let mut stream = hypervisor.accept().await;
-                stream.write_all(answer).await.unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
                 stream
             };
             let (_stream, client) = tokio::join!(play, options.connect(&hypervisor.address));
             let error = client.unwrap_err();
             assert!(matches!(error, Error::HandshakeTimeout { .. }), "{error:?}");
             let text = error.to_string();
-            assert!(text.contains(&format!("{limit:?}")), "{text}");
+            assert!(text.contains(&format!("the hypervisor gave {came} {limit:?}")), "{text}");
             assert!(start.elapsed() >= limit, "{:?}", start.elapsed());
             assert!(start.elapsed() < limit + Duration::from_millis(10), "{:?}", start.elapsed());
         }

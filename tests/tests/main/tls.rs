@@ -16,7 +16,10 @@ use tokio_rustls::{
     rustls::pki_types::{PrivateKeyDer, ServerName},
     server,
 };
-use ttrpc::{Client, ClientConfig, Code, Connection, ConnectionError, Server, server::Peer};
+use ttrpc::{
+    Client, ClientConfig, Code, Connection, ConnectionError, Server, async_trait,
+    server::{ConnectionHook, Peer},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{
@@ -108,6 +111,60 @@ async fn a_program_that_accepts_tls_hands_its_server_connections() {
 
     handle.shutdown(PATIENCE).await;
     serving.await.unwrap().unwrap();
+    let reason = client.closed().await;
+    assert!(matches!(reason, ConnectionError::ClosedByServer), "{reason}");
+}
+
+/// Makes TLS of each connection.
+struct MakesTls(TlsAcceptor);
+
+#[async_trait]
+impl ConnectionHook for MakesTls {
+    async fn connected(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        connection.extensions().insert("before");
+        connection.wrap(|stream| self.0.accept(stream)).await?;
+        assert_eq!(connection.extensions().get().as_deref(), Some(&"before"));
+        Ok(())
+    }
+}
+
+/// What the connection had beside its stream stays. A client without TLS is refused, with what TLS says.
+#[tokio::test]
+async fn a_hook_makes_tls_of_a_servers_connections() {
+    let (connector, acceptor) = credentials();
+    let server = Server::builder()
+        .add_service(ConformanceServer::new(ConformanceService::default()))
+        .on_connection(MakesTls(acceptor), PATIENCE)
+        .keep_open()
+        .build()
+        .unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let serve = |io| {
+        let peer = Peer::unknown().with_name("the client");
+        handle.serve_connection(Connection::new(io).with_peer(peer))
+    };
+    let (here, there) = duplex(PIPE_LEN);
+    let (served, stream) = join!(serve(there), connector.connect(name(), here));
+    served.unwrap();
+    let snapshot = handle.snapshot().to_string();
+    assert!(snapshot.contains("the client"), "{snapshot}");
+    let client = Client::from_io(stream.unwrap(), ClientConfig::default());
+    let conformance = ConformanceClient::new(client.clone());
+    assert_eq!(conformance.echo(echo_request(*b"hello")).await.unwrap().payload, b"hello");
+
+    let (mut here, there) = duplex(PIPE_LEN);
+    here.write_all(b"\0\0\0\x01\0\0\0\x01\x01\0?").await.unwrap();
+    let refused = serve(there).await.unwrap_err();
+    assert!(matches!(refused, ttrpc::Error::PeerRefused { .. }), "{refused}");
+    assert!(refused.to_string().contains("the client"), "{refused}");
+
+    handle.shutdown(PATIENCE).await;
+    serving.await.unwrap().unwrap();
+    // The server has said goodbye through the records.
     let reason = client.closed().await;
     assert!(matches!(reason, ConnectionError::ClosedByServer), "{reason}");
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::Parser;
-use load::{LATENESS, Load, LoadCall, Timers};
+use load::{Load, LoadCall, Timers};
 use machine::{Machine, Parts, Pause};
 use tokio::time::{sleep, timeout};
 use ttrpc::{
@@ -53,6 +53,11 @@ const SLOW: [&str; 2] = ["concurrent_unary", "concurrent_streams"];
 
 /// How long the guest may take for the suite. It takes seconds.
 const SUITE_LIMIT: Duration = Duration::from_secs(1800);
+
+/// How late all calls may end with their connection after the guest was killed. What timers alone are late by
+/// comes on top; here it is not enough, since the system has to take QEMU's process apart, and the device has to
+/// run and to see that it is gone.
+const END_LATENESS: Duration = Duration::from_secs(3);
 
 /// How long something may take that has no deadline and must happen, on whatever computer.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -353,7 +358,7 @@ async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
     let reason = client.closed().await;
     let (took, late) = (start.elapsed(), timers.latest());
     println!("killed: {CALLS} pending calls ended after {took:.0?}: {reason}");
-    check(took <= LATENESS + late, || format!("timers were only {late:.0?} late"))
+    check(took <= END_LATENESS + late, || format!("timers were only {late:.0?} late"))
 }
 
 /// What a client's connection waits for, without its calls.

@@ -17,6 +17,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
+/// The time that each attempt has at least. An attempt without any could only fail, since even a socket
+/// that is there takes a turn of the runtime to connect to.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
+
 /// How to connect, for what [`Client::connect`] does not say.
 ///
 /// ```no_run
@@ -65,8 +69,9 @@ impl ConnectOptions {
     }
 
     /// Tries again and again for this long, until a server is there: with a pause of 5 ms behind the
-    /// first attempt, twice as long behind each one after it, up to 500 ms. An attempt that is under way
-    /// when the time is over is given up.
+    /// first attempt, twice as long behind each one after it, up to 500 ms, but no longer than half of the
+    /// time that is left. No attempt begins in the last 5 ms. An attempt that is under way when the time is
+    /// over is given up. Less than 5 ms counts as 5 ms, which is one attempt.
     ///
     /// Whatever an attempt meets is tried again, but for an address that makes no sense.
     pub fn retry_for(mut self, limit: Duration) -> Self {
@@ -96,13 +101,14 @@ impl ConnectOptions {
         Client::from_tasks(ConnectionTasks::spawn(connection.into(), config, observers))
     }
 
-    /// Connects to an address, as [`Client::connect`] does.
+    /// Connects to an [address](crate#addresses), as [`Client::connect`] does.
     ///
     /// Cancel safe: dropped, it closes what it has begun.
     ///
     /// # Errors
     /// Those of [`Client::connect`]. With [`ConnectOptions::retry_for`], [`Error::ConnectTimeout`], which
-    /// says what the last attempt met.
+    /// says what the last attempt met and, if that had no answer in time, what the one before it met that
+    /// had one.
     pub async fn connect(&self, address: &str) -> Result<Client, Error> {
         let connection = self.open(address).await?;
         Ok(self.from_connection(connection))
@@ -117,49 +123,112 @@ impl ConnectOptions {
     /// Those of [`ConnectOptions::connect`].
     pub async fn open(&self, address: &str) -> Result<Connection, Error> {
         let parsed = Address::parse(address)?;
+        let open = |end| connect(address, &parsed, self.handshake_timeout, end);
         match self.retry_for {
-            None => connect(address, &parsed, self.handshake_timeout).await,
-            Some(limit) => self.retry(address, &parsed, limit).await,
+            None => open(None).await,
+            Some(limit) => retry(limit, address, open).await,
+        }
+    }
+}
+
+/// Opens again and again until the time is over. `open` is told by when it has to end.
+async fn retry<T, F: Future<Output = Result<T, Error>>>(
+    limit: Duration,
+    address: &str,
+    open: impl Fn(Option<Instant>) -> F,
+) -> Result<T, Error> {
+    // `None` is an end too far away to be named.
+    let end = Instant::now().checked_add(limit.max(SHORTEST_ATTEMPT));
+    let mut pause = FIRST_PAUSE;
+    let mut attempts = 0;
+    let mut answered = None;
+    loop {
+        attempts += 1;
+        let error = match open_until(end, address, open(end)).await {
+            Ok(opened) => return Ok(opened),
+            Err(error @ Error::Address { .. }) => return Err(error),
+            Err(error) => error,
+        };
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        // The attempt behind the pause has as much time as the pause at least.
+        let next_pause = pause.min(left / 2);
+        let timed_out = is_timeout(&error);
+        if left - next_pause < SHORTEST_ATTEMPT {
+            let (last, before) = (Box::new(error), answered.filter(|_| timed_out));
+            return Err(Error::ConnectTimeout { limit, attempts, last, before });
+        }
+        if !timed_out {
+            answered = Some(Box::new(error));
+        }
+        sleep(next_pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Gives an attempt up at the end of the time.
+async fn open_until<T>(
+    end: Option<Instant>,
+    address: &str,
+    attempt: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let Some(end) = end else { return attempt.await };
+    timeout_at(end, attempt).await.unwrap_or_else(|_| {
+        let source = io::ErrorKind::TimedOut.into();
+        Err(Error::Connect { address: address.to_owned(), source })
+    })
+}
+
+/// Whether an attempt ended without an answer.
+fn is_timeout(error: &Error) -> bool {
+    match error {
+        Error::Connect { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+        error => matches!(error, Error::HandshakeTimeout { .. }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn refused() -> Error {
+        Error::HandshakeRefused { address: "a".to_owned() }
+    }
+
+    /// Attempts that take 4 ms, with a server that comes at any moment.
+    #[tokio::test(start_paused = true)]
+    async fn each_attempt_has_time_to_succeed() {
+        for comes_ms in (0..=980).step_by(7) {
+            let comes = Instant::now() + Duration::from_millis(comes_ms);
+            let open = async |_| {
+                let found = Instant::now() >= comes;
+                sleep(Duration::from_millis(4)).await;
+                if found { Ok(()) } else { Err(refused()) }
+            };
+            let result = retry(SECOND, "a", open).await;
+            result.unwrap_or_else(|error| panic!("it comes after {comes_ms} ms: {error}"));
         }
     }
 
-    async fn retry(
-        &self,
-        text: &str,
-        address: &Address,
-        limit: Duration,
-    ) -> Result<Connection, Error> {
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_hangs_in_connecting_is_a_timeout_of_connecting() {
         let start = Instant::now();
-        let mut last = None;
-        let mut attempts = 0;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let attempt = connect(text, address, self.handshake_timeout);
-            let end = start.checked_add(limit);
-            let result = match end {
-                Some(end) => timeout_at(end, attempt).await,
-                // An end too far away to be named.
-                None => Ok(attempt.await),
-            };
-            attempts += 1;
-            match result {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(error @ Error::Address { .. })) => return Err(error),
-                Ok(Err(error)) => last = Some(error),
-                // It was given up. What an earlier one met says more.
-                Err(_) => {}
-            }
-            let left = limit.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                let gave_up = || Error::Connect {
-                    address: text.to_owned(),
-                    source: io::ErrorKind::TimedOut.into(),
-                };
-                let last = Box::new(last.unwrap_or_else(gave_up));
-                return Err(Error::ConnectTimeout { limit, attempts, last });
-            }
-            sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        let error = retry::<(), _>(SECOND, "a", |_| pending()).await.expect_err("it hangs");
+        assert_eq!(start.elapsed(), SECOND);
+        let text = "no connection within 1s, after 1 attempt: cannot connect to `a`: timed out";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_end_it_goes_on() {
+        let start = Instant::now();
+        let open = async |end: Option<Instant>| {
+            assert_eq!(end, None);
+            if start.elapsed() > 3600 * SECOND { Ok(()) } else { Err(refused()) }
+        };
+        retry(Duration::MAX, "a", open).await.expect("it is found");
     }
 }

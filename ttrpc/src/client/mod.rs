@@ -99,6 +99,8 @@ pub struct Client {
 impl Client {
     /// Connects to a server, once. [`ConnectOptions`] waits for one that is not there yet.
     ///
+    /// In short; [all of it](crate#addresses):
+    ///
     /// - `unix:///path`, or a path; `unix://@name`, an abstract name, on Linux.
     /// - `vsock://CID:PORT`: a virtual machine by its context id, `host` (from inside of one) or
     ///   `local` (this machine). Linux alone.

@@ -71,7 +71,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Listens on an address: `unix:///path`, `unix://@abstract`, a path, `vsock://CID:PORT`,
+    /// Listens on an [address](crate#addresses): `unix:///path`, `unix://@abstract`, a path, `vsock://CID:PORT`,
     /// `hvsock:///path:PORT` or `tcp://HOST:PORT`, as [`Listener::bind`] describes them. May be called
     /// several times.
     ///

@@ -42,7 +42,9 @@ pub trait ConnectionHook: Send + Sync + 'static {
     /// Looks at a connection, which is served if this returns `Ok` and closed otherwise.
     ///
     /// The connection can be read and written. What is read does not come to the server: read no more than
-    /// the handshake. What is added to [`Connection::extensions`] is seen by handlers and interceptors, see
+    /// the handshake. What the hook learns of the peer goes into [`Connection::set_peer`], for
+    /// [`Context::peer`](crate::Context::peer) and snapshots; [`Connection::wrap`] puts another stream (TLS) in the
+    /// place of the connection's. What is added to [`Connection::extensions`] is seen by handlers and interceptors, see
     /// [`Context::connection_extensions`](crate::Context::connection_extensions).
     ///
     /// It runs beside others, and counts for [`max_connections`](crate::ServerConfig::max_connections).

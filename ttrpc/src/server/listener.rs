@@ -45,7 +45,7 @@ enum Source {
 }
 
 impl Listener {
-    /// Binds an address and listens.
+    /// Binds an [address](crate#addresses) and listens.
     ///
     /// - `unix:///path`, or a path: the socket file of a dead server is replaced, that of a living one
     ///   is not. (macOS and FreeBSD do not tell a server whose backlog is full from a dead one.) The file

@@ -247,9 +247,15 @@ impl ServerHandle {
     /// it: the server's limits, policy, snapshot and shutdown hold for it. Returns when the connection
     /// is being served, not when it ends.
     ///
-    /// Waits while the server is not served yet, and while
-    /// [`max_connections`](crate::ServerConfig::max_connections) are open. A server that does not accept
-    /// ([`ServerHandle::pause_accepting`]) serves it all the same.
+    /// Waits while the server is not served yet, while
+    /// [`max_connections`](crate::ServerConfig::max_connections) are open, and until the server's
+    /// [`ConnectionHook`](super::ConnectionHook), if it has one, is done with the connection, which depends on the
+    /// peer and may take as long as the hook's limit. So a program that accepts connections in a loop does not
+    /// await this there, where one peer would hold up the next: it spawns a task for each
+    /// (`tokio::spawn(async move { handle.serve_connection(connection).await })`), or serves
+    /// [`Listener::incoming`], whose connections do not wait for each other's hooks.
+    ///
+    /// A server that does not accept ([`ServerHandle::pause_accepting`]) serves it all the same.
     ///
     /// Cancel safe: dropped before it is done, it closes the connection.
     ///

@@ -1,15 +1,4 @@
-//! Addresses as text.
-//!
-//! | text | what it names |
-//! |---|---|
-//! | `unix:///run/a.sock`, `/run/a.sock`, `./a.sock` | a Unix socket's file |
-//! | `unix://@name` | an abstract Unix socket, on Linux |
-//! | `vsock://CID:PORT` | a socket of a virtual machine or of its host, on Linux |
-//! | `hvsock:///run/vm.sock:PORT` | a virtual machine's port behind its hypervisor's Unix socket |
-//! | `tcp://HOST:PORT` | a TCP socket |
-//!
-//! The two slashes may be left out behind a scheme, as other programs do. What else has a colon in
-//! front of its first slash is refused: taken for a path, a mistyped scheme would become a file.
+//! Addresses as text: the table and the rules are in the crate's documentation.
 
 use std::{
     path::{Path, PathBuf},
@@ -105,8 +94,8 @@ fn parse_unix(name: &str) -> Result<Address, &'static str> {
 }
 
 fn parse_vsock(text: &str) -> Result<Address, &'static str> {
-    const FORM: &str =
-        "a vsock address is vsock://CID:PORT, where CID is a number, any, host or local";
+    const FORM: &str = "a vsock address is vsock://CID:PORT, where CID is a number, any (or -1), \
+         hypervisor, local or host";
     let (cid, port) = text.split_once(':').ok_or(FORM)?;
     let named = CONTEXT_IDS.iter().find(|(name, _)| *name == cid).map(|(_, cid)| *cid);
     let cid = named.or_else(|| parse_number(cid)).ok_or(FORM)?;
@@ -158,6 +147,11 @@ mod tests {
             ("a.sock", path("a.sock")),
             ("/run/a:1.sock", path("/run/a:1.sock")),
             ("./localhost:1", path("./localhost:1")),
+            ("unix:localhost:1", path("localhost:1")),
+            ("unix://host/a.sock", path("host/a.sock")),
+            ("./@name", path("./@name")),
+            ("unix:///run/a%20b.sock", path("/run/a%20b.sock")),
+            ("hvsock:vm.sock:1", Address::Hybrid { path: "vm.sock".into(), port: 1 }),
             (
                 "hvsock:///run/vm.sock:1024",
                 Address::Hybrid { path: "/run/vm.sock".into(), port: 1024 },
@@ -178,6 +172,8 @@ mod tests {
         let vsock = |cid, port| Address::Vsock { cid, port };
         for (text, address) in [
             ("unix://@name", Address::Abstract("name".into())),
+            ("unix:@name", Address::Abstract("name".into())),
+            ("@name", Address::Abstract("name".into())),
             ("@a:b", Address::Abstract("a:b".into())),
             ("vsock://3:1024", vsock(3, 1024)),
             ("vsock:3:1024", vsock(3, 1024)),
@@ -210,6 +206,7 @@ mod tests {
             ("vsock://3", "vsock://CID:PORT"),
             ("vsock://-2:1", "vsock://CID:PORT"),
             ("vsock://guest:1", "vsock://CID:PORT"),
+            ("vsock://guest:1", "a number, any (or -1), hypervisor, local or host"),
             ("vsock://3:-1", "vsock://CID:PORT"),
             ("vsock://3:1024/", "vsock://CID:PORT"),
             ("vsock://+3:1024", "vsock://CID:PORT"),

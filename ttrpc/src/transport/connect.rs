@@ -2,7 +2,10 @@
 
 use std::{io, path::Path, time::Duration};
 
-use tokio::net::{TcpStream, UnixStream};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::Instant,
+};
 
 use super::{
     address::{ANY_CID, Address},
@@ -11,7 +14,7 @@ use super::{
 };
 use crate::Error;
 
-/// Connects once.
+/// Connects once. A handshake ends at `end` at the latest, with the error of a handshake.
 ///
 /// # Errors
 /// [`Error::Address`] for an address that only a server can have, [`Error::Connect`] and those of the
@@ -20,6 +23,7 @@ pub(crate) async fn connect(
     text: &str,
     address: &Address,
     handshake_limit: Duration,
+    end: Option<Instant>,
 ) -> Result<Connection, Error> {
     let connected = match address {
         Address::Path(path) => UnixStream::connect(path).await.map(Connection::from),
@@ -28,7 +32,8 @@ pub(crate) async fn connect(
             UnixStream::connect(Path::new(&format!("\0{name}"))).await.map(Connection::from)
         }
         Address::Hybrid { path, port } => {
-            return hvsock::connect(text, path, *port, handshake_limit).await.map(Connection::from);
+            let stream = hvsock::connect(text, path, *port, handshake_limit, end).await?;
+            return Ok(Connection::from(stream));
         }
         Address::Vsock { cid: ANY_CID, .. } => {
             let reason = "`any` is for servers: a client names the machine";

@@ -16,12 +16,13 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::Error;
 
-/// Bytes of the hypervisor's answer, its line feed included. `OK 4294967295` has 14.
+/// Bytes of the hypervisor's answer, its line feed included. `OK 4294967295` has 14. An error's text
+/// names the number.
 const MAX_ANSWER_LEN: usize = 32;
 
 /// Where a server on the host listens for what a guest sends to a port of the host.
@@ -31,7 +32,7 @@ pub(crate) fn listening_path(path: &Path, port: u32) -> PathBuf {
     name.into()
 }
 
-/// Connects to a port of a guest.
+/// Connects to a port of a guest. The handshake may take `limit`, and ends at `end` at the latest.
 ///
 /// # Errors
 /// [`Error::Connect`], [`Error::HandshakeRefused`], [`Error::HandshakeAnswer`] and
@@ -41,47 +42,60 @@ pub(crate) async fn connect(
     path: &Path,
     port: u32,
     limit: Duration,
+    end: Option<Instant>,
 ) -> Result<UnixStream, Error> {
-    let failed = |source| Error::Connect { address: address.to_owned(), source };
+    let address = || address.to_owned();
+    let failed = |source| Error::Connect { address: address(), source };
     let mut stream = UnixStream::connect(path).await.map_err(failed)?;
-    match timeout(limit, shake_hands(&mut stream, port)).await {
+    let limit = end.map_or(limit, |end| limit.min(whole_millis_until(end)));
+    let mut line = Vec::new();
+    let handshake = timeout(limit, shake_hands(&mut stream, port, &mut line)).await;
+    let answer = line.escape_ascii().to_string();
+    match handshake {
         Ok(Ok(Answer::Accepted)) => Ok(stream),
-        Ok(Ok(Answer::Nothing)) => Err(Error::HandshakeRefused { address: address.to_owned() }),
-        Ok(Ok(Answer::Other(answer))) => {
-            let answer = answer.escape_ascii().to_string();
-            Err(Error::HandshakeAnswer { address: address.to_owned(), answer })
+        Ok(Ok(Answer::Nothing)) => Err(Error::HandshakeRefused { address: address() }),
+        Ok(Ok(Answer::Wrong(reason))) => {
+            Err(Error::HandshakeAnswer { address: address(), answer, reason })
         }
         Ok(Err(source)) => Err(failed(source)),
-        Err(_) => Err(Error::HandshakeTimeout { address: address.to_owned(), limit }),
+        Err(_) => Err(Error::HandshakeTimeout { address: address(), limit, answer }),
     }
+}
+
+/// What is left, without the fractions, which nobody wants to read in an error.
+fn whole_millis_until(end: Instant) -> Duration {
+    let left = end.saturating_duration_since(Instant::now());
+    Duration::new(left.as_secs(), left.subsec_millis() * 1_000_000)
 }
 
 enum Answer {
     Accepted,
     /// The connection was closed instead of answered.
     Nothing,
-    /// A line that means nothing, one that is too long, or a part of one.
-    Other(Vec<u8>),
+    /// For this reason it means nothing.
+    Wrong(&'static str),
 }
 
-async fn shake_hands(stream: &mut UnixStream, port: u32) -> io::Result<Answer> {
+/// Leaves in `line` what has come of the answer, without its line feed.
+async fn shake_hands(stream: &mut UnixStream, port: u32, line: &mut Vec<u8>) -> io::Result<Answer> {
     // A new socket takes so few bytes at once, so this is one write.
     if let Err(error) = stream.write_all(format!("CONNECT {port}\n").as_bytes()).await {
         return if is_closed(&error) { Ok(Answer::Nothing) } else { Err(error) };
     }
-    let mut line = Vec::new();
     while line.len() < MAX_ANSWER_LEN {
         // A byte at a time: the next one might be the guest's.
         match stream.read_u8().await {
-            Ok(b'\n') if is_ok(&line) => return Ok(Answer::Accepted),
-            Ok(b'\n') => break,
+            Ok(b'\n') if is_ok(line) => return Ok(Answer::Accepted),
+            Ok(b'\n') => return Ok(Answer::Wrong("this is not `OK <number>`")),
             Ok(byte) => line.push(byte),
             Err(error) if is_closed(&error) && line.is_empty() => return Ok(Answer::Nothing),
-            Err(error) if is_closed(&error) => break,
+            Err(error) if is_closed(&error) => {
+                return Ok(Answer::Wrong("the connection ended before the line feed"));
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(Answer::Other(line))
+    Ok(Answer::Wrong("no line feed is among its first 32 bytes"))
 }
 
 fn is_ok(line: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! The two halves of a connection, whatever it is made of.
 
 use std::{
-    io,
+    io, mem,
     os::fd::OwnedFd,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
@@ -9,7 +9,7 @@ use std::{
 
 use socket2::Socket;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready, empty},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
 };
 
@@ -96,6 +96,53 @@ impl Connection {
     pub fn with_peer(mut self, peer: Peer) -> Self {
         self.peer = peer;
         self
+    }
+
+    /// The same for who has the connection by reference, as a
+    /// [`ConnectionHook`](crate::server::ConnectionHook) has.
+    pub fn set_peer(&mut self, peer: Peer) {
+        self.peer = peer;
+    }
+
+    /// Replaces the stream by another one that is made of it, such as TLS. The peer and the extensions stay.
+    /// For a [`ConnectionHook`](crate::server::ConnectionHook), which has the connection by reference.
+    ///
+    /// ```
+    /// # use std::io;
+    /// # use tokio::io::{AsyncRead, AsyncWrite};
+    /// # use ttrpc::Connection;
+    /// # struct Tls;
+    /// # impl Tls {
+    /// #     async fn accept<T>(&self, stream: T) -> io::Result<T> {
+    /// #         Ok(stream)
+    /// #     }
+    /// # }
+    /// # async fn example(tls: &Tls, connection: &mut Connection) -> io::Result<()> {
+    /// connection.wrap(|stream| tls.accept(stream)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Not cancel safe: the stream goes with `wrap`. From then on, and after an error, there is nothing to be read
+    /// here, and what is written is dropped.
+    ///
+    /// # Errors
+    /// Those of `wrap`.
+    pub async fn wrap<T, E, F>(&mut self, wrap: impl FnOnce(Connection) -> F) -> Result<(), E>
+    where
+        T: AsyncRead + AsyncWrite + Send + 'static,
+        F: Future<Output = Result<T, E>>,
+    {
+        let nothing = Connection::new(empty());
+        let stream = Connection {
+            reader: mem::replace(&mut self.reader, nothing.reader),
+            writer: mem::replace(&mut self.writer, nothing.writer),
+            peer: self.peer.clone(),
+            extensions: Extensions::default(),
+        };
+        let wrapped = Connection::new(wrap(stream).await?);
+        (self.reader, self.writer) = (wrapped.reader, wrapped.writer);
+        Ok(())
     }
 
     /// What is known of the other side.
