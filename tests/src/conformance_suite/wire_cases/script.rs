@@ -35,8 +35,6 @@ use crate::{
 /// A parsed script.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    /// The script as it was written.
-    pub(super) text: String,
     pub(super) steps: Vec<Step>,
     pub(super) cutting: Cutting,
 }
@@ -70,7 +68,6 @@ pub(super) enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Send {
     pub(super) bytes: Vec<u8>,
-    pub(super) method: Option<String>,
     /// The highest stream id of a Request among them.
     pub(super) opens: Option<u32>,
 }
@@ -91,8 +88,7 @@ impl Script {
     /// # Errors
     /// What is wrong with the text.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mut script =
-            Script { text: text.trim().to_owned(), steps: Vec::new(), cutting: Cutting::None };
+        let mut script = Script { steps: Vec::new(), cutting: Cutting::None };
         for step in text.split(';').map(str::trim).filter(|step| !step.is_empty()) {
             match step {
                 "each_cut" => script.cutting = Cutting::EachCut,
@@ -113,7 +109,7 @@ impl Step {
             ["header", len, id, kind] => {
                 let (kind, flags) = kind_and_flags(kind)?;
                 let bytes = header(number(len)? as u32, number(id)? as u32, kind, flags);
-                Step::Send(Send { bytes, method: None, opens: Some(number(id)? as u32) })
+                Step::Send(Send { bytes, opens: Some(number(id)? as u32) })
             }
             ["zeros", count] => Step::Zeros(number(count)?),
             ["<", id, rest @ ..] => {
@@ -137,11 +133,11 @@ impl Step {
 impl Send {
     fn parse(id: &str, words: &[&str]) -> Result<Self, String> {
         let (kind, rest) = words.split_first().ok_or("a type is missing")?;
-        let mut send = Send { bytes: Vec::new(), method: None, opens: None };
+        let mut send = Send { bytes: Vec::new(), opens: None };
         for id in ids(id)? {
             let frame = match *kind {
                 "end" => Frame::end(id),
-                kind => frame(id, kind, rest, &mut send.method)?,
+                kind => frame(id, kind, rest)?,
             };
             if frame.kind == REQUEST {
                 send.opens = send.opens.max(Some(id));
@@ -152,12 +148,7 @@ impl Send {
     }
 }
 
-fn frame(
-    id: u32,
-    kind: &str,
-    words: &[&str],
-    of_method: &mut Option<String>,
-) -> Result<Frame, String> {
+fn frame(id: u32, kind: &str, words: &[&str]) -> Result<Frame, String> {
     let (kind, flags) = kind_and_flags(kind)?;
     let is_method = |word: &&str| word.starts_with(|first: char| first.is_ascii_uppercase());
     let Some((method, words)) = words.split_first().filter(|(first, _)| is_method(first)) else {
@@ -178,7 +169,6 @@ fn frame(
             _ => request.payload = payload(word)?,
         }
     }
-    *of_method = Some(method.to_owned());
     Ok(Frame::new(id, kind, flags, request.encode_to_vec()))
 }
 
@@ -274,7 +264,7 @@ mod tests {
         let script = script.unwrap();
         assert_eq!(script.cutting, Cutting::EachCut);
         let bytes = vec![0, 0, 0, 2, 0, 0, 0, 3, 3, 1, 8, 2];
-        let send = Step::Send(Send { bytes, method: None, opens: None });
+        let send = Step::Send(Send { bytes, opens: None });
         let wanted = vec![Wanted::Error(Some(Code::NotFound)), Wanted::Nothing];
         assert_eq!(script.steps, [send, Step::Expect { ids: vec![3], wanted }]);
     }
