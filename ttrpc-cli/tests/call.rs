@@ -417,3 +417,31 @@ fn notes_are_json_where_that_is_asked_for() {
     assert!(notes.iter().all(|note| note["note"].is_string()), "{}", ran.stderr);
     assert!(notes[0]["note"].as_str().unwrap().starts_with("> #1 Request"), "{}", ran.stderr);
 }
+
+#[test]
+fn fields_replace_what_the_json_has() {
+    let server = conformance();
+    for (data, len) in [
+        (&["{\"response_size\": 3}", "response_size=4"][..], 8),
+        (&["{\"response_size\": 3}", "responseSize=4"], 8),
+        (&["{\"responseSize\": 3}", "response_size=9"], 12),
+    ] {
+        let echoed = run(&[&["call", &*server.address, "Echo"], data].concat()).json();
+        assert_eq!(echoed["payload"].as_str().unwrap().len(), len, "{data:?}");
+    }
+    let twice = run(&["call", &server.address, "Echo", "{}", "payload=aGk=", "payload=aGk="]);
+    assert_eq!(twice.code, 2);
+    assert!(twice.stderr.contains("`payload` is given twice"), "{}", twice.stderr);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let server = conformance();
+    for data in ["sequence=18446744073709551616", "{\"sequence\": 18446744073709551616}"] {
+        let ran = run(&["call", &server.address, "Exchange", data]);
+        assert_eq!((ran.code, &*ran.stdout), (2, ""), "{ran:?}");
+        assert!(ran.stderr.contains("field `sequence`: "), "{}", ran.stderr);
+    }
+    let largest = run(&["call", &server.address, "Exchange", "sequence=18446744073709551615"]);
+    assert_eq!(largest.json()["sequence"], "18446744073709551615");
+}

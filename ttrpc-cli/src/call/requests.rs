@@ -11,7 +11,12 @@ use serde_json::{Deserializer, Map, Value};
 use tokio::sync::mpsc;
 
 use super::is_terminal;
-use crate::{failure::Failure, fields, json::Json, output};
+use crate::{
+    failure::Failure,
+    fields::{self, Fields},
+    json::Json,
+    output,
+};
 
 /// Requests that are read ahead of the call.
 const READ_AHEAD: usize = 16;
@@ -59,8 +64,9 @@ impl Requests {
             let [Value::Object(object)] = &mut values[..] else {
                 return Err(Failure::usage("name=value fields go with one JSON object"));
             };
+            let mut on_top = Fields::on(object, &kind);
             for field in fields {
-                fields::set(object, &kind, field).map_err(Failure::Usage)?;
+                on_top.set(field).map_err(Failure::Usage)?;
             }
         }
         // Mistakes are told before anything is sent.
@@ -179,8 +185,9 @@ fn parse_line(kind: &MessageDescriptor, line: &str) -> Result<Value, String> {
         return serde_json::from_str(line).map_err(|error| error.to_string());
     }
     let mut object = Map::new();
+    let mut fields = Fields::on(&mut object, kind);
     for word in line.split_whitespace() {
-        fields::set(&mut object, kind, word)?;
+        fields.set(word)?;
     }
     Ok(Value::Object(object))
 }
