@@ -367,6 +367,22 @@ fn a_second_interrupt_gives_up() {
 }
 
 #[test]
+fn an_interrupt_ends_the_wait_for_a_single_request() {
+    let server = conformance();
+    for method in ["Echo", "Generate"] {
+        let mut open = Open::new(&["call", &server.address, method, "-"]);
+        let mut input = open.0.stdin.take().unwrap();
+        write!(input, "{{}}").unwrap();
+        // It reads until the end of the input, which does not come.
+        while rustix::io::ioctl_fionread(&input).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        interrupt(&open.0);
+        assert_eq!(open.0.wait().unwrap().code(), Some(130), "{method}");
+    }
+}
+
+#[test]
 fn verbose_shows_frames_and_times() {
     let server = conformance();
     let ran = run(&["call", &server.address, "Echo", "payload=aGk=", "-v", "-H", "a:b"]);

@@ -98,10 +98,10 @@ impl Caller<'_> {
         if self.method.is_client_streaming() {
             return self.call_with_stream(requests, interrupts).await;
         }
-        let request = self.encode(requests.only().await?)?;
         let Target { service, method } = &self.target;
         // Nothing can be closed here, so the first Ctrl-C gives up.
         let answered = async {
+            let request = self.encode(requests.only().await?)?;
             if !self.method.is_server_streaming() {
                 let reply = self.client.unary(service, method, request).await;
                 return self.print(reply.map_err(|status| self.explain(status))?);
