@@ -387,14 +387,15 @@ fn verbose_shows_frames_and_times() {
     let server = conformance();
     let ran = run(&["call", &server.address, "Echo", "payload=aGk=", "-v", "-H", "a:b"]);
     for wanted in [
-        "> #5 Request",
+        " Request, ",
         "ttrpc.conformance.v1.Conformance/Echo, timeout ",
         ", a: b",
-        "< #5 Response, 6 bytes",
+        " Response, 6 bytes",
         "* the call took ",
     ] {
         assert!(ran.stderr.contains(wanted), "{wanted} is not in:\n{}", ran.stderr);
     }
+    assert_eq!(ran.stderr.lines().count(), 3, "how the schema came is not shown: {}", ran.stderr);
     assert!(!ran.stderr.contains('\u{1b}'), "colours are for terminals: {}", ran.stderr);
     assert_eq!(ran.json(), json!({ "payload": "aGk=" }));
 }
@@ -426,12 +427,19 @@ fn servers_without_reflection_are_called_with_what_is_built_in() {
 #[test]
 fn notes_are_json_where_that_is_asked_for() {
     let server = conformance();
-    let ran = run(&["--json", "call", &server.address, "Fail", "code=5", "-v"]);
-    let notes = lines(&ran.stderr);
-    let (failure, notes) = notes.split_last().unwrap();
+    let ran = run(&["--json", "call", &server.address, "Fail", "code=5", "-v", "-H", "a:b"]);
+    let [request, response, end, failure] = &lines(&ran.stderr)[..] else { panic!("{ran:?}") };
     assert_eq!(failure["code"], "NOT_FOUND");
-    assert!(notes.iter().all(|note| note["note"].is_string()), "{}", ran.stderr);
-    assert!(notes[0]["note"].as_str().unwrap().starts_with("> #1 Request"), "{}", ran.stderr);
+    let request = &request["frame"];
+    assert_eq!((&request["sent"], &request["type"]), (&json!(true), &json!("Request")));
+    assert_eq!(request["service"], "ttrpc.conformance.v1.Conformance");
+    assert_eq!((&request["method"], &request["metadata"]), (&json!("Fail"), &json!([["a", "b"]])));
+    assert!(request["timeoutSeconds"].as_f64().unwrap() > 1.0, "{request}");
+    let response = &response["frame"];
+    assert_eq!((&response["sent"], &response["type"]), (&json!(false), &json!("Response")));
+    assert_eq!((&response["code"], &response["stream"]), (&json!("NOT_FOUND"), &request["stream"]));
+    assert!(response["bytes"].as_u64().unwrap() > 0 && response["seconds"].is_f64(), "{response}");
+    assert!(end["note"].as_str().unwrap().starts_with("* the call took"), "{end}");
 }
 
 #[test]

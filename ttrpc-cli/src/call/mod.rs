@@ -25,6 +25,7 @@ use crate::{
     output::{self, DIM, paint},
     schema::Schema,
     session::{self, Target},
+    tap::Switch,
 };
 use requests::Requests;
 
@@ -35,8 +36,9 @@ use requests::Requests;
 pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
+    let frames = Switch::default();
     let (client, schema, method) = tokio::select! {
-        prepared = prepare(&arguments) => prepared?,
+        prepared = prepare(&arguments, &frames) => prepared?,
         _ = interrupts.recv() => return Err(Failure::Interrupted),
     };
     let is_stream = method.is_client_streaming() || method.is_server_streaming();
@@ -59,6 +61,8 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         schema: &schema,
         json: json_of,
     };
+    // How the schema came is not what was asked for.
+    frames.turn_on();
     let start = Instant::now();
     let result = caller.call(requests, interrupts).await;
     if arguments.verbose {
@@ -69,10 +73,13 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 }
 
 /// Connects, and finds out what the method is.
-async fn prepare(arguments: &Call) -> Result<(Client, Schema, MethodDescriptor), Failure> {
+async fn prepare(
+    arguments: &Call,
+    frames: &Switch,
+) -> Result<(Client, Schema, MethodDescriptor), Failure> {
     let limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let client = match arguments.verbose {
-        true => session::connect_verbose(&arguments.address, limit).await?,
+        true => session::connect_verbose(&arguments.address, limit, frames.clone()).await?,
         false => session::connect(&arguments.address, limit).await?,
     };
     let (options, name) = (&arguments.schema, &arguments.method);
