@@ -1,5 +1,6 @@
 //! `ttrpc call`.
 
+mod prompt;
 mod requests;
 
 use std::{
@@ -65,6 +66,7 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     frames.turn_on();
     let start = Instant::now();
     let result = caller.call(requests, interrupts).await;
+    prompt::remove();
     if arguments.verbose {
         let time = output::duration(start.elapsed());
         output::note(paint(DIM, format_args!("* the call took {time}")));
@@ -208,10 +210,10 @@ impl Caller<'_> {
         let value = self.json.decode(&self.method.output(), reply).map_err(|error| {
             Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
         })?;
-        Ok(match self.is_pretty {
+        Ok(prompt::beside(|| match self.is_pretty {
             true => output::line(format_args!("{value:#}")),
             false => output::line(value),
-        }?)
+        })?)
     }
 
     /// A call's status, with its details and with what may be done.
