@@ -34,7 +34,8 @@ use run::{Ending, Pace, Plan};
 /// Without --rate the loop is closed: each of the calls in flight is followed by the next one, so a
 /// server that slows down is asked less. With --rate the loop is open: calls are due at fixed times,
 /// and latencies count from those times, also where a call had to wait for its turn (coordinated
-/// omission). Latencies of streams are those of whole streams.
+/// omission). Latencies of streams are those of whole streams. After Ctrl-C no more calls begin, a second
+/// one drops those in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc load /run/greeter.sock Greeter/SayHello -d '{\"name\": \"Ann\"}'

@@ -255,3 +255,44 @@ fn open_loop(load: &Arc<Load>, clients: Vec<Client>, running: mpsc::Sender<Infal
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::measured::Outcome;
+
+    fn load() -> Load {
+        Load::new(Arc::new(Plan {
+            target: Target { service: "a.B".to_owned().into(), method: "C".to_owned().into() },
+            name: "a.B/C".to_owned(),
+            is_client_streaming: false,
+            is_server_streaming: false,
+            requests: Vec::new(),
+            messages: 0,
+            concurrency: 65_536,
+            connections: 1,
+            pace: Pace::Closed,
+            duration: Duration::MAX,
+            calls: 1,
+        }))
+    }
+
+    #[test]
+    fn time_counts_until_the_last_call_has_ended() {
+        let load = load();
+        for (recorder, seconds) in load.recorders.iter().zip([3, 2]) {
+            load.progress.begun.fetch_add(1, Relaxed);
+            let ended = load.start + Duration::from_secs(seconds);
+            recorder.lock().unwrap().record(load.start, load.start, ended, Outcome::default());
+        }
+        // However long it takes to add them up, and whenever that is done.
+        let measured = load.measured();
+        assert_eq!((measured.elapsed, measured.not_ended), (Duration::from_secs(3), 0));
+    }
+
+    #[test]
+    fn recorders_are_no_more_than_processors() {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        assert!(load().recorders.len() <= processors);
+    }
+}
