@@ -1,102 +1,202 @@
 //! `name=value` arguments as JSON.
 
+use std::collections::BTreeSet;
+
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::{Map, Value};
 
-/// Whether an argument is `name=value` and not JSON: it starts with a field's name, or with several
-/// that are joined by dots.
+/// Whether an argument is `name=value` and not JSON: it starts with a field's name. Behind a dot may be
+/// another, or the key of a map, which may hold anything.
 pub fn is_field(argument: &str) -> bool {
-    argument.split_once('=').is_some_and(|(name, _)| {
-        let is_word = |part: &str| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-/".contains(c))
-        };
-        name.split('.').all(is_word)
+    argument.split_once('=').is_some_and(|(path, _)| {
+        let (name, rest) = path.split_once('.').unwrap_or((path, "key"));
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "_-/".contains(c);
+        !name.is_empty() && name.chars().all(is_word) && !rest.is_empty() && !rest.starts_with('.')
     })
 }
 
-/// Puts `name=value` into the JSON of a message. The name of a field in a message, or of a key in a
-/// map, follows behind a dot. A repeated field takes one value more each time.
-///
-/// # Errors
-/// If the message has no such field.
-pub fn set(
-    object: &mut Map<String, Value>,
-    kind: &MessageDescriptor,
-    argument: &str,
-) -> Result<(), String> {
-    let (name, value) =
-        argument.split_once('=').ok_or_else(|| format!("`{argument}` is not name=value"))?;
-    set_path(object, kind, name, value)
+/// Puts `name=value` arguments on top of the JSON of a message.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    object: &'a mut Map<String, Value>,
+    kind: &'a MessageDescriptor,
+    /// The paths that arguments have set, of JSON names.
+    given: BTreeSet<Vec<String>>,
 }
 
-fn set_path(
-    object: &mut Map<String, Value>,
-    kind: &MessageDescriptor,
-    path: &str,
-    value: &str,
-) -> Result<(), String> {
-    let (name, rest) = match path.split_once('.') {
-        Some((name, rest)) => (name, Some(rest)),
-        None => (path, None),
-    };
-    let field = kind
-        .get_field_by_name(name)
-        .or_else(|| kind.get_field_by_json_name(name))
-        .ok_or_else(|| no_field(kind, name))?;
-    let place = object.entry(field.json_name().to_owned());
-    let Some(rest) = rest else {
-        return put(place.or_insert(Value::Null), &field, value);
-    };
-    let Kind::Message(inner) = field.kind() else {
-        return Err(format!("`{name}` is no message, so it has no `{rest}`"));
-    };
-    let place = place.or_insert_with(|| Value::Object(Map::new()));
-    let Value::Object(place) = place else {
-        return Err(format!("`{name}` is given twice, once as a whole"));
-    };
-    if field.is_map() {
-        let value = convert(&inner.map_entry_value_field().kind(), value);
-        place.insert(rest.to_owned(), value);
-        return Ok(());
+impl<'a> Fields<'a> {
+    /// On top of this object, whose fields get their JSON names.
+    pub fn on(object: &'a mut Map<String, Value>, kind: &'a MessageDescriptor) -> Self {
+        Fields { object, kind, given: BTreeSet::new() }
     }
-    if field.is_list() {
-        return Err(format!("`{name}` is a list: give its elements as JSON, {name}='{{…}}'"));
+
+    /// Puts `name=value` into the JSON. The name of a field in a message, or of a key in a map, follows behind a
+    /// dot. A repeated field takes one value more each time. What the JSON has is replaced.
+    ///
+    /// # Errors
+    /// If the message has no such field, or an argument has set it before.
+    pub fn set(&mut self, argument: &str) -> Result<(), String> {
+        let (name, value) =
+            argument.split_once('=').ok_or_else(|| format!("`{argument}` is not name=value"))?;
+        let given = Given { paths: &mut self.given, path: Vec::new() };
+        given.set(self.object, self.kind, name, value)
     }
-    set_path(place, &inner, rest, value)
 }
 
-fn put(place: &mut Value, field: &FieldDescriptor, text: &str) -> Result<(), String> {
-    let is_whole =
-        (field.is_list() && text.starts_with('[')) || (field.is_map() && text.starts_with('{'));
-    if is_whole {
-        *place = serde_json::from_str(text)
-            .map_err(|error| format!("the value of `{}`: {error}", field.name()))?;
-        return Ok(());
+/// What arguments have set, and where in the message the present one is.
+struct Given<'a> {
+    paths: &'a mut BTreeSet<Vec<String>>,
+    path: Vec<String>,
+}
+
+impl Given<'_> {
+    fn set(
+        mut self,
+        object: &mut Map<String, Value>,
+        kind: &MessageDescriptor,
+        path: &str,
+        value: &str,
+    ) -> Result<(), String> {
+        let (name, rest) = match path.split_once('.') {
+            Some((name, rest)) => (name, Some(rest)),
+            None => (path, None),
+        };
+        let field = field_of(kind, name).ok_or_else(|| no_field(kind, name))?;
+        self.path.push(field.json_name().to_owned());
+        name_as_json(object, &field);
+        self.leave_others_of_oneof(object, &field);
+        let Some(rest) = rest else {
+            return self.put(object.entry(field.json_name()).or_insert(Value::Null), &field, value);
+        };
+        let Kind::Message(inner) = field.kind() else {
+            return Err(format!("`{name}` is no message, so it has no `{rest}`"));
+        };
+        if field.is_list() {
+            return Err(format!("`{name}` is a list: give its elements as JSON, {name}='{{…}}'"));
+        }
+        let place = object.entry(field.json_name()).or_insert(Value::Null);
+        if !place.is_object() {
+            if self.paths.contains(&self.path) {
+                return Err(format!("`{name}` is given twice, once as a whole"));
+            }
+            *place = Value::Object(Map::new());
+        }
+        let Value::Object(place) = place else { unreachable!("it is one now") };
+        if field.is_map() {
+            self.path.push(rest.to_owned());
+            self.claim(rest)?;
+            let value = convert(&inner.map_entry_value_field().kind(), value);
+            place.insert(rest.to_owned(), value);
+            return Ok(());
+        }
+        self.set(place, &inner, rest, value)
     }
-    let value = convert(&field.kind(), text);
-    match (field.is_list(), &mut *place) {
-        (true, Value::Array(values)) => values.push(value),
-        (true, _) => *place = Value::Array(vec![value]),
-        (false, Value::Null) => *place = value,
-        (false, _) => return Err(format!("`{}` is given twice", field.name())),
+
+    /// Notes that an argument sets this path, which none may have done before, nor something in it.
+    fn claim(self, name: &str) -> Result<(), String> {
+        let mut behind = self.paths.range(self.path.clone()..);
+        if behind.next().is_some_and(|other| other.starts_with(&self.path)) {
+            return Err(format!("`{name}` is given twice"));
+        }
+        self.paths.insert(self.path);
+        Ok(())
     }
-    Ok(())
+
+    /// Takes what the JSON has of a oneof away, so that the field stands alone.
+    fn leave_others_of_oneof(&self, object: &mut Map<String, Value>, field: &FieldDescriptor) {
+        let Some(oneof) = field.containing_oneof() else { return };
+        for other in oneof.fields().filter(|other| other != field) {
+            let mut path = self.path.clone();
+            path.pop();
+            path.push(other.json_name().to_owned());
+            let is_given = self.paths.range(path.clone()..).next();
+            // Two arguments are a mistake, which the reader of the JSON tells.
+            if !is_given.is_some_and(|given| given.starts_with(&path)) {
+                object.shift_remove(other.json_name());
+                object.shift_remove(other.name());
+            }
+        }
+    }
+
+    fn put(self, place: &mut Value, field: &FieldDescriptor, text: &str) -> Result<(), String> {
+        let is_whole =
+            (field.is_list() && text.starts_with('[')) || (field.is_map() && text.starts_with('{'));
+        if is_whole {
+            self.claim(field.name())?;
+            *place = serde_json::from_str(text)
+                .map_err(|error| format!("the value of `{}`: {error}", field.name()))?;
+            return Ok(());
+        }
+        let value = convert(&field.kind(), text);
+        if !field.is_list() {
+            self.claim(field.name())?;
+            *place = value;
+            return Ok(());
+        }
+        let is_first = self.paths.insert(self.path);
+        match place {
+            Value::Array(values) if !is_first => values.push(value),
+            _ => *place = Value::Array(vec![value]),
+        }
+        Ok(())
+    }
+}
+
+/// A field by its name in the .proto file or in JSON.
+fn field_of(kind: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
+    kind.get_field_by_name(name).or_else(|| kind.get_field_by_json_name(name))
+}
+
+/// JSON has a field under either of its names; from here on it has one.
+fn name_as_json(object: &mut Map<String, Value>, field: &FieldDescriptor) {
+    if field.name() == field.json_name() {
+        return;
+    }
+    if let Some(value) = object.shift_remove(field.name()) {
+        object.entry(field.json_name()).or_insert(value);
+    }
 }
 
 /// A value as the shell has it. What does not fit the type is left to the reader of the JSON.
 fn convert(kind: &Kind, text: &str) -> Value {
-    let json = || serde_json::from_str(text).ok();
-    let value = match kind {
-        Kind::String | Kind::Bytes | Kind::Enum(_) => None,
-        // Timestamps and durations are strings.
-        Kind::Message(_) => json().filter(|value: &Value| value.is_object() || value.is_array()),
-        _ => json().filter(|value: &Value| !value.is_object() && !value.is_array()),
-    };
-    match (kind, value) {
-        (Kind::Enum(_), _) if text.parse::<i32>().is_ok() => json().unwrap_or(Value::Null),
-        (_, Some(value)) => value,
-        (_, None) => Value::String(text.to_owned()),
+    let string = || Value::String(text.to_owned());
+    let json = || serde_json::from_str::<Value>(text).ok();
+    let is_whole = |value: &Value| value.is_object() || value.is_array();
+    match kind {
+        Kind::String | Kind::Bytes => string(),
+        Kind::Enum(_) if text.parse::<i32>().is_err() => string(),
+        Kind::Message(message) => match message.full_name() {
+            "google.protobuf.Value" => json().unwrap_or_else(string),
+            name if is_wrapper(name) => {
+                message.get_field(1).map_or_else(string, |field| convert(&field.kind(), text))
+            }
+            // Timestamps and durations are strings.
+            _ => json().filter(is_whole).unwrap_or_else(string),
+        },
+        _ => match json() {
+            // One that has no place in 64 bits is no number for JSON's reader, but a string that is out of range.
+            Some(Value::Number(number)) if number.is_f64() && is_integer(text) => string(),
+            Some(value) if !is_whole(&value) => value,
+            _ => string(),
+        },
     }
+}
+
+/// Digits alone.
+fn is_integer(text: &str) -> bool {
+    text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a message stands for the one value that it has.
+fn is_wrapper(name: &str) -> bool {
+    name.strip_prefix("google.protobuf.").is_some_and(|name| {
+        name.strip_suffix("Value").is_some_and(|of| {
+            let kinds = [
+                "Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes",
+            ];
+            kinds.contains(&of)
+        })
+    })
 }
 
 fn no_field(kind: &MessageDescriptor, name: &str) -> String {
@@ -114,17 +214,134 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{json::Json, schema::builtin};
+    use crate::{
+        json::Json,
+        schema::{Schema, builtin},
+    };
 
     fn request(kind: &str, arguments: &[&str]) -> Result<Value, String> {
         let kind = builtin().pool().get_message_by_name(kind).unwrap();
-        let mut object = Map::new();
+        on_top_of(builtin(), &kind, json!({}), arguments)
+    }
+
+    fn on_top_of(
+        schema: &Schema,
+        kind: &MessageDescriptor,
+        json: Value,
+        arguments: &[&str],
+    ) -> Result<Value, String> {
+        let Value::Object(mut object) = json else { panic!("no object") };
+        let mut fields = Fields::on(&mut object, kind);
         for argument in arguments {
             assert!(is_field(argument), "{argument}");
-            set(&mut object, &kind, argument)?;
+            fields.set(argument)?;
         }
-        let json = Json::new(builtin());
-        json.write(json.read(&kind, Value::Object(object))?)
+        let json = Json::new(schema);
+        json.write(json.read(kind, Value::Object(object))?)
+    }
+
+    const PROTO: &str = r#"
+        syntax = "proto3";
+        import "google/protobuf/struct.proto";
+        import "google/protobuf/wrappers.proto";
+        message M {
+          google.protobuf.BoolValue bool_value = 1;
+          google.protobuf.StringValue string_value = 2;
+          google.protobuf.UInt64Value number_value = 3;
+          google.protobuf.Value any_value = 4;
+          uint64 large_number = 5;
+          map<string, uint32> map_of = 6;
+          M inner_one = 7;
+          repeated string list_of = 8;
+          oneof either { string left_one = 9; string right_one = 10; }
+        }
+    "#;
+
+    /// The same with the message above.
+    fn set(json: Value, arguments: &[&str]) -> Result<Value, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.proto");
+        std::fs::write(&file, PROTO).unwrap();
+        let schema = crate::schema::files::compile(&[file], &[]).unwrap();
+        let kind = schema.pool().get_message_by_name("M").unwrap();
+        on_top_of(&schema, &kind, json, arguments)
+    }
+
+    #[test]
+    fn fields_replace_what_json_has_under_either_name() {
+        for (json, arguments, expected) in [
+            (json!({ "large_number": 3 }), &["largeNumber=4"][..], json!({ "largeNumber": "4" })),
+            (json!({ "largeNumber": 3 }), &["large_number=4"], json!({ "largeNumber": "4" })),
+            (
+                json!({ "inner_one": { "large_number": 1, "list_of": ["a"] } }),
+                &["innerOne.largeNumber=2"],
+                json!({ "innerOne": { "largeNumber": "2", "listOf": ["a"] } }),
+            ),
+            (
+                json!({ "list_of": ["a"] }),
+                &["list_of=b", "listOf=c"],
+                json!({ "listOf": ["b", "c"] }),
+            ),
+            (
+                json!({ "mapOf": { "a": 1, "b": 2 } }),
+                &["map_of.a=3"],
+                json!({ "mapOf": { "a": 3, "b": 2 } }),
+            ),
+            (json!({ "left_one": "a" }), &["right_one=b"], json!({ "rightOne": "b" })),
+        ] {
+            assert_eq!(set(json.clone(), arguments), Ok(expected), "{json} {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn the_same_field_twice_is_a_mistake() {
+        for arguments in [
+            &["large_number=1", "largeNumber=1"][..],
+            &["map_of.a=1", "map_of.a=1"],
+            &["inner_one.large_number=1", "inner_one={}"],
+            &["list_of=a", "list_of=[]"],
+        ] {
+            let error = set(json!({}), arguments).unwrap_err();
+            assert!(error.contains("given twice"), "{arguments:?}: {error}");
+        }
+        let error = set(json!({}), &["left_one=a", "right_one=b"]).unwrap_err();
+        assert!(error.contains("oneof 'either'"), "{error}");
+    }
+
+    #[test]
+    fn wrappers_take_the_value_that_they_stand_for() {
+        let arguments =
+            ["bool_value=true", "string_value=7", "number_value=8", "any_value={\"a\":1}"];
+        let expected = json!({
+            "boolValue": true, "stringValue": "7", "numberValue": "8", "anyValue": { "a": 1.0 },
+        });
+        assert_eq!(set(json!({}), &arguments).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_key_of_a_map_may_hold_anything() {
+        let expected = json!({ "mapOf": { "k:x y@z": 1 } });
+        assert_eq!(set(json!({}), &["map_of.k:x y@z=1"]).unwrap(), expected);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_no_others() {
+        for argument in [
+            "large_number=18446744073709551616",
+            "large_number=-1",
+            "number_value=18446744073709551616",
+        ] {
+            assert!(set(json!({}), &[argument]).is_err(), "{argument}");
+        }
+        for large in [json!(18446744073709551616.0), json!(-1)] {
+            for json in [
+                json!({ "large_number": large }),
+                json!({ "numberValue": large }),
+                json!({ "innerOne": { "largeNumber": large } }),
+            ] {
+                assert!(set(json.clone(), &[]).is_err(), "{json}");
+            }
+        }
     }
 
     #[test]

@@ -157,6 +157,7 @@ impl<'a> Json<'a> {
     pub fn read(&self, kind: &MessageDescriptor, value: Value) -> Result<DynamicMessage, String> {
         let mut contents = Vec::new();
         let value = self.take_out(kind, value, &mut contents)?;
+        misfit::check_ranges(kind, &value)?;
         let options = DeserializeOptions::new().deny_unknown_fields(!self.allow_unknown);
         let mut message = DynamicMessage::deserialize_with_options(kind.clone(), &value, &options)
             .map_err(|error| misfit::explain(kind, &value, &options, &error.to_string()))?;

@@ -10,8 +10,9 @@ pub fn explain(
     options: &DeserializeOptions,
     error: &str,
 ) -> String {
-    let misfit = Misfit { path: String::new(), kind: kind.clone(), error: error.to_owned() };
-    let Misfit { path, kind: inner, error } = misfit.narrow(value, options);
+    let misfit =
+        Misfit { path: String::new(), kind: kind.clone(), field: None, error: error.to_owned() };
+    let Misfit { path, kind: inner, field: last, error } = misfit.narrow(value, options);
     let field = if path.is_empty() { path } else { format!("field `{path}`: ") };
     let mut text = format!("{}: {field}{error}", kind.full_name());
     if error.contains("unrecognized field name") {
@@ -21,7 +22,75 @@ pub fn explain(
             false => format!("; {} has: {}", inner.full_name(), fields.join(", ")),
         };
     }
+    if error.contains("unrecognized enum value")
+        && let Some(Kind::Enum(kind)) = last.as_ref().map(value_kind)
+    {
+        let values: Vec<_> = kind.values().map(|value| value.name().to_owned()).collect();
+        text += &format!("; {} has: {}", kind.full_name(), values.join(", "));
+    }
     text
+}
+
+/// What a field's values are: of a map, those behind the keys.
+fn value_kind(field: &FieldDescriptor) -> Kind {
+    match field.kind() {
+        Kind::Message(entry) if entry.is_map_entry() => entry.map_entry_value_field().kind(),
+        kind => kind,
+    }
+}
+
+/// Finds a number that has no place in the 64 bits of its field. The reader of the JSON would make it the largest
+/// that has.
+///
+/// # Errors
+/// With the field.
+pub fn check_ranges(kind: &MessageDescriptor, value: &Value) -> Result<(), String> {
+    check_message(kind, value, "").map_err(|error| format!("{}: {error}", kind.full_name()))
+}
+
+fn check_message(kind: &MessageDescriptor, value: &Value, path: &str) -> Result<(), String> {
+    if let Some(name) = kind.full_name().strip_prefix("google.protobuf.") {
+        return match (name, kind.get_field(1)) {
+            ("Int64Value" | "UInt64Value", Some(field)) => check(&field.kind(), value, path),
+            _ => Ok(()),
+        };
+    }
+    let Value::Object(object) = value else { return Ok(()) };
+    for (key, value) in object {
+        let field = kind.get_field_by_json_name(key).or_else(|| kind.get_field_by_name(key));
+        let Some(field) = field else { continue };
+        let dot = if path.is_empty() { "" } else { "." };
+        let (kind, path) = (value_kind(&field), format!("{path}{dot}{key}"));
+        match value {
+            Value::Object(entries) if field.is_map() => {
+                entries.values().try_for_each(|value| check(&kind, value, &path))?;
+            }
+            Value::Array(values) if field.is_list() => {
+                values.iter().try_for_each(|value| check(&kind, value, &path))?;
+            }
+            value => check(&kind, value, &path)?,
+        }
+    }
+    Ok(())
+}
+
+fn check(kind: &Kind, value: &Value, path: &str) -> Result<(), String> {
+    // The first that are too large; as an integer in JSON, either is a float for its parser.
+    let limit = match kind {
+        Kind::Message(message) => return check_message(message, value, path),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => 2_f64.powi(63),
+        Kind::Uint64 | Kind::Fixed64 => 2_f64.powi(64),
+        _ => return Ok(()),
+    };
+    match value {
+        Value::Number(number)
+            if number.is_f64() && number.as_f64().is_some_and(|value| value.abs() >= limit) =>
+        {
+            let field = if path.is_empty() { String::new() } else { format!("field `{path}`: ") };
+            Err(format!("{field}{number} is out of range"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A value that does not fit.
@@ -30,6 +99,8 @@ struct Misfit {
     path: String,
     /// The innermost message that is known to have the value.
     kind: MessageDescriptor,
+    /// The last of the path.
+    field: Option<FieldDescriptor>,
     error: String,
 }
 
@@ -43,7 +114,7 @@ impl Misfit {
             let Some(error) = self.error_of(key, value.clone(), options) else { continue };
             let dot = if self.path.is_empty() { "" } else { "." };
             let path = format!("{}{dot}{key}", self.path);
-            let misfit = Misfit { path, kind: self.kind, error };
+            let misfit = Misfit { path, kind: self.kind, field: Some(field.clone()), error };
             return misfit.narrow_field(&field, key, value, options);
         }
         self
@@ -110,6 +181,12 @@ mod tests {
             let text = refused(create, value.clone());
             assert!(text.starts_with(create) && text.contains(said), "{value}: {text}");
         }
+    }
+
+    #[test]
+    fn a_value_that_an_enum_does_not_have_comes_with_those_that_it_has() {
+        let text = refused("containerd.task.v3.StateResponse", json!({ "status": "RUNING" }));
+        assert!(text.contains("field `status`: ") && text.contains("RUNNING"), "{text}");
     }
 
     #[test]

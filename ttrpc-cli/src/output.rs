@@ -23,7 +23,7 @@ pub fn paint(style: Style, text: impl std::fmt::Display) -> String {
 /// # Errors
 /// If nobody reads it.
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
-    if IS_JSON.load(Relaxed) {
+    if is_json() {
         // It has no colours, and to look for them takes longer than to write it.
         return write_line(&mut io::stdout().lock(), text);
     }
@@ -43,10 +43,15 @@ pub fn write_json() {
     IS_JSON.store(true, Relaxed);
 }
 
+/// Whether output is for machines.
+pub fn is_json() -> bool {
+    IS_JSON.load(Relaxed)
+}
+
 /// Writes a line to the standard error, as `{"note": …}` where output is for machines. Nobody is told
 /// if that fails.
 pub fn note(text: impl std::fmt::Display) {
-    if IS_JSON.load(Relaxed) {
+    if is_json() {
         let text = text.to_string();
         let plain = anstream::adapter::strip_str(text.trim()).to_string();
         return note_json(&serde_json::json!({ "note": plain }));

@@ -12,7 +12,7 @@ use crate::{
     args::{SchemaOptions, SchemaSource},
     failure::Failure,
     schema::{self, Schema, Source},
-    tap::Tap,
+    tap::{Switch, Tap},
 };
 
 /// The pause behind an attempt for which a socket's backlog had no room.
@@ -45,12 +45,17 @@ pub async fn connect(address: &str, timeout: Option<Duration>) -> Result<Client,
     Ok(Client::from_connection(open_within(address, timeout).await?, ClientConfig::default()))
 }
 
-/// Connects so that each frame is shown on the standard error.
+/// Connects so that each frame is shown on the standard error, as soon as the switch is turned on.
 ///
 /// # Errors
 /// Those of [`connect`].
-pub async fn connect_verbose(address: &str, timeout: Option<Duration>) -> Result<Client, Failure> {
-    Ok(Client::from_io(Tap::new(open_within(address, timeout).await?), ClientConfig::default()))
+pub async fn connect_verbose(
+    address: &str,
+    timeout: Option<Duration>,
+    switch: Switch,
+) -> Result<Client, Failure> {
+    let tap = Tap::new(open_within(address, timeout).await?, switch);
+    Ok(Client::from_io(tap, ClientConfig::default()))
 }
 
 /// Connects, however long it takes: for callers that have a limit of their own. A Unix socket with a full backlog,

@@ -367,18 +367,35 @@ fn a_second_interrupt_gives_up() {
 }
 
 #[test]
+fn an_interrupt_ends_the_wait_for_a_single_request() {
+    let server = conformance();
+    for method in ["Echo", "Generate"] {
+        let mut open = Open::new(&["call", &server.address, method, "-"]);
+        let mut input = open.0.stdin.take().unwrap();
+        write!(input, "{{}}").unwrap();
+        // It reads until the end of the input, which does not come.
+        while rustix::io::ioctl_fionread(&input).unwrap() > 0 {
+            std::thread::yield_now();
+        }
+        interrupt(&open.0);
+        assert_eq!(open.0.wait().unwrap().code(), Some(130), "{method}");
+    }
+}
+
+#[test]
 fn verbose_shows_frames_and_times() {
     let server = conformance();
     let ran = run(&["call", &server.address, "Echo", "payload=aGk=", "-v", "-H", "a:b"]);
     for wanted in [
-        "> #5 Request",
+        " Request, ",
         "ttrpc.conformance.v1.Conformance/Echo, timeout ",
         ", a: b",
-        "< #5 Response, 6 bytes",
+        " Response, 6 bytes",
         "* the call took ",
     ] {
         assert!(ran.stderr.contains(wanted), "{wanted} is not in:\n{}", ran.stderr);
     }
+    assert_eq!(ran.stderr.lines().count(), 3, "how the schema came is not shown: {}", ran.stderr);
     assert!(!ran.stderr.contains('\u{1b}'), "colours are for terminals: {}", ran.stderr);
     assert_eq!(ran.json(), json!({ "payload": "aGk=" }));
 }
@@ -410,10 +427,45 @@ fn servers_without_reflection_are_called_with_what_is_built_in() {
 #[test]
 fn notes_are_json_where_that_is_asked_for() {
     let server = conformance();
-    let ran = run(&["--json", "call", &server.address, "Fail", "code=5", "-v"]);
-    let notes = lines(&ran.stderr);
-    let (failure, notes) = notes.split_last().unwrap();
+    let ran = run(&["--json", "call", &server.address, "Fail", "code=5", "-v", "-H", "a:b"]);
+    let [request, response, end, failure] = &lines(&ran.stderr)[..] else { panic!("{ran:?}") };
     assert_eq!(failure["code"], "NOT_FOUND");
-    assert!(notes.iter().all(|note| note["note"].is_string()), "{}", ran.stderr);
-    assert!(notes[0]["note"].as_str().unwrap().starts_with("> #1 Request"), "{}", ran.stderr);
+    let request = &request["frame"];
+    assert_eq!((&request["sent"], &request["type"]), (&json!(true), &json!("Request")));
+    assert_eq!(request["service"], "ttrpc.conformance.v1.Conformance");
+    assert_eq!((&request["method"], &request["metadata"]), (&json!("Fail"), &json!([["a", "b"]])));
+    assert!(request["timeoutSeconds"].as_f64().unwrap() > 1.0, "{request}");
+    let response = &response["frame"];
+    assert_eq!((&response["sent"], &response["type"]), (&json!(false), &json!("Response")));
+    assert_eq!((&response["code"], &response["stream"]), (&json!("NOT_FOUND"), &request["stream"]));
+    assert!(response["bytes"].as_u64().unwrap() > 0 && response["seconds"].is_f64(), "{response}");
+    assert!(end["note"].as_str().unwrap().starts_with("* the call took"), "{end}");
+}
+
+#[test]
+fn fields_replace_what_the_json_has() {
+    let server = conformance();
+    for (data, len) in [
+        (&["{\"response_size\": 3}", "response_size=4"][..], 8),
+        (&["{\"response_size\": 3}", "responseSize=4"], 8),
+        (&["{\"responseSize\": 3}", "response_size=9"], 12),
+    ] {
+        let echoed = run(&[&["call", &*server.address, "Echo"], data].concat()).json();
+        assert_eq!(echoed["payload"].as_str().unwrap().len(), len, "{data:?}");
+    }
+    let twice = run(&["call", &server.address, "Echo", "{}", "payload=aGk=", "payload=aGk="]);
+    assert_eq!(twice.code, 2);
+    assert!(twice.stderr.contains("`payload` is given twice"), "{}", twice.stderr);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let server = conformance();
+    for data in ["sequence=18446744073709551616", "{\"sequence\": 18446744073709551616}"] {
+        let ran = run(&["call", &server.address, "Exchange", data]);
+        assert_eq!((ran.code, &*ran.stdout), (2, ""), "{ran:?}");
+        assert!(ran.stderr.contains("field `sequence`: "), "{}", ran.stderr);
+    }
+    let largest = run(&["call", &server.address, "Exchange", "sequence=18446744073709551615"]);
+    assert_eq!(largest.json()["sequence"], "18446744073709551615");
 }

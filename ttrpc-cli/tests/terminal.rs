@@ -124,6 +124,74 @@ fn requests_are_typed_line_by_line_and_a_mistake_ends_nothing() {
 }
 
 #[test]
+fn typed_words_are_those_of_a_shell_and_json_may_take_several_lines() {
+    let server = conformance();
+    let (mut here, there) = terminal();
+    let mut command = ttrpc(&["call", &server.address, "Exchange"]);
+    let command = command.stdin(there).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+    notes.next().unwrap().unwrap();
+    for (typed, reply) in [
+        ("payload=\"aGk=\" 'sequence=5'", "{\"sequence\":\"5\",\"payload\":\"aGk=\"}"),
+        ("{\n\"sequence\":\n6\n}", "{\"sequence\":\"6\"}"),
+    ] {
+        writeln!(here, "{typed}").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), reply);
+    }
+    // An empty line gives up what has no end.
+    write!(here, "{{\"sequence\":\n\n").unwrap();
+    let note = notes.next().unwrap().unwrap();
+    assert!(note.contains("not whole"), "{note}");
+    writeln!(here, "sequence=7").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "{\"sequence\":\"7\"}");
+    // Ctrl-D.
+    here.write_all(&[4]).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_single_request_is_typed_without_an_end() {
+    let server = conformance();
+    let (mut here, there) = terminal();
+    let mut command = ttrpc(&["call", &server.address, "Echo", "-"]);
+    let command = command.stdin(there).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    writeln!(here, "payload=aGk=").unwrap();
+    let ran: Ran = child.wait_with_output().unwrap().into();
+    assert!(ran.stderr.contains("type the ttrpc.conformance.v1.EchoRequest"), "{ran:?}");
+    assert_eq!(ran.json()["payload"], "aGk=");
+}
+
+#[test]
+fn a_prompt_stands_behind_replies() {
+    let server = conformance();
+    let (mut here, there) = terminal();
+    let mut command = ttrpc(&["call", &server.address, "Exchange"]);
+    let command = command.env("TERM", "xterm").stdin(there.try_clone().unwrap());
+    let mut child = command.stdout(there.try_clone().unwrap()).stderr(there).spawn().unwrap();
+    let mut text = String::new();
+    let mut read_until = |here: &mut File, wanted: &str| {
+        while !text.contains(wanted) {
+            let mut bytes = [0; 1000];
+            let len = here.read(&mut bytes).unwrap();
+            text.push_str(&String::from_utf8_lossy(&bytes[..len]));
+        }
+        text.clear();
+    };
+    read_until(&mut here, "\n> ");
+    writeln!(here, "{{").unwrap();
+    read_until(&mut here, "… ");
+    writeln!(here, "\"sequence\": 1}}").unwrap();
+    read_until(&mut here, "{\"sequence\":\"1\"}\r\n> ");
+    // Ctrl-D.
+    here.write_all(&[4]).unwrap();
+    read_until(&mut here, "\r\u{1b}[K");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn watching_asks_again_until_it_is_interrupted() {
     let state = tempfile::tempdir().unwrap();
     let mut child =

@@ -474,3 +474,65 @@ fn only_what_has_a_file_is_wrapped() {
         assert!(refused.stderr.contains("--listen and --upstream"), "{}", refused.stderr);
     }
 }
+
+#[test]
+fn a_recording_knows_how_long_calls_were_pending() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let upstream = &*server.address;
+    let trace = Trace::start(&["--listen", &listen, "--upstream", upstream, "--record", &file]);
+    let mut call = ttrpc(&["call", &listen, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
+    server.wait_for_call("Wait");
+    let (_, summary) = trace.finish();
+    let shown = run(&["show", &file, "--json"]).ok();
+    let shown: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+    assert_eq!(shown["pending"].as_array().unwrap().len(), 1);
+    assert_eq!(shown["pending"], summary["pending"]);
+    call.wait().unwrap();
+}
+
+#[test]
+fn a_speed_below_all_measure_is_refused() {
+    for speed in ["1e-300", "-1", "NaN"] {
+        let ran = run(&["replay", "/no/such/file", "/no/such/socket", &format!("--speed={speed}")]);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.stderr.contains("--speed"), "{ran:?}");
+    }
+}
+
+#[test]
+fn every_message_of_a_stream_is_told_where_that_is_asked_for() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let upstream = &*server.address;
+    let more = ["-v", "--redact", "sequence"];
+    let arguments = ["--listen", &listen, "--upstream", upstream, "--record", &file];
+    let trace = Trace::start(&[&arguments[..], &more].concat());
+    let proto = conformance_proto();
+    let input = "{\"sequence\": 1, \"payload\": \"aGk=\"} {\"payload\": \"aG8=\"}";
+    let call = ["call", &listen, "Exchange", input, "--proto", proto.to_str().unwrap()];
+    run(&call).ok();
+    let (told, _) = trace.finish();
+    let messages = |lines: &[Value]| -> Vec<Value> {
+        let content = |line: &Value| json!([line["from"], line["content"], line["bytes"]]);
+        let mut messages: Vec<_> =
+            lines.iter().filter(|line| line["from"].is_string()).map(content).collect();
+        // Each side has an order of its own.
+        messages.sort_by_key(|message| message[0].to_string());
+        messages
+    };
+    let of = |from| {
+        [
+            json!([from, { "sequence": "[redacted]", "payload": "aGk=" }, 6]),
+            json!([from, { "payload": "aG8=" }, 4]),
+        ]
+    };
+    assert_eq!(messages(&told), [of("client"), of("server")].concat());
+    let shown = run(&["show", &file, "-v", "--json"]).ok();
+    let shown: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(messages(&shown).len(), 4);
+    let text = run(&["show", &file, "-v"]).ok();
+    assert_eq!(text.matches(" from the server, ").count(), 2, "{text}");
+    let text = run(&["show", &file]).ok();
+    assert!(!text.contains(" from the server, "), "{text}");
+}

@@ -1,5 +1,6 @@
 //! `ttrpc call`.
 
+mod prompt;
 mod requests;
 
 use std::{
@@ -25,6 +26,7 @@ use crate::{
     output::{self, DIM, paint},
     schema::Schema,
     session::{self, Target},
+    tap::Switch,
 };
 use requests::Requests;
 
@@ -35,8 +37,9 @@ use requests::Requests;
 pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
+    let frames = Switch::default();
     let (client, schema, method) = tokio::select! {
-        prepared = prepare(&arguments) => prepared?,
+        prepared = prepare(&arguments, &frames) => prepared?,
         _ = interrupts.recv() => return Err(Failure::Interrupted),
     };
     let is_stream = method.is_client_streaming() || method.is_server_streaming();
@@ -59,8 +62,11 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         schema: &schema,
         json: json_of,
     };
+    // How the schema came is not what was asked for.
+    frames.turn_on();
     let start = Instant::now();
     let result = caller.call(requests, interrupts).await;
+    prompt::remove();
     if arguments.verbose {
         let time = output::duration(start.elapsed());
         output::note(paint(DIM, format_args!("* the call took {time}")));
@@ -69,10 +75,13 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 }
 
 /// Connects, and finds out what the method is.
-async fn prepare(arguments: &Call) -> Result<(Client, Schema, MethodDescriptor), Failure> {
+async fn prepare(
+    arguments: &Call,
+    frames: &Switch,
+) -> Result<(Client, Schema, MethodDescriptor), Failure> {
     let limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let client = match arguments.verbose {
-        true => session::connect_verbose(&arguments.address, limit).await?,
+        true => session::connect_verbose(&arguments.address, limit, frames.clone()).await?,
         false => session::connect(&arguments.address, limit).await?,
     };
     let (options, name) = (&arguments.schema, &arguments.method);
@@ -98,10 +107,10 @@ impl Caller<'_> {
         if self.method.is_client_streaming() {
             return self.call_with_stream(requests, interrupts).await;
         }
-        let request = self.encode(requests.only().await?)?;
         let Target { service, method } = &self.target;
         // Nothing can be closed here, so the first Ctrl-C gives up.
         let answered = async {
+            let request = self.encode(requests.only().await?)?;
             if !self.method.is_server_streaming() {
                 let reply = self.client.unary(service, method, request).await;
                 return self.print(reply.map_err(|status| self.explain(status))?);
@@ -201,10 +210,10 @@ impl Caller<'_> {
         let value = self.json.decode(&self.method.output(), reply).map_err(|error| {
             Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
         })?;
-        Ok(match self.is_pretty {
+        Ok(prompt::beside(|| match self.is_pretty {
             true => output::line(format_args!("{value:#}")),
             false => output::line(value),
-        }?)
+        })?)
     }
 
     /// A call's status, with its details and with what may be done.

@@ -10,8 +10,13 @@ use prost_reflect::{MessageDescriptor, MethodDescriptor};
 use serde_json::{Deserializer, Map, Value};
 use tokio::sync::mpsc;
 
-use super::is_terminal;
-use crate::{failure::Failure, fields, json::Json, output};
+use super::{is_terminal, prompt};
+use crate::{
+    failure::Failure,
+    fields::{self, Fields},
+    json::Json,
+    output,
+};
 
 /// Requests that are read ahead of the call.
 const READ_AHEAD: usize = 16;
@@ -41,9 +46,9 @@ impl Requests {
             arguments.iter().partition(|argument| fields::is_field(argument));
         let mut values = match &others[..] {
             [] if !fields.is_empty() => vec![Value::Object(Map::new())],
-            [] if method.is_client_streaming() => return Ok(Requests::from_input(&kind)),
+            [] if method.is_client_streaming() => return Ok(Requests::from_input(method)),
             [] => vec![Value::Object(Map::new())],
-            [only] if *only == "-" && fields.is_empty() => return Ok(Requests::from_input(&kind)),
+            [only] if *only == "-" && fields.is_empty() => return Ok(Requests::from_input(method)),
             [only] if *only == "-" => {
                 return Err(Failure::usage("name=value fields do not go with `-`"));
             }
@@ -59,8 +64,9 @@ impl Requests {
             let [Value::Object(object)] = &mut values[..] else {
                 return Err(Failure::usage("name=value fields go with one JSON object"));
             };
+            let mut on_top = Fields::on(object, &kind);
             for field in fields {
-                fields::set(object, &kind, field).map_err(Failure::Usage)?;
+                on_top.set(field).map_err(Failure::Usage)?;
             }
         }
         // Mistakes are told before anything is sent.
@@ -71,10 +77,19 @@ impl Requests {
         Ok(Requests { given: values.into_iter(), input: None, are_typed: false })
     }
 
-    fn from_input(kind: &MessageDescriptor) -> Self {
+    fn from_input(method: &MethodDescriptor) -> Self {
         let (sender, receiver) = mpsc::channel(READ_AHEAD);
         let are_typed = is_terminal();
-        let kind = kind.clone();
+        let kind = method.input();
+        if are_typed {
+            let name = kind.full_name();
+            output::note(match method.is_client_streaming() {
+                true => format!(
+                    "type each {name} as JSON or as a line of name=value; Ctrl-D ends the stream"
+                ),
+                false => format!("type the {name} as JSON or as a line of name=value"),
+            });
+        }
         // Not one of the runtime's threads: nobody waits for it when the call is over.
         thread::spawn(move || match are_typed {
             true => read_typed(&kind, &sender),
@@ -112,6 +127,9 @@ impl Requests {
         let Some(first) = self.next().await? else {
             return Err(Failure::usage("the method takes one request, and there is none"));
         };
+        if self.are_typed {
+            return Ok(first);
+        }
         match self.next().await? {
             None => Ok(first),
             Some(_) => Err(Failure::usage("the method takes one request, and there are several")),
@@ -151,38 +169,51 @@ fn read_values(sender: &mpsc::Sender<Result<Value, String>>) {
     }
 }
 
-/// Lines of a terminal: JSON, or fields as on the command line.
+/// Lines of a terminal: JSON, or fields as on the command line. What is not whole goes on in the next line; an empty
+/// line gives it up.
 fn read_typed(kind: &MessageDescriptor, sender: &mpsc::Sender<Result<Value, String>>) {
-    let name = kind.full_name();
-    output::note(format_args!(
-        "type each {name} as a line of JSON or of name=value; Ctrl-D ends the stream"
-    ));
-    for line in io::stdin().lock().lines() {
-        let Ok(line) = line else { return };
-        let line = line.trim();
-        if line.is_empty() {
+    let mut typed = String::new();
+    let mut lines = io::stdin().lock().lines();
+    loop {
+        prompt::show(if typed.is_empty() { "> " } else { "… " });
+        let Some(Ok(line)) = lines.next() else { return prompt::remove() };
+        prompt::typed();
+        let is_empty = line.trim().is_empty();
+        if is_empty && typed.is_empty() {
             continue;
         }
-        match parse_line(kind, line) {
-            Ok(value) => {
+        typed.push_str(&line);
+        typed.push('\n');
+        match parse_typed(kind, typed.trim()) {
+            Ok(None) if !is_empty => continue,
+            Ok(None) => output::note("what was typed is not whole, and left out"),
+            Ok(Some(value)) => {
                 if sender.blocking_send(Ok(value)).is_err() {
                     return;
                 }
             }
             Err(error) => output::note(error),
         }
+        typed.clear();
     }
 }
 
-fn parse_line(kind: &MessageDescriptor, line: &str) -> Result<Value, String> {
-    if line.starts_with(['{', '[', '"']) {
-        return serde_json::from_str(line).map_err(|error| error.to_string());
+/// What was typed so far; `None` if more has to follow.
+fn parse_typed(kind: &MessageDescriptor, text: &str) -> Result<Option<Value>, String> {
+    if text.starts_with(['{', '[', '"']) {
+        return match serde_json::from_str(text) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.is_eof() => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
     }
+    let Some(words) = shlex::split(text) else { return Ok(None) };
     let mut object = Map::new();
-    for word in line.split_whitespace() {
-        fields::set(&mut object, kind, word)?;
+    let mut fields = Fields::on(&mut object, kind);
+    for word in words {
+        fields.set(&word)?;
     }
-    Ok(Value::Object(object))
+    Ok(Some(Value::Object(object)))
 }
 
 #[cfg(test)]
@@ -191,13 +222,24 @@ mod tests {
     use crate::schema::builtin;
 
     #[test]
-    fn a_typed_line_is_json_or_fields() {
+    fn what_is_typed_is_json_or_words_as_a_shell_has_them() {
         let kind = builtin().pool().get_message_by_name("containerd.types.Mount").unwrap();
-        let expected = serde_json::json!({ "type": "bind", "source": "/a" });
-        assert_eq!(parse_line(&kind, "type=bind source=/a").unwrap(), expected);
-        assert_eq!(parse_line(&kind, "{\"type\":\"bind\",\"source\":\"/a\"}").unwrap(), expected);
-        assert!(parse_line(&kind, "{").is_err());
-        assert!(parse_line(&kind, "nonsense").is_err());
+        let typed = |text| parse_typed(&kind, text).unwrap();
+        let expected = serde_json::json!({ "type": "bind", "source": "/a b" });
+        for text in [
+            "type=bind source='/a b'",
+            "type=bind source=\"/a b\"",
+            "type=bind source=/a\\ b",
+            "{\"type\":\"bind\",\"source\":\"/a b\"}",
+            "{\"type\":\"bind\",\n\n\"source\":\"/a b\"}",
+        ] {
+            assert_eq!(typed(text), Some(expected.clone()), "{text}");
+        }
+        for part in ["{", "{\"type\":", "[1,", "type=\"a", "type=a\\"] {
+            assert_eq!(typed(part), None, "{part}");
+        }
+        assert!(parse_typed(&kind, "{]").is_err());
+        assert!(parse_typed(&kind, "nonsense").is_err());
     }
 
     #[test]

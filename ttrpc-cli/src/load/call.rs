@@ -16,18 +16,14 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
     let Target { service, method } = &plan.target;
     if !plan.is_client_streaming {
         let request = plan.requests.first().cloned().unwrap_or_default();
-        outcome.sent = 1;
-        outcome.bytes_sent = request.len() as u64;
-        if !plan.is_server_streaming {
-            let Raw(reply) = client.unary(service, method, Raw(request)).await?;
-            outcome.take(&reply);
-            return Ok(());
+        let len = request.len() as u64;
+        let result = call_with_one_request(plan, client, Raw(request), outcome).await;
+        // Of a call that failed with its connection nobody knows whether its request has left.
+        if !matches!(&result, Err(status) if status.connection_error().is_some()) {
+            outcome.sent = 1;
+            outcome.bytes_sent = len;
         }
-        let mut replies = client.server_streaming(service, method, Raw(request)).await?;
-        while let Some(Raw(reply)) = replies.recv().await? {
-            outcome.take(&reply);
-        }
-        return Ok(());
+        return result;
     }
     let mut messages = plan.requests.iter().cycle().take(plan.messages);
     if !plan.is_server_streaming {
@@ -68,4 +64,23 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
     outcome.sent = sent;
     outcome.bytes_sent = bytes_sent;
     received
+}
+
+async fn call_with_one_request(
+    plan: &Plan,
+    client: &Client,
+    request: Raw,
+    outcome: &mut Outcome,
+) -> Result<(), Status> {
+    let Target { service, method } = &plan.target;
+    if !plan.is_server_streaming {
+        let Raw(reply) = client.unary(service, method, request).await?;
+        outcome.take(&reply);
+        return Ok(());
+    }
+    let mut replies = client.server_streaming(service, method, request).await?;
+    while let Some(Raw(reply)) = replies.recv().await? {
+        outcome.take(&reply);
+    }
+    Ok(())
 }

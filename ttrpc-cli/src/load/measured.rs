@@ -21,7 +21,8 @@ const DIGITS: u8 = 3;
 #[derive(Debug)]
 pub struct Measured {
     pub plan: Arc<Plan>,
-    /// From the first call to the end of the last one.
+    pub start: Instant,
+    /// From the first call to the end of the last one, or until those in flight were dropped.
     pub elapsed: Duration,
     /// Of calls that succeeded, in nanoseconds: from when each was due, or began in a closed loop.
     pub latency: Histogram<u64>,
@@ -35,17 +36,24 @@ pub struct Measured {
     pub received: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+    /// When the last call ended.
+    pub last_ended: Option<Instant>,
+    /// When a call first failed with its connection, and how. No call begins after that.
+    pub connection_ended: Option<(Instant, Status)>,
+    /// Calls in flight that were dropped.
+    pub not_ended: u64,
     /// Calls that were due and had not begun at the end: the server, or this program, was too slow.
     pub not_begun: u64,
 }
 
 impl Measured {
-    pub fn new(plan: Arc<Plan>) -> Self {
+    pub fn new(plan: Arc<Plan>, start: Instant) -> Self {
         let histogram = || {
             Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, DIGITS).expect("the bounds are valid")
         };
         Measured {
             plan,
+            start,
             elapsed: Duration::ZERO,
             latency: histogram(),
             service_time: histogram(),
@@ -55,6 +63,9 @@ impl Measured {
             received: 0,
             bytes_sent: 0,
             bytes_received: 0,
+            last_ended: None,
+            connection_ended: None,
+            not_ended: 0,
             not_begun: 0,
         }
     }
@@ -73,6 +84,7 @@ impl Measured {
         self.received += outcome.received;
         self.bytes_sent += outcome.bytes_sent;
         self.bytes_received += outcome.bytes_received;
+        self.last_ended = self.last_ended.max(Some(ended));
         match outcome.failure {
             None => {
                 let nanos = |since| u64::try_from(ended.duration_since(since).as_nanos());
@@ -81,6 +93,9 @@ impl Measured {
             }
             Some(status) => {
                 *self.errors.entry(status.code().name()).or_insert(0) += 1;
+                if self.connection_ended.is_none() && status.connection_error().is_some() {
+                    self.connection_ended = Some((ended, status.clone()));
+                }
                 self.last_failure = Some(status);
             }
         }
@@ -94,6 +109,9 @@ impl Measured {
             *self.errors.entry(code).or_insert(0) += count;
         }
         self.last_failure = other.last_failure.or(self.last_failure.take());
+        self.last_ended = self.last_ended.max(other.last_ended);
+        let ends = [self.connection_ended.take(), other.connection_ended];
+        self.connection_ended = ends.into_iter().flatten().min_by_key(|(at, _)| *at);
         self.sent += other.sent;
         self.received += other.received;
         self.bytes_sent += other.bytes_sent;

@@ -7,7 +7,13 @@ mod progress;
 mod report;
 mod run;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
@@ -20,14 +26,16 @@ use crate::{
     output,
     session::{self, Target},
 };
-use run::{Pace, Plan};
+use measured::Measured;
+use run::{Ending, Pace, Plan};
 
 /// Call a method again and again, and measure
 ///
 /// Without --rate the loop is closed: each of the calls in flight is followed by the next one, so a
 /// server that slows down is asked less. With --rate the loop is open: calls are due at fixed times,
 /// and latencies count from those times, also where a call had to wait for its turn (coordinated
-/// omission). Latencies of streams are those of whole streams.
+/// omission). Latencies of streams are those of whole streams. After Ctrl-C no more calls begin, a second
+/// one drops those in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc load /run/greeter.sock Greeter/SayHello -d '{\"name\": \"Ann\"}'
@@ -77,7 +85,8 @@ pub struct Arguments {
 /// Calls and measures.
 ///
 /// # Errors
-/// Those of connecting and of the request, and the most frequent status if no call succeeded.
+/// Those of connecting, of the request and of the picture's file, how a connection ended, and the last status if no
+/// call succeeded.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let pace = match arguments.rate {
         None => Pace::Closed,
@@ -116,22 +125,69 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         duration: arguments.duration,
         calls: arguments.calls.unwrap_or(u64::MAX),
     };
-    let result = run::measure(Arc::new(plan), clients, !json).await?;
-    if let Some(path) = &arguments.svg {
-        plot::write(path, &result)?;
-    }
+    let picture = arguments.svg.as_deref().map(Picture::create).transpose()?;
+    let Ending { measured, is_given_up } = run::measure(Arc::new(plan), clients, !json).await?;
     match json {
-        true => output::line(report::to_json(&result))?,
+        true => output::line(report::to_json(&measured))?,
         false => {
-            for line in report::lines(&result, output::columns()) {
+            for line in report::lines(&measured, output::columns()) {
                 output::line(line)?;
             }
         }
     }
-    match result.last_failure {
-        Some(status) if result.succeeded() == 0 => Err(Failure::call(status)),
+    let drawn = picture.map_or(Ok(()), |picture| picture.write(&measured));
+    let called = result(measured, is_given_up);
+    match (drawn, called) {
+        (Err(failure), Err(called)) => {
+            output::note(failure);
+            Err(called)
+        }
+        (drawn, called) => drawn.and(called),
+    }
+}
+
+/// Whether a load counts as a success.
+fn result(measured: Measured, is_given_up: bool) -> Result<(), Failure> {
+    let succeeded = measured.succeeded();
+    let start = measured.start;
+    if let Some((ended, status)) = measured.connection_ended {
+        let after = output::duration(ended.saturating_duration_since(start));
+        let hint = Some(format!("a connection ended after {after}, and the load with it"));
+        return Err(Failure::Call { status, hint, details: Vec::new() });
+    }
+    match measured.last_failure {
+        _ if is_given_up => Err(Failure::Interrupted),
+        Some(status) if succeeded == 0 => Err(Failure::call(status)),
         _ => Ok(()),
     }
+}
+
+/// The file of `--svg`, opened before the load so that no measurement is lost for it.
+struct Picture {
+    path: PathBuf,
+    file: File,
+}
+
+impl Picture {
+    fn create(path: &Path) -> Result<Self, Failure> {
+        let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
+        Ok(Picture { path: path.to_owned(), file })
+    }
+
+    /// Draws what there is.
+    fn write(mut self, measured: &Measured) -> Result<(), Failure> {
+        if measured.succeeded() == 0 {
+            let path = self.path.display();
+            output::note(format_args!("no call succeeded, so {path} is left empty"));
+            return Ok(());
+        }
+        let svg = plot::svg(measured)?;
+        self.file.write_all(svg.as_bytes()).map_err(|error| cannot_write(&self.path, &error))
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::Other(format!("cannot write {}: {error}", path.display()))
 }
 
 fn read_values(data: &str) -> Result<Vec<Value>, Failure> {

@@ -1,7 +1,5 @@
 //! Latencies by percentile, as a picture.
 
-use std::path::Path;
-
 use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
@@ -13,19 +11,15 @@ use crate::failure::Failure;
 
 const SIZE: (u32, u32) = (800, 480);
 
-/// Writes the picture. Percentiles stand as "one call in so many is slower".
+/// The picture as SVG. Percentiles stand as "one call in so many is slower".
 ///
 /// # Errors
-/// If there is nothing to draw, or the file cannot be written.
-pub fn write(path: &Path, measured: &Measured) -> Result<(), Failure> {
-    if measured.latency.is_empty() {
-        return Err(Failure::Other("no call succeeded, so there is nothing to draw".to_owned()));
-    }
+/// If it cannot be drawn.
+pub fn svg(measured: &Measured) -> Result<String, Failure> {
     let mut text = String::new();
     draw(&mut text, measured)
         .map_err(|error| Failure::Other(format!("the picture cannot be drawn: {error}")))?;
-    std::fs::write(path, text)
-        .map_err(|error| Failure::Other(format!("cannot write {}: {error}", path.display())))
+    Ok(text)
 }
 
 fn draw(text: &mut String, measured: &Measured) -> Result<(), Box<dyn std::error::Error>> {

@@ -73,6 +73,9 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
             Cell::number(per_second(*count)),
         ]);
     }
+    if measured.not_ended > 0 {
+        rows.push(vec![Cell::text("not ended").style(BAD), Cell::number(measured.not_ended)]);
+    }
     if measured.not_begun > 0 {
         rows.push(vec![Cell::text("due, not begun").style(BAD), Cell::number(measured.not_begun)]);
     }
@@ -169,6 +172,10 @@ pub fn to_json(measured: &Measured) -> Value {
         Pace::Closed => None,
         Pace::Open { rate } => Some(rate),
     };
+    let connection_ended = measured
+        .connection_ended
+        .as_ref()
+        .map(|(at, _)| at.saturating_duration_since(measured.start).as_secs_f64());
     json!({
         "method": plan.name,
         "loop": if rate.is_some() { "open" } else { "closed" },
@@ -180,7 +187,9 @@ pub fn to_json(measured: &Measured) -> Value {
         "callsPerSecond": measured.succeeded() as f64 / seconds,
         "failed": measured.failed(),
         "errors": measured.errors,
+        "notEnded": measured.not_ended,
         "dueNotBegun": measured.not_begun,
+        "connectionEndedSeconds": connection_ended,
         "messagesSent": measured.sent,
         "messagesReceived": measured.received,
         "bytesSent": measured.bytes_sent,

@@ -41,6 +41,9 @@ use calls::Recorded;
 /// What a call may take longer than it took when it was recorded.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How slow a recording can be replayed: a second becomes a week and a half.
+const MIN_SPEED: f64 = 1e-6;
+
 /// Differences that are told one by one.
 const MAX_DIFFERENCES: usize = 20;
 
@@ -56,6 +59,9 @@ pub struct ShowArguments {
     /// Leave the values of this field out, at any depth; may be repeated
     #[arg(long, value_name = "FIELD")]
     redact: Vec<String>,
+    /// Show each message of a stream, too
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     schema: SchemaOptions,
 }
@@ -89,7 +95,8 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
         None => recording.schema.take().unwrap_or_else(|| schema::builtin().clone()),
     };
     let messages = Arc::new(Messages::new(schema, &arguments.redact));
-    let reporter = Reporter::start(messages, if json { Format::Json } else { Format::Text });
+    let format = if json { Format::Json } else { Format::Text };
+    let reporter = Reporter::start(messages, format).tell_messages(arguments.verbose);
     let mut connections: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut now = Duration::ZERO;
     while let Some(entry) = recording.read()? {
@@ -97,7 +104,8 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
         let id = entry.connection;
         let connection = connections.entry(id).or_insert_with(|| Connection::new(id));
         if let Some(frame) = entry.frame() {
-            connection.observe(&frame, now).iter().for_each(|ended| reporter.ended(ended));
+            let ended = reporter.observe(connection, &frame, now);
+            ended.iter().for_each(|ended| reporter.ended(ended));
         } else if entry.is_closed {
             connection.close(now).iter().for_each(|ended| reporter.ended(ended));
         }
@@ -140,8 +148,9 @@ impl Again {
 /// Those of the file and of connecting, and [`Failure::Found`] if a call ends otherwise.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let speed = arguments.speed;
-    if !(speed >= 0.0 && speed.is_finite()) {
-        return Err(Failure::usage("--speed is a number, 0 or above"));
+    // Slower, and times would be longer than can be told.
+    if !(speed == 0.0 || (speed >= MIN_SPEED && speed.is_finite())) {
+        return Err(Failure::Usage(format!("--speed is a number, 0 or at least {MIN_SPEED}")));
     }
     let (connections, left_out) = calls::read(&mut Recording::open(&arguments.file)?)?;
     let scale =

@@ -65,6 +65,9 @@ pub struct Arguments {
     /// Leave the values of this field out, at any depth, and of metadata with this key; may be repeated
     #[arg(long, value_name = "FIELD")]
     redact: Vec<String>,
+    /// Tell each message of a stream, too
+    #[arg(short, long)]
+    verbose: bool,
     /// Tell of a call that is pending for longer than this
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pending: Duration,
@@ -94,7 +97,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     // From here on the address may be another's; it is put back when this is dropped.
     let Endpoint { listened, upstream, acceptor, mut wrapped } = Endpoint::open(&arguments)?;
     let format = if json { Format::Json } else { Format::Text };
-    let reporter = Reporter::start(messages, format);
+    let reporter = Reporter::start(messages, format).tell_messages(arguments.verbose);
     let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
     let begun = format!("clients of {listened} are shown; Ctrl-C ends it");
     match json {

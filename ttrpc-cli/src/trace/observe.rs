@@ -130,6 +130,14 @@ impl Connection {
         frames
     }
 
+    /// The call whose stream a frame carries a message of, to be asked before the frame is observed.
+    pub fn call_of_message(&self, frame: &Frame) -> Option<&Call> {
+        let header = frame.header;
+        let has_message =
+            header.frame_type == FrameType::Data && !header.flags.contains(Flags::NO_DATA);
+        self.calls.get(&header.stream_id).filter(|_| has_message)
+    }
+
     /// What a frame means for its call; the call, if this was its end.
     pub fn observe(&mut self, frame: &Frame, now: Duration) -> Option<Ended> {
         let id = frame.header.stream_id;

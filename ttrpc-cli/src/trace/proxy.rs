@@ -152,7 +152,7 @@ impl Proxy {
         let frames = connection.feed(side, bytes);
         let mut ended = Vec::new();
         for frame in &frames {
-            ended.extend(connection.observe(frame, now));
+            ended.extend(self.reporter.observe(&mut connection, frame, now));
         }
         for frame in &frames {
             self.record(|recorder, _| recorder.frame(connection.id, frame, now));
@@ -194,14 +194,15 @@ impl Proxy {
     }
 
     /// Ends what is told and recorded, at one moment for all connections. Returns the calls that are under
-    /// way then.
-    fn close(&self) -> Vec<Call> {
+    /// way then, and the moment.
+    fn close(&self) -> (Vec<Call>, Duration) {
         let connections = lock(&self.connections);
         let connections: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
         let locked: Vec<_> = connections.iter().map(|connection| lock(connection)).collect();
+        let now = self.start.elapsed();
         self.reporter.close();
-        self.record(|recorder, _| recorder.close());
-        locked.iter().flat_map(|connection| connection.pending()).cloned().collect()
+        self.record(|recorder, _| recorder.close(now));
+        (locked.iter().flat_map(|connection| connection.pending()).cloned().collect(), now)
     }
 
     /// Writes the table and the end of the recording.
@@ -209,7 +210,7 @@ impl Proxy {
     /// # Errors
     /// If either cannot be written.
     pub fn finish(&self, json: bool) -> Result<(), Failure> {
-        let (pending, now) = (self.close(), self.start.elapsed());
+        let (pending, now) = self.close();
         let lines = self.reporter.finish(&pending, now, output::columns());
         match json {
             true => output::line(self.reporter.summary(&pending, now))?,
@@ -246,7 +247,7 @@ mod tests {
         proxy.enlist(&connection);
         let request = tests::request(Flags::NONE, Some(&"x".to_owned()));
         proxy.see(Side::Client, &request, &connection);
-        let pending = proxy.close();
+        let (pending, _) = proxy.close();
         assert_eq!(pending.len(), 1);
         proxy.see(Side::Server, &tests::response("abc"), &connection);
         let summary = proxy.reporter.summary(&pending, Duration::ZERO);

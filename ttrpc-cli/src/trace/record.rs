@@ -37,7 +37,8 @@ const MAGIC: &str = "ttrpc-trace 1\n";
 /// Longer than any entry with a frame; a longer schema is not written.
 const MAX_ENTRY_LEN: usize = 4 * MAX_DATA_LEN;
 
-/// A frame, the end of a connection, or the schema.
+/// A frame, the end of a connection, the schema, or with a time alone the end of the trace. Recordings that were not
+/// ended, and older ones, lack the last.
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
     /// Since the trace began.
@@ -149,17 +150,17 @@ impl Recorder {
         }
     }
 
-    /// Keeps no later frames.
-    pub fn close(&mut self) {
+    /// Keeps no later frames, and the time: calls without an end were pending until then.
+    pub fn close(&mut self, now: Duration) {
+        self.write(&Entry { nanos: to_nanos(now), ..Entry::default() });
         self.is_finished = true;
     }
 
-    /// Writes what is left. Later frames are not kept.
+    /// Writes what is left.
     ///
     /// # Errors
     /// The first that there was.
     pub fn finish(&mut self) -> Result<(), Failure> {
-        self.close();
         let flushed = self.file.flush();
         let result = self.error.take().map_or(flushed, Err);
         result.map_err(|error| Failure::Other(format!("the recording is not whole: {error}")))
@@ -322,6 +323,8 @@ mod tests {
         let frame = Frame { side: Side::Server, header, data: Bytes::from_static(b"abc") };
         recorder.frame(7, &frame, Duration::from_millis(1));
         recorder.closed(7, Duration::from_millis(2));
+        recorder.close(Duration::from_millis(3));
+        recorder.closed(8, Duration::from_millis(4));
         recorder.finish().unwrap();
 
         let read = || {
@@ -333,14 +336,16 @@ mod tests {
             Ok::<_, Failure>(entries)
         };
         let entries = read().unwrap();
-        assert_eq!((entries.len(), entries[0].connection), (2, 7));
+        assert_eq!((entries.len(), entries[0].connection), (3, 7));
         let again = entries[0].frame().unwrap();
         assert_eq!((again.side, again.header, again.data), (frame.side, header, frame.data));
         assert!(entries[1].is_closed && entries[1].frame().is_none());
+        assert!(!entries[2].is_closed && entries[2].frame().is_none());
+        assert_eq!(entries[2].time(), Duration::from_millis(3));
 
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
-        assert_eq!(read().unwrap().len(), 1);
+        assert_eq!(read().unwrap().len(), 2);
         std::fs::write(&path, "something else").unwrap();
         assert!(read().unwrap_err().to_string().contains("ttrpc trace --record"));
         std::fs::write(&path, [MAGIC.as_bytes(), &[0xff; 12]].concat()).unwrap();

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{
     lock,
     messages::Messages,
-    observe::{Call, End, Ended, Side},
+    observe::{Call, Connection, End, Ended, Frame, Side},
 };
 use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
 
@@ -45,6 +45,7 @@ struct MethodStats {
 pub struct Reporter {
     messages: Arc<Messages>,
     format: Format,
+    tells_messages: bool,
     methods: Mutex<BTreeMap<String, MethodStats>>,
     lines: Mutex<Option<SyncSender<String>>>,
     dropped: AtomicU64,
@@ -64,10 +65,72 @@ impl Reporter {
         Reporter {
             messages,
             format,
+            tells_messages: false,
             methods: Mutex::default(),
             lines: Mutex::new(Some(sender)),
             dropped: AtomicU64::new(0),
             writer: Mutex::new(Some(writer)),
+        }
+    }
+
+    /// Whether messages of streams have a line each.
+    pub fn tell_messages(self, tells_messages: bool) -> Self {
+        Reporter { tells_messages, ..self }
+    }
+
+    /// Tells what a frame means for a connection, and lets the connection know.
+    pub fn observe(
+        &self,
+        connection: &mut Connection,
+        frame: &Frame,
+        now: Duration,
+    ) -> Option<Ended> {
+        if self.tells_messages
+            && let Some(call) = connection.call_of_message(frame)
+        {
+            self.message(call, frame, now);
+        }
+        connection.observe(frame, now)
+    }
+
+    fn message(&self, call: &Call, frame: &Frame, now: Duration) {
+        if lock(&self.lines).is_none() {
+            return;
+        }
+        let value = self.messages.to_json(&call.service, &call.method, frame.side, &frame.data);
+        let from = match frame.side {
+            Side::Client => "client",
+            Side::Server => "server",
+        };
+        self.line(match self.format {
+            Format::Text => format!(
+                "{:>9.3}s c{} #{} {} from the {from}, {}{}",
+                now.as_secs_f64(),
+                call.connection,
+                call.stream,
+                paint(BOLD, output::plain(call.name())),
+                output::bytes(frame.data.len() as u64),
+                value.map_or(String::new(), |value| paint(DIM, format_args!("  {value}"))),
+            ),
+            Format::Json => json!({
+                "time": now.as_secs_f64(),
+                "connection": call.connection,
+                "stream": call.stream,
+                "service": call.service,
+                "method": call.method,
+                "from": from,
+                "bytes": frame.data.len(),
+                "content": value,
+            })
+            .to_string(),
+        });
+    }
+
+    /// Has a line written, if it finds room.
+    fn line(&self, line: String) {
+        let lines = lock(&self.lines);
+        if lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
+            self.dropped.fetch_add(1, Relaxed);
         }
     }
 
@@ -88,14 +151,10 @@ impl Reporter {
         stats.sent += ended.call.client.bytes;
         stats.received += ended.call.server.bytes;
         drop(methods);
-        let line = match self.format {
+        self.line(match self.format {
             Format::Text => self.text(ended),
             Format::Json => self.json(ended).to_string(),
-        };
-        let lines = lock(&self.lines);
-        if lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
-            self.dropped.fetch_add(1, Relaxed);
-        }
+        });
     }
 
     /// Both sides' first messages.

@@ -48,14 +48,17 @@ impl Served {
 
     /// Waits until a call of this method is under way.
     pub fn wait_for_call(&self, method: &str) {
-        let is_there = || {
+        self.wait_for_calls(method, 1);
+    }
+
+    /// Waits until as many calls of this method are under way.
+    pub fn wait_for_calls(&self, method: &str, count: usize) {
+        let under_way = || {
             let connections = self.handle.snapshot().connections;
-            connections
-                .iter()
-                .flat_map(|connection| &connection.calls)
-                .any(|call| call.method == method)
+            let calls = connections.iter().flat_map(|connection| &connection.calls);
+            calls.filter(|call| call.method == method).count()
         };
-        while !is_there() {
+        while under_way() < count {
             std::thread::yield_now();
         }
     }
