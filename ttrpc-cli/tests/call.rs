@@ -417,3 +417,13 @@ fn notes_are_json_where_that_is_asked_for() {
     assert!(notes.iter().all(|note| note["note"].is_string()), "{}", ran.stderr);
     assert!(notes[0]["note"].as_str().unwrap().starts_with("> #1 Request"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_deadline_of_the_server_is_not_told_as_the_calls_own() {
+    let server = conformance();
+    let failed = run(&["call", &server.address, "Fail", "code=4", "message=mine"]);
+    assert_eq!(failed.code, 64 + 4);
+    assert!(failed.stderr.contains("DEADLINE_EXCEEDED: mine"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("it had not ended within"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("the server itself"), "{}", failed.stderr);
+}
