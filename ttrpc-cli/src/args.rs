@@ -15,7 +15,6 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// unix:///path, unix://@abstract, vsock://CID:PORT, hvsock:///path:PORT or tcp://HOST:PORT.
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc", version, after_help = EXAMPLES, propagate_version = true)]
-#[command(disable_help_subcommand = true)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -178,8 +177,9 @@ pub struct SchemaOptions {
     /// Read this descriptor set; may be repeated
     #[arg(long, value_name = "FILE", conflicts_with = "proto", value_hint = ValueHint::FilePath)]
     pub descriptor_set: Vec<PathBuf>,
-    /// Use only this source [default: files that are named, else reflection, else builtin]
-    #[arg(long, value_name = "SOURCE", conflicts_with_all = ["proto", "descriptor_set"])]
+    /// Use only this source, but files that are named add to reflection [default: files that are named, else
+    /// reflection, else builtin]
+    #[arg(long, value_name = "SOURCE")]
     pub schema: Option<SchemaSource>,
 }
 

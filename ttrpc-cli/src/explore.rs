@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use ttrpc::Client;
 
 use crate::{
-    args::{Describe, List, SchemaOptions, WriteSchema},
+    args::{Describe, List, SchemaOptions, SchemaSource, WriteSchema},
     failure::Failure,
     output::{self, DIM, paint},
     schema::{self, Schema, Source, Symbol, files, print},
@@ -43,7 +43,7 @@ pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
         return Ok(output::line(json!(services))?);
     }
     for service in services {
-        output::line(service)?;
+        output::line(output::plain_line(service))?;
     }
     Ok(())
 }
@@ -76,7 +76,8 @@ fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failur
                     "serverStreaming": method.is_server_streaming(),
                 }))?;
             } else {
-                output::line(format_args!("{}/{}", service.full_name(), method.name()))?;
+                let name = format_args!("{}/{}", service.full_name(), method.name());
+                output::line(output::plain_line(name))?;
             }
         }
     }
@@ -126,11 +127,13 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
         Symbol::Message(message) => (message.full_name(), "a message"),
         Symbol::Enum(enumeration) => (enumeration.full_name(), "an enum"),
     };
+    let name = output::plain_line(name);
     output::line(paint(DIM, format_args!("// {name} is {kind}, from {source}.")))?;
-    Ok(output::line(print::symbol(&symbol).trim_end())?)
+    // Comments are the server's, too.
+    Ok(output::line(output::plain(print::symbol(&symbol).trim_end()))?)
 }
 
-/// The one method or service of an ambiguous name that the server has.
+/// The one method, service or type of an ambiguous name that the server has.
 async fn find_served(
     client: &Client,
     schema: &Schema,
@@ -141,8 +144,11 @@ async fn find_served(
         let method = session::find_method(client, schema, name, timeout).await;
         return method.ok().map(Symbol::Method);
     }
-    let services = session::find_services(Some(client), schema, name, timeout).await.ok()?;
-    <[_; 1]>::try_from(services).ok().map(|[service]| Symbol::Service(service))
+    if let Ok(services) = session::find_services(Some(client), schema, name, timeout).await {
+        return <[_; 1]>::try_from(services).ok().map(|[service]| Symbol::Service(service));
+    }
+    let types = session::find_served_types(client, schema, name, timeout).await.ok()?;
+    <[_; 1]>::try_from(types).ok().map(|[only]| only)
 }
 
 fn to_json(symbol: &Symbol) -> Value {
@@ -212,8 +218,8 @@ pub async fn write_schema(arguments: &WriteSchema, json: bool) -> Result<(), Fai
             let gap = if index == 0 { "" } else { "\n" };
             output::line(format_args!(
                 "{gap}{}\n{}",
-                paint(DIM, format_args!("// {}", file.name())),
-                print::file(file).trim_end()
+                paint(DIM, format_args!("// {}", output::plain_line(file.name()))),
+                output::plain(print::file(file).trim_end())
             ))?;
         }
     }
@@ -227,6 +233,9 @@ async fn open(
     timeout: Option<Duration>,
 ) -> Result<(Option<Client>, Schema), Failure> {
     if address == "-" {
+        if options.schema == Some(SchemaSource::Reflection) {
+            return Err(Failure::usage("--schema reflection needs the ADDRESS of a server to ask"));
+        }
         let schema = session::named_schema(options)?;
         return Ok((None, schema.unwrap_or_else(|| schema::builtin().clone())));
     }

@@ -77,8 +77,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // Names in it may be a server's.
             Failure::Usage(text) | Failure::Connect(text) | Failure::Other(text) => {
-                f.write_str(text)
+                f.write_str(&output::plain(text))
             }
             Failure::Call { status, hint, details } => {
                 f.write_str(&output::plain(status))?;

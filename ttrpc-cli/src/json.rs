@@ -35,6 +35,7 @@ pub struct Json<'a> {
     schema: &'a Schema,
     emit_defaults: bool,
     allow_unknown: bool,
+    readable_only: bool,
     /// In how many `Any`s this is.
     depth: u32,
 }
@@ -48,12 +49,17 @@ struct AnyContent {
 
 impl<'a> Json<'a> {
     pub fn new(schema: &'a Schema) -> Self {
-        Json { schema, emit_defaults: false, allow_unknown: false, depth: 0 }
+        Json { schema, emit_defaults: false, allow_unknown: false, readable_only: false, depth: 0 }
     }
 
     /// Whether fields that are not set are written with their defaults.
     pub fn emit_defaults(self, emit_defaults: bool) -> Self {
         Json { emit_defaults, ..self }
+    }
+
+    /// Whether an `Any` is written without its bytes where they cannot be read.
+    pub fn readable_only(self, readable_only: bool) -> Self {
+        Json { readable_only, ..self }
     }
 
     /// Whether fields that a message does not have are left out when JSON is read.
@@ -126,6 +132,20 @@ impl<'a> Json<'a> {
         self.write_any(&AnyContent { type_url, value })
     }
 
+    /// Looks for the types of all `Any`s in a request, so that the schema can learn them.
+    pub fn look_for_anys(&self, value: &Value) {
+        match value {
+            Value::Object(object) => {
+                if let Some(Value::String(type_url)) = object.get("@type") {
+                    self.schema.any_type(type_url);
+                }
+                object.values().for_each(|value| self.look_for_anys(value));
+            }
+            Value::Array(values) => values.iter().for_each(|value| self.look_for_anys(value)),
+            _ => {}
+        }
+    }
+
     fn write_any(&self, any: &AnyContent) -> Value {
         if any.type_url.is_empty() && any.value.is_empty() {
             return Value::Object(Map::new());
@@ -143,7 +163,8 @@ impl<'a> Json<'a> {
             Some((_, value)) => drop(object.insert("value".to_owned(), value)),
             None => {
                 let json = serde_json::from_slice(&any.value).ok().filter(Value::is_object);
-                let value = json.unwrap_or_else(|| STANDARD.encode(&any.value).into());
+                let bytes = if self.readable_only { &[][..] } else { &any.value };
+                let value = json.unwrap_or_else(|| STANDARD.encode(bytes).into());
                 object.insert("value".to_owned(), value);
             }
         }

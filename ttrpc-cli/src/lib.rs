@@ -19,14 +19,15 @@ mod trace;
 
 use std::{io::Write, process::ExitCode};
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Arguments, Command};
 use failure::Failure;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let parsed = Arguments::command().color(color()).try_get_matches();
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return explain_usage(&error),
     };
@@ -46,6 +47,16 @@ pub fn main() -> ExitCode {
         _ => output::note(format_args!("{} {failure}", output::paint(output::BAD, "error:"))),
     }
     failure.exit_code()
+}
+
+/// What `--color` says, also where help is asked for or the rest makes no sense.
+fn color() -> clap::ColorChoice {
+    let arguments = std::env::args_os().skip(1).filter_map(|argument| argument.into_string().ok());
+    let arguments: Vec<_> = arguments.take_while(|argument| argument != "--").collect();
+    let mut behind = arguments.windows(2).filter(|pair| pair[0] == "--color").map(|pair| &*pair[1]);
+    let said = arguments.iter().find_map(|argument| argument.strip_prefix("--color="));
+    let said = said.or(behind.next_back()).unwrap_or_default();
+    <clap::ColorChoice as clap::ValueEnum>::from_str(said, false).unwrap_or_default()
 }
 
 /// Prints help, or what is wrong with the command line: as JSON if that is asked for, though the rest

@@ -26,14 +26,16 @@ pub fn write(page: &mut Vec<u8>) -> Result<(), Failure> {
     man.render_options_section(page)?;
     let mut names = Roff::default();
     names.control("SH", ["COMMANDS"]);
-    for command in program.get_subcommands() {
+    // What `help` prints stands here.
+    let commands = || program.get_subcommands().filter(|command| command.get_name() != "help");
+    for command in commands() {
         names.control("TP", []);
         names.text([bold(name(command))]);
         names.text([roman(command.get_about().map(ToString::to_string).unwrap_or_default())]);
     }
     names.to_writer(page)?;
     write_examples(&program, "SH", page)?;
-    for command in program.get_subcommands() {
+    for command in commands() {
         write_command(command, page)?;
     }
     Ok(man.render_version_section(page)?)
@@ -56,7 +58,8 @@ fn write_command(command: &Command, page: &mut Vec<u8>) -> Result<(), Failure> {
     let parts = String::from_utf8_lossy(&parts).replace(".SH ", ".SS ");
     page.extend_from_slice(parts.as_bytes());
     write_examples(command, "SS", page)?;
-    command.get_subcommands().try_for_each(|inner| write_command(inner, page))
+    let mut inner = command.get_subcommands().filter(|inner| inner.get_name() != "help");
+    inner.try_for_each(|inner| write_command(inner, page))
 }
 
 /// What stands below a command's help, line by line as it is there. The heading is the page's.

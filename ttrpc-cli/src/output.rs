@@ -66,59 +66,94 @@ pub fn note_json(object: &serde_json::Value) {
 
 /// Columns of the terminal that the standard output is, `None` if it is none.
 pub fn columns() -> Option<usize> {
+    Some(usize::from(terminal_size()?.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Its rows.
+pub fn rows() -> Option<usize> {
+    Some(usize::from(terminal_size()?.ws_row)).filter(|&rows| rows > 0)
+}
+
+fn terminal_size() -> Option<rustix::termios::Winsize> {
     let out = io::stdout();
     if !out.is_terminal() {
         return None;
     }
-    let size = rustix::termios::tcgetwinsize(&out).ok()?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+    rustix::termios::tcgetwinsize(&out).ok()
 }
 
 /// The least that is left of a name.
 const MIN_NAME_LEN: usize = 20;
 
 /// Rows of cells as lines, each column as wide as its widest cell. Where the terminal is too narrow,
-/// names lose their beginnings, and lines are cut at its end.
+/// cells that may be shortened are, and lines are cut at its end; an ellipsis stands for what is left out.
 pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
-    let (mut widths, mut names) = (Vec::new(), Vec::new());
-    for row in rows {
-        for (index, cell) in row.iter().enumerate() {
-            if widths.len() <= index {
-                widths.push(0);
-                names.push(false);
-            }
-            widths[index] = widths[index].max(cell.text.chars().count());
-            names[index] |= cell.is_name;
-        }
-    }
-    let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-    let mut excess = total.saturating_sub(columns.unwrap_or(usize::MAX));
-    for (width, is_name) in widths.iter_mut().zip(names) {
-        let spare = if is_name { width.saturating_sub(MIN_NAME_LEN).min(excess) } else { 0 };
-        *width -= spare;
-        excess -= spare;
-    }
+    let columns = columns.unwrap_or(usize::MAX);
+    let widths = widths(rows, columns);
     let lines = rows.iter().map(|row| {
-        let (mut line, mut left) = (String::new(), columns.unwrap_or(usize::MAX));
+        let texts = row.iter().zip(&widths).map(|(cell, &width)| cell.shortened(width));
+        let texts: Vec<String> = texts.collect();
+        let is_number = |index: usize| row[index].is_number;
+        // What stands at the left of the last column has no space behind it.
+        let len = |index: usize| match index + 1 == row.len() && !is_number(index) {
+            true => texts[index].chars().count(),
+            false => widths[index],
+        };
+        let total = (0..row.len()).map(len).sum::<usize>() + gaps(row.len());
+        let is_cut = total > columns;
+        let (mut line, mut left) = (String::new(), columns - usize::from(is_cut));
         for (index, cell) in row.iter().enumerate() {
-            let is_last = index + 1 == row.len();
-            let text: String = cell.shortened(widths[index]).chars().take(left).collect();
-            let len = text.chars().count();
-            let is_short = is_last && !cell.is_number;
-            let width = if is_short { len } else { widths[index].min(left) };
-            let padding = " ".repeat(width - len);
+            let width = len(index).min(left);
+            let text: String = texts[index].chars().take(width).collect();
+            let padding = " ".repeat(width - text.chars().count());
             match cell.is_number {
                 true => line.push_str(&format!("{padding}{}", paint(cell.style, text))),
                 false => line.push_str(&format!("{}{padding}", paint(cell.style, text))),
             }
             left -= width;
-            let gap = if is_last { 0 } else { left.min(2) };
+            let gap = if index + 1 == row.len() { 0 } else { left.min(2) };
             line.push_str(&" ".repeat(gap));
             left -= gap;
+        }
+        if is_cut {
+            line.push('…');
         }
         line.trim_end().to_owned()
     });
     lines.collect()
+}
+
+/// Whether a table has room on this many columns without being cut.
+pub fn fits(rows: &[Vec<Cell>], columns: Option<usize>) -> bool {
+    let Some(columns) = columns else { return true };
+    let widths = widths(rows, columns);
+    widths.iter().sum::<usize>() + gaps(widths.len()) <= columns
+}
+
+/// The space between this many columns.
+fn gaps(columns: usize) -> usize {
+    2 * columns.saturating_sub(1)
+}
+
+/// How wide each column is, no wider together than there is room if that is possible.
+fn widths(rows: &[Vec<Cell>], columns: usize) -> Vec<usize> {
+    let (mut widths, mut least) = (Vec::new(), Vec::new());
+    for (index, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
+        if widths.len() <= index {
+            widths.push(0);
+            least.push(None);
+        }
+        widths[index] = widths[index].max(cell.text.chars().count());
+        least[index] = least[index].max(cell.shortens.map(Shortens::least));
+    }
+    let total = widths.iter().sum::<usize>() + gaps(widths.len());
+    let mut excess = total.saturating_sub(columns);
+    for (width, least) in widths.iter_mut().zip(least) {
+        let spare = least.map_or(0, |least| width.saturating_sub(least).min(excess));
+        *width -= spare;
+        excess -= spare;
+    }
+    widths
 }
 
 /// One cell of a table.
@@ -127,22 +162,47 @@ pub struct Cell {
     text: String,
     style: Style,
     is_number: bool,
-    is_name: bool,
+    /// `None` if it is shown as a whole or not at all.
+    shortens: Option<Shortens>,
+}
+
+/// What a cell may lose where there is too little room.
+#[derive(Clone, Copy, Debug)]
+enum Shortens {
+    /// Its beginning, down to [`MIN_NAME_LEN`].
+    Beginning,
+    /// Its end, down to this.
+    End(usize),
+}
+
+impl Shortens {
+    fn least(self) -> usize {
+        match self {
+            Shortens::Beginning => MIN_NAME_LEN,
+            Shortens::End(least) => least,
+        }
+    }
 }
 
 impl Cell {
-    pub fn text(text: impl Into<String>) -> Self {
-        Cell { text: text.into(), style: Style::new(), is_number: false, is_name: false }
+    /// A text on one line: it may be a peer's, see [`plain_line`].
+    pub fn text(text: impl std::fmt::Display) -> Self {
+        Cell { text: plain_line(text), style: Style::new(), is_number: false, shortens: None }
     }
 
     /// Stands at the right of its column.
     pub fn number(text: impl std::fmt::Display) -> Self {
-        Cell { text: text.to_string(), style: Style::new(), is_number: true, is_name: false }
+        Cell { is_number: true, ..Cell::text(text) }
     }
 
     /// A name whose end says more than its beginning.
-    pub fn name(text: impl Into<String>) -> Self {
-        Cell { is_name: true, ..Cell::text(text) }
+    pub fn name(text: impl std::fmt::Display) -> Self {
+        Cell { shortens: Some(Shortens::Beginning), ..Cell::text(text) }
+    }
+
+    /// A text whose beginning says more than its end. It keeps this many characters.
+    pub fn beginning(text: impl std::fmt::Display, least: usize) -> Self {
+        Cell { shortens: Some(Shortens::End(least)), ..Cell::text(text) }
     }
 
     pub fn style(mut self, style: Style) -> Self {
@@ -150,25 +210,43 @@ impl Cell {
         self
     }
 
-    /// The text of a name with no more characters than this.
+    /// The text with no more characters than this, if it may be shortened.
     fn shortened(&self, width: usize) -> String {
-        let len = self.text.chars().count();
-        if !self.is_name || len <= width {
-            return self.text.clone();
+        match self.shortens {
+            None => self.text.clone(),
+            Some(Shortens::End(_)) => beginning(&self.text, width),
+            Some(Shortens::Beginning) => match self.text.chars().count() {
+                len if len <= width => self.text.clone(),
+                len => format!("…{}", self.text.chars().skip(len - width + 1).collect::<String>()),
+            },
         }
-        let end: String = self.text.chars().skip(len - width + 1).collect();
-        format!("…{end}")
+    }
+}
+
+/// The beginning of a text, with an ellipsis if that is not all of it.
+pub fn beginning(text: &str, width: usize) -> String {
+    match text.chars().count() <= width {
+        true => text.to_owned(),
+        false => format!("{}…", text.chars().take(width.saturating_sub(1)).collect::<String>()),
     }
 }
 
 /// A text of a server for the terminal: what could move the cursor or set colours is spelled out.
 pub fn plain(text: impl std::fmt::Display) -> String {
+    spell_out(text, &['\n', '\t'])
+}
+
+/// The same for a text that shall stay on its line, such as a name.
+pub fn plain_line(text: impl std::fmt::Display) -> String {
+    spell_out(text, &[])
+}
+
+fn spell_out(text: impl std::fmt::Display, kept: &[char]) -> String {
     let mut plain = String::new();
     for character in text.to_string().chars() {
-        match character {
-            '\n' | '\t' => plain.push(character),
-            control if control.is_control() => plain.extend(control.escape_default()),
-            character => plain.push(character),
+        match character.is_control() && !kept.contains(&character) {
+            true => plain.extend(character.escape_default()),
+            false => plain.push(character),
         }
     }
     plain
@@ -249,5 +327,26 @@ mod tests {
         let line = table(&rows, Some(34)).swap_remove(0);
         let line = anstream::adapter::strip_str(&line).to_string();
         assert_eq!(line, "…flection/ServerReflectionInfo  12");
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_sign() {
+        let of = |columns| {
+            let row = [Cell::beginning("0123456789abcdef", 8), Cell::number(123)];
+            let line = table(&[row.to_vec()], Some(columns)).swap_remove(0);
+            anstream::adapter::strip_str(&line).to_string()
+        };
+        assert_eq!(of(21), "0123456789abcdef  123");
+        assert_eq!(of(15), "012345678…  123");
+        assert_eq!(of(12), "0123456…  1…");
+        assert_eq!(of(9), "0123456……");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_of_text() {
+        let row = vec![Cell::name("a\nb\u{1b}[31m"), Cell::text("c\td")];
+        let line = table(&[row], None).swap_remove(0);
+        assert_eq!(anstream::adapter::strip_str(&line).to_string(), "a\\nb\\u{1b}[31m  c\\td");
+        assert_eq!(plain("a\nb\u{9b}31m"), "a\nb\\u{9b}31m");
     }
 }

@@ -11,7 +11,7 @@ use ttrpc::{
 use crate::{
     args::{SchemaOptions, SchemaSource},
     failure::Failure,
-    schema::{self, Schema, Source},
+    schema::{self, Schema, Source, Symbol},
     tap::{Switch, Tap},
 };
 
@@ -132,18 +132,30 @@ pub fn explain(error: Error) -> Failure {
     Failure::Connect(format!("{error}{hint}"))
 }
 
-/// The schema that the command line names, without a server.
+/// The schema that the command line names, without a server. Files beside `--schema reflection` make
+/// none: they add to what the server tells.
 ///
 /// # Errors
 /// [`Failure::Usage`] for files that make none.
 pub fn named_schema(options: &SchemaOptions) -> Result<Option<Schema>, Failure> {
+    match (options.schema, schema_of_files(options)?) {
+        (Some(SchemaSource::Reflection), _) => Ok(None),
+        (Some(SchemaSource::Builtin), Some(_)) => {
+            Err(Failure::usage("--schema builtin uses nothing else, and no files"))
+        }
+        (Some(SchemaSource::Builtin), None) => Ok(Some(schema::builtin().clone())),
+        (None, files) => Ok(files),
+    }
+}
+
+fn schema_of_files(options: &SchemaOptions) -> Result<Option<Schema>, Failure> {
     if !options.proto.is_empty() {
         return schema::files::compile(&options.proto, &options.include).map(Some);
     }
     if !options.descriptor_set.is_empty() {
         return schema::files::read_sets(&options.descriptor_set).map(Some);
     }
-    Ok((options.schema == Some(SchemaSource::Builtin)).then(|| schema::builtin().clone()))
+    Ok(None)
 }
 
 /// The schema to use with a server.
@@ -159,7 +171,10 @@ pub async fn find_schema(
         return Ok(schema);
     }
     match schema::fetch_schema(client, timeout).await? {
-        Some(schema) => Ok(schema),
+        Some(schema) => match schema_of_files(options)? {
+            Some(files) => schema.and(&files),
+            None => Ok(schema),
+        },
         None if options.schema == Some(SchemaSource::Reflection) => {
             Err(Failure::Other("the server has no reflection".to_owned()))
         }
@@ -207,11 +222,21 @@ pub async fn find_method(
     name: &str,
     timeout: Option<Duration>,
 ) -> Result<MethodDescriptor, Failure> {
-    let mut found = schema.find_methods(name)?;
+    let mut found = match (schema.find_methods(name), name.rsplit_once('/')) {
+        // Of which version it is said what it has, the server decides.
+        (Err(failure), Some((service, method))) => {
+            let services = find_services(Some(client), schema, service, timeout).await;
+            let Ok([service]) = services.as_deref() else { return Err(failure) };
+            schema.find_methods(&format!("{}/{method}", service.full_name()))?
+        }
+        (found, _) => found?,
+    };
     if found.methods.len() > 1 {
         let services = found.methods.iter().map(|method| method.parent_service().clone()).collect();
         let services = served(client, schema, services, timeout).await?;
-        found.methods.retain(|method| services.contains(method.parent_service()));
+        if !services.is_empty() {
+            found.methods.retain(|method| services.contains(method.parent_service()));
+        }
     }
     found.only()
 }
@@ -219,7 +244,7 @@ pub async fn find_method(
 /// The services that a name means. Of one that the server has in several versions it is the newest.
 ///
 /// # Errors
-/// [`Failure::Usage`] if there is none.
+/// [`Failure::Usage`] if there is none, or if the server has none of those that are built in.
 pub async fn find_services(
     client: Option<&Client>,
     schema: &Schema,
@@ -227,14 +252,39 @@ pub async fn find_services(
     timeout: Option<Duration>,
 ) -> Result<Vec<ServiceDescriptor>, Failure> {
     let found = schema.find_services(name)?;
-    match client {
-        Some(client) if found.len() > 1 => served(client, schema, found, timeout).await,
-        _ => Ok(found),
+    let Some(client) = client else { return Ok(found) };
+    let names: Vec<_> = found.iter().map(|service| service.full_name().to_owned()).collect();
+    match served(client, schema, found, timeout).await? {
+        served if served.is_empty() => Err(Failure::Usage(format!(
+            "the server has no service {}; `ttrpc list ADDRESS` prints what it has",
+            names.join(", ")
+        ))),
+        served => Ok(served),
     }
 }
 
-/// Those of the services that the server has, if it has any of them; the newest of them, if they are
-/// versions of one. Of those in its own schema it has all.
+/// Of the built-in messages and enums that a name may mean, those that belong to a service that the
+/// server has.
+///
+/// # Errors
+/// [`Failure::Call`] if there is no answer.
+pub async fn find_served_types(
+    client: &Client,
+    schema: &Schema,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<Vec<Symbol>, Failure> {
+    let mut types = schema.find_types(name);
+    let services = schema.pool().services();
+    let services = services
+        .filter(|service| types.iter().any(|(package, _)| package == service.package_name()));
+    let served = served(client, schema, services.collect(), timeout).await?;
+    types.retain(|(package, _)| served.iter().any(|service| service.package_name() == package));
+    Ok(types.into_iter().map(|(_, symbol)| symbol).collect())
+}
+
+/// Those of the services that the server has; the newest of them, if they are versions of one. Of those in
+/// its own schema it has all.
 async fn served(
     client: &Client,
     schema: &Schema,
@@ -251,7 +301,6 @@ async fn served(
     }
     match schema::newest(served.iter().map(ServiceDescriptor::full_name)) {
         Some(newest) => Ok(vec![served.swap_remove(newest)]),
-        None if served.is_empty() => Ok(services),
         None => Ok(served),
     }
 }

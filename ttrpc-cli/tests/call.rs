@@ -469,3 +469,13 @@ fn numbers_out_of_range_are_refused() {
     let largest = run(&["call", &server.address, "Exchange", "sequence=18446744073709551615"]);
     assert_eq!(largest.json()["sequence"], "18446744073709551615");
 }
+
+#[test]
+fn a_deadline_of_the_server_is_not_told_as_the_calls_own() {
+    let server = conformance();
+    let failed = run(&["call", &server.address, "Fail", "code=4", "message=mine"]);
+    assert_eq!(failed.code, 64 + 4);
+    assert!(failed.stderr.contains("DEADLINE_EXCEEDED: mine"), "{}", failed.stderr);
+    assert!(!failed.stderr.contains("it had not ended within"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("the server itself"), "{}", failed.stderr);
+}

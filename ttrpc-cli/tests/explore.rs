@@ -1,6 +1,6 @@
 //! `ttrpc list`, `ttrpc describe`, `ttrpc schema`, from the shell.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixListener;
 
 mod common;
@@ -172,4 +172,136 @@ fn schemas_and_usage_errors_are_json_where_that_is_asked_for() {
     let text = error["error"].as_str().unwrap();
     assert!(text.contains("<ADDRESS>") && !text.starts_with("error"), "{error}");
     assert_eq!(run(&["--help", "--json"]).code, 0);
+}
+
+#[test]
+fn reflection_alone_needs_a_server() {
+    for command in [&["list", "-"][..], &["describe", "-", "Task"], &["schema"]] {
+        let refused = run(&[command, &["--schema", "reflection"]].concat());
+        assert_eq!((refused.code, &*refused.stdout), (2, ""), "{command:?}");
+        assert!(refused.stderr.contains("ADDRESS"), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_service_that_the_server_does_not_have_is_not_listed() {
+    let server = common::only(greeter::OldShim);
+    let refused = run(&["list", &server.address, "Sandbox"]);
+    assert_eq!((refused.code, &*refused.stdout), (2, ""));
+    assert!(refused.stderr.contains("the server has no service"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("`ttrpc list ADDRESS`"), "{}", refused.stderr);
+    assert_eq!(run(&["list", "-", "Sandbox"]).code, 0);
+}
+
+#[test]
+fn a_method_that_is_not_there_is_told_of_the_version_that_the_server_has() {
+    let server = common::only(greeter::OldShim);
+    let refused = run(&["call", &server.address, "Task/Stat"]);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused.stderr.contains("service containerd.task.v2.Task has no"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_server_tells_which_of_two_built_in_messages_is_meant() {
+    for (server, package) in [
+        (common::only(greeter::OldShim), "containerd.task.v2"),
+        (common::only(greeter::Shim), "containerd.task.v3"),
+    ] {
+        let described = run(&["describe", &server.address, "StateRequest", "--json"]).json();
+        assert_eq!(described["name"], format!("{package}.StateRequest"));
+    }
+    assert_eq!(run(&["describe", "-", "StateRequest"]).code, 2);
+}
+
+/// As a gRPC server does with a client that does not speak HTTP/2.
+#[test]
+fn a_server_that_closes_the_connection_at_once_may_be_another_kind_of_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("grpc.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+    });
+    let refused = run(&["list", path.to_str().unwrap()]);
+    server.join().unwrap();
+    assert_eq!(refused.code, 64 + 14);
+    assert!(refused.stderr.contains("gRPC"), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("gives it longer"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_given_longer_where_that_is_possible() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hanging.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let hung = run(&["list", path.to_str().unwrap(), "--timeout", "100ms"]);
+    assert_eq!(hung.code, 64 + 4);
+    assert!(hung.stderr.contains("--timeout gives it longer than 100ms"), "{}", hung.stderr);
+
+    // `trace` has no such option. It is ended by closing the connection in its place.
+    let upstream = path.to_str().unwrap();
+    let mut trace = ttrpc(&["trace", "--listen", "tcp://127.0.0.1:0", "--upstream", upstream])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(listener.accept().unwrap());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    drop(stream);
+    let mut stderr = std::io::BufReader::new(trace.stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("are shown") {
+        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    trace.kill().unwrap();
+    trace.wait().unwrap();
+    assert!(told.contains("the built-in schemas are used: UNAVAILABLE"), "{told}");
+    assert!(!told.contains("--timeout") && !told.contains("--schema"), "{told}");
+}
+
+#[test]
+fn folders_for_imports_that_are_not_there_are_told() {
+    let proto = conformance_proto();
+    let refused = run(&["schema", "--proto", proto.to_str().unwrap(), "-I", "/no/such/folder"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("/no/such/folder"), "{}", refused.stderr);
+}
+
+/// A schema whose comments hold what moves a terminal's cursor.
+#[test]
+fn comments_of_a_server_do_not_reach_the_terminal() {
+    use prost_reflect::prost_types::{
+        DescriptorProto, FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
+        SourceCodeInfo, source_code_info::Location,
+    };
+    let location = Location {
+        path: vec![4, 0],
+        leading_comments: Some(" evil \u{1b}]0;title\u{7}\n".to_owned()),
+        ..Location::default()
+    };
+    let message = DescriptorProto { name: Some("M".to_owned()), ..DescriptorProto::default() };
+    let service =
+        ServiceDescriptorProto { name: Some("S".to_owned()), ..ServiceDescriptorProto::default() };
+    let file = FileDescriptorProto {
+        name: Some("evil.proto".to_owned()),
+        package: Some("evil".to_owned()),
+        syntax: Some("proto3".to_owned()),
+        message_type: vec![message],
+        service: vec![service],
+        source_code_info: Some(SourceCodeInfo { location: vec![location] }),
+        ..FileDescriptorProto::default()
+    };
+    let set = prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] });
+    let reflection = ttrpc_reflection::Reflection::new(set).unwrap();
+    let server = common::serve(|builder| builder.add_service(reflection));
+    let color = ["--color", "always"];
+    for command in [&["describe", &server.address, "evil.M"][..], &["schema", &server.address]] {
+        let text = run(&[command, &color].concat()).ok();
+        assert!(text.contains("evil") && !text.contains("\u{1b}]"), "{text:?}");
+    }
 }

@@ -1,13 +1,15 @@
 //! `ttrpc shims`, from the shell: with processes that are stopped, and with containerd if it is here.
 
 mod common;
+#[path = "common/greeter.rs"]
+mod greeter;
 
 use std::{
     fs,
     io::{BufRead, BufReader},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, ChildStdout, Stdio},
 };
 
 use common::*;
@@ -183,4 +185,160 @@ fn a_stopped_process_is_described_from_outside() {
     server.signal(Signal::CONT);
     let (code, all) = shims(folder.path(), &[]);
     assert_eq!((code, &all[0]["answer"]), (0, &json!("answered")));
+}
+
+/// `ttrpc shims --watch`, and what it has told so far.
+struct Watch {
+    process: Process,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Watch {
+    fn start(state: &Path, timeout: &str) -> Self {
+        let state = state.to_str().unwrap();
+        let arguments = ["--watch=10ms", "--timeout", timeout, "--json", "--state", state];
+        let mut child =
+            ttrpc(&[&["shims"], &arguments[..]].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Watch { process: Process(child), lines }
+    }
+
+    /// The only shim in the next round.
+    fn next(&mut self) -> Value {
+        let round = self.lines.next().unwrap().unwrap();
+        serde_json::from_str::<Vec<Value>>(&round).unwrap().remove(0)
+    }
+
+    fn end(mut self) {
+        self.process.signal(Signal::INT);
+        assert!(self.process.0.wait().unwrap().success());
+    }
+}
+
+/// containerd needs the backlog to connect again.
+#[test]
+fn a_watch_asks_a_shim_that_hangs_once_and_does_not_count_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hanging.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let _other = UnixStream::connect(&socket).unwrap();
+    add_bundle(folder.path(), "hanging", &socket);
+    let mut watch = Watch::start(folder.path(), "50ms");
+    for _ in 0..4 {
+        let shim = watch.next();
+        assert_eq!(shim["answer"], "timed out");
+        assert_eq!(shim["pendingConnections"], 1, "the other client: {shim}");
+    }
+    watch.end();
+    listener.set_nonblocking(true).unwrap();
+    let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert_eq!(waiting, 2, "the other client, and the watch");
+}
+
+#[test]
+fn a_watch_does_not_count_its_own_request_as_unread() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("deaf.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    add_bundle(folder.path(), "deaf", &socket);
+    let accepted = std::thread::spawn(move || {
+        let first = listener.accept().unwrap();
+        (listener, first)
+    });
+    let mut watch = Watch::start(folder.path(), "50ms");
+    let shims: Vec<_> = (0..4).map(|_| watch.next()).collect();
+    let (listener, _first) = accepted.join().unwrap();
+    watch.end();
+    for shim in &shims {
+        assert_eq!((&shim["unreadBytes"], &shim["connections"]), (&json!(0), &json!(0)), "{shim}");
+    }
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "it connected once");
+}
+
+#[test]
+fn a_watch_sees_a_shim_answer_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a.sock");
+    let upstream = conformance();
+    let server = start_proxy(&socket, &upstream.address);
+    add_bundle(folder.path(), "stopped", &socket);
+    server.signal(Signal::STOP);
+    wait_until_stopped(&server.0);
+    let mut watch = Watch::start(folder.path(), "300ms");
+    for _ in 0..3 {
+        assert_eq!(watch.next()["answer"], "timed out");
+    }
+    server.signal(Signal::CONT);
+    while watch.next()["answer"] != "answered" {}
+    server.signal(Signal::STOP);
+    while watch.next()["answer"] != "timed out" {}
+    watch.end();
+}
+
+#[test]
+fn the_containers_of_a_pod_are_all_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let pod = common::only(greeter::Shim);
+    let ids = ["0123456789abcdef0123456789abcdef", "sidecar", "web"];
+    for id in ids {
+        add_bundle(folder.path(), id, Path::new(&pod.address));
+    }
+    let table = run(&["shims", "--state", folder.path().to_str().unwrap()]).ok();
+    for id in ids {
+        assert!(table.contains(id), "{id} is not in: {table}");
+    }
+    assert!(table.contains("3 running"), "{table}");
+    assert!(table.contains("sidecar running"), "{table}");
+}
+
+#[test]
+fn a_snapshot_that_does_not_come_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hanging.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    add_bundle(folder.path(), "web", &socket);
+    let state = folder.path().to_str().unwrap();
+    let hung = run(&["shims", "debug", "web", "--timeout", "100ms", "--state", state]);
+    assert_eq!(hung.code, 64 + 4);
+    assert!(hung.stderr.contains("within 100ms"), "{}", hung.stderr);
+    assert!(hung.stderr.contains("`ttrpc shims`"), "{}", hung.stderr);
+}
+
+#[test]
+fn a_bootstrap_file_that_is_damaged_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    add_bundle(folder.path(), "web", Path::new("/no/such.sock"));
+    let file = "io.containerd.runtime.v2.task/default/web/bootstrap.json";
+    fs::write(folder.path().join(file), "{\"version\": 3, \"addr").unwrap();
+    let (_, all) = shims(folder.path(), &[]);
+    assert_eq!(all[0]["answer"], "not asked");
+    assert!(all[0]["reason"].as_str().unwrap().contains("bootstrap.json"), "{}", all[0]);
+}
+
+#[test]
+fn shims_of_later_versions_are_asked_as_the_newest() {
+    let folder = tempfile::tempdir().unwrap();
+    let shim = common::only(greeter::Shim);
+    add_bundle(folder.path(), "web", Path::new(&shim.address));
+    let file = "io.containerd.runtime.v2.task/default/web/bootstrap.json";
+    let file = folder.path().join(file);
+    let text = fs::read_to_string(&file).unwrap().replace("\"version\":3", "\"version\":4");
+    fs::write(&file, text).unwrap();
+    let (_, all) = shims(folder.path(), &[]);
+    assert_eq!(
+        (&all[0]["version"], &all[0]["containers"][0]["status"]),
+        (&json!(4), &json!("RUNNING"))
+    );
+}
+
+#[test]
+fn what_bundles_are_called_does_not_reach_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("gone.sock");
+    add_bundle(folder.path(), "evil\u{1b}]0;title\u{7}\nname", &socket);
+    let state = folder.path().to_str().unwrap();
+    let table = run(&["shims", "--color", "always", "--state", state]).ok();
+    assert!(table.contains("title") && !table.contains("\u{1b}]"), "{table:?}");
+    assert!(!table.contains("\nname"), "{table:?}");
 }

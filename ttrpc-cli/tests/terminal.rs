@@ -1,6 +1,8 @@
 //! The program on a terminal of 60 columns.
 
 mod common;
+#[path = "common/greeter.rs"]
+mod greeter;
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,19 +24,27 @@ const COLUMNS: u16 = 60;
 
 /// A terminal: the side of who sits there, and the side of the program.
 fn terminal() -> (File, OwnedFd) {
+    terminal_of(COLUMNS, 24)
+}
+
+fn terminal_of(columns: u16, rows: u16) -> (File, OwnedFd) {
     let here = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&here).unwrap();
     unlockpt(&here).unwrap();
     let name = ptsname(&here, Vec::new()).unwrap();
     let there = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    let size = Winsize { ws_row: 24, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&there, size).unwrap();
     (here.into(), there.into())
 }
 
 /// What a run of the program writes on a terminal.
 fn on_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let (mut here, there) = terminal();
+    on_terminal_of(COLUMNS, arguments, variables)
+}
+
+fn on_terminal_of(columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let (mut here, there) = terminal_of(columns, 24);
     let mut command = ttrpc(arguments);
     command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
     let mut child = command.stdout(there).stderr(Stdio::null()).spawn().unwrap();
@@ -71,6 +81,95 @@ fn tables_fit_and_have_colours() {
     }
     let without = on_terminal(&arguments, &[("NO_COLOR", "1")]);
     assert!(!without.contains('\u{1b}'), "{without}");
+}
+
+/// A pod of this many containers, with ids as Kubernetes has them.
+fn add_pod(state: &Path, pod: usize, containers: usize, socket: &str) {
+    for container in 0..containers {
+        let id = format!("{pod:04}{container:04}{:056}", 0);
+        let bundle = state.join("io.containerd.runtime.v2.task/k8s.io").join(id);
+        std::fs::create_dir_all(&bundle).unwrap();
+        let bootstrap = format!("{{\"version\":3,\"address\":\"unix://{socket}\"}}");
+        std::fs::write(bundle.join("bootstrap.json"), bootstrap).unwrap();
+    }
+}
+
+#[test]
+fn a_narrow_terminal_loses_nothing_of_a_shim() {
+    let state = tempfile::tempdir().unwrap();
+    let shim = common::only(greeter::Shim);
+    add_pod(state.path(), 7, 3, &shim.address);
+    let _listener = hanging_shim(state.path());
+    for columns in [60, 80, 120] {
+        let arguments = ["shims", "--timeout", "1s", "--state", state.path().to_str().unwrap()];
+        let text = on_terminal_of(columns, &arguments, &[]);
+        let plain = anstream::adapter::strip_str(&text).to_string().to_lowercase();
+        for line in plain.lines() {
+            assert!(line.chars().count() <= usize::from(columns), "{line}");
+        }
+        let wanted = [
+            "unread",
+            "pending",
+            "mib",
+            "threads",
+            "fds",
+            "v3",
+            "k8s.io",
+            "3 running",
+            "1 did not answer",
+        ];
+        for wanted in wanted {
+            assert!(plain.contains(wanted), "{wanted} is not on {columns} columns:\n{plain}");
+        }
+        for container in ["000700000000…", "000700010000… running", "000700020000… running"] {
+            assert!(plain.contains(container), "{container} is not on {columns}:\n{plain}");
+        }
+    }
+}
+
+#[test]
+fn a_watch_keeps_what_hangs_on_the_screen() {
+    let state = tempfile::tempdir().unwrap();
+    let shim = common::only(greeter::Shim);
+    for pod in 0..30 {
+        // Each link is a shim of its own.
+        let link = state.path().join(format!("{pod}.sock"));
+        std::os::unix::fs::symlink(&shim.address, &link).unwrap();
+        add_pod(state.path(), pod, 1, link.to_str().unwrap());
+    }
+    let _listener = hanging_shim(state.path());
+    let (here, there) = terminal_of(COLUMNS, 10);
+    let arguments = ["--watch=10ms", "--timeout", "1s", "--state", state.path().to_str().unwrap()];
+    let mut command = ttrpc(&[&["shims"], &arguments[..]].concat());
+    let mut child = command.env("TERM", "xterm").stdout(there).spawn().unwrap();
+    drop(command);
+    let mut screens = BufReader::new(here).split(b'J');
+    let mut screen = || String::from_utf8(screens.next().unwrap().unwrap()).unwrap();
+    // Each ends where the next one begins, with the sequence that clears it.
+    screen();
+    let drawn = screen();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    child.wait().unwrap();
+    // The cursor stands below the last line.
+    assert!(drawn.matches('\n').count() < 10, "{drawn}");
+    let plain = anstream::adapter::strip_str(&drawn).to_string();
+    assert!(plain.contains("TIMED OUT") && plain.contains("no answer to Connect"), "{plain}");
+    assert!(plain.contains(" more") && plain.contains("1 did not answer, 30 did"), "{plain}");
+}
+
+#[test]
+fn help_has_colours_unless_they_are_not_wanted() {
+    assert!(on_terminal(&["--help"], &[]).contains('\u{1b}'));
+    for arguments in [&["--color", "never", "--help"][..], &["list", "--color=never", "--help"]] {
+        let text = on_terminal(arguments, &[]);
+        assert!(text.contains("Usage") && !text.contains('\u{1b}'), "{text:?}");
+    }
+}
+
+#[test]
+fn help_is_a_command_too() {
+    assert!(run(&["help"]).ok().contains("Usage: ttrpc"));
+    assert!(run(&["help", "call"]).ok().contains("Usage: ttrpc call"));
 }
 
 #[test]

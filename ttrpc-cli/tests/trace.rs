@@ -254,6 +254,46 @@ fn what_is_redacted_is_in_no_output() {
 }
 
 #[test]
+fn what_is_redacted_is_in_no_detail_of_a_failure() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let redact = ["--redact", "payload", "--redact", "detail"];
+    let where_to = ["--listen", &listen, "--upstream", &server.address, "--record", &file];
+    let trace = Trace::start(&[&where_to[..], &redact].concat());
+    // The detail is an EchoResponse, whose payload is "secretsecret".
+    let call = ["call", &listen, "Fail", "code=9", "message=seen", "detail=CgxzZWNyZXRzZWNyZXQ="];
+    let failed = run(&call);
+    assert!(failed.stderr.contains("c2VjcmV0c2VjcmV0"), "the client has it: {failed:?}");
+    trace.finish();
+    let recorded = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
+    assert!(!recorded.contains("secretsecret"), "the recording has it");
+    assert!(recorded.contains("type.googleapis.com/ttrpc.conformance.v1.EchoResponse"));
+    let shown = run(&["show", &file]).ok();
+    assert!(shown.contains("FAILED_PRECONDITION: seen"), "{shown}");
+}
+
+#[test]
+fn a_redacted_field_that_no_message_has_is_told() {
+    let server = conformance();
+    let where_to = ["--listen", "tcp://127.0.0.1:0", "--upstream", &server.address];
+    let redact = ["--redact", "payload", "--redact", "nosuchfield"];
+    let mut process = ttrpc(&[&["trace"], &where_to[..], &redact].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(process.stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("Any holds") {
+        assert_ne!(stderr.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    kill_process(Pid::from_child(&process), Signal::INT).unwrap();
+    assert!(process.wait().unwrap().success());
+    assert!(told.contains("no message of the schema has a field `nosuchfield`"), "{told}");
+    assert!(!told.contains("`payload`"), "{told}");
+}
+
+#[test]
 fn a_socket_that_was_wrapped_is_put_back() {
     let server = conformance();
     std::fs::set_permissions(&server.address, PermissionsExt::from_mode(0o600)).unwrap();
@@ -319,6 +359,24 @@ fn a_socket_is_wrapped_once() {
     trace.finish();
     assert_eq!(run(&["call", &server.address, "Echo"]).code, 0, "the server's own socket is back");
     assert_eq!(run(&["trace", "--wrap", "/no/such.sock"]).code, 3);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_wrapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "text").unwrap();
+    let refused = ttrpc(&["trace", "--wrap", file.to_str().unwrap(), "--schema", "builtin"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut refused = Trace { process: refused, listening: String::new() };
+    let mut told = String::new();
+    BufReader::new(refused.process.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.contains("is no socket"), "{told}");
+    assert_eq!(refused.process.wait().unwrap().code(), Some(2));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
 }
 
 /// A TCP address that no other process takes.

@@ -51,7 +51,12 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     let json_of = Json::new(&schema)
         .emit_defaults(arguments.emit_defaults)
         .allow_unknown(arguments.allow_unknown_fields);
-    let requests = Requests::from_arguments(&arguments.data, &method, json_of)?;
+    let mut requests = Requests::from_arguments(&arguments.data, &method, json_of);
+    // They may name types that the server tells when it is asked.
+    while requests.is_err() && schema.learn(&client).await {
+        requests = Requests::from_arguments(&arguments.data, &method, json_of);
+    }
+    let requests = requests?;
     let caller = Caller {
         target: Target::from(&method),
         client: session::with_defaults(client, arguments.metadata, timeout),
@@ -65,7 +70,10 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     // How the schema came is not what was asked for.
     frames.turn_on();
     let start = Instant::now();
-    let result = caller.call(requests, interrupts).await;
+    let result = match caller.call(requests, interrupts).await {
+        Err(failure @ Failure::Call { .. }) => Err(caller.with_known_details(failure).await),
+        result => result,
+    };
     prompt::remove();
     if arguments.verbose {
         let time = output::duration(start.elapsed());
@@ -110,10 +118,10 @@ impl Caller<'_> {
         let Target { service, method } = &self.target;
         // Nothing can be closed here, so the first Ctrl-C gives up.
         let answered = async {
-            let request = self.encode(requests.only().await?)?;
+            let request = self.encode(requests.only().await?).await?;
             if !self.method.is_server_streaming() {
                 let reply = self.client.unary(service, method, request).await;
-                return self.print(reply.map_err(|status| self.explain(status))?);
+                return self.print(reply.map_err(|status| self.explain(status))?).await;
             }
             let replies = self.client.server_streaming(service, method, request).await;
             self.print_all(replies.map_err(|status| self.explain(status))?).await
@@ -150,7 +158,8 @@ impl Caller<'_> {
             let opened = self.client.client_streaming(service, method).await;
             let (sender, reply) = opened.map_err(|status| self.explain(status))?;
             let sending = self.send_all(sender, requests, is_closed);
-            let printed = async { self.print(reply.await.map_err(|status| self.explain(status))?) };
+            let printed =
+                async { self.print(reply.await.map_err(|status| self.explain(status))?).await };
             first_failure(sending, printed).await
         };
         tokio::select! {
@@ -173,7 +182,7 @@ impl Caller<'_> {
                 _ = is_closed.wait_for(|is_closed| *is_closed) => None,
             };
             let Some(request) = next else { break };
-            let request = match self.encode(request) {
+            let request = match self.encode(request).await {
                 Ok(request) => request,
                 Err(failure) if requests.are_typed() => {
                     output::note(failure);
@@ -189,7 +198,9 @@ impl Caller<'_> {
         Ok(())
     }
 
-    fn encode(&self, request: Value) -> Result<Raw, Failure> {
+    async fn encode(&self, request: Value) -> Result<Raw, Failure> {
+        self.json.look_for_anys(&request);
+        self.schema.learn(&self.client).await;
         self.json.encode(&self.method.input(), request).map(Raw).map_err(|error| {
             Failure::Usage(format!(
                 "the request does not fit: {error}. `ttrpc describe ADDRESS {} --template` prints \
@@ -201,13 +212,18 @@ impl Caller<'_> {
 
     async fn print_all(&self, mut replies: StreamReceiver<Raw>) -> Result<(), Failure> {
         while let Some(reply) = replies.recv().await.map_err(|status| self.explain(status))? {
-            self.print(reply)?;
+            self.print(reply).await?;
         }
         Ok(())
     }
 
-    fn print(&self, Raw(reply): Raw) -> Result<(), Failure> {
-        let value = self.json.decode(&self.method.output(), reply).map_err(|error| {
+    async fn print(&self, Raw(reply): Raw) -> Result<(), Failure> {
+        let mut decoded = self.json.decode(&self.method.output(), reply.clone());
+        // Each may hold one of a further type.
+        while self.schema.learn(&self.client).await {
+            decoded = self.json.decode(&self.method.output(), reply.clone());
+        }
+        let value = decoded.map_err(|error| {
             Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
         })?;
         Ok(prompt::beside(|| match self.is_pretty {
@@ -220,6 +236,12 @@ impl Caller<'_> {
     fn explain(&self, status: Status) -> Failure {
         let timeout = self.timeout.map(output_timeout);
         let hint = match (status.code(), timeout) {
+            (Code::DeadlineExceeded, timeout) if status.is_from_peer() => Some(match timeout {
+                Some(timeout) => {
+                    format!("the server itself says so; the call had {timeout}")
+                }
+                None => "the server itself says so".to_owned(),
+            }),
             (Code::DeadlineExceeded, Some(timeout)) if self.has_default_timeout => Some(format!(
                 "it had not ended within {timeout}, the default; --timeout TIME gives it longer, \
                  --timeout 0 for ever"
@@ -232,9 +254,22 @@ impl Caller<'_> {
             }
             _ => None,
         };
-        let details =
-            status.details().iter().map(|any| self.json.any(&any.type_url, &any.value)).collect();
+        let details = self.details(&status);
         Failure::Call { status, hint, details }
+    }
+
+    fn details(&self, status: &Status) -> Vec<Value> {
+        status.details().iter().map(|any| self.json.any(&any.type_url, &any.value)).collect()
+    }
+
+    /// A failure's details again, once the server has told their types.
+    async fn with_known_details(&self, mut failure: Failure) -> Failure {
+        while self.schema.learn(&self.client).await {
+            if let Failure::Call { status, details, .. } = &mut failure {
+                *details = self.details(status);
+            }
+        }
+        failure
     }
 }
 

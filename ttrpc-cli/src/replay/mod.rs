@@ -270,7 +270,8 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
     let mut objects = Vec::new();
     for (name, calls) in &methods {
         let same_code = calls.iter().filter(|call| call.has_same_code()).count();
-        let same_reply = calls.iter().filter(|call| call.has_same_reply).count();
+        let is_same = |call: &&&Again| call.has_same_code() && call.has_same_reply;
+        let same_reply = calls.iter().filter(is_same).count();
         let (then, now) =
             (median(calls, |call| call.recorded_time), median(calls, |call| call.time));
         rows.push(vec![
@@ -297,7 +298,7 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
     for again in different.iter().take(MAX_DIFFERENCES) {
         let now = again.code.as_ref().err().map_or("OK".to_owned(), output::plain);
         let text = format!("{}: {} then, {now} now", again.name, again.recorded_code);
-        output::line(paint(BAD, text))?;
+        output::line(paint(BAD, output::plain_line(text)))?;
     }
     if different.len() > MAX_DIFFERENCES {
         output::line(format_args!("and {} more", different.len() - MAX_DIFFERENCES))?;
@@ -306,7 +307,9 @@ fn report(all: &[Again], left_out: u64, json: bool) -> Result<(), Failure> {
         output::line(line)?;
     }
     if left_out > 0 {
-        output::line(format_args!("{left_out} calls had no answer and were left out"))?;
+        let were = if left_out == 1 { "was" } else { "were" };
+        let calls = output::count(left_out, "call");
+        output::line(format_args!("{calls} had no answer and {were} left out"))?;
     }
     Ok(())
 }

@@ -15,6 +15,9 @@ use crate::failure::Failure;
 /// # Errors
 /// [`Failure::Usage`] with what is wrong in which line.
 pub fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Schema, Failure> {
+    if let Some(missing) = includes.iter().find(|folder| !folder.is_dir()) {
+        return Err(Failure::Usage(format!("-I {}: there is no such folder", missing.display())));
+    }
     let mut folders = includes.to_vec();
     for file in files {
         let folder = match file.parent() {

@@ -149,6 +149,23 @@ impl Schema {
         )))
     }
 
+    /// The messages and enums that a short name may stand for, each with its package.
+    pub fn find_types(&self, name: &str) -> Vec<(String, Symbol)> {
+        let fits = |symbol: &Symbol| match symbol {
+            Symbol::Message(message) => ends_with(message.full_name(), name),
+            Symbol::Enum(enumeration) => ends_with(enumeration.full_name(), name),
+            Symbol::Service(_) | Symbol::Method(_) => false,
+        };
+        let all = self.symbols().into_iter().map(|(_, symbol)| symbol);
+        all.filter(fits)
+            .map(|symbol| match &symbol {
+                Symbol::Enum(enumeration) => (enumeration.package_name().to_owned(), symbol),
+                Symbol::Message(message) => (message.package_name().to_owned(), symbol),
+                Symbol::Service(_) | Symbol::Method(_) => (String::new(), symbol),
+            })
+            .collect()
+    }
+
     /// What a full or short name stands for: a service, a method, a message or an enum.
     ///
     /// # Errors

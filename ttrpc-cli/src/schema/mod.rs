@@ -6,9 +6,16 @@
 mod builtin;
 pub mod files;
 mod lookup;
+mod options;
 pub mod print;
 mod reflection;
 pub mod template;
+
+use std::{
+    collections::HashSet,
+    mem,
+    sync::{Arc, Mutex},
+};
 
 use prost_reflect::{
     DescriptorPool, MessageDescriptor,
@@ -16,8 +23,9 @@ use prost_reflect::{
         DescriptorProto, FieldDescriptorProto, FileDescriptorProto, field_descriptor_proto::Type,
     },
 };
+use ttrpc::Client;
 
-use crate::failure::Failure;
+use crate::{args::DEFAULT_TIMEOUT, failure::Failure, trace::lock};
 pub use builtin::builtin;
 pub use lookup::{Symbol, method_name, newest};
 pub use reflection::fetch_schema;
@@ -51,6 +59,21 @@ pub const PLACEHOLDER: &str = "ttrpc.cli.Placeholder";
 pub struct Schema {
     pool: DescriptorPool,
     source: Source,
+    /// What the server has told later, on demand.
+    learned: Arc<Mutex<Learned>>,
+    /// Who has it asks the server.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Types that no service names, but an `Any`.
+#[derive(Debug, Default)]
+struct Learned {
+    /// The schema's own types, and these.
+    pool: Option<DescriptorPool>,
+    /// Types that were looked for in vain and can be asked for.
+    wanted: Vec<String>,
+    /// Those that were asked for, whether the server had them or not.
+    answered: HashSet<String>,
 }
 
 impl Schema {
@@ -61,7 +84,7 @@ impl Schema {
             pool.add_file_descriptor_proto(placeholder_file())
                 .map_err(|error| Failure::Other(error.to_string()))?;
         }
-        Ok(Schema { pool, source })
+        Ok(Schema { pool, source, learned: Arc::default(), turn: Arc::default() })
     }
 
     pub fn pool(&self) -> &DescriptorPool {
@@ -77,7 +100,58 @@ impl Schema {
     pub fn any_type(&self, type_url: &str) -> Option<MessageDescriptor> {
         let name = type_url.rsplit('/').next().unwrap_or(type_url);
         let known = self.pool.get_message_by_name(name);
-        known.or_else(|| builtin().pool.get_message_by_name(name))
+        let known = known.or_else(|| builtin().pool.get_message_by_name(name));
+        known.or_else(|| {
+            let mut learned = lock(&self.learned);
+            let found = learned.pool.as_ref().and_then(|pool| pool.get_message_by_name(name));
+            let is_answered = name.is_empty() || learned.answered.contains(name);
+            if found.is_none() && self.source == Source::Reflection && !is_answered {
+                learned.wanted.push(name.to_owned());
+            }
+            found
+        })
+    }
+
+    /// Asks the server for the types that [`Schema::any_type`] did not find. Returns whether more is known
+    /// now. A server that does not answer leaves them unknown.
+    pub async fn learn(&self, client: &Client) -> bool {
+        if lock(&self.learned).wanted.is_empty() {
+            return false;
+        }
+        let _turn = self.turn.lock().await;
+        let (names, mut pool) = {
+            let mut learned = lock(&self.learned);
+            let mut names = mem::take(&mut learned.wanted);
+            names.retain(|name| !learned.answered.contains(name));
+            (names, learned.pool.clone().unwrap_or_else(|| self.pool.clone()))
+        };
+        if names.is_empty() {
+            // Somebody else has asked meanwhile.
+            return true;
+        }
+        // What came before an error is of use.
+        let _ = reflection::fetch_types(client, &names, DEFAULT_TIMEOUT, &mut pool).await;
+        let is_more = names.iter().any(|name| pool.get_message_by_name(name).is_some());
+        let mut learned = lock(&self.learned);
+        learned.answered.extend(names);
+        learned.pool = Some(pool);
+        is_more
+    }
+
+    /// This schema with what others add to it.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if both say different things of a name.
+    pub fn and(self, other: &Schema) -> Result<Schema, Failure> {
+        let mut pool = self.pool;
+        let mut set = Vec::new();
+        for file in other.pool.files().filter(|file| pool.get_file_by_name(file.name()).is_none()) {
+            prost::encoding::bytes::encode(1, &file.encode_to_vec(), &mut set);
+        }
+        pool.decode_file_descriptor_set(&*set).map_err(|error| {
+            Failure::Usage(format!("{} and {}: {error}", other.source, self.source))
+        })?;
+        Schema::new(pool, self.source)
     }
 
     /// The files, without those that belong to protobuf or to this program.

@@ -7,7 +7,10 @@ use prost_reflect::{
     MessageDescriptor, MethodDescriptor, OneofDescriptor, ServiceDescriptor, Syntax,
 };
 
-use super::Symbol;
+use super::{
+    Symbol,
+    options::{Options, quote, value},
+};
 
 /// A whole file, as a compiler reads it.
 pub fn file(file: &FileDescriptor) -> String {
@@ -29,7 +32,13 @@ pub fn file(file: &FileDescriptor) -> String {
     }
     for (index, import) in proto.dependency.iter().enumerate() {
         let is_public = proto.public_dependency.contains(&(index as i32));
-        printer.line(format!("import {}\"{import}\";", if is_public { "public " } else { "" }));
+        let public = if is_public { "public " } else { "" };
+        printer.line(format!("import {public}{};", quote(import.as_bytes())));
+    }
+    let options = printer.options.of(&[], 8);
+    if !options.is_empty() {
+        printer.blank();
+        printer.option_lines(options);
     }
     file.services().for_each(|service| printer.service(&service));
     file.messages().for_each(|message| printer.message(&message));
@@ -79,6 +88,7 @@ pub fn signature(method: &MethodDescriptor) -> String {
 
 struct Printer {
     package: String,
+    options: Options,
     /// What is written before a declaration, and behind it, by the declaration's path.
     comments: HashMap<Vec<i32>, (String, String)>,
     indent: usize,
@@ -97,7 +107,13 @@ impl Printer {
             })
             .collect();
         let package = file.package_name().to_owned();
-        Printer { package, comments, indent: 0, text: String::new() }
+        Printer {
+            package,
+            options: Options::of_file(file),
+            comments,
+            indent: 0,
+            text: String::new(),
+        }
     }
 
     fn line(&mut self, text: impl AsRef<str>) {
@@ -120,6 +136,16 @@ impl Printer {
         }
     }
 
+    /// Options as declarations of their own.
+    fn option_lines(&mut self, options: Vec<String>) {
+        for option in options {
+            match option.starts_with("//") {
+                true => self.line(option),
+                false => self.line(format!("option {option};")),
+            }
+        }
+    }
+
     fn block(&mut self, head: String, body: impl FnOnce(&mut Self)) {
         let before = self.text.len();
         self.line(format!("{head} {{"));
@@ -139,6 +165,7 @@ impl Printer {
         self.blank();
         self.comments(service.path());
         self.block(format!("service {}", service.name()), |printer| {
+            printer.option_lines(printer.options.of(service.path(), 3));
             service.methods().for_each(|method| printer.method(&method));
         });
     }
@@ -147,14 +174,19 @@ impl Printer {
         self.comments(method.path());
         let stream = |is_stream| if is_stream { "stream " } else { "" };
         let (input, output) = (method.input(), method.output());
-        self.line(format!(
-            "rpc {}({}{}) returns ({}{});",
+        let text = format!(
+            "rpc {}({}{}) returns ({}{})",
             method.name(),
             stream(method.is_client_streaming()),
             self.name(input.full_name()),
             stream(method.is_server_streaming()),
             self.name(output.full_name())
-        ));
+        );
+        let options = self.options.of(method.path(), 4);
+        match options.is_empty() {
+            true => self.line(format!("{text};")),
+            false => self.block(text, |printer| printer.option_lines(options)),
+        }
     }
 
     fn message(&mut self, message: &MessageDescriptor) {
@@ -165,9 +197,7 @@ impl Printer {
 
     fn members(&mut self, message: &MessageDescriptor) {
         let proto = message.descriptor_proto();
-        if proto.options.as_ref().is_some_and(|options| options.deprecated()) {
-            self.line("option deprecated = true;");
-        }
+        self.option_lines(self.options.of(message.path(), 7));
         let ranges: Vec<String> =
             message.reserved_ranges().map(|range| to_text(range.start, range.end - 1)).collect();
         self.list("reserved", &ranges);
@@ -176,8 +206,14 @@ impl Printer {
         let open: Vec<String> =
             message.extension_ranges().map(|range| to_text(range.start, range.end - 1)).collect();
         self.list("extensions", &open);
+        // A group is declared where its field is.
+        let groups = message.fields().filter(FieldDescriptor::is_group).map(|field| field.kind());
+        let extensions = message.child_extensions().filter(ExtensionDescriptor::is_group);
+        let groups: Vec<Kind> = groups.chain(extensions.map(|field| field.kind())).collect();
         for nested in message.child_messages().filter(|nested| !nested.is_map_entry()) {
-            self.message(&nested);
+            if !groups.iter().any(|group| group.as_message() == Some(&nested)) {
+                self.message(&nested);
+            }
         }
         message.child_enums().for_each(|enumeration| self.enumeration(&enumeration));
         self.extensions(message.child_extensions().collect());
@@ -191,6 +227,7 @@ impl Printer {
                 Some(oneof) => {
                     self.comments(oneof.path());
                     self.block(format!("oneof {}", oneof.name()), |printer| {
+                        printer.option_lines(printer.options.of(oneof.path(), 2));
                         oneof.fields().for_each(|field| printer.field(&field));
                     });
                     written.push(oneof);
@@ -230,27 +267,40 @@ impl Printer {
             kind => self.kind(&kind),
         };
         let mut options = Vec::new();
-        if let Some(default) = &proto.default_value {
-            options.push(match field.kind() {
-                Kind::String | Kind::Bytes => format!("default = \"{default}\""),
-                _ => format!("default = {default}"),
-            });
+        if proto.default_value.is_some() {
+            options.push(format!("default = {}", value(&field.default_value(), &field.kind())));
         }
-        let field_options = proto.options.as_ref();
-        if let Some(is_packed) = field_options.and_then(|options| options.packed) {
-            options.push(format!("packed = {is_packed}"));
-        }
-        if field_options.is_some_and(|options| options.deprecated()) {
-            options.push("deprecated = true".to_owned());
-        }
+        options.extend(self.options.of(field.path(), 8));
         if field.json_name() != default_json_name(field.name()) {
-            options.push(format!("json_name = {:?}", field.json_name()));
+            options.push(format!("json_name = {}", quote(field.json_name().as_bytes())));
         }
-        let options = match options.is_empty() {
+        if let (true, Kind::Message(group)) = (field.is_group(), field.kind()) {
+            return self.group(label, &group, field.number(), options);
+        }
+        self.ending(format!("{label}{kind} {} = {}", field.name(), field.number()), options);
+    }
+
+    /// A declaration with its options in brackets.
+    fn ending(&mut self, text: String, options: Vec<String>) {
+        let options = self.brackets(options);
+        self.line(format!("{text}{options};"));
+    }
+
+    /// Options in brackets, and comments on the line before.
+    fn brackets(&mut self, options: Vec<String>) -> String {
+        let (comments, options): (Vec<_>, Vec<_>) =
+            options.into_iter().partition(|option| option.starts_with("//"));
+        comments.into_iter().for_each(|comment| self.line(comment));
+        match options.is_empty() {
             true => String::new(),
             false => format!(" [{}]", options.join(", ")),
-        };
-        self.line(format!("{label}{kind} {} = {}{options};", field.name(), field.number()));
+        }
+    }
+
+    fn group(&mut self, label: &str, group: &MessageDescriptor, number: u32, options: Vec<String>) {
+        let options = self.brackets(options);
+        let head = format!("{label}group {} = {number}{options}", group.name());
+        self.block(head, |printer| printer.members(group));
     }
 
     fn extensions(&mut self, extensions: Vec<ExtensionDescriptor>) {
@@ -267,10 +317,21 @@ impl Printer {
                 _ => "",
             };
             let kind = self.kind(&extension.kind());
+            let mut options = Vec::new();
+            if extension.field_descriptor_proto().default_value.is_some() {
+                let default = value(&extension.default_value(), &extension.kind());
+                options.push(format!("default = {default}"));
+            }
+            options.extend(self.options.of(extension.path(), 8));
             self.block(head, |printer| {
                 printer.comments(extension.path());
                 let (name, number) = (extension.name(), extension.number());
-                printer.line(format!("{label}{kind} {name} = {number};"));
+                match extension.kind() {
+                    Kind::Message(group) if extension.is_group() => {
+                        printer.group(label, &group, number, options);
+                    }
+                    _ => printer.ending(format!("{label}{kind} {name} = {number}"), options),
+                }
             });
         }
     }
@@ -280,13 +341,7 @@ impl Printer {
         self.comments(enumeration.path());
         self.block(format!("enum {}", enumeration.name()), |printer| {
             let proto = enumeration.enum_descriptor_proto();
-            let options = proto.options.as_ref();
-            if options.is_some_and(|options| options.allow_alias()) {
-                printer.line("option allow_alias = true;");
-            }
-            if options.is_some_and(|options| options.deprecated()) {
-                printer.line("option deprecated = true;");
-            }
+            printer.option_lines(printer.options.of(enumeration.path(), 3));
             let ranges = enumeration.reserved_ranges();
             let ranges: Vec<_> =
                 ranges.map(|range| to_text(*range.start(), *range.end())).collect();
@@ -296,11 +351,10 @@ impl Printer {
             printer.list("reserved", &names);
             for (index, value) in proto.value.iter().enumerate() {
                 // 2 is the number of EnumDescriptorProto.value.
-                printer.comments(&[enumeration.path(), &[2, index as i32]].concat());
-                let is_deprecated =
-                    value.options.as_ref().is_some_and(|options| options.deprecated());
-                let options = if is_deprecated { " [deprecated = true]" } else { "" };
-                printer.line(format!("{} = {}{options};", value.name(), value.number()));
+                let path = [enumeration.path(), &[2, index as i32]].concat();
+                printer.comments(&path);
+                let options = printer.options.of(&path, 3);
+                printer.ending(format!("{} = {}", value.name(), value.number()), options);
             }
         });
     }
@@ -397,11 +451,106 @@ extend M {
   optional bool more = 100;
 }
 "#;
+        survives(source);
+    }
+
+    /// Prints what was compiled; a compiler makes the same of that.
+    fn survives(source: &str) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("p.proto");
         std::fs::write(&path, source).unwrap();
         let schema = files::compile(&[path], &[]).unwrap();
         let file = schema.pool().get_file_by_name("p.proto").unwrap();
         assert_eq!(super::file(&file), source);
+    }
+
+    #[test]
+    fn groups_defaults_and_options_survive_printing() {
+        survives(
+            r#"syntax = "proto2";
+
+package p;
+
+import "google/protobuf/descriptor.proto";
+
+option java_package = "org.p";
+option (p.owner) = "a\"b\\\001";
+
+service S {
+  option deprecated = true;
+  rpc Get(M) returns (M) {
+    option idempotency_level = NO_SIDE_EFFECTS;
+    option (p.limits) = { name: "x" sizes: 1 sizes: 2 kind: B };
+  }
+}
+
+message Limits {
+  optional string name = 1;
+  repeated int32 sizes = 2;
+  optional E kind = 3;
+}
+
+message M {
+  option (p.tags) = 1;
+  option (p.tags) = 2;
+  optional string text = 1 [default = "a\"b\n\\ é"];
+  optional bytes raw = 2 [default = "\000\377\""];
+  optional double big = 3 [default = inf];
+  optional int64 id = 4 [jstype = JS_STRING, (p.hint) = -1.5];
+  optional group G = 5 {
+    optional group Inner = 1 {}
+  }
+  repeated group Many = 6 [deprecated = true] {
+    required E e = 1 [default = B];
+  }
+}
+
+enum E {
+  A = 0;
+  B = 1 [(p.label) = true];
+}
+
+extend google.protobuf.FileOptions {
+  optional string owner = 50000;
+}
+
+extend google.protobuf.MethodOptions {
+  optional Limits limits = 50000;
+}
+
+extend google.protobuf.MessageOptions {
+  repeated uint32 tags = 50000;
+}
+
+extend google.protobuf.FieldOptions {
+  optional float hint = 50000;
+}
+
+extend google.protobuf.EnumValueOptions {
+  optional bool label = 50000;
+}
+"#,
+        );
+    }
+
+    #[test]
+    fn an_option_that_nobody_defines_is_told() {
+        use prost::Message;
+        use prost_reflect::DescriptorPool;
+        // message M { option (a number that no file defines) = 1; } in a descriptor set.
+        let file = [
+            &[0x0a, 7][..],
+            b"a.proto", // name
+            &[0x22, 9, 0x0a, 1],
+            b"M",                            // message_type, its name
+            &[0x3a, 4, 0x80, 0xb5, 0x18, 1], // its options: field 50000
+        ]
+        .concat();
+        let mut set = vec![0x0a, file.len() as u8];
+        set.extend(file);
+        prost_reflect::prost_types::FileDescriptorSet::decode(&*set).unwrap();
+        let pool = DescriptorPool::decode(&*set).unwrap();
+        let text = super::file(&pool.get_file_by_name("a.proto").unwrap());
+        assert!(text.contains("message M {\n  // Option 50000 is left out:"), "{text}");
     }
 }

@@ -14,7 +14,7 @@ use ttrpc::Code;
 use ttrpc_reflection::proto::debug::{DebugClient, SnapshotRequest};
 
 use crate::{args::parse_duration, failure::Failure, json::Json, output, schema, session};
-use query::Answer;
+use query::{Answer, Questions};
 use scan::Shim;
 
 /// Ask every shim of this machine whether it is alive
@@ -22,7 +22,8 @@ use scan::Shim;
 /// Shims are found below containerd's state directories and asked at the same time. One that does not
 /// answer in time stands first, with what can be seen of it from outside. The exit code is 1 if there
 /// is one. PENDING counts connections that a shim has not accepted, UNREAD the bytes that it has not
-/// read.
+/// read. A shim that is stopped keeps each run's connection in its backlog; --watch makes one, and asks
+/// again when that is answered.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc shims
@@ -98,14 +99,15 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
             None => debug(&id, &arguments.location, arguments.timeout, json).await,
         };
     }
+    let mut questions = Questions::default();
     let Some(interval) = arguments.watch else {
-        return once(&arguments.location, arguments.timeout, json, false).await;
+        return once(&arguments, &mut questions, json).await;
     };
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
     loop {
         let round = async {
-            let found = once(&arguments.location, arguments.timeout, json, true).await;
+            let found = once(&arguments, &mut questions, json).await;
             match found {
                 Ok(()) | Err(Failure::Found) => tokio::time::sleep(interval).await,
                 Err(_) => {}
@@ -123,33 +125,26 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
 }
 
 /// Asks all shims once and prints what they are.
-async fn once(
-    location: &Location,
-    timeout: Duration,
-    json: bool,
-    is_again: bool,
-) -> Result<(), Failure> {
-    let shims = find(location)?;
-    // Before anybody is asked: what waits then is not ours.
-    let sockets = sockets::list();
-    let mut reports = query::all(shims, timeout, &sockets).await;
-    reports.sort_by_key(report::rank);
+async fn once(arguments: &Arguments, questions: &mut Questions, json: bool) -> Result<(), Failure> {
+    let shims = find(&arguments.location)?;
+    // Before anybody is asked, and without what was asked before: what waits then is not ours.
+    let sockets = sockets::list(&process::own_sockets());
+    let mut reports = questions.ask_all(shims, arguments.timeout, &sockets).await;
+    reports.sort_by_cached_key(report::rank);
     let columns = output::columns();
+    // One screen, drawn anew each time.
+    let screen = output::rows().filter(|_| arguments.watch.is_some());
     if json {
         let reports: Vec<_> = reports.iter().map(report::to_json).collect();
         output::line(serde_json::Value::Array(reports))?;
     } else {
-        if is_again && columns.is_some() {
-            // To the upper left, and everything below cleared.
-            output::line("\u{1b}[H\u{1b}[J")?;
-        }
         let lines = match reports.is_empty() {
-            true => report::wrap(&location.without_shims(), columns),
-            false => report::lines(&reports, columns),
+            true => report::wrap(&arguments.location.without_shims(), columns),
+            false => report::lines(&reports, columns, screen),
         };
-        for line in lines {
-            output::line(line)?;
-        }
+        // To the upper left, and everything below cleared.
+        let clear = if screen.is_some() { "\u{1b}[H\u{1b}[J" } else { "" };
+        output::line(format_args!("{clear}{}", lines.join("\n")))?;
     }
     match reports.iter().any(|report| matches!(report.answer, Answer::TimedOut(_))) {
         true => Err(Failure::Found),
@@ -214,10 +209,17 @@ async fn debug(
     let client = session::connect(address, Some(timeout)).await?;
     let answer = DebugClient::new(client).snapshot(SnapshotRequest {}).timeout(timeout).await;
     let snapshot = answer.map_err(|status| Failure::Call {
-        hint: (status.code() == Code::Unimplemented).then(|| {
-            "this shim has no debug service; `ttrpc shims` tells what can be seen from outside"
-                .to_owned()
-        }),
+        hint: match status.code() {
+            Code::Unimplemented => Some(
+                "this shim has no debug service; `ttrpc shims` tells what can be seen from outside"
+                    .to_owned(),
+            ),
+            Code::DeadlineExceeded if !status.is_from_peer() => Some(format!(
+                "it did not answer within {timeout:?}; `ttrpc shims` tells what can be seen of it \
+                 from outside, and --timeout gives it longer"
+            )),
+            _ => None,
+        },
         status,
         details: Vec::new(),
     })?;

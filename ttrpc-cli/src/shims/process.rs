@@ -1,6 +1,6 @@
 //! A process, as `/proc` tells of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use procfs::{
     WithCurrentSystemInfo,
@@ -80,6 +80,18 @@ pub fn owners(inodes: &[u32]) -> HashMap<u32, i32> {
         }
     }
     owners
+}
+
+/// The inodes of this process' own sockets.
+pub fn own_sockets() -> HashSet<u32> {
+    let descriptors = Process::myself().and_then(|process| process.fd());
+    let targets = descriptors.into_iter().flatten().flatten().map(|descriptor| descriptor.target);
+    targets
+        .filter_map(|target| match target {
+            FDTarget::Socket(inode) => u32::try_from(inode).ok(),
+            _ => None,
+        })
+        .collect()
 }
 
 #[cfg(test)]

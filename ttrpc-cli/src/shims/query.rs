@@ -1,23 +1,31 @@
 //! Asking shims, all at the same time.
 
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use prost::Message;
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout_at};
-use ttrpc::{Client, ClientConfig, Code, Error, Status};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
+use ttrpc::{Client, ClientConfig, Code, Error};
 
 use super::{
     process::{self, Facts},
     scan::{Container, Shim},
     sockets::{self, Server, Sockets},
 };
-use crate::session;
+use crate::{session, trace::lock};
 
 /// Shims that are asked at a time, each with a descriptor.
 const MAX_AT_A_TIME: usize = 256;
+
+/// What a question waits for before there is a connection.
+const CONNECTING: &str = "connecting";
 
 /// What a shim did when it was asked.
 #[derive(Clone, Debug)]
@@ -76,24 +84,48 @@ struct Request {
     id: String,
 }
 
-/// Asks these shims, each within the limit.
-pub async fn all(shims: Vec<Shim>, limit: Duration, sockets: &Sockets) -> Vec<Report> {
-    let places = Arc::new(Semaphore::new(MAX_AT_A_TIME));
-    let mut asked = JoinSet::new();
-    for shim in shims {
-        let sockets =
-            shim.address.as_deref().and_then(|address| sockets::of_address(sockets, address));
-        let (sockets, places) = (sockets.cloned(), places.clone());
-        asked.spawn(async move {
-            let _place = places.acquire().await;
-            let mut report = query(shim, limit).await;
-            report.sockets = sockets;
-            report
-        });
+/// Asks shims, once or again and again.
+#[derive(Debug, Default)]
+pub struct Questions {
+    /// Those that were not answered, by address. A shim is asked nothing more before it has answered: what
+    /// it does not accept and not read would fill its backlog, which containerd needs.
+    open: HashMap<String, Question>,
+}
+
+impl Questions {
+    /// Asks these shims, each within the limit.
+    pub async fn ask_all(
+        &mut self,
+        shims: Vec<Shim>,
+        limit: Duration,
+        sockets: &Sockets,
+    ) -> Vec<Report> {
+        let places = Arc::new(Semaphore::new(MAX_AT_A_TIME));
+        let mut asked = JoinSet::new();
+        for shim in shims {
+            let address = shim.address.as_deref();
+            let sockets = address.and_then(|address| sockets::of_address(sockets, address));
+            let (sockets, places) = (sockets.cloned(), places.clone());
+            let open = address.and_then(|address| self.open.remove(address));
+            asked.spawn(async move {
+                let _place = places.acquire().await;
+                let (mut report, open) = ask(shim, limit, open).await;
+                report.sockets = sockets;
+                (report, open)
+            });
+        }
+        // Those to shims that are gone.
+        self.open.clear();
+        let mut reports = Vec::new();
+        for (report, open) in asked.join_all().await {
+            if let (Some(address), Some(open)) = (report.shim.address.clone(), open) {
+                self.open.insert(address, open);
+            }
+            reports.push(report);
+        }
+        look_from_outside(&mut reports);
+        reports
     }
-    let mut reports = asked.join_all().await;
-    look_from_outside(&mut reports);
-    reports
 }
 
 /// Adds what `/proc` tells.
@@ -113,7 +145,9 @@ fn look_from_outside(reports: &mut [Report]) {
     }
 }
 
-async fn query(shim: Shim, limit: Duration) -> Report {
+/// Asks a shim within the limit, unless an earlier question is open: then that one has as much time
+/// again. Returns the question if it is not answered.
+async fn ask(shim: Shim, limit: Duration, open: Option<Question>) -> (Report, Option<Question>) {
     let containers = shim
         .containers
         .iter()
@@ -128,82 +162,137 @@ async fn query(shim: Shim, limit: Duration) -> Report {
         containers,
     };
     let Some(address) = report.shim.address.clone() else {
-        report.answer = Answer::NotAsked("it has told no address".to_owned());
-        return report;
+        report.answer = Answer::NotAsked(match report.shim.is_damaged {
+            true => "its bootstrap.json is damaged".to_owned(),
+            false => "it has told no address".to_owned(),
+        });
+        return (report, None);
     };
     if report.shim.protocol != "ttrpc" {
         report.answer = Answer::NotAsked(format!("it speaks {}", report.shim.protocol));
-        return report;
+        return (report, None);
     }
-    let start = Instant::now();
-    let deadline = start + limit;
-    report.answer = match timeout_at(deadline.into(), session::open(&address)).await {
-        Err(_) => Answer::TimedOut("connecting"),
-        Ok(Err(error)) => Answer::Refused(cause(&error)),
-        Ok(Ok(connection)) => {
-            let client = Client::from_connection(connection, ClientConfig::default());
-            query_task(&client, &mut report, start, deadline).await
-        }
-    };
-    report
+    if let Some(mut open) = open
+        && open.answer_within(limit).await.is_none()
+    {
+        report.take(open.seen());
+        return (report, Some(open));
+    }
+    // What an earlier question was answered late may be old, or that the connection has ended.
+    let mut question = Question::ask(address, &report.shim);
+    let answer = question.answer_within(limit).await;
+    let seen = question.seen();
+    // Of an attempt to connect nothing is left behind.
+    let is_open = answer.is_none() && seen.stage != CONNECTING;
+    report.take(seen);
+    if let Some(answer) = answer {
+        report.answer = answer;
+    }
+    (report, is_open.then_some(question))
 }
 
-/// Asks who answers, and then for the state of each container.
-async fn query_task(
-    client: &Client,
-    report: &mut Report,
-    start: Instant,
-    deadline: Instant,
-) -> Answer {
-    let service = match report.shim.version {
-        3 => "containerd.task.v3.Task",
-        _ => "containerd.task.v2.Task",
-    };
-    let left = || deadline.saturating_duration_since(Instant::now());
-    let id = report.containers.first().map(|container| container.container.id.clone());
-    let request = Request { id: id.unwrap_or_default() };
-    let who = client.unary::<_, ConnectResponse>(service, "Connect", request).timeout(left());
-    match who.await {
-        Ok(who) => {
-            report.process = i32::try_from(who.shim_pid).ok().and_then(Facts::of);
+impl Report {
+    /// What a question has found out, as if it were not answered.
+    fn take(&mut self, mut seen: Seen) {
+        self.answer = Answer::TimedOut(seen.stage);
+        self.process = seen.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Facts::of);
+        for known in &mut self.containers {
+            if let Some((status, pid)) = seen.states.remove(&known.container.id) {
+                (known.status, known.pid) = (Some(status), pid);
+            }
         }
-        Err(status) => match silence(&status, "Connect") {
-            Some(answer) => return answer,
-            // It says that it does not know the container, but it says so.
-            None => report.process = None,
-        },
+    }
+}
+
+/// What a question has found out so far.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// What it waits for.
+    stage: &'static str,
+    pid: Option<u32>,
+    /// By the container's id: its status and its process.
+    states: HashMap<String, (String, Option<u32>)>,
+}
+
+/// What is asked of one shim, on a connection of its own. It goes on until it is dropped.
+#[derive(Debug)]
+struct Question {
+    seen: Arc<Mutex<Seen>>,
+    asking: JoinHandle<Answer>,
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.asking.abort();
+    }
+}
+
+impl Question {
+    fn ask(address: String, shim: &Shim) -> Self {
+        let seen = Arc::new(Mutex::new(Seen { stage: CONNECTING, ..Seen::default() }));
+        let service = match shim.version {
+            ..3 => "containerd.task.v2.Task",
+            // Newer ones than are known here speak at least this.
+            3.. => "containerd.task.v3.Task",
+        };
+        let ids = shim.containers.iter().map(|container| container.id.clone()).collect();
+        let asking = tokio::spawn(query(address, service, ids, seen.clone()));
+        Question { seen, asking }
+    }
+
+    /// `None` if it takes longer.
+    async fn answer_within(&mut self, limit: Duration) -> Option<Answer> {
+        let answered = timeout(limit, &mut self.asking).await.ok()?;
+        Some(answered.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+    }
+
+    fn seen(&self) -> Seen {
+        lock(&self.seen).clone()
+    }
+}
+
+/// Asks who answers, and then for the state of each container, however long it takes.
+async fn query(
+    address: String,
+    service: &'static str,
+    ids: Vec<String>,
+    seen: Arc<Mutex<Seen>>,
+) -> Answer {
+    let start = Instant::now();
+    let client = match session::open(&address).await {
+        Ok(connection) => Client::from_connection(connection, ClientConfig::default()),
+        Err(error) => return Answer::Refused(cause(&error)),
+    };
+    lock(&seen).stage = "Connect";
+    let request = Request { id: ids.first().cloned().unwrap_or_default() };
+    match client.unary::<_, ConnectResponse>(service, "Connect", request).await {
+        Ok(who) => lock(&seen).pid = Some(who.shim_pid),
+        // It may say that it does not know the container, but it says so.
+        Err(status) if status.code() != Code::Unavailable => {}
+        Err(status) => return Answer::Refused(status.message().to_owned()),
     }
     let answered = Answer::Answered(start.elapsed());
+    lock(&seen).stage = "State";
     let mut states = JoinSet::new();
-    for (index, container) in report.containers.iter().enumerate() {
-        let request = Request { id: container.container.id.clone() };
-        let call = client.unary::<_, StateResponse>(service, "State", request).timeout(left());
-        states.spawn(async move { (index, call.await) });
+    for id in ids {
+        let call = client.unary::<_, StateResponse>(service, "State", Request { id: id.clone() });
+        let seen = seen.clone();
+        states.spawn(async move {
+            let state = match call.await {
+                Ok(state) => {
+                    let pid = Some(state.pid).filter(|&pid| pid > 0);
+                    (status_name(state.status).to_owned(), pid)
+                }
+                Err(status) if status.code() != Code::Unavailable => {
+                    (status.code().name().to_owned(), None)
+                }
+                Err(status) => return Some(Answer::Refused(status.message().to_owned())),
+            };
+            lock(&seen).states.insert(id, state);
+            None
+        });
     }
-    let mut answer = answered;
-    for (index, state) in states.join_all().await {
-        let container = &mut report.containers[index];
-        match state {
-            Ok(state) => {
-                container.status = Some(status_name(state.status).to_owned());
-                container.pid = Some(state.pid).filter(|&pid| pid > 0);
-            }
-            Err(status) => match silence(&status, "State") {
-                Some(silence) => answer = silence,
-                None => container.status = Some(status.code().name().to_owned()),
-            },
-        }
-    }
-    answer
-}
-
-/// What it means that a call ended without an answer of the shim; `None` if there was one.
-fn silence(status: &Status, method: &'static str) -> Option<Answer> {
-    match status.code() {
-        Code::DeadlineExceeded => Some(Answer::TimedOut(method)),
-        Code::Unavailable => Some(Answer::Refused(status.message().to_owned())),
-        _ => None,
-    }
+    states.join_all().await.into_iter().flatten().next().unwrap_or(answered)
 }
 
 fn cause(error: &Error) -> String {

@@ -11,6 +11,9 @@ use serde::Deserialize;
 const PLUGINS: [&str; 2] =
     ["io.containerd.runtime.v2.task", "io.containerd.sandbox.controller.v1.shim"];
 
+/// The newest version of the service Task.
+const NEWEST: u32 = 3;
+
 /// A container or sandbox, as its folder tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
@@ -24,6 +27,8 @@ pub struct Container {
 pub struct Shim {
     /// `None` if nothing tells it: the shim is about to start, or never did.
     pub address: Option<String>,
+    /// Its `bootstrap.json` cannot be read.
+    pub is_damaged: bool,
     /// Of the service Task.
     pub version: u32,
     /// `ttrpc` or `grpc`.
@@ -77,24 +82,24 @@ fn put(container: Container, shims: &mut Vec<Shim>) {
 
 /// What a bundle tells of its shim.
 fn read(bundle: &Path) -> Shim {
-    let bootstrap = fs::read(bundle.join("bootstrap.json")).ok();
-    let bootstrap = bootstrap.and_then(|json| serde_json::from_slice::<Bootstrap>(&json).ok());
-    if let Some(bootstrap) = bootstrap {
-        let protocol = match &*bootstrap.protocol {
-            "" => "ttrpc".to_owned(),
-            protocol => protocol.to_owned(),
+    let shim = |address: Option<String>, version, protocol: &str| Shim {
+        address: address.filter(|address| !address.is_empty()),
+        is_damaged: false,
+        version,
+        protocol: protocol.to_owned(),
+        containers: Vec::new(),
+    };
+    if let Ok(bootstrap) = fs::read(bundle.join("bootstrap.json")) {
+        return match serde_json::from_slice::<Bootstrap>(&bootstrap) {
+            Ok(Bootstrap { version, address, protocol }) => match &*protocol {
+                "" => shim(Some(address), version, "ttrpc"),
+                protocol => shim(Some(address), version, protocol),
+            },
+            Err(_) => Shim { is_damaged: true, ..shim(None, NEWEST, "ttrpc") },
         };
-        let address = Some(bootstrap.address).filter(|address| !address.is_empty());
-        return Shim { address, version: bootstrap.version, protocol, containers: Vec::new() };
     }
     let address = fs::read_to_string(bundle.join("address")).ok();
-    let address = address.map(|address| address.trim().to_owned());
-    Shim {
-        address: address.filter(|address| !address.is_empty()),
-        version: 2,
-        protocol: "ttrpc".to_owned(),
-        containers: Vec::new(),
-    }
+    shim(address.map(|address| address.trim().to_owned()), 2, "ttrpc")
 }
 
 /// The folders in a folder, in order; none if it is not there.

@@ -1,6 +1,9 @@
 //! Unix sockets of this machine, as the kernel lists them (sock_diag(7), what `ss -x` shows).
 
-use std::{collections::HashMap, os::unix::ffi::OsStrExt};
+use std::{
+    collections::{HashMap, HashSet},
+    os::unix::ffi::OsStrExt,
+};
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -33,11 +36,11 @@ pub struct Server {
 /// By the socket's name, an abstract one with a leading zero byte. Empty if the kernel does not tell.
 pub type Sockets = HashMap<Vec<u8>, Server>;
 
-/// Asks the kernel.
-pub fn list() -> Sockets {
+/// Asks the kernel. Connections from these sockets, by their inodes, are not counted.
+pub fn list(own: &HashSet<u32>) -> Sockets {
     let mut sockets = Sockets::new();
     // Without it a column is empty, no more.
-    let _ = dump(&mut |socket| add(socket, &mut sockets));
+    let _ = dump(&mut |socket| add(socket, own, &mut sockets));
     sockets
 }
 
@@ -46,7 +49,7 @@ pub fn of_address<'a>(sockets: &'a Sockets, address: &str) -> Option<&'a Server>
     sockets.get(unix_path(address)?.as_os_str().as_bytes())
 }
 
-fn add(socket: &UnixResponse, sockets: &mut Sockets) {
+fn add(socket: &UnixResponse, own: &HashSet<u32>, sockets: &mut Sockets) {
     let name = match socket.name() {
         Some(UnixDiagName::Pathname(path)) => path.as_bytes().to_vec(),
         Some(UnixDiagName::Abstract(name)) => [&[0], &name[..]].concat(),
@@ -55,8 +58,11 @@ fn add(socket: &UnixResponse, sockets: &mut Sockets) {
     let server = sockets.entry(name).or_default();
     if socket.header.state == TCP_LISTEN {
         server.listener = Some(socket.header.inode);
-        server.pending += socket.number_of_pending_connection().unwrap_or(0);
-    } else {
+        let clients = socket.pending_connections().unwrap_or_default();
+        let of_own = clients.iter().filter(|client| own.contains(client)).count() as u32;
+        let pending = socket.number_of_pending_connection().unwrap_or(0);
+        server.pending += pending.saturating_sub(of_own);
+    } else if socket.peer().is_none_or(|client| !own.contains(&client)) {
         // What was accepted has the name of the socket that listens.
         server.connections += 1;
         server.unread += u64::from(socket.receive_queue_size().unwrap_or(0));
@@ -72,7 +78,7 @@ fn dump(visit: &mut impl FnMut(&UnixResponse)) -> std::io::Result<()> {
     let request = UnixRequest {
         state_flags: StateFlags::all(),
         inode: 0,
-        show_flags: ShowFlags::NAME | ShowFlags::RQLEN,
+        show_flags: ShowFlags::NAME | ShowFlags::RQLEN | ShowFlags::PEER | ShowFlags::ICONS,
         cookie: [0; 8],
     };
     let mut message = NetlinkMessage::new(header, SockDiagMessage::UnixRequest(request).into());
@@ -118,7 +124,7 @@ mod tests {
         let address = format!("unix://{}", path.display());
         let listener = UnixListener::bind(&path).unwrap();
         let _waiting = UnixStream::connect(&path).unwrap();
-        let seen = of_address(&list(), &address).cloned().unwrap();
+        let seen = of_address(&list(&HashSet::new()), &address).cloned().unwrap();
         assert_eq!((seen.pending, seen.unread), (1, 0));
         assert!(seen.listener.is_some());
 
@@ -126,7 +132,11 @@ mod tests {
         let _accepted = [listener.accept().unwrap(), listener.accept().unwrap()];
         let _pending = UnixStream::connect(&path).unwrap();
         writer.write_all(&[0; 100]).unwrap();
-        let seen = of_address(&list(), &address).cloned().unwrap();
+        let seen = of_address(&list(&HashSet::new()), &address).cloned().unwrap();
         assert_eq!((seen.pending, seen.connections, seen.unread), (1, 2, 100));
+        let own = crate::shims::process::own_sockets();
+        let seen = of_address(&list(&own), &address).cloned().unwrap();
+        assert_eq!((seen.pending, seen.connections, seen.unread), (0, 0, 0), "all are our own");
+        assert!(seen.listener.is_some());
     }
 }

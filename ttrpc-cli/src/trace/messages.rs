@@ -1,11 +1,15 @@
 //! Messages that pass, as JSON, and without what is not to be told.
 
 use bytes::Bytes;
-use prost_reflect::MessageDescriptor;
+use prost_reflect::{DescriptorPool, MessageDescriptor};
 use serde_json::Value;
+use ttrpc::{Any, Status};
 
 use super::observe::Side;
-use crate::{json::Json, schema::Schema};
+use crate::{
+    json::Json,
+    schema::{self, Schema},
+};
 
 /// What stands in the place of a value that is left out.
 const REDACTED: &str = "[redacted]";
@@ -46,25 +50,59 @@ impl Messages {
     /// A message for people; `None` if its type is not known or the bytes do not fit it.
     pub fn to_json(&self, service: &str, method: &str, side: Side, bytes: &Bytes) -> Option<Value> {
         let kind = self.kind(service, method, side)?;
-        let mut value = Json::new(&self.schema).decode(&kind, bytes.clone()).ok()?;
+        let json = Json::new(&self.schema).readable_only(self.is_redacting());
+        let mut value = json.decode(&kind, bytes.clone()).ok()?;
         self.replace(&mut value);
         Some(value)
     }
 
     /// The bytes of a message without the fields that are left out. A message that cannot be read is
-    /// left out as a whole.
+    /// left out as a whole, and so is what an `Any` holds.
     pub fn redact(&self, service: &str, method: &str, side: Side, bytes: &Bytes) -> Bytes {
         if !self.is_redacting() {
             return bytes.clone();
         }
-        let redacted = || {
-            let kind = self.kind(service, method, side)?;
-            let json = Json::new(&self.schema);
-            let mut value = json.decode(&kind, bytes.clone()).ok()?;
-            self.remove(&mut value);
-            json.encode(&kind, value).ok()
+        let kind = self.kind(service, method, side);
+        kind.and_then(|kind| self.redact_message(&kind, bytes.clone())).unwrap_or_default()
+    }
+
+    fn redact_message(&self, kind: &MessageDescriptor, bytes: Bytes) -> Option<Bytes> {
+        let json = Json::new(&self.schema).readable_only(true);
+        let mut value = json.decode(kind, bytes).ok()?;
+        self.remove(&mut value);
+        json.encode(kind, value).ok()
+    }
+
+    /// A failure without the fields that are left out of its details. Details that cannot be read are
+    /// dropped; the text is kept: it is what one looks for.
+    pub fn redact_status(&self, status: &Status) -> Status {
+        let redacted = Status::with_raw_code(status.raw_code(), status.message());
+        if self.is_left_out("details") {
+            return redacted;
+        }
+        let details = status.details().iter().filter_map(|detail| {
+            let kind = self.schema.any_type(&detail.type_url)?;
+            let value = self.redact_message(&kind, detail.value.clone().into())?;
+            Some(Any { type_url: detail.type_url.clone(), value: value.into() })
+        });
+        details.fold(redacted, Status::with_detail)
+    }
+
+    /// Those of the names that are left out which no field has.
+    pub fn unknown_names<'a>(&self, redacted: &'a [String]) -> Vec<&'a str> {
+        let has_field = |pool: &DescriptorPool, name: &str| {
+            pool.all_messages().any(|message| {
+                message.fields().any(|field| {
+                    [field.name(), field.json_name()].map(plain).contains(&plain(name))
+                })
+            })
         };
-        redacted().unwrap_or_default()
+        let names = redacted.iter().map(String::as_str);
+        names
+            .filter(|name| {
+                !has_field(self.schema.pool(), name) && !has_field(schema::builtin().pool(), name)
+            })
+            .collect()
     }
 
     /// A status' text is the server's own and may hold anything, and so may its details.
@@ -132,6 +170,14 @@ mod tests {
         assert!(!String::from_utf8_lossy(&kept).contains("secret"));
         let unknown = messages.redact("no.Such", "Method", Side::Client, &bytes);
         assert!(unknown.is_empty(), "what cannot be read may hold anything");
+        let any = json!({ "@type": "no.such.Type", "value": "c2VjcmV0" });
+        let bytes = Json::new(builtin()).encode(&kind, json!({ "id": "c", "spec": any })).unwrap();
+        assert!(String::from_utf8_lossy(&bytes).contains("secret"));
+        let kept = messages.redact(service, method, Side::Client, &bytes);
+        let kept = String::from_utf8_lossy(&kept);
+        assert!(kept.contains("no.such.Type") && !kept.contains("secret"), "{kept}");
+        let told = messages.to_json(service, method, Side::Client, &bytes).unwrap();
+        assert!(!told.to_string().contains("c2VjcmV0"), "{told}");
         assert_eq!(messages.metadata("Exec-Id", "x"), "x");
         assert_eq!(messages.metadata("args", "x"), REDACTED);
     }

@@ -90,6 +90,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         _ = terminate.recv() => return Err(Failure::Interrupted),
     };
     let messages = Arc::new(Messages::new(schema, &arguments.redact));
+    let unknown = messages.unknown_names(&arguments.redact);
     let recorder = match &arguments.record {
         Some(path) => Some(record::Recorder::create(path, messages.clone())?),
         None => None,
@@ -103,6 +104,12 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     match json {
         true => output::note_json(&json!({ "note": begun, "listening": listened })),
         false => output::note(begun),
+    }
+    for name in unknown {
+        output::note(format_args!(
+            "no message of the schema has a field `{name}`: it is left out of metadata, and of JSON that an \
+             Any holds"
+        ));
     }
     let mut accepting = std::pin::pin!(proxy.accept(acceptor));
     tokio::select! {
@@ -147,6 +154,12 @@ async fn find_schema(server: &str, options: &SchemaOptions) -> Result<schema::Sc
     match asked.await {
         Ok(schema) => Ok(schema),
         Err(Failure::Usage(error)) => Err(Failure::Usage(error)),
+        // What `call` may do about a status is none of the options here.
+        Err(Failure::Call { status, .. }) => {
+            let status = output::plain(status);
+            output::note(format_args!("the built-in schemas are used: {status}"));
+            Ok(schema::builtin().clone())
+        }
         Err(error) => {
             output::note(format_args!("the built-in schemas are used: {error}"));
             Ok(schema::builtin().clone())

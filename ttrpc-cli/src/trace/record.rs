@@ -217,8 +217,9 @@ impl Recorder {
                             self.messages.redact(&service, &method, Side::Server, &payload);
                         encode(&ResponseParts(Measured::new(&Raw(payload))))
                     }
-                    // The text of a failure is kept: it is what one looks for.
-                    Ok(Err(_)) => frame.data.clone(),
+                    Ok(Err(status)) => {
+                        message::encode_status(&self.messages.redact_status(&status)).into()
+                    }
                     Err(_) => Bytes::new(),
                 }
             }

@@ -169,7 +169,7 @@ impl Reporter {
         let call = &ended.call;
         let end = match &ended.end {
             End::Answered(None) => "OK".to_owned(),
-            End::Answered(Some(status)) => paint(BAD, output::plain(status)),
+            End::Answered(Some(status)) => paint(BAD, output::plain_line(status)),
             End::Closed => paint(BAD, "connection closed"),
             End::Replaced => paint(BAD, "its stream was used for another call"),
         };
@@ -183,7 +183,7 @@ impl Reporter {
             call.begun.as_secs_f64(),
             call.connection,
             call.stream,
-            paint(BOLD, output::plain(call.name())),
+            paint(BOLD, output::plain_line(call.name())),
             output::duration(ended.duration()),
             output::bytes(call.client.bytes),
             count(call.client.messages),
@@ -192,7 +192,7 @@ impl Reporter {
         );
         for (key, value) in &call.metadata {
             let value = self.messages.metadata(key, value);
-            line.push_str(&output::plain(format_args!(", {key}: {value}")));
+            line.push_str(&output::plain_line(format_args!(", {key}: {value}")));
         }
         if request.is_some() || reply.is_some() {
             let text =
@@ -237,7 +237,8 @@ impl Reporter {
     /// A call that is under way for long.
     pub fn pending(call: &Call, now: Duration) -> String {
         let age = output::duration(now.saturating_sub(call.begun));
-        format!("pending for {age}: c{} #{} {}", call.connection, call.stream, call.name())
+        let name = output::plain_line(call.name());
+        format!("pending for {age}: c{} #{} {name}", call.connection, call.stream)
     }
 
     /// Tells of no more calls.
@@ -278,7 +279,9 @@ impl Reporter {
         let dropped = self.dropped.load(Relaxed);
         if dropped > 0 {
             lines.push(format!(
-                "{dropped} calls have no line above: the output was read too slowly"
+                "{} {} no line above: the output was read too slowly",
+                output::count(dropped, "call"),
+                if dropped == 1 { "has" } else { "have" }
             ));
         }
         lines

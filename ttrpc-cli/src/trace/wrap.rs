@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use ttrpc::Connection;
 
 use crate::{failure::Failure, output, session::unix_path};
@@ -56,6 +56,10 @@ impl Wrapped {
         };
         let server = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let server = server.map_err(|error| cannot(error.into()))?;
+        let kind = rustix::fs::fstat(&server).map_err(|error| cannot(error.into()))?.st_mode;
+        if FileType::from_raw_mode(kind) != FileType::Socket {
+            return Err(Failure::Usage(format!("`{}` is no socket", path.display())));
+        }
         let listener = replace(&path, &aside).map_err(cannot)?;
         Ok(Wrapped { path, aside, listener, server, is_put_back: false })
     }
