@@ -539,7 +539,11 @@ fn a_recording_knows_how_long_calls_were_pending() {
     let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
     let upstream = &*server.address;
     let trace = Trace::start(&["--listen", &listen, "--upstream", upstream, "--record", &file]);
-    let mut call = ttrpc(&["call", &listen, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
+    // Without reflection, whose stream may be open a little longer than it is needed.
+    let proto = conformance_proto();
+    let schema = ["--proto", proto.to_str().unwrap()];
+    let call = ["call", &listen, "Wait", "key=a", "--timeout", "0"];
+    let mut call = ttrpc(&[&call[..], &schema].concat()).spawn().unwrap();
     server.wait_for_call("Wait");
     let (_, summary) = trace.finish();
     let shown = run(&["show", &file, "--json"]).ok();
