@@ -162,15 +162,21 @@ fn a_snapshot_is_asked_for_by_the_start_of_an_id() {
     assert_eq!(run(&["shims", "--watch", "debug", "web", "--state", state]).code, 2);
 }
 
-#[test]
-fn a_stopped_process_is_described_from_outside() {
+/// A folder with the bundle of a shim that is stopped, and the shim: a proxy to this server.
+fn stopped_shim(upstream: &str) -> (tempfile::TempDir, Process) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("a.sock");
-    let upstream = conformance();
-    let server = start_proxy(&socket, &upstream.address);
+    let server = start_proxy(&socket, upstream);
     add_bundle(folder.path(), "stopped", &socket);
     server.signal(Signal::STOP);
     wait_until_stopped(&server.0);
+    (folder, server)
+}
+
+#[test]
+fn a_stopped_process_is_described_from_outside() {
+    let upstream = conformance();
+    let (folder, server) = stopped_shim(&upstream.address);
     let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
     assert_eq!((code, all.len()), (1, 1));
     assert_eq!(all[0]["processState"], "stopped (SIGSTOP)");
@@ -258,13 +264,8 @@ fn a_watch_does_not_count_its_own_request_as_unread() {
 
 #[test]
 fn a_watch_sees_a_shim_answer_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("a.sock");
     let upstream = conformance();
-    let server = start_proxy(&socket, &upstream.address);
-    add_bundle(folder.path(), "stopped", &socket);
-    server.signal(Signal::STOP);
-    wait_until_stopped(&server.0);
+    let (folder, server) = stopped_shim(&upstream.address);
     let mut watch = Watch::start(folder.path(), "300ms");
     for _ in 0..3 {
         assert_eq!(watch.next()["answer"], "timed out");
