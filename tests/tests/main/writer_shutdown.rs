@@ -6,7 +6,10 @@ use std::{
     future::pending,
     io,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -265,6 +268,59 @@ async fn a_refused_connection_has_time_for_its_shutdown_and_no_more() {
             false => tasks_are_back_at(tasks).await,
         }
     }
+}
+
+/// Passes everything on, and panics when it is shut down.
+struct Panicking(DuplexStream);
+
+impl AsyncRead for Panicking {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Panicking {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        panic!("asked to")
+    }
+}
+
+/// A stream of the program's own does not end the server, which turned it away.
+#[tokio::test]
+async fn a_refused_connection_whose_shutdown_panics_ends_alone() {
+    let is_second = Arc::new(AtomicBool::new(false));
+    let policy = PeerPolicy::custom(move |_| is_second.swap(true, SeqCst));
+    let (first, there) = duplex(PIPE_LEN);
+    let (second, other) = duplex(PIPE_LEN);
+    let server = Server::builder()
+        .add_service(ConformanceServer::new(ConformanceService::default()))
+        .allow_peers(policy)
+        .connection(Connection::new(Panicking(there)))
+        .io(other)
+        .build()
+        .unwrap();
+    let serving = tokio::spawn(server.serve());
+    assert_eq!(rest(first).await, b"");
+    let client = ConformanceClient::new(Client::from_io(second, ClientConfig::default()));
+    client.echo(echo_request(*b"hello")).await.unwrap();
+    drop(client);
+    serving.await.unwrap().unwrap();
 }
 
 #[tokio::test]
