@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::{
     costs::Costs,
+    fairness::{self, Seen},
     growth, instructions,
     memory::Memory,
     plan::{
@@ -59,7 +60,17 @@ const CONNECTION: &str = "idle connection, KiB";
 const IDLE: &str = "idle server, resident to ttrpc-rust's";
 const SIZE: &str = "smallest server, KiB";
 
-static GOALS: [Goal; 23] = [
+const P99: &str = "half of the highest rate: p99 to the floor's";
+const P999: &str = "half of the highest rate: p99.9 to the floor's";
+const BESIDE_1: &str = "polite p99 beside 1 connection of 1,024 calls to 16 calls";
+const BESIDE_4: &str = "polite p99 beside 4 connections of 1,024 calls to 16 calls";
+const BESIDE_16: &str = "polite p99 beside 16 connections of 1,024 calls to 16 calls";
+const BESIDE_16_MS: &str = "polite p99 beside 16 connections of 1,024 calls, ms";
+const BESIDE_64_MS: &str = "polite p99 beside 64 connections of 1,024 calls, ms";
+const GREEDY_RATE: &str = "64 connections of 1,024 calls: calls/s to those of 4";
+const BESIDE_LARGE: &str = "64 bytes beside 4 MiB: p99 to two messages of 4 MiB on the wire";
+
+static GOALS: [Goal; 32] = [
     goal(INSTRUCTIONS_ALONE, Lower, 15_500.0, 13_000.0),
     goal(INSTRUCTIONS_TOGETHER, Lower, 8_000.0, 6_500.0),
     goal(ALONE, Lower, 1.10, 1.03),
@@ -83,6 +94,15 @@ static GOALS: [Goal; 23] = [
     goal(CONNECTION, Lower, 3.0, 2.0),
     goal(IDLE, Lower, 0.9, 0.85),
     goal(SIZE, Lower, 650.0, 600.0),
+    goal(P99, Lower, 1.3, 1.1),
+    goal(P999, Lower, 1.3, 1.1),
+    goal(BESIDE_1, Lower, 3.0, 2.0),
+    goal(BESIDE_4, Lower, 3.0, 2.0),
+    goal(BESIDE_16, Lower, 3.0, 2.0),
+    goal(BESIDE_16_MS, Lower, 10.0, 10.0),
+    goal(BESIDE_64_MS, Lower, 40.0, 40.0),
+    goal(GREEDY_RATE, Higher, 0.9, 0.9),
+    goal(BESIDE_LARGE, Lower, 1.0, 1.0),
 ];
 
 /// The figures that goals are about, as far as they were measured.
@@ -90,6 +110,11 @@ static GOALS: [Goal; 23] = [
 pub(crate) struct Figures {
     reached: HashMap<&'static str, f64>,
     idle_kib: HashMap<&'static str, f64>,
+    latency_us: HashMap<&'static str, [Option<f64>; 2]>,
+    /// What the polite client saw, by greedy connections and calls in flight on each.
+    polite: HashMap<(u32, u32), Seen>,
+    /// Two messages of 4 MiB on the wire.
+    two_large_us: Option<f64>,
 }
 
 impl Figures {
@@ -174,6 +199,62 @@ impl Figures {
         }
         let idle = self.idle_kib.get(OURS).zip(self.idle_kib.get(INCUMBENT));
         self.add(IDLE, idle.map(|(ours, theirs)| ours / theirs));
+    }
+
+    /// Adds the p99 and the p99.9 at half of the highest rate.
+    pub(crate) fn add_latency(
+        &mut self,
+        contender: &'static str,
+        p99: Option<f64>,
+        p999: Option<f64>,
+    ) {
+        self.latency_us.insert(contender, [p99, p999]);
+        let of = |name, index: usize| *self.latency_us.get(name)?.get(index)?;
+        let to_floor = |index| Some(of(OURS, index)? / of(CALLERS_FLOOR, index)?);
+        let ratios = [to_floor(0), to_floor(1)];
+        self.add(P99, ratios[0]);
+        self.add(P999, ratios[1]);
+    }
+
+    /// Adds what a polite client saw beside so many connections with so many calls in flight each.
+    pub(crate) fn add_fairness(
+        &mut self,
+        contender: &str,
+        connections: u32,
+        calls: u32,
+        seen: Seen,
+    ) {
+        if contender != OURS {
+            return;
+        }
+        self.polite.insert((connections, calls), seen);
+        let [few, many] = fairness::IN_FLIGHT;
+        let p99 = |connections, calls| self.polite.get(&(connections, calls))?.p99_us;
+        let to_few = |connections| Some(p99(connections, many)? / p99(connections, few)?);
+        let millis = |connections| Some(p99(connections, many)? / 1e3);
+        let rate = |connections| self.polite.get(&(connections, many))?.greedy_rate;
+        let figures = [
+            (BESIDE_1, to_few(1)),
+            (BESIDE_4, to_few(4)),
+            (BESIDE_16, to_few(16)),
+            (BESIDE_16_MS, millis(16)),
+            (BESIDE_64_MS, millis(64)),
+            (GREEDY_RATE, rate(64).zip(rate(4)).map(|(many, few)| many / few)),
+        ];
+        for (title, value) in figures {
+            self.add(title, value);
+        }
+    }
+
+    /// Adds the times of a small call beside large ones, and that of a large call of the floor.
+    pub(crate) fn add_beside_large(&mut self, contender: &str, p50: Option<f64>, p99: Option<f64>) {
+        match contender {
+            FLOOR => self.two_large_us = p50,
+            OURS => {
+                self.add(BESIDE_LARGE, p99.zip(self.two_large_us).map(|(p99, two)| p99 / two));
+            }
+            _ => {}
+        }
     }
 
     /// Adds the table of goals, if anything of it was measured.

@@ -4,9 +4,11 @@
 
 mod build;
 mod costs;
+mod fairness;
 mod goals;
 mod growth;
 mod instructions;
+mod latency;
 mod machine;
 mod memory;
 mod plan;
@@ -21,8 +23,12 @@ use build::Programs;
 use plan::{BASE, Contender, Pace, Setting, contenders};
 use report::Report;
 
-const USAGE: &str = "bench-driver all|speed|costs|instructions|memory|growth \
+const USAGE: &str = "bench-driver all|speed|costs|instructions|memory|growth|latency|fairness \
     [--quick] [--only CONTENDER,…] [--base PROGRAM] [--output FILE.md]";
+
+/// What can be measured by itself.
+const PARTS: [&str; 7] =
+    ["speed", "costs", "instructions", "memory", "growth", "latency", "fairness"];
 
 /// What the command line asks for.
 struct Task {
@@ -37,7 +43,7 @@ impl Task {
     fn from_command_line() -> Result<Self, String> {
         let mut words = env::args().skip(1);
         let part = words.next().ok_or(USAGE)?;
-        if !["all", "speed", "costs", "instructions", "memory", "growth"].contains(&part.as_str()) {
+        if part != "all" && !PARTS.contains(&part.as_str()) {
             return Err(USAGE.into());
         }
         let (mut pace, mut only, mut base, mut output) = (Pace::FULL, None, None, None);
@@ -83,6 +89,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if task.includes("growth") {
         growth::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
+    }
+    if task.includes("latency") {
+        latency::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
+    }
+    if task.includes("fairness") {
+        fairness::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
     }
     goals.report(&mut report);
     match &task.output {

@@ -177,24 +177,14 @@ impl Client<'_> {
     /// Runs the client to its end. `None` if it skips the workload, fails or hangs; the latter two
     /// are said.
     pub(crate) fn run(&self, server: &Server) -> io::Result<Option<Figures>> {
-        let mut child = self.spawn(server)?;
+        self.start(server)?.end()
+    }
+
+    /// Starts the client, for something else to run beside it.
+    pub(crate) fn start(&self, server: &Server) -> io::Result<RunningClient> {
+        let description = format!("{} at {:?}", self.contender.name, self.options);
         let deadline = Instant::now() + CLIENT_TIMEOUT;
-        while child.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                eprintln!("{} hangs at {:?}", self.contender.name, self.options);
-                child.kill()?;
-                child.wait()?;
-                return Ok(None);
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        let mut text = String::new();
-        child.stdout.take().expect("it is piped").read_to_string(&mut text)?;
-        let figures = Figures::parse(&text);
-        if figures.get("units").is_none() && figures.get("skip").is_none() {
-            eprintln!("{} fails at {:?}", self.contender.name, self.options);
-        }
-        Ok(figures.get("units").map(|_| figures))
+        Ok(RunningClient { child: self.spawn(server)?, description, deadline })
     }
 
     /// Starts a client that holds idle connections, runs `look`, and ends it.
@@ -209,5 +199,40 @@ impl Client<'_> {
             true => Ok(result),
             false => Err(io::Error::other("the client did not get its connections")),
         }
+    }
+}
+
+/// A client that runs. Dropped, it is killed.
+pub(crate) struct RunningClient {
+    child: Child,
+    description: String,
+    deadline: Instant,
+}
+
+impl RunningClient {
+    /// Waits for the client's end. `None` if it skips the workload, fails or hangs; the latter two are said.
+    pub(crate) fn end(mut self) -> io::Result<Option<Figures>> {
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > self.deadline {
+                eprintln!("{} hangs", self.description);
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let mut text = String::new();
+        self.child.stdout.take().expect("it is piped").read_to_string(&mut text)?;
+        let figures = Figures::parse(&text);
+        if figures.get("units").is_none() && figures.get("skip").is_none() {
+            eprintln!("{} fails", self.description);
+        }
+        Ok(figures.get("units").map(|_| figures))
+    }
+}
+
+impl Drop for RunningClient {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

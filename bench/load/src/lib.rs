@@ -7,6 +7,7 @@
 
 mod blocking;
 mod meter;
+mod open_loop;
 mod options;
 mod process;
 

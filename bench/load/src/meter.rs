@@ -61,6 +61,8 @@ impl Meter {
             ("megabytes_per_second", (units * options.size) as f64 / seconds / 1e6),
             ("p50_us", quantile_us(&nanos, 0.5)),
             ("p99_us", quantile_us(&nanos, 0.99)),
+            ("p999_us", quantile_us(&nanos, 0.999)),
+            ("longest_us", nanos.last().map_or(0.0, |nanos| f64::from(*nanos) / 1e3)),
             ("client_cpu_us", per_unit(client_cpu.as_secs_f64() * 1e6)),
             ("server_cpu_us", per_unit(server_cpu.as_secs_f64() * 1e6)),
             ("client_allocations", per_unit((count - self.allocations.0) as f64)),

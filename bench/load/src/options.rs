@@ -31,6 +31,10 @@ pub enum Workload {
     PingPong,
     /// Connections that have made one call each and are idle then.
     Idle,
+    /// Unary calls that come at a rate of their own, however long others take.
+    OpenLoop,
+    /// One unary call of 64 bytes after the other, on a connection that carries calls of `size` bytes as well.
+    BesideLarge,
 }
 
 /// A process's options.
@@ -58,6 +62,8 @@ pub struct Options {
     pub warm_up: Duration,
     /// Calls or messages in total; 0 for as many as fit into the time.
     pub calls: usize,
+    /// Calls per second of the open loop.
+    pub rate: f64,
     /// The server's process, whose CPU time is measured too.
     pub server_pid: Option<i32>,
 }
@@ -88,6 +94,8 @@ impl Options {
                 "stream" => Workload::Stream,
                 "ping-pong" => Workload::PingPong,
                 "idle" => Workload::Idle,
+                "open-loop" => Workload::OpenLoop,
+                "beside-large" => Workload::BesideLarge,
                 _ => Workload::Unary,
             },
             in_flight: values.get("in-flight", 1),
@@ -96,6 +104,7 @@ impl Options {
             duration: Duration::from_millis(values.get("millis", 1000)),
             warm_up: Duration::from_millis(values.get("warm-up-millis", 200)),
             calls: values.get("calls", 0),
+            rate: values.get("rate", 0.0),
             server_pid: values.get("server-pid", 0).ne(&0).then(|| values.get("server-pid", 0)),
         }
     }

@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::{
     Connection, Contender, Options, Role, Runtime, Workload,
     meter::{Meter, allocations},
+    open_loop,
 };
 
 /// Is the server or the client of a contender, as the options say.
@@ -91,6 +92,27 @@ async fn run_client<C: Contender>(options: Options) {
             let meter = Meter::start(&options);
             first.ping_pong(calls, &payload, &mut nanos).await;
             meter.report(&options, options.calls, nanos);
+        }
+        Workload::OpenLoop => {
+            let warm_up = Stop::AtTime(Instant::now() + options.warm_up);
+            make_calls(&connections, &options, warm_up).await;
+            let meter = Meter::start(&options);
+            let nanos = open_loop::make_calls(first, &options).await;
+            meter.report(&options, nanos.len(), nanos);
+        }
+        Workload::BesideLarge => {
+            let small = Options { size: 64, ..options.clone() };
+            let stop = Stop::AtTime(Instant::now() + options.warm_up + options.duration);
+            let connection = connections.clone();
+            let beside = tokio::spawn(async move { make_calls(&connection, &options, stop).await });
+            tokio::time::sleep(small.warm_up).await;
+            let meter = Meter::start(&small);
+            let nanos = call_repeatedly(first.clone(), vec![7; small.size], stop).await;
+            assert!(
+                !beside.await.expect("a call does not panic").is_empty(),
+                "no large call ended"
+            );
+            meter.report(&small, nanos.len(), nanos);
         }
         Workload::Unary | Workload::Idle => {
             if !options.warm_up.is_zero() {

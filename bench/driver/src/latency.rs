@@ -1,0 +1,101 @@
+//! How long calls take at half of the highest rate, in an open loop.
+
+use std::io;
+
+use crate::{
+    build::Programs,
+    goals,
+    plan::{Contender, Cpus, OURS, Pace},
+    process::{Client, Figures, Server, move_to},
+    report::{Report, median, number},
+};
+
+/// What is shown of a contender: the field and its column.
+const SHOWN: [(&str, &str); 4] =
+    [("p50_us", "p50, µs"), (P99, "p99, µs"), (P999, "p99.9, µs"), ("longest_us", "longest, µs")];
+
+pub(crate) const P99: &str = "p99_us";
+pub(crate) const P999: &str = "p999_us";
+
+/// Adds the table of times.
+pub(crate) fn measure(
+    contenders: &[&'static Contender],
+    pace: &Pace,
+    programs: &Programs,
+    report: &mut Report,
+    goals: &mut goals::Figures,
+) -> io::Result<()> {
+    move_to(Cpus::One);
+    let contenders: Vec<_> = contenders.iter().filter(|contender| contender.is_drawn).collect();
+    let Some(ours) = contenders.iter().find(|contender| contender.name == OURS) else {
+        return Ok(());
+    };
+    report.heading(2, "Times at half of the highest rate");
+    let Some(rate) = highest_rate(ours, pace, programs)?.map(|rate| (rate / 2.0).round()) else {
+        return Ok(());
+    };
+    report.text(&format!(
+        "An open loop: a call's time counts from when it was due, at {} calls/s for everybody, half of what \
+         `{OURS}` does with 64 calls in flight. At most 64 are in flight, on one connection. Both processes are \
+         on one CPU, with two workers each. Whoever cannot keep up with the rate has no times.\n",
+        number(Some(rate)),
+    ));
+    let mut head = vec![String::new()];
+    head.extend(SHOWN.map(|(_, title)| title.to_owned()));
+    let mut rows = vec![head];
+    for contender in contenders {
+        eprintln!("times of {}", contender.name);
+        let mut runs = Vec::new();
+        if highest_rate(contender, pace, programs)?.is_some_and(|highest| highest > rate) {
+            let rate = rate.to_string();
+            let millis = (3 * pace.millis).to_string();
+            let options = [
+                "--workload",
+                "open-loop",
+                "--in-flight",
+                "64",
+                "--rate",
+                &rate,
+                "--millis",
+                &millis,
+            ];
+            for _ in 0..pace.rounds {
+                runs.extend(run(contender, programs, &options)?);
+            }
+        }
+        let of = |name| median(runs.iter().filter_map(|run| run.get(name)));
+        goals.add_latency(contender.name, of(P99), of(P999));
+        let mut row = vec![contender.name.to_owned()];
+        row.extend(SHOWN.map(|(name, _)| number(of(name))));
+        rows.push(row);
+    }
+    report.table(&rows);
+    Ok(())
+}
+
+/// Calls per second in a closed loop with 64 in flight.
+fn highest_rate(
+    contender: &Contender,
+    pace: &Pace,
+    programs: &Programs,
+) -> io::Result<Option<f64>> {
+    let millis = pace.millis.to_string();
+    let mut rates = Vec::new();
+    for _ in 0..pace.rounds {
+        let figures = run(contender, programs, &["--in-flight", "64", "--millis", &millis])?;
+        rates.extend(figures.and_then(|figures| figures.get("per_second")));
+    }
+    Ok(median(rates))
+}
+
+fn run(
+    contender: &Contender,
+    programs: &Programs,
+    options: &[&str],
+) -> io::Result<Option<Figures>> {
+    let program = programs.peer(contender);
+    let server = Server::start(&program, contender, false, &[])?;
+    let client =
+        Client { program: &program, contender, is_current_thread: false, prefix: &[], options };
+    client.run(&server)
+}
