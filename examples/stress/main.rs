@@ -106,7 +106,7 @@ async fn load(options: &Options) -> ExitCode {
             return usage(&format!("cannot write `{}`: {error}.", path.display()));
         }
     }
-    conclude(verdict, is_interrupted)
+    conclude(verdict, is_interrupted, &report::calls(&outcomes))
 }
 
 async fn run_shapes(options: &Options, outcomes: &mut Vec<Outcome>) {
@@ -129,15 +129,15 @@ async fn interrupted() {
     }
 }
 
-fn conclude(verdict: Verdict, is_interrupted: bool) -> ExitCode {
+fn conclude(verdict: Verdict, is_interrupted: bool, calls: &str) -> ExitCode {
     let (code, sentence) = match verdict {
-        Verdict::Fail => (FAILED, "FAILED: not everything was as it must be."),
+        Verdict::Fail => (FAILED, "FAILED: not everything was as it must be"),
         Verdict::Inconclusive if is_interrupted => {
-            (INCONCLUSIVE, "INTERRUPTED: the shapes above are those that had ended.")
+            (INCONCLUSIVE, "INTERRUPTED: the shapes above are those that had ended")
         }
-        Verdict::Inconclusive => (INCONCLUSIVE, "INCONCLUSIVE: not everything could be shown."),
-        Verdict::Pass | Verdict::Skipped => (PASSED, "PASSED: every verdict is as it must be."),
+        Verdict::Inconclusive => (INCONCLUSIVE, "INCONCLUSIVE: not everything could be shown"),
+        Verdict::Pass | Verdict::Skipped => (PASSED, "PASSED: every verdict is as it must be"),
     };
-    say(sentence);
+    say(&format!("{sentence}, with {calls} calls."));
     ExitCode::from(code)
 }

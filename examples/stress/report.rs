@@ -181,6 +181,17 @@ pub fn overall(outcomes: &[Outcome]) -> Verdict {
     }
 }
 
+/// All calls that ended, of all shapes.
+pub fn calls(outcomes: &[Outcome]) -> String {
+    count(
+        outcomes
+            .iter()
+            .filter_map(|outcome| outcome.seen.as_ref())
+            .map(|seen| seen.count.ended)
+            .sum(),
+    )
+}
+
 /// The table of all shapes, with latencies of the calls that ended well.
 pub fn table(outcomes: &[Outcome]) -> String {
     let head = ["shape", "verdict", "calls", "calls/s", "p50", "p90", "p99", "p99.9", "slowest"];
