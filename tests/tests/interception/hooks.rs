@@ -131,6 +131,22 @@ async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
     drop(here);
 }
 
+#[tokio::test(start_paused = true)]
+async fn connections_at_which_the_hook_looks_are_counted_in_snapshots() {
+    let (here, there) = duplex(PIPE_LEN);
+    let server = TestServer::start_with(ServerConfig::default().max_connections(4), |builder| {
+        builder.on_connection(ReadsByte, Duration::from_secs(3600)).io(there)
+    });
+    settle().await;
+    let snapshot = server.handle.snapshot();
+    assert_eq!((snapshot.connections.len(), snapshot.hooked_connections), (0, 1));
+    assert!(snapshot.to_string().contains("1/4 connections, 1 at the hook"), "{snapshot}");
+    drop(here);
+    let handle = server.handle.clone();
+    server.ended().await;
+    assert_eq!(handle.snapshot().hooked_connections, 0);
+}
+
 /// Reads a byte, which is the peer's name.
 struct NamesThePeer;
 
