@@ -9,12 +9,12 @@ use std::{
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use ttrpc::{
     Context, Status, async_trait,
     client::{self, Answer, OutgoingCall},
-    server::{Interceptor, Next},
+    server::{Interceptor, Next, Routes},
 };
 
 use super::*;
@@ -195,4 +195,27 @@ async fn a_call_that_is_made_again_behind_its_deadline_is_told_twice() {
         let causes: Vec<_> = told.ends.iter().map(|end| end.cause).collect();
         assert_eq!((told.begun.len(), causes), (2, vec![EndCause::DeadlineHere; 2]), "{told:?}");
     });
+}
+
+/// A handler whose own call ends with the deadline that it hands down fails at the same moment.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_as_its_deadline_passes_is_told_as_a_deadline_here() {
+    let routes = Routes::new("test.Late")
+        .unary("CallsOn", &Arc::new(()), |_, ctx, ()| {
+            Box::pin(async {
+                sleep_until(ctx.deadline().expect("it has one")).await;
+                Err::<(), _>(Status::deadline_exceeded("a call of its own has ended"))
+            })
+        })
+        .unary("Fails", &Arc::new(()), |_, _, ()| {
+            Box::pin(async { Err::<(), _>(Status::deadline_exceeded("that of another call")) })
+        });
+    let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
+        builder.add_service(Handmade(routes))
+    });
+    for (method, cause) in [("CallsOn", EndCause::DeadlineHere), ("Fails", EndCause::Failed)] {
+        let call = all.client.unary::<(), ()>("test.Late", method, ()).timeout(SECOND);
+        call.await.unwrap_err();
+        all.at_server.expect_of(method, Code::DeadlineExceeded, cause).await;
+    }
 }
