@@ -12,7 +12,10 @@ use opentelemetry_sdk::{
     trace::SdkTracerProvider,
 };
 use opentelemetry_stdout::SpanExporter;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
 use ttrpc::{Server, Status, server::Routes};
 use ttrpc_telemetry::{Metrics, Tracing};
 
@@ -39,6 +42,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     println!("listening on {address}");
 
+    // The recorder keeps each call's duration until somebody asks for the metrics, or this.
+    let upkeep = recorder.clone();
+    tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_secs(5)).await;
+            upkeep.run_upkeep();
+        }
+    });
     let handle = server.handle();
     let mut asked = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {

@@ -5,6 +5,7 @@ mod kit;
 
 use std::{
     collections::BTreeMap,
+    error::Error,
     future::{Future, poll_fn},
     pin::pin,
     task::Poll,
@@ -12,8 +13,11 @@ use std::{
 };
 
 use kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
-use tokio::{io::AsyncWriteExt, task::JoinSet};
-use ttrpc::{Client, Code, Server, ServerConfig, Status, client::ConnectOptions};
+use tokio::{io::AsyncWriteExt, net::UnixStream, task::JoinSet};
+use ttrpc::{
+    Client, Code, Connection, Server, ServerConfig, Status, async_trait, client::ConnectOptions,
+    server::ConnectionHook,
+};
 use ttrpc_telemetry::{
     Metrics,
     metrics::{MAX_METHODS, OTHER},
@@ -333,6 +337,28 @@ async fn names_behind_the_limit_have_one_label() {
     // A client can make up names, a server's series do not follow.
     assert_eq!(counted.ended(&["side=server", &other]), (MAX_METHODS + 5) as f64);
     server.close().await;
+}
+
+#[tokio::test]
+async fn a_connection_at_the_hook_fills_its_place() {
+    struct Waits;
+    #[async_trait]
+    impl ConnectionHook for Waits {
+        async fn connected(&self, _: &mut Connection) -> Result<(), Box<dyn Error + Send + Sync>> {
+            std::future::pending().await
+        }
+    }
+    let (metrics, mut counted) = Counted::new();
+    let builder = Server::builder().on_connection(Waits, Duration::from_secs(3600));
+    let server = TestServer::start(builder, ServerConfig::default().max_connections(4));
+    let (handle, (_here, there)) = (server.handle.clone(), UnixStream::pair().unwrap());
+    let waiting = tokio::spawn(async move { handle.serve_connection(there).await });
+    let snapshot = || server.handle.snapshot();
+    eventually("the hook has it", || snapshot().hooked_connections == 1).await;
+    metrics.sample_server(&snapshot());
+    assert_eq!(counted.sum("ttrpc_server_fill_ratio", &["of=connections"]), 0.25);
+    server.close().await;
+    waiting.await.unwrap().unwrap_err();
 }
 
 #[tokio::test]

@@ -367,6 +367,19 @@ async fn context_replaces_stale_values_and_leaves_the_others() {
     server.close().await;
 }
 
+/// As `otelttrpc` does it; the propagator would write an empty one.
+#[tokio::test]
+async fn a_trace_without_state_and_baggage_sends_its_parent_alone() {
+    let (tracing, _spans) = Spans::new();
+    let builder = Server::builder().intercept(Metadata);
+    let server = TestServer::start(builder, ServerConfig::default());
+    let client = tracing.trace_client(server.client(&ConnectOptions::new()).await);
+    let status = say(&client, "hello").metadata("tracestate", "stale=1").await.unwrap_err();
+    let message = status.message();
+    assert!(message.starts_with("traceparent=") && !message.contains(';'), "{message}");
+    server.close().await;
+}
+
 #[tokio::test]
 async fn a_client_that_says_nothing_gets_a_trace_of_its_own() {
     let (tracing, spans) = Spans::new();

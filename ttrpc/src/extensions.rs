@@ -3,10 +3,11 @@
 use std::{
     any::Any,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
 };
 
-use crate::{sync::Mutex, transport::lock};
+use crate::{sync::Mutex, trace, transport::lock};
 
 /// Values that interceptors, observers and handlers add to a call or to a connection, for those that
 /// come behind them: an authenticated user, a session, a span. One for each type.
@@ -28,7 +29,20 @@ pub struct Extensions {
     values: OnceLock<Box<Mutex<Values>>>,
 }
 
-type Values = Vec<Arc<dyn Any + Send + Sync>>;
+/// The values. The last holder of a call or a connection drops them, which may be a task that serves others as well:
+/// a panic meanwhile is caught.
+#[derive(Default)]
+struct Values(Vec<Arc<dyn Any + Send + Sync>>);
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        while let Some(value) = self.0.pop() {
+            if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+                trace::warn!("a value in extensions panicked while it was dropped");
+            }
+        }
+    }
+}
 
 impl Extensions {
     /// Whether nothing was added yet.
@@ -40,11 +54,11 @@ impl Extensions {
     pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
         let value: Arc<dyn Any + Send + Sync> = Arc::new(value);
         let mut values = lock(self.values.get_or_init(Box::default));
-        let place = values.iter_mut().find(|value| (***value).is::<T>());
+        let place = values.0.iter_mut().find(|value| (***value).is::<T>());
         let before = match place {
             Some(place) => Some(std::mem::replace(place, value)),
             None => {
-                values.push(value);
+                values.0.push(value);
                 None
             }
         };
@@ -55,7 +69,7 @@ impl Extensions {
     /// The value of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let values = lock(self.values.get()?);
-        let value = values.iter().find(|value| (***value).is::<T>()).cloned();
+        let value = values.0.iter().find(|value| (***value).is::<T>()).cloned();
         drop(values);
         value?.downcast().ok()
     }
@@ -63,8 +77,8 @@ impl Extensions {
     /// Takes the value of this type out.
     pub fn remove<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let mut values = lock(self.values.get()?);
-        let at = values.iter().position(|value| (**value).is::<T>())?;
-        let value = values.swap_remove(at);
+        let at = values.0.iter().position(|value| (**value).is::<T>())?;
+        let value = values.0.swap_remove(at);
         drop(values);
         value.downcast().ok()
     }
@@ -73,7 +87,7 @@ impl Extensions {
 /// Without the values, which may be secrets.
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.values.get().map_or(0, |values| lock(values).len());
+        let count = self.values.get().map_or(0, |values| lock(values).0.len());
         write!(f, "{count} extensions")
     }
 }

@@ -120,6 +120,9 @@ pub struct ServerSnapshot {
     pub inbox_bytes: Fill,
     /// The limit on connections.
     pub max_connections: usize,
+    /// Those at which the server's [`ConnectionHook`](crate::server::ConnectionHook) looks. They count for the limit,
+    /// and are not among the `connections` yet.
+    pub hooked_connections: usize,
     /// The connections, oldest first.
     pub connections: Vec<ConnectionSnapshot>,
 }
@@ -168,6 +171,7 @@ impl ServerSnapshot {
             request_bytes: nothing,
             inbox_bytes: nothing,
             max_connections: 0,
+            hooked_connections: 0,
             connections: Vec::new(),
         }
     }
@@ -287,8 +291,12 @@ impl fmt::Display for ServerState {
 
 impl fmt::Display for ServerSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let connections = Fill { used: self.connections.len(), limit: self.max_connections };
+        let used = self.connections.len() + self.hooked_connections;
+        let connections = Fill { used, limit: self.max_connections };
         write!(f, "server: {}, {connections} connections", self.state)?;
+        if self.hooked_connections > 0 {
+            write!(f, ", {} at the hook", self.hooked_connections)?;
+        }
         write!(f, "\n  calls {}", self.calls)?;
         write!(f, ", request bytes {}, inbox bytes {}", self.request_bytes, self.inbox_bytes)?;
         for connection in &self.connections {

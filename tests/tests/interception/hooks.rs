@@ -1,6 +1,6 @@
 //! A hook looks at each connection before its first frame, and holds up nobody else.
 
-use std::{error::Error, future::pending, time::Duration};
+use std::{error::Error, future::pending, pin::Pin, time::Duration};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ttrpc::{
@@ -68,6 +68,57 @@ async fn a_hook_talks_refuses_and_is_given_up_at_its_limit() {
     tasks_are_back_at(tasks).await;
 }
 
+/// Panics when it is asked for its future, or when that is dropped.
+struct PanicsElsewhere {
+    is_asked: bool,
+}
+
+struct PanicsInDrop;
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("as the test asks");
+    }
+}
+
+impl ConnectionHook for PanicsElsewhere {
+    // As `async_trait` writes it.
+    fn connected<'hook, 'connection, 'future>(
+        &'hook self,
+        _: &'connection mut Connection,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send + 'future>>
+    where
+        'hook: 'future,
+        'connection: 'future,
+        Self: 'future,
+    {
+        assert!(!self.is_asked, "as the test asks");
+        Box::pin(async {
+            let _panics = PanicsInDrop;
+            pending().await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_when_it_is_asked_or_dropped_refuses_the_connection() {
+    for (is_asked, reason) in [(true, "the hook panicked"), (false, "the hook took longer than 1s")]
+    {
+        let recorder = Recorder::default();
+        let server = TestServer::start_with(ServerConfig::default(), |builder| {
+            let hook = PanicsElsewhere { is_asked };
+            builder.observe(recorder.clone()).on_connection(hook, LIMIT).keep_open()
+        });
+        let (_here, there) = duplex(PIPE_LEN);
+        let handle = server.handle.clone();
+        let serve = async move { handle.serve_connection(Connection::new(there)).await };
+        let served = tokio::spawn(serve).await.expect("a panic of the hook is not its caller's");
+        assert!(matches!(served, Err(ttrpc::Error::PeerRefused { .. })), "{served:?}");
+        recorder.told(|told| assert_eq!(told.refused, [reason]));
+        server.handle.shutdown(LIMIT).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
     let (here, there) = duplex(PIPE_LEN);
@@ -78,6 +129,22 @@ async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
     server.handle.shutdown(LIMIT).await;
     server.ended().await;
     drop(here);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_at_which_the_hook_looks_are_counted_in_snapshots() {
+    let (here, there) = duplex(PIPE_LEN);
+    let server = TestServer::start_with(ServerConfig::default().max_connections(4), |builder| {
+        builder.on_connection(ReadsByte, Duration::from_secs(3600)).io(there)
+    });
+    settle().await;
+    let snapshot = server.handle.snapshot();
+    assert_eq!((snapshot.connections.len(), snapshot.hooked_connections), (0, 1));
+    assert!(snapshot.to_string().contains("1/4 connections, 1 at the hook"), "{snapshot}");
+    drop(here);
+    let handle = server.handle.clone();
+    server.ended().await;
+    assert_eq!(handle.snapshot().hooked_connections, 0);
 }
 
 /// Reads a byte, which is the peer's name.

@@ -9,12 +9,12 @@ use std::{
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use ttrpc::{
     Context, Status, async_trait,
     client::{self, Answer, OutgoingCall},
-    server::{Interceptor, Next},
+    server::{Interceptor, Next, Routes},
 };
 
 use super::*;
@@ -195,4 +195,70 @@ async fn a_call_that_is_made_again_behind_its_deadline_is_told_twice() {
         let causes: Vec<_> = told.ends.iter().map(|end| end.cause).collect();
         assert_eq!((told.begun.len(), causes), (2, vec![EndCause::DeadlineHere; 2]), "{told:?}");
     });
+}
+
+/// A handler whose own call ends with the deadline that it hands down fails at the same moment.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_fails_as_its_deadline_passes_is_told_as_a_deadline_here() {
+    let routes = Routes::new("test.Late")
+        .unary("CallsOn", &Arc::new(()), |_, ctx, ()| {
+            Box::pin(async {
+                sleep_until(ctx.deadline().expect("it has one")).await;
+                Err::<(), _>(Status::deadline_exceeded("a call of its own has ended"))
+            })
+        })
+        .unary("Fails", &Arc::new(()), |_, _, ()| {
+            Box::pin(async { Err::<(), _>(Status::deadline_exceeded("that of another call")) })
+        });
+    let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
+        builder.add_service(Handmade(routes))
+    });
+    for (method, cause) in [("CallsOn", EndCause::DeadlineHere), ("Fails", EndCause::Failed)] {
+        let call = all.client.unary::<(), ()>("test.Late", method, ()).timeout(SECOND);
+        call.await.unwrap_err();
+        all.at_server.expect_of(method, Code::DeadlineExceeded, cause).await;
+    }
+}
+
+/// An interceptor can keep an answer and give it to another call. That one's deadline holds all the same.
+#[tokio::test(start_paused = true)]
+async fn the_answer_of_another_call_is_refused_if_it_would_outlast_the_deadline() {
+    #[derive(Clone, Default)]
+    struct Keeps(Arc<Mutex<Option<Answer>>>);
+    #[async_trait]
+    impl client::Interceptor for Keeps {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: client::Next<'_>,
+        ) -> Result<Answer, Status> {
+            let kept = self.0.lock().unwrap().take();
+            if let Some(kept) = kept {
+                return Ok(kept);
+            }
+            *self.0.lock().unwrap() = Some(next.run(call).await?);
+            Err(Status::aborted("its answer is kept"))
+        }
+    }
+    for is_stream in [false, true] {
+        let all = observed();
+        let client = ConformanceClient::new(all.client.clone().with_interceptor(Keeps::default()));
+        client.exchange().await.map(drop).unwrap_err();
+        let call = async {
+            match is_stream {
+                false => client.echo(echo_request([])).timeout(SECOND).await.map(drop),
+                true => client.exchange().timeout(SECOND).await?.1.recv().await.map(drop),
+            }
+        };
+        let status = tokio::time::timeout(PATIENCE, call).await.expect("in time").unwrap_err();
+        assert_eq!(status.code(), Code::Internal, "{status}");
+        let method = if is_stream { "Exchange" } else { "Echo" };
+        all.at_client.told(|told| {
+            let last =
+                told.ends.iter().rfind(|end| end.code == Code::Internal).expect("it is told");
+            assert_eq!((&*last.method, last.cause), (method, EndCause::Refused), "{told:?}");
+            assert_eq!((told.begun.len(), told.ends.len()), (2, 2), "{told:?}");
+        });
+        assert_eq!(all.client.calls_in_flight(), 0);
+    }
 }

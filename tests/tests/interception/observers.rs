@@ -166,6 +166,28 @@ async fn calls_over_a_limit_are_told_with_the_time_that_they_waited() {
     call.await.unwrap().unwrap();
 }
 
+/// On the machine's clock, since a paused one would hide a wait that was none.
+#[tokio::test]
+async fn calls_that_are_refused_at_once_have_waited_for_no_place() {
+    #[derive(Clone, Default)]
+    struct Waits(Arc<Mutex<Vec<(EndCause, Duration)>>>);
+    impl Observer for Waits {
+        fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+            self.0.lock().unwrap().push((end.cause, end.waited_for_place));
+        }
+    }
+    let waits = Waits::default();
+    let observe = waits.clone();
+    let all = observed_with(patient_server(), patient_client(), |builder| builder.observe(observe));
+    let Observed { client, .. } = &all;
+    client.unary::<(), ()>(SERVICE, "Nothing", ()).await.unwrap_err();
+    // A stream where the method has none.
+    client.bidi_streaming::<(), ()>(SERVICE, "Echo").await.unwrap().1.recv().await.unwrap_err();
+    eventually("both are told", || waits.0.lock().unwrap().len() == 2).await;
+    let expected = [EndCause::Unimplemented, EndCause::ProtocolViolation];
+    assert_eq!(*waits.0.lock().unwrap(), expected.map(|cause| (cause, Duration::ZERO)));
+}
+
 impl Recorder {
     /// The end of a method's only call.
     pub(super) async fn expect_of(&self, method: &str, code: Code, cause: EndCause) {

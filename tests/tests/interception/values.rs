@@ -4,6 +4,7 @@ use std::{error::Error, time::Duration};
 
 use ttrpc::{
     Connection, Context, Status, async_trait,
+    client::{self, Answer, OutgoingCall},
     server::{ConnectionHook, Interceptor, Next, Routes},
 };
 
@@ -82,4 +83,55 @@ async fn values_of_calls_and_connections_are_seen_by_those_who_come_behind() {
     }
     all.server.is_idle().await;
     assert_eq!(*numbers.0.lock().unwrap(), ["hook 1", "hook 2"]);
+}
+
+/// Panics when it is dropped.
+struct Panics;
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("as the test asks");
+        }
+    }
+}
+
+struct AddsPanics;
+
+#[async_trait]
+impl Interceptor for AddsPanics {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        ctx.extensions().insert(Panics);
+        next.run(ctx).await
+    }
+}
+
+#[async_trait]
+impl client::Interceptor for AddsPanics {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        call.extensions().insert(Panics);
+        next.run(call).await
+    }
+}
+
+/// They are dropped wherever a call's last holder is, which may be a task of the library that serves others, too.
+#[tokio::test(start_paused = true)]
+async fn values_that_panic_when_they_are_dropped_harm_no_call() {
+    let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
+        builder.intercept(AddsPanics)
+    });
+    let waiting = tokio::spawn(all.conformance.wait(key("a")).into_future());
+    all.server.has_begun(1).await;
+    let panics = ConformanceClient::new(all.client.clone().with_interceptor(AddsPanics));
+    for _ in 0..3 {
+        panics.echo(echo_request([])).await.unwrap();
+    }
+    all.server.service.release("a");
+    waiting.await.unwrap().unwrap();
+    all.server.is_idle().await;
+    assert_eq!(all.server.handle.connections(), 1);
 }

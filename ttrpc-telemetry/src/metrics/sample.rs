@@ -38,12 +38,13 @@ impl Metrics {
     /// # }
     /// ```
     pub fn sample_server(&self, server: &ServerSnapshot) {
-        let connections = Fill { used: server.connections.len(), limit: server.max_connections };
+        // Those at which the hook looks have their place already.
+        let used = server.connections.len() + server.hooked_connections;
         let fills = [
             ("calls", server.calls),
             ("request_bytes", server.request_bytes),
             ("inbox_bytes", server.inbox_bytes),
-            ("connections", connections),
+            ("connections", Fill { used, limit: server.max_connections }),
         ];
         self.record(|recorder| {
             for (of, fill) in fills {

@@ -19,7 +19,7 @@
 //!
 //! What the propagator writes, under keys in lower case, in place of what these keys had: `traceparent` and
 //! `tracestate` with a `TraceContextPropagator`, `baggage` with a `BaggagePropagator`, both of which are in
-//! `opentelemetry_sdk`. Of several values of a key the first is read.
+//! `opentelemetry_sdk`. An empty value is not sent. Of several values of a key the first is read.
 //!
 //! # Where a span ends
 //!

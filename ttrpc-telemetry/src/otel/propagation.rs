@@ -58,12 +58,16 @@ impl Extractor for Received<'_> {
     }
 }
 
-/// A value replaces all that its key had.
+/// A value replaces all that its key had. An empty one, such as the `tracestate` of a trace that has none, is not
+/// sent.
 struct Outgoing<'a>(&'a mut Metadata);
 
 impl Injector for Outgoing<'_> {
     fn set(&mut self, key: &str, value: String) {
-        self.0.insert(key, value);
+        match value.as_str() {
+            "" => self.0.remove(key),
+            _ => self.0.insert(key, value),
+        }
     }
 }
 
@@ -85,5 +89,12 @@ mod tests {
             Metadata::from_iter([("baggage", "a=1"), ("user", "ann"), ("baggage", "b=2")]);
         Outgoing(&mut metadata).set("Baggage", "c=3".into());
         assert_eq!(metadata.iter().collect::<Vec<_>>(), [("user", "ann"), ("baggage", "c=3")]);
+    }
+
+    #[test]
+    fn an_empty_value_is_not_sent_and_removes_what_its_key_had() {
+        let mut metadata = Metadata::from_iter([("tracestate", "vendor=stale"), ("user", "ann")]);
+        Outgoing(&mut metadata).set("tracestate", String::new());
+        assert_eq!(metadata.iter().collect::<Vec<_>>(), [("user", "ann")]);
     }
 }

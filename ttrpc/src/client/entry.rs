@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How a call is opened and answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallShape {
     pub(super) kind: Kind,
     /// Those of its Request.
@@ -168,6 +168,24 @@ impl CallEntry {
             started: self.times.started,
             took,
         }
+    }
+
+    /// Whether a call of this shape may be answered with this one, which an interceptor may have kept from another
+    /// call. A unary answer is there already.
+    ///
+    /// # Errors
+    /// INTERNAL, if this one is of another kind or may go on behind the deadline.
+    pub(super) fn may_answer(
+        &self,
+        shape: CallShape,
+        deadline: Option<Instant>,
+    ) -> Result<(), Status> {
+        let ends_in_time =
+            deadline.is_none_or(|deadline| self.times.deadline.is_some_and(|own| own <= deadline));
+        if self.shape == shape && (ends_in_time || self.is_unary()) {
+            return Ok(());
+        }
+        Err(Status::internal("an interceptor has returned another call's answer"))
     }
 
     /// The status with which the call has failed.

@@ -205,7 +205,7 @@ impl fmt::Debug for Next<'_> {
 }
 
 /// How a call was answered: with its reply, or, where it has streams or is [raw](crate::Client::raw), by
-/// being open.
+/// being open. It answers the call for which it was made.
 #[must_use = "dropping the answer gives the call up"]
 pub struct Answer(pub(super) CallOwner);
 
@@ -250,10 +250,13 @@ pub(super) fn intercepted(
                 Err(_) => return Err(too_late()),
             },
         };
-        if let (Err(status), Some(record)) = (&answer, &call.record) {
+        let owner = answer.and_then(|Answer(owner)| {
+            owner.entry.may_answer(call.pending.shape, times.deadline).map(|()| owner)
+        });
+        if let (Err(status), Some(record)) = (&owner, &call.record) {
             record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
         }
-        answer.map(|Answer(owner)| owner)
+        owner
     }
 }
 

@@ -51,7 +51,8 @@ pub enum EndCause {
     Limit,
     /// Server: there is no such service or method.
     Unimplemented,
-    /// Its deadline has passed on this side.
+    /// Its deadline has passed on this side. A server's handler may have noticed first, and failed with
+    /// DEADLINE_EXCEEDED at that moment.
     DeadlineHere,
     /// Client: the server says that the deadline has passed there.
     DeadlineAtPeer,

@@ -6,7 +6,7 @@ use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::SeqCst},
-    task::Poll,
+    task::{self, Poll},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::{Shared, unserved::Unserved};
-use crate::{Connection, Error};
+use crate::{Connection, Error, trace, transport::BoxFuture};
 
 /// Looks at each connection of a server before its first frame: at who is there, at what is said in a
 /// handshake of the program's own. [`ServerBuilder::on_connection`](super::ServerBuilder::on_connection) adds one.
@@ -67,14 +67,36 @@ impl Hook {
     /// # Errors
     /// Why the connection is refused.
     async fn run(&self, connection: &mut Connection) -> Result<(), String> {
-        let mut connected = self.hook.connected(connection);
+        // Asked when it is first polled.
+        let mut connected =
+            Connected(Some(Box::pin(async { self.hook.connected(connection).await })));
         let caught = poll_fn(|cx| {
-            let polled = catch_unwind(AssertUnwindSafe(|| connected.as_mut().poll(cx)));
+            let polled = catch_unwind(AssertUnwindSafe(|| connected.poll(cx)));
             polled.unwrap_or_else(|_| Poll::Ready(Err("the hook panicked".into())))
         });
         match timeout(self.limit, caught).await {
             Ok(result) => result.map_err(|error| error.to_string()),
             Err(_) => Err(format!("the hook took longer than {:?}", self.limit)),
+        }
+    }
+}
+
+/// What a hook does with a connection. A panic while it is dropped is caught.
+struct Connected<'a>(Option<BoxFuture<'a, Result<(), Box<dyn StdError + Send + Sync>>>>);
+
+impl Connected<'_> {
+    fn poll(
+        &mut self,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<(), Box<dyn StdError + Send + Sync>>> {
+        self.0.as_mut().expect("it is there until it is dropped").as_mut().poll(cx)
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.0 = None)).is_err() {
+            trace::warn!("a connection's hook panicked while it was dropped");
         }
     }
 }

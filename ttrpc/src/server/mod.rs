@@ -78,7 +78,7 @@ use crate::{
     snapshot::{Fill, ServerSnapshot},
     sync::{
         Mutex,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     transport::{
         limiter::{Limiter, Load, Overshoot},
@@ -165,6 +165,7 @@ impl Shared {
             request_bytes: Fill { used: calls.cost, limit: self.config.request_bytes },
             inbox_bytes: Fill { used: inboxes.cost, limit: self.config.inbox_bytes },
             max_connections: self.config.max_connections,
+            hooked_connections: self.hooked_connections.load(SeqCst),
             connections,
         }
     }

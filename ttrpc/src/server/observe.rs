@@ -193,6 +193,8 @@ pub(super) struct RefusedCall<'a> {
     pub(super) method: &'a str,
     pub(super) bytes: usize,
     pub(super) arrived: Instant,
+    /// It was not refused at once, but had to wait to be let in.
+    pub(super) has_waited: bool,
 }
 
 /// Why a frame's stream is refused, or ends.
@@ -285,7 +287,7 @@ impl Connection {
 
     /// A call is refused: it begins and ends.
     pub(super) fn refused(&self, call: &RefusedCall<'_>, outcome: CallOutcome<'_>) {
-        let RefusedCall { stream_id, flags, service, method, bytes, arrived } = *call;
+        let RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited } = *call;
         let (code, cause, message) = (outcome.code(), outcome.cause, outcome.message());
         trace::debug!(stream_id, service, method, %code, %cause, error = message, "call refused");
         if self.server.observers.is_empty() {
@@ -293,7 +295,9 @@ impl Connection {
         }
         let stats = CallStats::new(arrived);
         stats.received(0, bytes);
-        stats.has_waited_for_place();
+        if has_waited {
+            stats.has_waited_for_place();
+        }
         let (metadata, extensions) = (Metadata::new(), Extensions::default());
         let call = CallInfo {
             side: Side::Server,

@@ -148,8 +148,9 @@ fn taken_out(
         Some(call) => call.taken_out(refusal.outcome()),
         None if header.frame_type == FrameType::Request => {
             let Header { stream_id, flags, .. } = header;
-            let (service, method) = ("", "");
-            let call = RefusedCall { stream_id, flags, service, method, bytes: 0, arrived };
+            let (service, method, bytes, has_waited) = ("", "", 0, false);
+            let call =
+                RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited };
             connection.refused(&call, refusal.outcome());
         }
         None => {}

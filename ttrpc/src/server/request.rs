@@ -58,20 +58,20 @@ pub(super) async fn open<R: ReadHalf>(
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
     let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
-    let opened = match incoming.try_open() {
-        Ok(true) => Ok(()),
+    let (opened, has_waited) = match incoming.try_open() {
+        Ok(true) => return Ok(()),
         Ok(false) => {
             let lost = LostRequest(&incoming);
             let opened = Box::pin(incoming.open_in_turn(io)).await;
             if !matches!(opened, Err(Failure::Gone)) {
                 mem::forget(lost);
             }
-            opened
+            (opened, true)
         }
-        Err(refusal) => Err(refusal.into()),
+        Err(refusal) => (Err(refusal.into()), false),
     };
     if let Err(Failure::Refused(refusal)) = &opened {
-        incoming.refused(refusal.outcome());
+        incoming.refused(refusal.outcome(), has_waited);
         connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
     }
     opened
@@ -93,7 +93,7 @@ struct LostRequest<'a>(&'a IncomingRequest<'a>);
 impl Drop for LostRequest<'_> {
     fn drop(&mut self) {
         let (cause, status) = self.0.connection.lost_call();
-        self.0.refused(CallOutcome { cause, status: Some(&status) });
+        self.0.refused(CallOutcome { cause, status: Some(&status) }, true);
     }
 }
 
@@ -233,14 +233,14 @@ impl<'a> IncomingRequest<'a> {
     }
 
     /// Tells that the call comes to no handler.
-    fn refused(&self, outcome: CallOutcome<'_>) {
+    fn refused(&self, outcome: CallOutcome<'_>, has_waited: bool) {
         let mut decoder = self.decoder();
         // As far as it can be read.
         let _ = decoder.advance(FIELDS_PER_TURN);
         let (service, method) = decoder.request().names().unwrap_or_default();
         let Header { stream_id, flags, .. } = self.header;
         let (bytes, arrived) = (self.data.bytes().len(), self.arrived);
-        let call = RefusedCall { stream_id, flags, service, method, bytes, arrived };
+        let call = RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited };
         self.connection.refused(&call, outcome);
     }
 }

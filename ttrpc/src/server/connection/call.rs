@@ -37,7 +37,7 @@ use super::{
     replies::{WaitingReplies, WaitingReply},
 };
 use crate::{
-    Extensions, Metadata, Name, Status,
+    Code, Extensions, Metadata, Name, Status,
     observer::{CallOutcome, EndCause},
     proto::{
         frame::{Flags, FrameType},
@@ -192,7 +192,7 @@ impl Call {
     ) -> ReplyRest {
         let reply = match result {
             Ok(reply) => reply,
-            Err(status) => return self.fail(self.end.failure(), status),
+            Err(status) => return self.fail(self.failure(&status), status),
         };
         let push = |call: &Call, frame: Frame<ResponseParts<'_, M>>, room: ReplyRoom<'_>| {
             let len = frame.len();
@@ -231,7 +231,21 @@ impl Call {
                 let end = end.expect("no data fits into any frame");
                 self.send_last(&end, EndCause::Replied, None)
             }
-            Err(status) => self.fail(self.end.failure(), status),
+            Err(status) => self.fail(self.failure(&status), status),
+        }
+    }
+
+    /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
+    /// it hands down fails at the moment at which the deadline passes here.
+    fn failure(&self, status: &Status) -> EndCause {
+        let is_too_late = || self.deadline().is_some_and(|deadline| deadline <= Instant::now());
+        match self.end.failure() {
+            EndCause::Failed | EndCause::Refused
+                if status.code() == Code::DeadlineExceeded && is_too_late() =>
+            {
+                EndCause::DeadlineHere
+            }
+            cause => cause,
         }
     }
 
