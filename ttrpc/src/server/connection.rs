@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use self::call::Call;
-use super::{Peer, Shared, observe::EndReason};
+use super::{Peer, Shared, reasons::EndReason};
 use crate::{
     Code, Extensions, Status,
     proto::{

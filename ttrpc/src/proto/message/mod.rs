@@ -18,6 +18,7 @@ use bytes::BufMut;
 use prost::Message;
 
 pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
+pub(crate) use response::begins_with_status;
 pub use response::{MAX_DETAILS, ResponseParts, decode_response, encode_status};
 
 /// What can be the data of a frame.
