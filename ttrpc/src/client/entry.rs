@@ -125,7 +125,8 @@ impl CallEntry {
         queue: &Queue<ClientTable<Arc<Self>>>,
     ) {
         let ends_stream = self.shape.is_ended_by_response();
-        let has_message = !begins_with_status(&response) && !(ends_stream && response.is_empty());
+        let is_bare_end = ends_stream && response.is_empty();
+        let has_message = !is_bare_end && !begins_with_status(&response);
         self.count_answer(has_message.then_some(response.len()), read_at);
         self.inbox.change(|state, caller_waits| {
             let is_announced = caller_waits && self.shape.is_unary();
