@@ -38,8 +38,8 @@ pub struct ClientConfig {
     /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
     pub stream_inbox_bytes: usize,
     /// How long a stream's consumer may hold up the connection without taking a message, and calls
-    /// may hold up another one without ending. All streams of which nothing was ever taken may hold
-    /// it up for less than twice this time together. Default 1 s, as in containerd's implementation.
+    /// may hold up another one without ending. All streams of a connection that stand still may hold it up
+    /// for at most twice this time together. Default 1 s, as in containerd's implementation.
     pub stall_timeout: Duration,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
@@ -107,7 +107,7 @@ pub struct ServerConfig {
     pub request_bytes: usize,
     /// Pairs of metadata that a Request may have. One that has more is refused with
     /// RESOURCE_EXHAUSTED. A pair of empty strings takes two bytes on the wire and
-    /// 48 in memory. Default 1,024.
+    /// 48 in memory. Default 1,024. Of other fields a Request may have 4,096, unknown ones included.
     pub max_metadata_pairs: usize,
     /// Bytes of the messages of one connection's streams that handlers have not taken, with 64 more
     /// for each message, which is what it costs to keep one. When they are reached (the last message
@@ -146,9 +146,9 @@ pub struct ServerConfig {
     pub stream_inbox_messages: usize,
     /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
     pub stream_inbox_bytes: usize,
-    /// How long handlers may hold up a connection without making progress. All streams of which
-    /// nothing was ever taken may hold it up for less than twice this time together. Default 1 s, as
-    /// in containerd's implementation.
+    /// How long handlers may hold up a connection without making progress. All streams of a connection
+    /// that stand still may hold it up for at most twice this time together. Default 1 s, as in
+    /// containerd's implementation.
     pub stall_timeout: Duration,
     /// How long a handler that has asked for its cancellation token may go on after the token
     /// fired because its deadline passed or its client went away. A handler that never asked is

@@ -21,7 +21,7 @@ mod enabled {
     }
     pub(crate) use span;
 
-    /// A span, if somebody traces.
+    /// A span, if a subscriber listens.
     #[derive(Clone, Debug)]
     pub(crate) struct Span(Option<Arc<tracing::Span>>);
 
@@ -35,7 +35,7 @@ mod enabled {
             Span::new(tracing::Span::current())
         }
 
-        /// Whether nobody traces.
+        /// Whether no subscriber listens.
         pub(crate) fn is_none(&self) -> bool {
             self.0.is_none()
         }

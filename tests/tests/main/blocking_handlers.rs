@@ -8,17 +8,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::{io::duplex, sync::mpsc, task::JoinHandle};
+use tokio::{io::duplex, sync::mpsc, task::JoinHandle, time::timeout};
 use ttrpc::{
     Client, Code, Context, Error, Server, ServerConfig, Status,
     server::{
         ServerHandle,
         blocking::{StreamReceiver, StreamSender},
     },
+    snapshot::CallWait,
 };
 use ttrpc_tests::{
     conformance::{ConformanceClient, ConformanceServer},
-    harness::{PIPE_LEN, echo_request, eventually, patient_client, patient_server},
+    harness::{PATIENCE, PIPE_LEN, echo_request, eventually, patient_client, patient_server},
     service::ConformanceService,
 };
 
@@ -231,6 +232,32 @@ async fn no_more_run_at_a_time_than_may_but_for_the_first_of_each_connection() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(other.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+}
+
+/// It need not wait for the others' handlers, which may go on for ever.
+#[tokio::test]
+async fn a_call_that_waits_begins_when_its_connection_runs_no_other() {
+    let config = ServerConfig { stall_timeout: 2 * PATIENCE, ..ServerConfig::default() };
+    let server = TestServer::start(config.max_blocking_calls(1));
+    let (greeter, other) = (server.greeter().await, server.greeter().await);
+    let blocked = begin(&greeter, "gate");
+    server.gate.has_come(1).await;
+    let (mut requests, mut replies) = other.chat().await.unwrap();
+    requests.send(hello("Ann")).await.unwrap();
+    replies.recv().await.unwrap();
+    let waiting: Vec<_> = ["Ben", "Cid"].map(|name| begin(&other, name)).into();
+    eventually("both calls wait", || {
+        let snapshot = server.handle.snapshot();
+        let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
+        calls.filter(|call| call.wait == CallWait::Place).count() == 2
+    })
+    .await;
+    requests.finish();
+    for call in waiting {
+        timeout(PATIENCE, call).await.expect("it begins").unwrap().unwrap();
+    }
+    server.gate.open();
+    blocked.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use ttrpc::{ClientConfig, Code, ServerConfig};
 use ttrpc_tests::{
     conformance::*,
     harness::{
-        code::{RESOURCE_EXHAUSTED, UNIMPLEMENTED},
+        code::{INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED},
         *,
     },
     wire::{Frame, REMOTE_CLOSED, REMOTE_OPEN},
@@ -110,4 +110,18 @@ async fn max_metadata_pairs_is_what_a_client_of_the_library_hears_of_too() {
     assert_eq!(inspect(2).await.unwrap().metadata.len(), 2);
     assert_eq!(inspect(3).await.unwrap_err().code(), Code::ResourceExhausted);
     assert_eq!(inspect(2).await.unwrap().metadata.len(), 2);
+}
+
+/// Decoding the second pair would skip all of them, in one turn of the runtime.
+#[tokio::test(start_paused = true)]
+async fn a_million_fields_between_two_pairs_are_refused() {
+    let (server, mut peer) = played_client(ServerConfig::default());
+    let unknown = [0x78, 0];
+    let mut request = with_pairs(call(1, "Echo", &echo_request([])), 1);
+    request.data.extend(unknown.repeat(1_000_000));
+    peer.send(with_pairs(request, 1)).await;
+    let refusal = peer.receive().await;
+    assert_eq!((refusal.id, refusal.code()), (1, INVALID_ARGUMENT));
+    assert_eq!(server.service.calls_total(), 0);
+    expect_echo(&mut peer, 3).await;
 }

@@ -1,12 +1,12 @@
 //! Calls that have not been made.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use prost::Message;
 use tokio::time::Instant;
 
 use super::{
-    client::Client,
+    driver::Driver,
     stream::{Reply, StreamReceiver, StreamSender},
 };
 use crate::{
@@ -31,12 +31,13 @@ pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
 #[must_use = "a call is made by `call`"]
 pub struct Call<K, Req, Resp> {
     call: client::Call<K, Req, Resp>,
-    client: Client,
+    // Dropped last: what is dropped before it may need its runtime.
+    driver: Arc<Driver>,
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(call: client::Call<K, Req, Resp>, client: &Client) -> Self {
-        Call { call, client: client.clone() }
+    pub(super) fn new(call: client::Call<K, Req, Resp>, driver: &Arc<Driver>) -> Self {
+        Call { call, driver: driver.clone() }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, as
@@ -82,8 +83,8 @@ impl<Req: Message + 'static, Resp: Message + Default> UnaryCall<Req, Resp> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<Resp, Status> {
-        let Call { call, client } = self;
-        client.driver().wait(call)
+        let Call { call, driver } = self;
+        driver.wait(call)
     }
 }
 
@@ -96,13 +97,13 @@ impl<Req: Message + 'static, Resp: Message + Default> ServerStreamingCall<Req, R
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<StreamReceiver<Resp>, Status> {
-        let Call { call, client } = self;
-        let replies = client.driver().wait(async {
+        let Call { call, driver } = self;
+        let replies = driver.wait(async {
             let replies = call.await?;
             replies.request_flushed().await?;
             Ok::<_, Status>(replies)
         })?;
-        Ok(StreamReceiver::new(replies, client))
+        Ok(StreamReceiver::new(replies, driver))
     }
 }
 
@@ -115,13 +116,13 @@ impl<Req: Message + 'static, Resp: Message + Default> ClientStreamingCall<Req, R
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, Reply<Resp>), Status> {
-        let Call { call, client } = self;
-        let (requests, reply) = client.driver().wait(async {
+        let Call { call, driver } = self;
+        let (requests, reply) = driver.wait(async {
             let (requests, reply) = call.await?;
             requests.flushed().await?;
             Ok::<_, Status>((requests, reply))
         })?;
-        Ok((StreamSender::new(requests, client.clone()), Reply::new(reply, client)))
+        Ok((StreamSender::new(requests, driver.clone()), Reply::new(reply, driver)))
     }
 }
 
@@ -135,12 +136,12 @@ impl<Req: Message + 'static, Resp: Message + Default> BidiStreamingCall<Req, Res
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, StreamReceiver<Resp>), Status> {
-        let Call { call, client } = self;
-        let (requests, replies) = client.driver().wait(async {
+        let Call { call, driver } = self;
+        let (requests, replies) = driver.wait(async {
             let (requests, replies) = call.await?;
             requests.flushed().await?;
             Ok::<_, Status>((requests, replies))
         })?;
-        Ok((StreamSender::new(requests, client.clone()), StreamReceiver::new(replies, client)))
+        Ok((StreamSender::new(requests, driver.clone()), StreamReceiver::new(replies, driver)))
     }
 }

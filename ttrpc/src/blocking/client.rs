@@ -114,7 +114,7 @@ impl Client {
         method: impl Into<Name>,
         request: Req,
     ) -> UnaryCall<Req, Resp> {
-        UnaryCall::new(self.client.unary(service, method, request), self)
+        UnaryCall::new(self.client.unary(service, method, request), &self.driver)
     }
 
     /// Calls a method that answers with a stream. Generated clients call this.
@@ -124,7 +124,10 @@ impl Client {
         method: impl Into<Name>,
         request: Req,
     ) -> ServerStreamingCall<Req, Resp> {
-        ServerStreamingCall::new(self.client.server_streaming(service, method, request), self)
+        ServerStreamingCall::new(
+            self.client.server_streaming(service, method, request),
+            &self.driver,
+        )
     }
 
     /// Calls a method that takes a stream. Generated clients call this.
@@ -133,7 +136,7 @@ impl Client {
         service: impl Into<Name>,
         method: impl Into<Name>,
     ) -> ClientStreamingCall<Req, Resp> {
-        ClientStreamingCall::new(self.client.client_streaming(service, method), self)
+        ClientStreamingCall::new(self.client.client_streaming(service, method), &self.driver)
     }
 
     /// Calls a method that takes and gives a stream. Generated clients call this.
@@ -142,7 +145,7 @@ impl Client {
         service: impl Into<Name>,
         method: impl Into<Name>,
     ) -> BidiStreamingCall<Req, Resp> {
-        BidiStreamingCall::new(self.client.bidi_streaming(service, method), self)
+        BidiStreamingCall::new(self.client.bidi_streaming(service, method), &self.driver)
     }
 
     /// Waits for the connection's end and says why it ended. Meanwhile this thread drives the
@@ -187,10 +190,6 @@ impl Client {
     /// Calls whose Request is on its way to the server or was sent, and that have not ended.
     pub fn calls_in_flight(&self) -> usize {
         self.client.calls_in_flight()
-    }
-
-    pub(super) fn driver(&self) -> &Driver {
-        &self.driver
     }
 }
 

@@ -1,10 +1,10 @@
 //! A caller's ends of a stream.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use prost::Message;
 
-use super::client::Client;
+use super::driver::Driver;
 use crate::{Status, client};
 
 /// The caller's side of a stream of requests.
@@ -15,12 +15,12 @@ use crate::{Status, client};
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
     sender: client::StreamSender<Req>,
-    client: Client,
+    driver: Arc<Driver>,
 }
 
 impl<Req> StreamSender<Req> {
-    pub(super) fn new(sender: client::StreamSender<Req>, client: Client) -> Self {
-        StreamSender { sender, client }
+    pub(super) fn new(sender: client::StreamSender<Req>, driver: Arc<Driver>) -> Self {
+        StreamSender { sender, driver }
     }
 
     /// Says that nothing more comes, and returns when that is in the socket.
@@ -31,8 +31,8 @@ impl<Req> StreamSender<Req> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn finish(self) -> Result<(), Status> {
-        let StreamSender { sender, client } = self;
-        client.driver().wait(sender.finish_flushed())
+        let StreamSender { sender, driver } = self;
+        driver.wait(sender.finish_flushed())
     }
 }
 
@@ -47,8 +47,8 @@ impl<Req: Message> StreamSender<Req> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn send(&mut self, message: Req) -> Result<(), Status> {
-        let StreamSender { sender, client } = self;
-        client.driver().wait(async {
+        let StreamSender { sender, driver } = self;
+        driver.wait(async {
             sender.send(message).await?;
             sender.flushed().await
         })
@@ -69,12 +69,12 @@ impl<Req> fmt::Debug for StreamSender<Req> {
 #[must_use = "dropping the receiver gives the replies up"]
 pub struct StreamReceiver<Resp> {
     receiver: client::StreamReceiver<Resp>,
-    client: Client,
+    driver: Arc<Driver>,
 }
 
 impl<Resp: Message + Default> StreamReceiver<Resp> {
-    pub(super) fn new(receiver: client::StreamReceiver<Resp>, client: Client) -> Self {
-        StreamReceiver { receiver, client }
+    pub(super) fn new(receiver: client::StreamReceiver<Resp>, driver: Arc<Driver>) -> Self {
+        StreamReceiver { receiver, driver }
     }
 
     /// Waits for the next message; `None` when the server has ended the stream well.
@@ -85,7 +85,7 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
     /// # Panics
     /// In a task of a tokio runtime, if no message is there.
     pub fn recv(&mut self) -> Result<Option<Resp>, Status> {
-        self.client.driver().wait_if_pending(self.receiver.recv())
+        self.driver.wait_if_pending(self.receiver.recv())
     }
 }
 
@@ -110,12 +110,12 @@ impl<Resp> fmt::Debug for StreamReceiver<Resp> {
 #[must_use = "the reply is what the call was made for"]
 pub struct Reply<Resp> {
     reply: client::Reply<Resp>,
-    client: Client,
+    driver: Arc<Driver>,
 }
 
 impl<Resp: Message + Default> Reply<Resp> {
-    pub(super) fn new(reply: client::Reply<Resp>, client: Client) -> Self {
-        Reply { reply, client }
+    pub(super) fn new(reply: client::Reply<Resp>, driver: Arc<Driver>) -> Self {
+        Reply { reply, driver }
     }
 
     /// Waits for it.
@@ -126,8 +126,8 @@ impl<Resp: Message + Default> Reply<Resp> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn wait(self) -> Result<Resp, Status> {
-        let Reply { reply, client } = self;
-        client.driver().wait(reply)
+        let Reply { reply, driver } = self;
+        driver.wait(reply)
     }
 }
 

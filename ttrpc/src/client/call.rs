@@ -15,7 +15,7 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    interceptor::{OutgoingCall, intercepted},
+    interceptor::{Chain, OutgoingCall, intercepted},
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     options::CallOptions,
     owner::CallOwner,
@@ -73,15 +73,19 @@ pub type RawCall = Call<AnyKind, Raw, Raw>;
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
-    Start(Arc<ConnectionTasks>, PendingCall<Req>),
+    Start(Arc<ConnectionTasks>, PendingCall<Req>, Option<Chain>),
     WaitForRoom(WaitForRoom),
     Queued(Option<CallOwner>),
     Done,
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(tasks: Arc<ConnectionTasks>, pending: PendingCall<Req>) -> Self {
-        let progress = Progress::Start(tasks, pending);
+    pub(super) fn new(
+        tasks: Arc<ConnectionTasks>,
+        pending: PendingCall<Req>,
+        interceptors: Option<Chain>,
+    ) -> Self {
+        let progress = Progress::Start(tasks, pending, interceptors);
         Call { progress, timer: None, kind: PhantomData }
     }
 
@@ -129,7 +133,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
 
     /// Sets an option. A call that has been polled does not change any more.
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
-        if let Progress::Start(_, pending) = &mut self.progress {
+        if let Progress::Start(_, pending, _) = &mut self.progress {
             set(&mut pending.options);
         }
         self
@@ -142,7 +146,7 @@ impl<K, Req, Resp> Unpin for Call<K, Req, Resp> {}
 impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.progress {
-            Progress::Start(_, PendingCall { service, method, .. }) => {
+            Progress::Start(_, PendingCall { service, method, .. }, _) => {
                 write!(f, "Call({service}/{method})")
             }
             _ => f.debug_struct("Call").finish_non_exhaustive(),
@@ -196,10 +200,12 @@ where
     }
 
     fn start(&mut self) -> Result<Progress<Req>, Status> {
-        let Progress::Start(tasks, pending) = &self.progress else { only_at_the_start() };
+        let Progress::Start(tasks, pending, interceptors) = &self.progress else {
+            only_at_the_start()
+        };
         let times = pending.options.times();
         let mut record = None;
-        if pending.interceptors.is_none() {
+        if interceptors.is_none() {
             let mut begun = None;
             let queued = pending.try_queue(tasks, times, &mut begun);
             if let Ok(Some(owner)) = queued {
@@ -212,11 +218,12 @@ where
             queued.inspect_err(|status| tell_not_queued(record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(tasks, mut pending) = mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(tasks, pending, interceptors) =
+            mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
-        Ok(Progress::WaitForRoom(match pending.interceptors.take() {
+        Ok(Progress::WaitForRoom(match interceptors {
             Some(chain) => {
                 let call = OutgoingCall::new(pending, times);
                 Box::pin(intercepted(chain, tasks, call, times))

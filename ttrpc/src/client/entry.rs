@@ -6,16 +6,15 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    head::{CallHead, CallShape, Times},
     observe::{CallRecord, Observed},
-    receiver::STATUS_KEY,
     state::{CallFailure, CallState},
 };
 use crate::{
     Metadata, Name, Status,
     observer::{CallEnd, CallOutcome, EndCause, Traffic},
-    proto::{frame::Flags, stream::Kind, table::ClientTable},
+    proto::{message::begins_with_status, stream::Kind, table::ClientTable},
     snapshot::CallSnapshot,
-    trace::{self, Span},
     transport::{
         inbox::Inbox,
         queue::Queue,
@@ -23,74 +22,6 @@ use crate::{
         wait_until,
     },
 };
-
-/// How a call is opened and answered.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct CallShape {
-    pub(super) kind: Kind,
-    /// Those of its Request.
-    pub(super) flags: Flags,
-    /// Of the kind is known what the flags say, and a Response is what it says it is.
-    is_raw: bool,
-}
-
-impl From<Kind> for CallShape {
-    fn from(kind: Kind) -> Self {
-        let flags = match kind {
-            Kind::Unary => Flags::NONE,
-            Kind::ServerStreaming => Flags::REMOTE_CLOSED,
-            Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
-        };
-        CallShape { kind, flags, is_raw: false }
-    }
-}
-
-impl CallShape {
-    /// Whether the caller awaits one reply and nothing else.
-    pub(super) fn is_unary(&self) -> bool {
-        self.kind == Kind::Unary && !self.is_raw
-    }
-
-    /// Whether the Request opens a stream.
-    pub(super) fn is_stream(&self) -> bool {
-        self.flags.open_a_stream()
-    }
-
-    /// A call of which these flags are all that is known: what the server may send is what it may
-    /// send on any stream that is opened so.
-    pub(super) fn raw(flags: Flags) -> Self {
-        let kind = match () {
-            () if flags.contains(Flags::REMOTE_OPEN) => Kind::Bidirectional,
-            () if flags.contains(Flags::REMOTE_CLOSED) => Kind::ServerStreaming,
-            () => Kind::Unary,
-        };
-        CallShape { kind, flags, is_raw: true }
-    }
-}
-
-/// When a call began, and when its time is over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    pub(super) started: Instant,
-    /// `None` also where it is too far away to be named.
-    pub(super) deadline: Option<Instant>,
-}
-
-/// What is known of a call when it begins.
-#[derive(Clone, Copy)]
-pub(super) struct CallHead<'a> {
-    pub(super) shape: CallShape,
-    pub(super) service: &'a Name,
-    pub(super) method: &'a Name,
-    pub(super) metadata: &'a Metadata,
-    pub(super) times: Times,
-}
-
-impl CallHead<'_> {
-    pub(super) fn span(self) -> Span {
-        trace::span!("call", service = &**self.service, method = &**self.method)
-    }
-}
 
 /// One call, in the connection's table.
 #[derive(Debug)]
@@ -119,7 +50,7 @@ impl CallEntry {
         CallEntry { shape, service, method, times, request_bytes, observed, inbox }
     }
 
-    /// What is kept of it beside this entry, if somebody wants to know.
+    /// The call's record, if it has one.
     pub(super) fn record(&self) -> Option<&CallRecord> {
         match &self.observed {
             Observed::Recorded(record) => Some(record),
@@ -127,7 +58,7 @@ impl CallEntry {
         }
     }
 
-    /// What is known of the call, of which there is no record.
+    /// The head of a call without a record. Its metadata are not kept.
     pub(super) fn head(&self) -> CallHead<'_> {
         static NO_METADATA: Metadata = Metadata::new();
         let CallEntry { shape, service, method, times, .. } = self;
@@ -141,8 +72,7 @@ impl CallEntry {
 
     /// Whether the caller awaits one reply.
     pub(super) fn has_one_reply(&self) -> bool {
-        let CallShape { kind, is_raw, .. } = self.shape;
-        matches!(kind, Kind::Unary | Kind::ClientStreaming) && !is_raw
+        self.shape.has_one_reply()
     }
 
     /// The end of a unary call of which there is no record. `received` is the length of its reply, if it has one.
@@ -212,11 +142,9 @@ impl CallEntry {
         read_at: impl FnOnce() -> Instant,
         queue: &Queue<ClientTable<Arc<Self>>>,
     ) {
-        let CallShape { kind, is_raw, .. } = self.shape;
-        // A payload is the last message then, and an empty one is none.
-        let ends_stream = kind.server_streams() && !is_raw;
-        let has_message =
-            response.first() != Some(&STATUS_KEY) && !(ends_stream && response.is_empty());
+        let ends_stream = self.shape.is_ended_by_response();
+        let is_bare_end = ends_stream && response.is_empty();
+        let has_message = !is_bare_end && !begins_with_status(&response);
         self.count_answer(has_message.then_some(response.len()), read_at);
         self.inbox.change(|state, caller_waits| {
             let is_announced = caller_waits && self.shape.is_unary();

@@ -13,9 +13,9 @@ use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    entry::{CallShape, Times},
+    head::{Times, too_late},
     observe::{CallRecord, Intercepted, OnMessage},
-    owner::{CallOwner, too_late},
+    owner::CallOwner,
     pending::PendingCall,
     tasks::ConnectionTasks,
 };
@@ -91,7 +91,7 @@ pub struct OutgoingCall {
     pending: PendingCall<Raw>,
     /// When the call began, until it is made for the first time.
     started: Option<Instant>,
-    /// Shared with the record, if somebody observes: made when they are needed.
+    /// Shared with the record, if the client has observers: made when they are needed.
     extensions: OnceLock<Arc<Extensions>>,
     /// Until the call is made for the first time. Dropped, the call was given up.
     record: Option<Box<CallRecord>>,
@@ -295,7 +295,8 @@ impl OutgoingCall {
         observed.begin_recorded(self.pending.head(times), intercepted)
     }
 
-    /// The time that an interceptor has said is over. If the call was made, whoever drops it tells so.
+    /// The time that an interceptor has said is over. If the call was made, its owner reports the end
+    /// when it is dropped.
     fn pass_deadline(&mut self) -> Status {
         let status = too_late();
         if let Some(record) = self.record.take() {
@@ -319,12 +320,12 @@ impl OutgoingCall {
                 record.change(&self.pending.options, times.deadline, self.on_message.clone());
                 Some(record)
             }
-            // Nobody wanted to know, and nobody does now.
+            // It is not observed.
             None if is_first && self.on_message.is_none() => None,
             None => self.begin(tasks, times),
         };
         let mut owner = self.pending.queue_at_once(tasks, times, record).await?;
-        if CallShape::is_unary(&self.pending.shape) {
+        if self.pending.shape.is_unary() {
             let deadline = owner.deadline();
             let answered = poll_fn(|cx| owner.poll_answered(cx));
             let failure = match deadline {

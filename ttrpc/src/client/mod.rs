@@ -45,6 +45,7 @@ mod call;
 mod connect;
 mod connection;
 mod entry;
+mod head;
 mod incoming;
 mod interceptor;
 mod kind;
@@ -74,7 +75,7 @@ pub use call::{
     BidiStreamingCall, Call, ClientStreamingCall, RawCall, ServerStreamingCall, UnaryCall,
 };
 pub use connect::ConnectOptions;
-use entry::CallShape;
+use head::CallShape;
 pub use interceptor::{Answer, Interceptor, Next, OutgoingCall};
 pub use kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary};
 use options::CallOptions;
@@ -263,9 +264,8 @@ impl Client {
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
         let options = self.defaults.as_deref().cloned().unwrap_or_default();
-        let interceptors = self.interceptors.clone();
-        let pending = PendingCall { shape, service, method, request, options, interceptors };
-        Call::new(self.tasks.clone(), pending)
+        let pending = PendingCall { shape, service, method, request, options };
+        Call::new(self.tasks.clone(), pending, self.interceptors.clone())
     }
 
     /// Waits for the connection's end and says why it ended.

@@ -1,18 +1,15 @@
-//! Where a client tells of its connection and its calls: to `tracing`, and to observers.
+//! Reports a client's connection and its calls to `tracing` and to observers.
 //!
-//! Most calls are unary and say no more than their entry in the connection's table: their callers tell of them, and
-//! nothing is kept for that but two numbers. Others have a record.
+//! Most calls are unary and need no more for that than their entry in the connection's table and two counters; their
+//! callers report their end. Other calls have a record.
 
 mod entry;
 mod intercepted;
 mod record;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use tokio::time::Instant;
@@ -21,10 +18,7 @@ pub(super) use self::{
     intercepted::{Intercepted, OnEnd, OnMessage, UnaryOnEnds},
     record::CallRecord,
 };
-use super::{
-    entry::{CallEntry, CallHead, Times},
-    owner::too_late,
-};
+use super::head::{CallHead, Times, too_late};
 use crate::{
     Code, ConnectionError, Extensions, Status,
     observer::{
@@ -32,12 +26,12 @@ use crate::{
         Observers, Side,
     },
     proto::stream::Violation,
-    server::Peer,
     snapshot::HeldUp,
     trace::{self, Span},
+    transport::peer::Peer,
 };
 
-/// A client's connection as it is told of.
+/// What observers are told of a client's connection.
 #[derive(Debug)]
 pub(super) struct ObservedConnection {
     observers: Observers,
@@ -122,8 +116,8 @@ impl ObservedConnection {
         Observed::Recorded(record)
     }
 
-    /// The same for a call that has to wait before it is queued, or that has interceptors. `None` if nobody wants to
-    /// know.
+    /// The same for a call that has to wait before it is queued, or that has interceptors. `None` if nobody
+    /// observes it.
     pub(super) fn begin_recorded(
         self: &Arc<Self>,
         call: CallHead<'_>,
@@ -136,19 +130,6 @@ impl ObservedConnection {
         let record = CallRecord::new(self, call, intercepted.unwrap_or_default(), span);
         record.begun();
         Some(record)
-    }
-
-    /// A unary call of which there is no record has ended.
-    fn unary_ended(&self, entry: &CallEntry, stream_id: Option<u32>, outcome: CallOutcome<'_>) {
-        let Observed::Unary(UnaryCount { answered, received }) = &entry.observed else { return };
-        let took = match answered.load(Relaxed) {
-            0 => None,
-            after => Some(Duration::from_nanos(after)),
-        };
-        let received = received.load(Relaxed).checked_sub(1);
-        let extensions = Extensions::default();
-        let call = self.call(entry.head(), stream_id, &extensions);
-        self.observers.call_ended(&call, &entry.unary_end(outcome, received, took));
     }
 
     fn call<'a>(
@@ -179,7 +160,7 @@ impl ObservedConnection {
     }
 }
 
-/// How a connection's end ends the calls that are left.
+/// The cause with which pending calls end when their connection ends.
 pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
     match reason {
         None | Some(ConnectionError::ClosedLocally) => EndCause::Shutdown,
@@ -188,7 +169,7 @@ pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
     }
 }
 
-/// How a call ends that was not queued.
+/// The cause with which a call ends that was not queued.
 fn not_queued(status: &Status) -> EndCause {
     match status.code() {
         Code::DeadlineExceeded => EndCause::DeadlineHere,
@@ -197,8 +178,8 @@ fn not_queued(status: &Status) -> EndCause {
     }
 }
 
-/// How a call ends that its caller has let go of: it is given up, or its time is over and it is dropped for that
-/// before anything else finds out.
+/// The cause with which a call ends that its caller has dropped: it was given up, or its deadline has passed and no
+/// other task has noticed that yet.
 fn let_go(times: Times) -> (EndCause, Status) {
     match times.deadline {
         Some(deadline) if deadline <= Instant::now() => (EndCause::DeadlineHere, too_late()),
@@ -206,7 +187,7 @@ fn let_go(times: Times) -> (EndCause, Status) {
     }
 }
 
-/// How a call ends whose reply was taken.
+/// The end of a call whose reply was taken.
 fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
     match violation {
         None => CallOutcome::REPLIED,
@@ -214,16 +195,16 @@ fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
     }
 }
 
-/// To whom a call's end is told.
+/// Who reports the end of a call, and to whom.
 #[derive(Debug)]
 pub(super) enum Observed {
-    /// To nobody.
+    /// Nobody observes it.
     Nobody,
-    /// To its interceptors, by the caller: a unary call of which nobody else wants to know.
+    /// The caller reports to the interceptors: a unary call without observers.
     Intercepted(UnaryOnEnds),
-    /// To observers, by the caller: a unary call without metadata, of which nobody wants to know more.
+    /// The caller reports to observers: a unary call without metadata or interceptors.
     Unary(UnaryCount),
-    /// By whoever finds it.
+    /// The task that notices the end reports to all, through the record.
     Recorded(Box<CallRecord>),
 }
 

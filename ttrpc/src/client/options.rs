@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::entry::Times;
+use super::head::Times;
 use crate::Metadata;
 
 /// A call's metadata and its time.

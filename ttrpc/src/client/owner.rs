@@ -9,7 +9,8 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    connection::ClientConnection, entry::CallEntry, state::CallState, tasks::ConnectionTasks,
+    connection::ClientConnection, entry::CallEntry, head::too_late, state::CallState,
+    tasks::ConnectionTasks,
 };
 use crate::{
     Status,
@@ -123,9 +124,4 @@ impl Drop for CallOwner {
         self.connection().calls.release(Load::one(0));
         self.connection().end_if_spent();
     }
-}
-
-/// The status of a call whose deadline has passed.
-pub(super) fn too_late() -> Status {
-    Status::deadline_exceeded("the call's deadline passed")
 }

@@ -7,11 +7,11 @@ use tokio::time::timeout_at;
 
 use super::{
     connection::ClientConnection,
-    entry::{CallEntry, CallHead, CallShape, Times},
-    interceptor::Chain,
+    entry::CallEntry,
+    head::{CallHead, CallShape, Times, too_late},
     observe::{CallRecord, Intercepted, Observed},
     options::CallOptions,
-    owner::{CallOwner, too_late},
+    owner::CallOwner,
     tasks::ConnectionTasks,
 };
 use crate::{
@@ -35,7 +35,6 @@ pub(super) struct PendingCall<Req> {
     pub(super) method: Name,
     pub(super) request: Option<Req>,
     pub(super) options: CallOptions,
-    pub(super) interceptors: Option<Chain>,
 }
 
 impl<Req> PendingCall<Req> {
@@ -51,11 +50,11 @@ impl<Req> PendingCall<Req> {
 }
 
 impl<Req: Message> PendingCall<Req> {
-    /// The same call with its request encoded, and without its interceptors.
+    /// The same call with its request encoded.
     pub(super) fn into_raw(self) -> PendingCall<Raw> {
-        let PendingCall { shape, service, method, request, options, .. } = self;
+        let PendingCall { shape, service, method, request, options } = self;
         let request = request.map(|request| Raw(payload::encode(&request)));
-        PendingCall { shape, service, method, request, options, interceptors: None }
+        PendingCall { shape, service, method, request, options }
     }
 
     /// Queues the Request if there is room for it now. The call begins then, if it has not begun.
@@ -152,7 +151,7 @@ impl<Req: Message> PendingCall<Req> {
         let len = self.frame(times)?.len();
         let waiting = connection.registry.enter(self.info(times), CallWait::Place);
         let observed = record.as_ref().map(|record| record.stats.wait_for_place());
-        let permit = place(connection).await?;
+        let permit = call_permit(connection).await?;
         drop(observed);
         waiting.now_for(CallWait::Room);
         let observed = record.as_ref().map(|record| record.stats.wait_for_room());
@@ -218,7 +217,7 @@ impl<Req: Message> PendingCall<Req> {
     }
 }
 
-/// Tells of a call that has failed before it was queued.
+/// Reports a call that has failed before it was queued.
 pub(super) fn tell_not_queued(record: Option<&CallRecord>, status: &Status) {
     if let Some(record) = record {
         record.not_queued(status);
@@ -235,11 +234,11 @@ fn check_time(Times { started, deadline }: Times) -> Result<(), Status> {
 
 /// Waits for a permit among the calls in flight, as long as others end. Time during which the queue
 /// is full does not count.
-async fn place(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
+async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
     let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;
-    let place = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
-    place.await.map_err(|refused| match refused {
+    let permit = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
+    permit.await.map_err(|refused| match refused {
         Refused::Closed => connection.unavailable(),
         Refused::Stalled => Status::resource_exhausted(
             "too many calls are in flight on this connection and none ends",

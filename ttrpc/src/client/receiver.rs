@@ -20,6 +20,7 @@ use crate::{
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
+        message::begins_with_status,
         payload,
         table::ClientEvent,
     },
@@ -32,9 +33,6 @@ use crate::{
         wait_for_flag,
     },
 };
-
-/// The first byte of an encoded `status`, field 1 of a Response.
-pub(super) const STATUS_KEY: u8 = 1 << 3 | 2;
 
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
@@ -162,7 +160,7 @@ async fn receive<R: ReadHalf>(
 /// The data of a Response, to be decoded by the caller. One that begins with a status may be kept for
 /// long, by a stream that is not read, and so is copied: that keeps nothing else allocated.
 fn take_response(decoder: &mut Decoder) -> Bytes {
-    if decoder.data().first() == Some(&STATUS_KEY) {
+    if begins_with_status(decoder.data()) {
         return Bytes::copy_from_slice(decoder.data());
     }
     decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))

@@ -88,7 +88,7 @@ impl Observers {
     }
 }
 
-/// Tells each of them; a panic of one is nobody else's.
+/// Tells each observer. A panic of one does not reach the others.
 fn tell(observers: &[Arc<dyn Observer>], event: impl Fn(&dyn Observer)) {
     static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     for observer in observers {

@@ -55,7 +55,7 @@ pub use cause::{ConnectionEndCause, EndCause};
 pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting, nanos};
 use tokio::time::Instant;
 
-use crate::{Code, Extensions, Metadata, server::Peer, snapshot::HeldUp};
+use crate::{Code, Extensions, Metadata, snapshot::HeldUp, transport::peer::Peer};
 
 /// Told of connections and calls. All methods do nothing unless they are implemented.
 ///

@@ -1,4 +1,4 @@
-//! A pool of buffers that have run empty, for the next one who needs some.
+//! A pool of empty buffers, to be used again.
 //!
 //! An idle connection keeps no buffers; without the pool a busy one would allocate the same buffers
 //! over and over.

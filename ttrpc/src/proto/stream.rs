@@ -42,7 +42,7 @@ impl Kind {
 
 /// Which sides have said that they are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StreamPhase {
     Open,
     LocalClosed,
     RemoteClosed,
@@ -66,21 +66,22 @@ pub struct Violation(pub &'static str);
 /// One stream's state.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    state: State,
+    state: StreamPhase,
     remote_sends_data: bool,
 }
 
 impl Stream {
     /// A stream that this side opens as a client.
     pub fn opened_by_us(kind: Kind) -> Self {
-        let state = if kind.client_streams() { State::Open } else { State::LocalClosed };
+        let state =
+            if kind.client_streams() { StreamPhase::Open } else { StreamPhase::LocalClosed };
         Stream { state, remote_sends_data: kind.server_streams() }
     }
 
     /// A stream that a client opened with a Request whose flags were these.
     pub fn opened_by_remote(flags: Flags) -> Self {
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
-        let state = if remote_open { State::Open } else { State::RemoteClosed };
+        let state = if remote_open { StreamPhase::Open } else { StreamPhase::RemoteClosed };
         let remote_sends_data = remote_open || flags.contains(Flags::REMOTE_CLOSED);
         Stream { state, remote_sends_data }
     }
@@ -98,12 +99,12 @@ impl Stream {
             remote_closed: flags.contains(Flags::REMOTE_CLOSED),
         };
         self.state = match (self.state, event.remote_closed) {
-            (State::RemoteClosed | State::Closed, _) => {
+            (StreamPhase::RemoteClosed | StreamPhase::Closed, _) => {
                 return Err(Violation("Data after remote closed"));
             }
             (state, false) => state,
-            (State::Open, true) => State::RemoteClosed,
-            (State::LocalClosed, true) => State::Closed,
+            (StreamPhase::Open, true) => StreamPhase::RemoteClosed,
+            (StreamPhase::LocalClosed, true) => StreamPhase::Closed,
         };
         Ok(event)
     }
@@ -116,24 +117,24 @@ impl Stream {
 
     /// A Response arrived, or is sent: the stream is over for both sides.
     pub fn end(&mut self) {
-        self.state = State::Closed;
+        self.state = StreamPhase::Closed;
     }
 
     /// This side is done sending.
     pub fn close_local(&mut self) {
         self.state = match self.state {
-            State::Open | State::LocalClosed => State::LocalClosed,
-            State::RemoteClosed | State::Closed => State::Closed,
+            StreamPhase::Open | StreamPhase::LocalClosed => StreamPhase::LocalClosed,
+            StreamPhase::RemoteClosed | StreamPhase::Closed => StreamPhase::Closed,
         };
     }
 
     /// Whether the remote may still send on this stream.
     pub fn is_remote_open(&self) -> bool {
-        matches!(self.state, State::Open | State::LocalClosed)
+        matches!(self.state, StreamPhase::Open | StreamPhase::LocalClosed)
     }
 
     /// Whether both sides are done.
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == StreamPhase::Closed
     }
 }

@@ -27,8 +27,8 @@ struct Limits<'a> {
     all: &'a Limiter,
     /// Counts what passed the server's limit as all that its connection held.
     reserved: &'a Limiter,
-    /// What may pass like that.
-    reserve: Load,
+    /// The most that may pass like that, in bytes.
+    reserve: usize,
 }
 
 /// What has been let in.
@@ -40,12 +40,7 @@ pub(super) struct AdmittedLoad {
 
 impl Limits<'_> {
     fn is_short(&self, load: Load) -> bool {
-        load.cost <= self.reserve.cost
-    }
-
-    /// What a connection holds that holds nothing but this.
-    fn only(&self, load: Load) -> Load {
-        Load { count: self.reserve.count, cost: load.cost }
+        load.cost <= self.reserve
     }
 
     fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
@@ -55,7 +50,7 @@ impl Limits<'_> {
                 all.into_load();
                 false
             }
-            None if self.is_short(load) && self.own.load().is_within(self.only(load)) => {
+            None if self.is_short(load) && self.own.load().is_within(load) => {
                 self.reserved.force(load);
                 true
             }
@@ -72,16 +67,20 @@ impl Limits<'_> {
         is_paused: &(dyn Fn() -> bool + Sync),
     ) -> Result<AdmittedLoad, Refused> {
         let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await?;
+        // Until it is all that the connection holds.
+        let only = self.own.at_most_while_moving(load, stall_timeout, is_paused);
+        // Refused if neither the others release anything nor the connection itself.
         let is_reserved = tokio::select! {
             biased;
-            () = self.own.at_most(self.only(load)), if self.is_short(load) => {
+            Ok(()) = only, if self.is_short(load) => {
                 self.reserved.force(load);
                 true
             }
-            all = self.all.acquire_while_moving(load, stall_timeout, is_paused) => {
-                all?.into_load();
+            Ok(all) = self.all.acquire_while_moving(load, stall_timeout, is_paused) => {
+                all.into_load();
                 false
             }
+            else => return Err(Refused::Stalled),
         };
         own.into_load();
         Ok(AdmittedLoad { load, is_reserved })
@@ -96,13 +95,13 @@ impl Limits<'_> {
 impl Connection {
     fn call_limits(&self) -> Limits<'_> {
         let (all, reserved) = (&self.server.calls, &self.server.reserved_calls);
-        Limits { own: &self.calls, all, reserved, reserve: Load { count: 1, cost: SHORT_CALL } }
+        Limits { own: &self.calls, all, reserved, reserve: SHORT_CALL }
     }
 
     /// Messages are not counted apart: handlers take them in portions of any size.
     fn inbox_limits(&self) -> Limits<'_> {
         let all = &self.server.inboxes;
-        Limits { own: &self.inboxes, all, reserved: all, reserve: Load::cost(usize::MAX) }
+        Limits { own: &self.inboxes, all, reserved: all, reserve: usize::MAX }
     }
 
     /// Lets a call in if it need not wait.

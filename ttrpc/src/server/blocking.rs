@@ -10,8 +10,9 @@
 //!
 //! At most [`ServerConfig::max_blocking_calls`](field@crate::ServerConfig::max_blocking_calls) run at a
 //! time. One more waits for its turn, within its deadline, as long as others end; after `stall_timeout` without
-//! any ending it fails with RESOURCE_EXHAUSTED. The only one of a connection begins all the same, so that
-//! clients that hold every permit do not shut the others out. The pool has to have as many threads, and those
+//! any ending it fails with RESOURCE_EXHAUSTED. The only one of a connection begins all the same, at once or
+//! when the others of its connection have ended, so that clients that hold every permit do not shut the
+//! others out. The pool has to have as many threads, and those
 //! that the program itself wants:
 //! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default.
 //!
@@ -24,12 +25,11 @@
 //! last of them has returned: [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout) does not.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
     fmt,
     future::Future,
     panic::resume_unwind,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{self, Poll, Waker},
 };
 
@@ -41,12 +41,10 @@ use crate::{
     Context, Status,
     observer::EndCause,
     snapshot::CallWait,
-    sync::Mutex,
     trace::Span,
     transport::{
         BoxFuture,
-        limiter::{Limiter, Load, Overshoot, Refused},
-        lock,
+        limiter::{Limiter, Load, Overshoot, Permit},
     },
 };
 
@@ -79,87 +77,100 @@ where
     })
 }
 
-/// What one handler takes.
-const PLACE: Load = Load::one(0);
+/// What one handler counts for.
+const ONE_CALL: Load = Load::one(0);
 
-/// Counts blocking handlers.
+/// Counts the blocking handlers of a server.
 #[derive(Debug)]
 pub(super) struct BlockingCalls {
     limiter: Limiter,
-    /// Those of each connection that has some, by its number.
-    of_connections: Mutex<HashMap<u64, usize>>,
+    /// Counts those that passed the limit, each as the only one of its connection.
+    reserved: Limiter,
 }
 
 impl BlockingCalls {
     pub(super) fn new(max: usize) -> Self {
-        let limiter = Limiter::new(Load { count: max, cost: 1 }, Overshoot::Last);
-        BlockingCalls { limiter, of_connections: Mutex::default() }
-    }
-
-    /// Takes a permit if one is free, or if it is the connection's first.
-    fn try_acquire(&self, connection: u64) -> bool {
-        let mut of_connections = lock(&self.of_connections);
-        match self.limiter.try_acquire(PLACE) {
-            Some(permit) => drop(permit.into_load()),
-            None if of_connections.contains_key(&connection) => return false,
-            None => self.limiter.force(PLACE),
-        }
-        *of_connections.entry(connection).or_default() += 1;
-        true
-    }
-
-    /// Releases the permit that was taken for the connection.
-    fn release(&self, connection: u64) {
-        let mut of_connections = lock(&self.of_connections);
-        if let Entry::Occupied(mut count) = of_connections.entry(connection) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-        drop(of_connections);
-        self.limiter.release(PLACE);
+        let [limiter, reserved] =
+            [max, usize::MAX].map(|count| Limiter::new(Load { count, cost: 1 }, Overshoot::Last));
+        BlockingCalls { limiter, reserved }
     }
 
     /// Waits until none runs.
     pub(super) async fn ended(&self) {
         self.limiter.at_most(Load::default()).await;
+        self.reserved.at_most(Load::default()).await;
+    }
+}
+
+/// Counts the blocking handlers of a connection. Its limit is the one that passes the server's limit;
+/// handlers within the server's limit are counted without regard to it.
+#[derive(Debug, Default)]
+pub(super) struct BlockingCallsOfConnection(OnceLock<Box<Limiter>>);
+
+impl BlockingCallsOfConnection {
+    fn limiter(&self) -> &Limiter {
+        let limiter = || Box::new(Limiter::new(Load { count: 1, cost: 1 }, Overshoot::Last));
+        self.0.get_or_init(limiter)
     }
 }
 
 /// The right to run a handler. Dropped, it goes to another call.
 struct BlockingPermit {
     call: Arc<Call>,
+    is_reserved: bool,
+}
+
+impl BlockingPermit {
+    /// A permit of the server's.
+    fn shared(call: &Arc<Call>, permit: Permit<'_>) -> Self {
+        permit.into_load();
+        call.connection.blocking_calls.limiter().force(ONE_CALL);
+        BlockingPermit { call: call.clone(), is_reserved: false }
+    }
+
+    /// The permit of a connection without blocking handlers, which passes the server's limit.
+    fn reserved(call: &Arc<Call>, permit: Permit<'_>) -> Self {
+        permit.into_load();
+        call.connection.server.blocking_calls.reserved.force(ONE_CALL);
+        BlockingPermit { call: call.clone(), is_reserved: true }
+    }
 }
 
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
     let connection = &call.connection;
-    let (calls, config) = (&connection.server.blocking_calls, &connection.server.config);
-    if !calls.try_acquire(connection.id) {
-        let _waiting = connection.registry.enter(call.info(), CallWait::Place);
-        let waiting = calls.limiter.acquire_while_moving(PLACE, config.stall_timeout, &|| false);
-        match waiting.await {
-            Ok(permit) => {
-                permit.into_load();
-                *lock(&calls.of_connections).entry(connection.id).or_default() += 1;
-            }
-            // What the connection had may have ended meanwhile.
-            Err(_) if calls.try_acquire(connection.id) => {}
-            Err(Refused::Stalled | Refused::Closed) => {
-                call.end.blame(EndCause::Limit);
-                return Err(Status::resource_exhausted(
-                    "too many blocking handlers run on this server and none ends",
-                ));
-            }
+    let own = connection.blocking_calls.limiter();
+    let all = &connection.server.blocking_calls.limiter;
+    if let Some(permit) = all.try_acquire(ONE_CALL) {
+        return Ok(BlockingPermit::shared(call, permit));
+    }
+    if let Some(permit) = own.try_acquire(ONE_CALL) {
+        return Ok(BlockingPermit::reserved(call, permit));
+    }
+    let _waiting = connection.registry.enter(call.info(), CallWait::Place);
+    let stall_timeout = connection.server.config.stall_timeout;
+    tokio::select! {
+        biased;
+        Ok(permit) = own.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
+            Ok(BlockingPermit::reserved(call, permit))
+        }
+        Ok(permit) = all.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
+            Ok(BlockingPermit::shared(call, permit))
+        }
+        else => {
+            call.end.blame(EndCause::Limit);
+            Err(Status::resource_exhausted(
+                "too many blocking handlers run on this server and none ends",
+            ))
         }
     }
-    Ok(BlockingPermit { call: call.clone() })
 }
 
 impl Drop for BlockingPermit {
     fn drop(&mut self) {
         let connection = &self.call.connection;
-        connection.server.blocking_calls.release(connection.id);
+        let BlockingCalls { limiter, reserved } = &connection.server.blocking_calls;
+        connection.blocking_calls.limiter().release(ONE_CALL);
+        (if self.is_reserved { reserved } else { limiter }).release(ONE_CALL);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use self::call::Call;
-use super::{Peer, Shared, observe::EndReason};
+use super::{Peer, Shared, blocking::BlockingCallsOfConnection, reasons::EndReason};
 use crate::{
     Code, Extensions, Status,
     proto::{
@@ -45,6 +45,7 @@ pub(super) struct Connection {
     pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for room in the queue.
     pub(super) replies: Limiter,
+    pub(super) blocking_calls: BlockingCallsOfConnection,
     pub(super) patience: Patience,
     pub(super) registry: Registry,
     pub(super) id: u64,
@@ -79,6 +80,7 @@ impl Connection {
                 Load { count: 1, cost: config.reply_bytes_per_connection },
                 Overshoot::Alone,
             ),
+            blocking_calls: BlockingCallsOfConnection::default(),
             patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
             id,

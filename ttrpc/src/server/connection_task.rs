@@ -5,7 +5,7 @@ use std::{mem, pin::pin, sync::Arc};
 use tokio::{sync::oneshot, task::AbortHandle};
 
 use super::{
-    Peer, Shared, connection::Connection, observe::EndReason, ready_queue::ReadyQueue, receiver,
+    Peer, Shared, connection::Connection, ready_queue::ReadyQueue, reasons::EndReason, receiver,
     unserved::Unserved,
 };
 use crate::{

@@ -45,7 +45,7 @@ pin_project! {
         #[pin]
         handler: F,
         finish: Finish<R>,
-        // What is left to do when the handler has returned.
+        // The rest of the call when its handler has returned: a reply that waits for room.
         rest: ReplyRest,
     }
 }
@@ -119,7 +119,7 @@ impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finis
     }
 }
 
-/// What of a call's future does not depend on its handler's type.
+/// The part of a call's future that does not depend on its handler's type.
 ///
 /// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
 /// they are first polled, so what the others need is boxed, and made when it is needed.
@@ -143,7 +143,7 @@ enum DriverState {
 struct Running {
     /// What ends the call before its handler does.
     end: BoxFuture<'static, Outcome>,
-    /// The deadline that this knows.
+    /// The deadline for which `end` was made.
     deadline: Option<Instant>,
     /// The handler may go on, and waits for its turn.
     turn: Option<BoxFuture<'static, Load>>,

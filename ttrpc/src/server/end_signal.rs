@@ -1,4 +1,4 @@
-//! The signal that a call is over: for its handler, its driver, and clones of its context.
+//! The signal that a call is over, for its handler, its driver, and clones of its context.
 
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct EndSignal {
     /// Bits of what has happened.
     events: AtomicU8,
-    /// What most calls do not need.
+    /// State that few calls need.
     waiting: Mutex<Waiting>,
 }
 
@@ -30,7 +30,7 @@ const IS_GRACEFUL: u8 = 1 << 3;
 #[derive(Debug, Default)]
 struct Waiting {
     token: Option<CancellationToken>,
-    /// Why the handler's failure is not the handler's.
+    /// The cause to report if the handler fails, where it is not the handler's own.
     blame: Option<EndCause>,
 }
 
@@ -45,7 +45,7 @@ impl EndSignal {
 
     /// The call is over.
     pub(super) fn fire(&self) {
-        // Whoever makes a token later sees that the call is over.
+        // A token that is made later sees that the call is over.
         if self.set(IS_OVER) & HAS_TOKEN != 0 {
             let token = lock(&self.waiting).token.clone();
             if let Some(token) = token {
@@ -86,12 +86,12 @@ impl EndSignal {
         self.has(IS_GRACEFUL)
     }
 
-    /// If the call fails now, it is for this cause. The first one counts.
+    /// Sets the cause to report if the handler fails. The first one counts.
     pub(super) fn blame(&self, cause: EndCause) {
         lock(&self.waiting).blame.get_or_insert(cause);
     }
 
-    /// Why the call fails if it fails now.
+    /// The cause to report if the handler fails now.
     pub(super) fn failure(&self) -> EndCause {
         lock(&self.waiting).blame.unwrap_or(EndCause::Failed)
     }

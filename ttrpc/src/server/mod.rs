@@ -29,15 +29,16 @@
 //! # What a peer can cost
 //!
 //! Every buffer has a limit in [`ServerConfig`], which says what happens when it is reached.
-//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests and
-//! [`inbox_bytes`](ServerConfig::inbox_bytes) of stream messages in all, and per connection a frame
-//! that is arriving (4 MiB), its send queue, and for each call in flight what its handler holds, its
-//! reply above all.
+//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests,
+//! [`inbox_bytes`](ServerConfig::inbox_bytes) of stream messages and
+//! [`reply_bytes`](ServerConfig::reply_bytes) of replies that wait, and per connection a frame that is
+//! arriving (4 MiB) and its send queue; and what its handlers hold.
 
 mod accept;
 mod admission;
 pub mod blocking;
 mod builder;
+mod call_count;
 mod connection;
 mod connection_admission;
 mod connection_task;
@@ -52,6 +53,7 @@ mod interleavings;
 mod listener;
 mod observe;
 mod ready_queue;
+mod reasons;
 mod receiver;
 mod request;
 mod routes;

@@ -40,17 +40,17 @@ use tokio::{
     time::Instant,
 };
 
-use self::runner::{Next, Runner, Step};
+use self::runner::{Runner, RunnerStep};
 use super::connection::Connection;
 use crate::{
     sync::{Mutex, MutexGuard},
     transport::{BoxFuture, lock},
 };
 
-/// Calls that are held back before the clock is looked at.
+/// The clock is read once for so many calls that are held back.
 const CALLS_PER_LOOK: usize = 32;
 
-/// What takes longer is late: this is many times what a call takes.
+/// A call that waits for longer is late: many times what a call takes.
 const LATE: Duration = Duration::from_micros(100);
 
 /// A turn of calls that the receiver's task begins ends when it has taken so long: few handlers compute for
@@ -67,8 +67,8 @@ const IDLE_CAPACITY: usize = 32;
 /// A call that has not begun, or has had to wait.
 type CallFuture = BoxFuture<'static, ()>;
 
-/// The ready queue of one connection. Its receiver and the runners own it, and not what the calls in
-/// it know: it goes with them when a runtime that shuts down drops all.
+/// The ready queue of one connection. The receiver and the runners own it, and the calls in it do not: so it is
+/// dropped, with its calls, when a runtime that shuts down drops these tasks.
 pub(super) struct ReadyQueue {
     connection: Arc<Connection>,
     /// The runtime has one thread.
@@ -112,8 +112,9 @@ impl ReadyQueue {
         Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
-    /// Adds a call that was read at this time. It is held back until the receiver has acted on all that was
-    /// read with it, see [`ReadyQueue::drive`]: several begin at less cost than one. But not for long.
+    /// Adds a call that was read at this time. The call is held back until the receiver has acted on all that was
+    /// read with it, see [`ReadyQueue::drive`], since several calls that begin together cost less. A call that is
+    /// late is offered at once.
     pub(super) fn push(self: &Arc<Self>, call: CallFuture, read_at: Instant) {
         let mut state = lock(&self.state);
         state.calls.push_back(call);
@@ -141,7 +142,7 @@ impl ReadyQueue {
                     self.begin_here(calls, cx);
                     return polled;
                 }
-                // This thread is about to be free for it: one needs no offer to others.
+                // A single call needs no offer to other threads: this one is about to be free for it.
                 let is_offered = state.calls.len() > 1;
                 state.is_offered = is_offered;
                 drop(state);
@@ -165,7 +166,7 @@ impl ReadyQueue {
             }
             let Some(mut call) = calls.pop_front() else { break };
             if call.as_mut().poll(cx).is_pending() {
-                self.spawn(Step::Call(call), false);
+                self.spawn(RunnerStep::Call(call), false);
             }
         }
         if calls.is_empty() {
@@ -178,45 +179,37 @@ impl ReadyQueue {
         }
         if !outgoing.is_full() {
             cx.waker().wake_by_ref();
-        } else if let Some(step) = self.step(self.next(state)) {
+        } else if let Some(step) = self.next_step(state) {
             self.spawn(step, false);
         }
     }
 
-    /// What a runner does next.
-    fn next(&self, mut state: MutexGuard<'_, Calls>) -> Next {
+    /// What a runner does next; `None` if there is nothing for it. While the outgoing queue is full, one
+    /// runner waits for room, and there is nothing for the others.
+    fn next_step(&self, mut state: MutexGuard<'_, Calls>) -> Option<RunnerStep> {
         let outgoing = &self.connection.queue;
-        if !state.calls.is_empty() && outgoing.is_full() && !outgoing.is_closed() {
-            let is_held = mem::replace(&mut state.is_held, true);
-            return if is_held { Next::Nothing } else { Next::WaitForRoom };
+        if state.calls.is_empty() || !outgoing.is_full() || outgoing.is_closed() {
+            return state.pop().map(RunnerStep::Call);
         }
-        state.pop().map_or(Next::Nothing, Next::Call)
-    }
-
-    /// The step that follows; `None` if there is none.
-    fn step(&self, next: Next) -> Option<Step> {
-        match next {
-            Next::Call(call) => Some(Step::Call(call)),
-            Next::WaitForRoom => {
-                let connection = self.connection.clone();
-                let room = async move { connection.queue.has_room().await };
-                Some(Step::WaitForRoom(Box::pin(room)))
-            }
-            Next::Nothing => None,
+        if mem::replace(&mut state.is_held, true) {
+            return None;
         }
+        drop(state);
+        let connection = self.connection.clone();
+        Some(RunnerStep::WaitForRoom(Box::pin(async move { connection.queue.has_room().await })))
     }
 
     /// The turn in the line for room has come: one call begins, however full the queue is again, and the
     /// others are offered.
-    fn release(self: &Arc<Self>, mut state: MutexGuard<'_, Calls>) -> Next {
+    fn release(self: &Arc<Self>, mut state: MutexGuard<'_, Calls>) -> Option<RunnerStep> {
         state.is_held = false;
-        let Some(call) = state.pop() else { return Next::Nothing };
+        let call = state.pop()?;
         if state.wants_offer() {
             state.is_offered = true;
             drop(state);
             self.offer_beside_a_runner();
         }
-        Next::Call(call)
+        Some(RunnerStep::Call(call))
     }
 
     /// Offers the calls, for a task that goes on to run. The runtime may keep the last task that it makes
@@ -264,12 +257,12 @@ impl ReadyQueue {
         state.scheduled += count;
         drop(state);
         for _ in 0..count {
-            self.spawn(Step::Next, true);
+            self.spawn(RunnerStep::TakeCall, true);
         }
     }
 
     /// Makes a runner that goes on with this step.
-    fn spawn(self: &Arc<Self>, step: Step, is_scheduled: bool) {
+    fn spawn(self: &Arc<Self>, step: RunnerStep, is_scheduled: bool) {
         tokio::spawn(Runner { queue: self.clone(), step, is_scheduled });
     }
 

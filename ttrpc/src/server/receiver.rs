@@ -15,8 +15,8 @@ use tokio::{task::coop::consume_budget, time::Instant};
 use super::{
     call::Call,
     connection::Connection,
-    observe::{EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
+    reasons::{EndReason, Refusal, RefusedCall},
     request::{Failure, open},
 };
 use crate::{
@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Reads until the client goes away, or the server drains and has nothing to say to it any more. Returns why
-/// the connection ends.
+/// Reads until the client goes away, or the server drains and every call is answered. Returns why the
+/// connection ends.
 pub(super) async fn run(
     connection: &Arc<Connection>,
     ready_queue: &Arc<ReadyQueue>,
@@ -135,8 +135,8 @@ async fn receive<R: ReadHalf>(
     }
 }
 
-/// Tells a call that it has been taken out of the table with this status, or observers that a Request which
-/// cannot even be read is refused.
+/// Ends a call that has been taken out of the table with this status; or reports to observers that a Request which
+/// cannot be read is refused.
 fn taken_out(
     connection: &Connection,
     header: Header,

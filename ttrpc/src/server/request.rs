@@ -7,10 +7,11 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     admission::CallPermit,
     call::{Call, CallHead},
+    call_count::CallCount,
     connection::Connection,
     driver::AdmittedCall,
-    observe::{CallCount, EndReason, Refusal, RefusedCall},
     ready_queue::ReadyQueue,
+    reasons::{EndReason, Refusal, RefusedCall},
     services::Target,
 };
 use crate::{
@@ -87,7 +88,7 @@ struct IncomingRequest<'a> {
     arrived: Instant,
 }
 
-/// Tells, when it is dropped, that the connection has ended while a call waited to be let in.
+/// Reports, when it is dropped, that the connection has ended while a call waited to be let in.
 struct LostRequest<'a>(&'a IncomingRequest<'a>);
 
 impl Drop for LostRequest<'_> {
@@ -97,7 +98,7 @@ impl Drop for LostRequest<'_> {
     }
 }
 
-/// A Request of which is known where it goes.
+/// A Request whose method has been found.
 #[derive(Clone, Copy)]
 struct Routed<'a> {
     request: Request<'a>,
@@ -106,7 +107,7 @@ struct Routed<'a> {
 }
 
 impl<'a> IncomingRequest<'a> {
-    /// Has the call's handler begin; `false` if that takes time. What cannot be served is refused
+    /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
     fn try_open(&self) -> Result<bool, Refusal> {
         if !self.connection.server.lifecycle.is_running() {
@@ -121,7 +122,7 @@ impl<'a> IncomingRequest<'a> {
         self.start(routed, permit, false).map(|()| true)
     }
 
-    /// The same with waiting: for others' turns while it decodes, and until the call is let in.
+    /// The same with waits: gives other tasks their turn while it decodes, and waits until the call is let in.
     async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let mut decoder = self.decoder();
         let request = loop {
@@ -232,7 +233,7 @@ impl<'a> IncomingRequest<'a> {
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
     }
 
-    /// Tells that the call comes to no handler.
+    /// Reports that the call is refused.
     fn refused(&self, outcome: CallOutcome<'_>, has_waited: bool) {
         let mut decoder = self.decoder();
         // As far as it can be read.

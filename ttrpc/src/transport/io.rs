@@ -2,12 +2,10 @@
 
 use std::{
     io, mem,
-    os::fd::OwnedFd,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
-use socket2::Socket;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready, empty},
     net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
@@ -78,18 +76,6 @@ impl Connection {
     /// streams that wrap others (TLS) need it.
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         Connection::with_halves(tokio::io::split(io), Peer::unknown())
-    }
-
-    /// A connected socket of which the program has the descriptor, such as one that its parent has
-    /// accepted: a Unix, TCP or vsock socket. The peer is asked of the system.
-    ///
-    /// # Errors
-    /// If the descriptor is no such socket, or is not connected.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
-        super::socket::connected(Socket::from(descriptor))
     }
 
     /// Sets what is known of the other side, in place of what was found.

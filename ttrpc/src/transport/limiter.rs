@@ -125,7 +125,8 @@ pub(crate) struct Limiter {
     released: Notify,
 }
 
-/// Room that was granted. Dropped, it is released.
+/// Room that was granted. Dropped unused, it is free for others; that is no progress for those who wait as long
+/// as others move.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     limiter: &'a Limiter,
@@ -143,7 +144,10 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.limiter.release(self.load);
+        let Limiter { used, .. } = self.limiter;
+        if used.fetch_sub(self.load.pack(), AcqRel) & (WAITING | WATCHED) != 0 {
+            self.limiter.note_unused();
+        }
     }
 }
 
@@ -235,19 +239,17 @@ impl Limiter {
         if self.is_stalled() {
             return Err(Refused::Stalled);
         }
-        let releases = || lock(&self.queue).releases;
-        let mut waiting = Waiting::new(self, load);
-        loop {
-            tokio::select! {
-                biased;
-                permit = &mut waiting => return permit.map_err(|Closed| Refused::Closed),
-                seen = stands_still(stall_timeout, &releases, is_paused) => {
-                    if self.note_stall(seen) {
-                        return Err(Refused::Stalled);
-                    }
-                }
-            }
+        tokio::select! {
+            biased;
+            permit = Waiting::new(self, load) => permit.map_err(|Closed| Refused::Closed),
+            () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
         }
+    }
+
+    /// Waits until nothing has been released for `stall_timeout`, and notes that.
+    async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
+        let releases = || lock(&self.queue).releases;
+        while !self.note_stall(stands_still(stall_timeout, &releases, is_paused).await) {}
     }
 
     /// Counts a load whether or not there is room.
@@ -255,7 +257,7 @@ impl Limiter {
         self.used.fetch_add(load.pack(), AcqRel);
     }
 
-    /// Takes back what was granted or forced.
+    /// Releases a load that was granted or forced.
     pub(crate) fn release(&self, load: Load) {
         let before = self.used.fetch_sub(load.pack(), AcqRel);
         if before & FLAGS != 0 {
@@ -269,6 +271,21 @@ impl Limiter {
     pub(crate) async fn at_most(&self, load: Load) {
         let _watch = Watch::new(self);
         wait_until(&self.released, &|| self.load().is_within(load)).await;
+    }
+
+    /// The same as long as loads are released, see [`Limiter::acquire_while_moving`].
+    pub(crate) async fn at_most_while_moving(
+        &self,
+        load: Load,
+        stall_timeout: Duration,
+        is_paused: Condition<'_, bool>,
+    ) -> Result<(), Refused> {
+        tokio::select! {
+            biased;
+            () = self.at_most(load) => Ok(()),
+            () = async {}, if self.is_stalled() => Err(Refused::Stalled),
+            () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
+        }
     }
 }
 
@@ -401,6 +418,31 @@ mod tests {
             }
         };
         tokio::join!(busy, patient);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_for_less_in_flight_while_loads_are_released() {
+        let limiter = limiter(10, 100);
+        let less = || limiter.at_most_while_moving(Load::one(1), SECOND, &|| false);
+        for _ in 0..4 {
+            assert!(take(&limiter, Load::one(1)));
+        }
+        let releases = async {
+            for _ in 0..3 {
+                tokio::time::sleep(SECOND * 3 / 4).await;
+                limiter.release(Load::one(1));
+            }
+        };
+        assert_eq!(tokio::join!(less(), releases).0, Ok(()));
+
+        assert!(take(&limiter, Load::one(1)));
+        let start = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(less().await, Err(Refused::Stalled));
+            assert_eq!(start.elapsed(), SECOND, "refused at once until something is released");
+        }
+        limiter.release(Load::one(1));
+        assert_eq!(less().await, Ok(()));
     }
 
     #[tokio::test]

@@ -215,7 +215,7 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.pid == Some(pid)))
     }
 
-    /// Everybody, known or not.
+    /// Every peer, known or not.
     pub fn anybody() -> Self {
         PeerPolicy::custom(|_| true)
     }

@@ -65,13 +65,13 @@ pub(crate) struct CallInfo {
 /// The calls that wait on one connection, and what holds its receiver up.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    state: Mutex<Waits>,
+    state: Mutex<Registrations>,
 }
 
 #[derive(Debug, Default)]
-struct Waits {
+struct Registrations {
     callers: Slab<WaitingCall>,
-    /// The time that calls have waited whose waits are over.
+    /// The sum of all waits that are over.
     total: Duration,
     receiver: Option<(ReceiverWait, Instant)>,
 }
@@ -110,7 +110,7 @@ impl Registry {
         waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
 
-    /// The time that calls have waited in sum, those that still do included.
+    /// The sum of all waits, those that go on included.
     pub(crate) fn total(&self) -> Duration {
         let state = lock(&self.state);
         let waiting = state.callers.iter().map(|waiter| waiter.since.elapsed());

@@ -47,14 +47,21 @@ fn check_stream(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// A connected socket, of which the program has the descriptor, as a connection.
-///
-/// # Errors
-/// `InvalidInput` for what is no stream socket, `NotConnected`, and those of [`connection`].
-pub(crate) fn connected(socket: Socket) -> io::Result<Connection> {
-    check_stream(&socket)?;
-    let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
-    connection(socket, family, &peer)
+impl Connection {
+    /// A connected socket of which the program has the descriptor, such as one that its parent has
+    /// accepted: a Unix, TCP or vsock socket. The peer is asked of the system.
+    ///
+    /// # Errors
+    /// If the descriptor is no such socket, or is not connected.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn from_fd(descriptor: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(descriptor);
+        check_stream(&socket)?;
+        let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
+        connection(socket, family, &peer)
+    }
 }
 
 /// A connected socket of this family as a connection.

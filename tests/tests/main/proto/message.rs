@@ -75,6 +75,18 @@ fn requests_are_read_in_steps_and_no_further_than_to_too_many_pairs() {
 }
 
 #[test]
+fn requests_have_a_limited_number_of_fields_beside_their_metadata() {
+    // Field 15, and metadata's field with a number in place of a pair.
+    for unknown in [[0x78, 0], [0x28, 0]] {
+        let mut data = reference_request(7).encode_to_vec();
+        data.extend(unknown.repeat(4096 - 4));
+        assert_eq!(Request::decode(&data).unwrap().metadata.pairs(), 3);
+        data.extend(unknown);
+        assert!(matches!(Request::decode(&data), Err(Malformed::TooManyFields)));
+    }
+}
+
+#[test]
 fn responses_agree_with_prost_both_ways() {
     let message = prost_types::Duration { seconds: 3, nanos: 0 };
     let reference = wire::Response { status: None, payload: message.encode_to_vec() };

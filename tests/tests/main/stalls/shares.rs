@@ -131,6 +131,71 @@ async fn two_short_calls_at_once_pass_beside_connections_that_hold_every_place()
     }
 }
 
+/// A call that is refused leaves its mark at the limit: calls are refused at once until one ends.
+#[tokio::test(start_paused = true)]
+async fn two_short_calls_at_once_pass_after_a_call_of_another_connection_was_refused() {
+    let config = ServerConfig { max_calls: 4, ..ServerConfig::default() };
+    let (server, mut peers) = played_clients(config, 3);
+    for nth in 0..4 {
+        peers[0].send(call(2 * nth + 1, "Wait", &key("a"))).await;
+    }
+    server.has_begun(4).await;
+    // Too long for what is let in for the sake of its connection.
+    peers[2].send(call(1, "Echo", &echo_request([0; 5000]))).await;
+    assert_eq!(peers[2].receive().await.code(), code::RESOURCE_EXHAUSTED);
+    let start = Instant::now();
+    for round in 0..20 {
+        let ids = [4 * round + 1, 4 * round + 3];
+        let echo = |id| call(id, "Echo", &echo_request([7; 10])).to_bytes();
+        peers[1].send_bytes(&ids.map(echo).concat()).await;
+        for _ in ids {
+            let reply = peers[1].receive().await;
+            assert_eq!(reply.code(), 0, "#{}: {:?}", reply.id, start.elapsed());
+        }
+    }
+    assert!(start.elapsed() < BIT, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_hold_nothing_stream_after_a_message_of_another_one_was_refused() {
+    const SHARE: usize = 10_000;
+    let config = ServerConfig {
+        inbox_bytes_per_connection: SHARE,
+        inbox_bytes: 2 * SHARE,
+        ..ServerConfig::default()
+    };
+    let (server, mut peers) = played_clients(config, 4);
+    fill_inboxes(&server, &mut peers[..2], SHARE).await;
+    // The first message gets in as the only one of its connection.
+    for id in [1, 3] {
+        peers[2].send(open_stream(id, "Hold")).await;
+        peers[2].send(Frame::message(id, &chunk(0))).await;
+    }
+    let refusal = peers[2].receive().await;
+    assert_eq!((refusal.id, refusal.code()), (3, code::RESOURCE_EXHAUSTED));
+    streams_go_on(&mut peers[3], 1..41).await;
+}
+
+/// While its other call goes on, a connection's second call is refused, and further ones do not wait for that again.
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_only_call_does_not_end_waits_once() {
+    let config = ServerConfig { max_calls: 1, ..ServerConfig::default() };
+    let (server, mut peers) = played_clients(config, 2);
+    for peer in &mut peers {
+        peer.send(call(1, "Wait", &key("a"))).await;
+    }
+    server.has_begun(2).await;
+    let start = Instant::now();
+    for id in [3, 5, 7] {
+        peers[1].send(call(id, "Echo", &echo_request([]))).await;
+        assert_eq!(peers[1].receive().await.code(), code::RESOURCE_EXHAUSTED);
+        assert!((STALL..STALL + BIT).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+    server.service.release("a");
+    assert_eq!(peers[1].receive().await.id, 1);
+    expect_echo(&mut peers[1], 9).await;
+}
+
 /// The order in which handlers began, and what lets them end, one after the other.
 struct Turns {
     began: Mutex<Vec<String>>,

@@ -1,20 +1,35 @@
-//! What a call's entry and its caller tell of the call.
+//! What a call's entry and its owner report of the call.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Observed, OnEnd, let_go, not_queued, reply_outcome};
+use super::{Observed, ObservedConnection, OnEnd, UnaryCount, let_go, not_queued, reply_outcome};
 use crate::{
-    Status,
+    Extensions, Status,
     client::{connection::ClientConnection, entry::CallEntry, owner::CallOwner, state::CallState},
     observer::{CallOutcome, MessageInfo, nanos},
     proto::frame::HEADER_LEN,
 };
 
+impl ObservedConnection {
+    /// A unary call of which there is no record has ended.
+    fn unary_ended(&self, entry: &CallEntry, stream_id: Option<u32>, outcome: CallOutcome<'_>) {
+        let Observed::Unary(UnaryCount { answered, received }) = &entry.observed else { return };
+        let took = match answered.load(Relaxed) {
+            0 => None,
+            after => Some(Duration::from_nanos(after)),
+        };
+        let received = received.load(Relaxed).checked_sub(1);
+        let extensions = Extensions::default();
+        let call = self.call(entry.head(), stream_id, &extensions);
+        self.observers.call_ended(&call, &entry.unary_end(outcome, received, took));
+    }
+}
+
 impl CallEntry {
-    /// The call's state has changed: tells its end, if it is that. Whoever awaits a single reply tells of it
-    /// itself, when the reply is decoded.
+    /// The call's state has changed: reports the end of the call, if it is that. The end of a call with a single reply
+    /// is reported by its caller, when the reply is decoded.
     pub(in crate::client) fn tell_end(&self) {
         if !self.is_unary() {
             self.tell_outcome_if(|status| status.is_some() || !self.has_one_reply());

@@ -1,5 +1,5 @@
-//! A call of which more is kept than its entry has: one with streams, with metadata or with interceptors, one that
-//! had to wait before it was queued, one that is traced.
+//! The record of an observed call for which its entry is not enough: one with streams, with metadata or with
+//! interceptors, one that had to wait before it was queued, one that is traced.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        entry::{CallHead, CallShape, Times},
+        head::{CallHead, CallShape, Times},
         options::CallOptions,
     },
     Intercepted, ObservedConnection, OnEnd, OnMessage, let_go, not_queued,
@@ -28,7 +28,8 @@ use crate::{
     trace::{self, Span},
 };
 
-/// A call as it is told of, from its begin to its end. Dropped before its end is told, it was given up.
+/// What observers and interceptors are told of a call, from its beginning to its end. If it is dropped before the end
+/// was reported, the call was given up.
 pub(in crate::client) struct CallRecord {
     connection: Arc<ObservedConnection>,
     shape: CallShape,
@@ -48,7 +49,7 @@ pub(in crate::client) struct CallRecord {
 
 /// The end was told to the observers.
 const IS_TOLD: u8 = 1;
-/// Somebody waits for the end.
+/// An interceptor has asked for the end.
 const HAS_ON_END: u8 = 1 << 1;
 
 impl CallRecord {

@@ -18,6 +18,7 @@ use bytes::BufMut;
 use prost::Message;
 
 pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
+pub(crate) use response::begins_with_status;
 pub use response::{MAX_DETAILS, ResponseParts, decode_response, encode_status};
 
 /// What can be the data of a frame.
@@ -44,8 +45,8 @@ pub enum Malformed {
     /// Anything else that protobuf does not allow.
     #[error(transparent)]
     Protobuf(#[from] prost::DecodeError),
-    /// A pair of metadata has fields that no version knows of, too many to be skipped.
-    #[error("a pair of metadata has too many fields")]
+    /// A Request, or a pair of its metadata, has fields that no version knows of, too many to be skipped.
+    #[error("a Request or a pair of its metadata has too many fields")]
     TooManyFields,
     /// A field is a group, which this protocol has none of.
     #[error("a field is a group")]

@@ -15,6 +15,10 @@ use super::{
 };
 use crate::Metadata;
 
+/// Fields that a Request may have beside its metadata, unknown and repeated ones included: an honest one has
+/// four. A frame may have two million.
+const MAX_FIELDS: usize = 4096;
+
 /// Fields that a pair of metadata may have, unknown ones included: an honest one has two.
 const MAX_PAIR_FIELDS: usize = 16;
 
@@ -43,7 +47,7 @@ impl<'a> Request<'a> {
     /// Decodes the data of a Request frame. Unknown fields are skipped.
     ///
     /// # Errors
-    /// If the bytes are not a protobuf message of this shape.
+    /// If the bytes are not a protobuf message of this shape, or have too many fields beside the metadata.
     pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
         let request = RequestDecoder::new(data, usize::MAX).advance(usize::MAX)?;
         Ok(request.expect("no frame has so many fields"))
@@ -107,6 +111,8 @@ pub struct RequestDecoder<'a> {
     rest: &'a [u8],
     request: Request<'a>,
     max_pairs: usize,
+    /// Fields that are no metadata, so far.
+    fields: usize,
 }
 
 impl<'a> RequestDecoder<'a> {
@@ -115,7 +121,7 @@ impl<'a> RequestDecoder<'a> {
         let metadata = EncodedMetadata { data, pairs: 0, cost: 0 };
         let request =
             Request { service: &[], method: &[], payload: &[], timeout_nano: 0, metadata };
-        RequestDecoder { rest: data, request, max_pairs }
+        RequestDecoder { rest: data, request, max_pairs, fields: 0 }
     }
 
     /// The Request as far as it has been decoded.
@@ -127,7 +133,8 @@ impl<'a> RequestDecoder<'a> {
     /// skipped.
     ///
     /// # Errors
-    /// If the bytes are not a protobuf message of this shape, or it has too many pairs of metadata.
+    /// If the bytes are not a protobuf message of this shape, or it has too many pairs of metadata or other
+    /// fields.
     pub fn advance(&mut self, max_fields: usize) -> Result<Option<Request<'a>>, Malformed> {
         let (data, request) = (&mut self.rest, &mut self.request);
         for _ in 0..max_fields {
@@ -136,6 +143,12 @@ impl<'a> RequestDecoder<'a> {
             }
             let field = *data;
             let (tag, wire_type) = decode_key(data)?;
+            if (tag, wire_type) != (5, WireType::LengthDelimited) {
+                self.fields += 1;
+                if self.fields > MAX_FIELDS {
+                    return Err(Malformed::TooManyFields);
+                }
+            }
             match (tag, wire_type) {
                 (1, WireType::LengthDelimited) => request.service = take_bytes(data)?,
                 (2, WireType::LengthDelimited) => request.method = take_bytes(data)?,

@@ -17,6 +17,14 @@ use crate::Status;
 /// two bytes on the wire and fifty in memory.
 pub const MAX_DETAILS: usize = 1024;
 
+/// The first byte of an encoded `status`, field 1 of a Response.
+const STATUS_KEY: u8 = 1 << 3 | 2;
+
+/// Whether the data of a Response begins with a status, as that of a failure does.
+pub(crate) fn begins_with_status(data: &[u8]) -> bool {
+    data.first() == Some(&STATUS_KEY)
+}
+
 /// A decoded Response: the payload of a success, or the status of a failure, with no more than
 /// [`MAX_DETAILS`] details.
 ///

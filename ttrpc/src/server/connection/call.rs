@@ -43,7 +43,7 @@ use crate::{
         frame::{Flags, FrameType},
         message::{FrameData, Measured, ResponseParts},
     },
-    server::{end_signal::EndSignal, observe::CallCount},
+    server::{call_count::CallCount, end_signal::EndSignal},
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
@@ -52,7 +52,7 @@ use crate::{
     },
 };
 
-/// What is left to do of a call whose end has to wait for room.
+/// The rest of a call whose last frame has to wait for room.
 pub(in crate::server) type ReplyRest = Option<BoxFuture<'static, ()>>;
 
 /// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
@@ -70,11 +70,11 @@ fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLa
 pub(crate) struct Call {
     pub(in crate::server) connection: Arc<Connection>,
     pub(in crate::server) head: CallHead,
-    /// Of the messages that the client streams; unary calls have none.
+    /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
     pub(in crate::server) end: EndSignal,
     pub(in crate::server) waiting_replies: WaitingReplies,
-    /// When an interceptor has the call end, in nanoseconds behind its start; [`u64::MAX`] if none has.
+    /// The deadline that an interceptor has set, in nanoseconds after the call's start; [`u64::MAX`] for none.
     shortened: AtomicU64,
     pub(in crate::server) extensions: Extensions,
     pub(in crate::server) count: CallCount,

@@ -1,4 +1,4 @@
-//! A call that ended before its handler: its status is sent, and its handler may have time to clean up.
+//! A call that ended before its handler did: its status is sent, and its handler may have time to clean up.
 
 use std::{
     sync::Arc,
@@ -16,9 +16,9 @@ use crate::{
     transport::BoxFuture,
 };
 
-/// What is left to do of a call that ended before its handler.
+/// The rest of a call that ended before its handler did.
 pub(super) struct EndedCall {
-    /// Says so to the client.
+    /// Sends the status to the client.
     last_frame: Option<BoxFuture<'static, ()>>,
     /// The time that the handler still has.
     grace: Option<BoxFuture<'static, ()>>,
@@ -73,8 +73,8 @@ pub(super) fn end(call: &Arc<Call>, outcome: Outcome) -> EndedCall {
     EndedCall { last_frame, grace }
 }
 
-/// The time in which a handler that has asked for its token may act on it. Once the server has
-/// ended, or its limit has passed, that is one more poll.
+/// The time that a handler which has asked for its token has to clean up. When the server has ended, or the
+/// limit of its shutdown has passed, the handler is polled once more and dropped.
 fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
     beside(async move {
         let server = &call.connection.server;
@@ -86,7 +86,7 @@ fn grace(call: Arc<Call>) -> BoxFuture<'static, ()> {
     })
 }
 
-/// Says that the call has failed, which has been taken out of the table.
+/// Sends the status of a call that has been taken out of the table.
 async fn send_status(call: Arc<Call>, status: Status) {
     call.connection.send_status(call.head.stream_id, &status, Some(&call)).await;
 }

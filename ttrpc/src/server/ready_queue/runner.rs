@@ -13,23 +13,19 @@ use crate::transport::{BoxFuture, limiter::Closed, lock};
 /// A task that runs one call after another until none is left, or one has to wait.
 pub(super) struct Runner {
     pub(super) queue: Arc<ReadyQueue>,
-    pub(super) step: Step,
+    pub(super) step: RunnerStep,
     /// It counts as scheduled.
     pub(super) is_scheduled: bool,
 }
 
-pub(super) enum Step {
-    Next,
+/// What a runner does.
+pub(super) enum RunnerStep {
+    /// Takes a call from the queue.
+    TakeCall,
+    /// Waits for room in the outgoing queue, on behalf of all calls.
     WaitForRoom(BoxFuture<'static, Result<(), Closed>>),
+    /// Runs a call.
     Call(CallFuture),
-}
-
-/// What a runner finds.
-pub(super) enum Next {
-    Call(CallFuture),
-    /// The outgoing queue is full, and no other runner waits for it on behalf of this queue.
-    WaitForRoom,
-    Nothing,
 }
 
 impl Future for Runner {
@@ -39,18 +35,18 @@ impl Future for Runner {
         let Runner { queue, step, is_scheduled } = &mut *self;
         loop {
             let next = match step {
-                Step::Next => queue.next(queue.count_out(is_scheduled)),
-                Step::WaitForRoom(room) => {
+                RunnerStep::TakeCall => queue.next_step(queue.count_out(is_scheduled)),
+                RunnerStep::WaitForRoom(room) => {
                     // Calls of a connection that has ended do not run: their driver sees to it.
                     let _ = ready!(room.as_mut().poll(cx));
                     queue.release(lock(&queue.state))
                 }
-                Step::Call(call) => {
+                RunnerStep::Call(call) => {
                     if call.as_mut().poll(cx).is_pending() {
                         queue.hand_over();
                         return Poll::Pending;
                     }
-                    *step = Step::Next;
+                    *step = RunnerStep::TakeCall;
                     if !queue.reschedule() {
                         return Poll::Ready(());
                     }
@@ -61,7 +57,7 @@ impl Future for Runner {
                     return Poll::Pending;
                 }
             };
-            match queue.step(next) {
+            match next {
                 Some(next) => *step = next,
                 None => return Poll::Ready(()),
             }

@@ -39,6 +39,16 @@ impl Limiter {
         let mut queue = lock(&self.queue);
         queue.releases += 1;
         self.used.fetch_and(!STALLED, AcqRel);
+        self.note_room(queue);
+    }
+
+    /// A load that was granted is not used.
+    #[cold]
+    pub(super) fn note_unused(&self) {
+        self.note_room(lock(&self.queue));
+    }
+
+    fn note_room(&self, queue: MutexGuard<'_, WaiterQueue>) {
         let is_watched = queue.watchers > 0;
         self.grant(queue);
         if is_watched {
