@@ -10,6 +10,8 @@ pub(crate) struct Shim {
     /// containerd's.
     pub namespace: String,
     pub reaper: Reaper,
+    /// Starts the programs that take output.
+    pub loggers: Reaper,
     pub outbox: Outbox,
     /// The copies of all processes' stdio.
     pub copies: Copies,
@@ -19,9 +21,11 @@ pub(crate) struct Shim {
 
 impl Shim {
     pub fn new(namespace: &str, patience: Duration) -> Shim {
+        let reaper = Reaper::default();
         Shim {
             namespace: namespace.to_owned(),
-            reaper: Reaper::default(),
+            loggers: reaper.with_family(),
+            reaper,
             outbox: Outbox::new(namespace),
             copies: Copies::default(),
             patience,
