@@ -17,7 +17,12 @@ pub(crate) struct Shim {
     pub copies: Copies,
     /// How long output may hold back an exit.
     pub patience: Duration,
+    /// How long a start may go on after the end of the process that it starts.
+    pub start_after_end: Duration,
 }
+
+/// Far more than a start takes on a machine that is busy: one that is killed is an error.
+const START_AFTER_END: Duration = Duration::from_secs(60);
 
 impl Shim {
     pub fn new(namespace: &str, patience: Duration) -> Shim {
@@ -29,6 +34,7 @@ impl Shim {
             outbox: Outbox::new(namespace),
             copies: Copies::default(),
             patience,
+            start_after_end: START_AFTER_END,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Ends of processes, and in which order they are told.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{fs, sync::Arc};
 
 use rustix::process::Pid;
 use tokio::{
@@ -19,9 +19,6 @@ use crate::{
     runtime::Runtime,
     tasks,
 };
-
-/// How long a start may go on after the end of the process that it starts.
-const START_AFTER_END: Duration = Duration::from_secs(5);
 
 impl<R: Runtime> Container<R> {
     /// Watches the first process and its control group from now on.
@@ -74,7 +71,7 @@ impl<R: Runtime> Container<R> {
     /// Waits for a start that is under way. What it runs has nothing to wait for once the container's first process has
     /// ended, and is killed if it goes on.
     async fn in_order<'a>(&self, process: &'a Process) -> MutexGuard<'a, ()> {
-        match timeout(START_AFTER_END, process.order.lock()).await {
+        match timeout(self.shim.start_after_end, process.order.lock()).await {
             Ok(order) => order,
             Err(_) => {
                 if process.is_init() {

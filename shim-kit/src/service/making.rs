@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Containers, TaskService};
 use crate::{reaper::Reaper, runtime::Runtime};
 
-/// How long programs may run that take back what was made, until they are killed as well.
-const TAKING_BACK: Duration = Duration::from_secs(5);
+/// How long programs may run that take back what was made, until they are killed as well. Far more than they
+/// take on a machine that is busy.
+const TAKING_BACK: Duration = Duration::from_secs(60);
 
 /// A container's place, taken before the container is there so that an id is not made twice. Also a
 /// sandbox's.

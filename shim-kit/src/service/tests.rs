@@ -404,7 +404,8 @@ async fn an_exec_that_hangs_ends_with_its_container() {
 /// The exit of a container that was killed while its start hung was never told.
 #[tokio::test(flavor = "current_thread")]
 async fn a_start_that_hangs_does_not_hold_back_the_end_for_ever() {
-    let fixture = Fixture::new().await;
+    let mut fixture = Fixture::new().await;
+    fixture.service.shim.start_after_end = Duration::from_millis(300);
     fixture.service.create(fixture.request("start hangs")).await.unwrap();
     let service = fixture.service.clone();
     let start = StartRequest { id: "c1".to_owned(), ..StartRequest::default() };

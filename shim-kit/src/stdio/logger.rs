@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn a_logger_that_goes_on_is_ended() {
         let _alone = COLLECTING.lock().await;
-        for script in ["sleep 100000", "trap '' TERM; while :; do sleep 100000; done"] {
+        for script in ["exec sleep 100000", "trap '' TERM; exec sleep 100000"] {
             let reaper = Reaper::default();
             let program = reaper.spawn(Command::new("sh").args(["-c", script])).await.unwrap();
             let (tell, stage) = watch::channel(Stage::Running);
