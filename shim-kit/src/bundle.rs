@@ -36,14 +36,27 @@ impl Bundle {
         self.0.join("rootfs")
     }
 
-    /// Where the runtime writes the pid of the container's first process, so that `delete` finds it.
+    /// Where the pid of the container's first process is kept for [`Runtime::clean_up`](crate::Runtime::clean_up).
+    /// The kit writes it when it is told the pid. A runtime whose program writes it before that loses no
+    /// process if the shim dies in between.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("init.pid")
     }
 
-    /// The pid of the container's first process, if the runtime has written it.
+    /// The pid of the container's first process, if it was ever known.
     pub fn pid(&self) -> Option<Pid> {
         read_pid(&self.pid_file()).ok()
+    }
+
+    /// Keeps the pid of the container's first process, unless it is there.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub(crate) fn write_pid(&self, pid: Pid) -> io::Result<()> {
+        match self.pid() == Some(pid) {
+            true => Ok(()),
+            false => write_whole(&self.pid_file(), pid.to_string().as_bytes()),
+        }
     }
 
     /// Says where the shim listens that serves this container.

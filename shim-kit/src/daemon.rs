@@ -113,6 +113,8 @@ async fn run<R: Runtime>(
     if timeout(R::PATIENCE.max(FAREWELL), delivered).await.is_err() {
         log::warn("the shim ends before all output and events are taken");
         shim.outbox.give_up();
+        // Nobody is left who would see them off.
+        shim.loggers.kill_family(libc::SIGTERM.unsigned_abs());
     }
     handling.abort();
     Ok(())

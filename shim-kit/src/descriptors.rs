@@ -94,6 +94,26 @@ pub fn restore_limit(command: &mut Command) {
     }
 }
 
+/// Has the kernel kill the command's program when the shim dies. For programs that make, change or end a
+/// container: what cleans up after the shim does not know of one that goes on. The program's own children are
+/// not concerned, nor is a shim that ends as it should.
+#[allow(unsafe_code, reason = "there is no safe way to ask for this before a child starts")]
+pub fn die_with_shim(command: &mut Command) {
+    let shim = rustix::process::getpid();
+    // SAFETY: between fork and exec, system calls are made and nothing is allocated.
+    unsafe {
+        command.pre_exec(move || {
+            let signal = Some(rustix::process::Signal::KILL);
+            rustix::process::set_parent_process_death_signal(signal)?;
+            // It may have died before.
+            match rustix::process::getppid() == Some(shim) {
+                true => Ok(()),
+                false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
+        });
+    }
+}
+
 /// Lets the daemon start with no signal ignored, whatever containerd or its parents ignore: its
 /// containers would inherit that.
 #[allow(unsafe_code, reason = "there is no safe way to reset a child's signals before it starts")]

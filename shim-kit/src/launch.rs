@@ -10,7 +10,10 @@ use crate::{
     process::Process,
     reaper::{Ended, Reaper, Starting},
     shim::Shim,
-    stdio::{Descriptors, Io, Manner, Paths, give, logger},
+    stdio::{
+        Descriptors, Io, Manner, Paths, give,
+        logger::{self, Logger},
+    },
 };
 
 /// A process that is being made. A runtime asks for its [`stdio`](Launch::stdio) once. One that makes
@@ -20,6 +23,8 @@ use crate::{
 pub struct Launch {
     id: String,
     shim: Shim,
+    /// The container's.
+    reaper: Reaper,
     /// From here on ends are kept, since the process may end before its pid is known.
     starting: Starting,
     paths: Paths,
@@ -28,12 +33,19 @@ pub struct Launch {
 }
 
 impl Launch {
-    pub(crate) fn new(shim: &Shim, id: &str, process: &Process, number: u64) -> Launch {
+    pub(crate) fn new(
+        shim: &Shim,
+        reaper: &Reaper,
+        id: &str,
+        process: &Process,
+        number: u64,
+    ) -> Launch {
         // A container's reader may be a containerd that is away; an exec's is the client of the exec.
         let manner = Manner { patience: shim.patience, is_lasting: process.is_init() };
         Launch {
             id: id.to_owned(),
-            starting: shim.reaper.begin(),
+            reaper: reaper.clone(),
+            starting: reaper.begin(),
             io: Io::new(shim.copies.clone(), manner),
             paths: process.paths.clone(),
             shim: shim.clone(),
@@ -71,11 +83,14 @@ impl Launch {
     /// If a FIFO cannot be opened, a logger does not start, or a descriptor is not to be had.
     pub async fn pipes(&mut self, owner: (u32, u32)) -> Result<Descriptors, Status> {
         match self.logger().await? {
-            Some(logger) => Ok(Descriptors {
-                stdin: self.io.open_stdin(&self.paths.stdin, owner)?,
-                stdout: logger.stdout.into(),
-                stderr: logger.stderr.into(),
-            }),
+            Some(Logger { stdout, stderr, program }) => {
+                self.io.see_off(program);
+                Ok(Descriptors {
+                    stdin: self.io.open_stdin(&self.paths.stdin, owner)?,
+                    stdout: stdout.into(),
+                    stderr: stderr.into(),
+                })
+            }
             None => self.io.open_pipes(&self.paths, owner),
         }
     }
@@ -85,14 +100,17 @@ impl Launch {
     /// # Errors
     /// If a FIFO cannot be opened, a logger does not start, or a descriptor is not to be had.
     pub async fn connect_terminal(&mut self, master: OwnedFd) -> Result<(), Status> {
-        let sink = self.logger().await?.map(|logger| logger.stdout);
+        let sink = self.logger().await?.map(|logger| {
+            self.io.see_off(logger.program);
+            logger.stdout
+        });
         self.io.open_terminal(&self.paths, master, sink)
     }
 
-    async fn logger(&self) -> Result<Option<logger::Logger>, Status> {
+    async fn logger(&self) -> Result<Option<Logger>, Status> {
         match logger::Uri::parse(&self.paths.stdout) {
             Some(uri) => {
-                uri.start(&self.shim.reaper, &self.shim.namespace, &self.id).await.map(Some)
+                uri.start(&self.shim.loggers, &self.shim.namespace, &self.id).await.map(Some)
             }
             None => Ok(None),
         }
@@ -103,9 +121,10 @@ impl Launch {
         self.number
     }
 
-    /// Starts programs and learns of their ends.
+    /// Starts programs and learns of their ends. What has not ended when the container is deleted is killed,
+    /// also if that is while it is being made.
     pub fn reaper(&self) -> &Reaper {
-        &self.shim.reaper
+        &self.reaper
     }
 
     /// Hands the process over, now that its pid is known.

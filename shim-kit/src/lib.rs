@@ -78,7 +78,7 @@ use self::args::{Action, Args};
 pub use self::{
     bundle::{Bundle, Spec, read_pid},
     console::{ConsoleSocket, take_terminal},
-    descriptors::kill,
+    descriptors::{die_with_shim, kill},
     files::Temporary,
     launch::Launch,
     log::{debug, warn},
@@ -97,7 +97,7 @@ pub fn run<R: Runtime>(name: &'static str) -> ExitCode {
     match act::<R>(name) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log::warn(format_args!("{name}: {error}"));
+            log::fatal(name, error);
             ExitCode::FAILURE
         }
     }

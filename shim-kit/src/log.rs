@@ -52,6 +52,15 @@ pub fn warn(message: impl Display) {
     write("warning", message);
 }
 
+/// What ends this process. Where there is no log yet, containerd puts the text into the error of its own, so
+/// that it is no line of a log.
+pub(crate) fn fatal(name: &str, error: impl Display) {
+    match LOG.get() {
+        Some(_) => write("error", error),
+        None => eprintln!("{name}: {error}"),
+    }
+}
+
 /// Something that happens once in a shim's life.
 pub(crate) fn info(message: impl Display) {
     write("info", message);

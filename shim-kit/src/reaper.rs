@@ -47,6 +47,17 @@ pub struct Child {
 }
 
 impl Child {
+    /// Sends a signal, unless its end was waited for.
+    ///
+    /// # Errors
+    /// Those of kill(2).
+    pub(crate) fn kill(&self, signal: u32) -> io::Result<()> {
+        match self.ended.is_empty() {
+            true => descriptors::kill(self.pid, signal),
+            false => Ok(()),
+        }
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -66,7 +77,8 @@ struct Exits {
     now: u64,
     /// Starts under way, by when they began.
     starting: BTreeSet<u64>,
-    waiting: HashMap<i32, oneshot::Sender<Exit>>,
+    /// With the family of each.
+    waiting: HashMap<i32, (u64, oneshot::Sender<Exit>)>,
     /// Ends that may belong to a start under way, with when they came.
     unclaimed: HashMap<i32, (u64, Exit)>,
 }
@@ -92,9 +104,9 @@ impl Exits {
         }
     }
 
-    fn watch(&mut self, pid: i32) -> Ended {
+    fn watch(&mut self, pid: i32, family: u64) -> Ended {
         let (sender, ended) = oneshot::channel();
-        self.waiting.insert(pid, sender);
+        self.waiting.insert(pid, (family, sender));
         ended
     }
 
@@ -108,14 +120,14 @@ impl Exits {
                 let _ = sender.send(exit);
                 ended
             }
-            _ => self.watch(pid),
+            _ => self.watch(pid, NO_FAMILY),
         }
     }
 
     fn report(&mut self, pid: i32, exit: Exit) {
         match self.waiting.remove(&pid) {
             // Nobody waits any more where the container was deleted meanwhile.
-            Some(waiter) => drop(waiter.send(exit)),
+            Some((_, waiter)) => drop(waiter.send(exit)),
             None if self.starting.is_empty() => {}
             None => {
                 let came = self.tick();
@@ -125,13 +137,40 @@ impl Exits {
     }
 }
 
+/// That of children which are the shim's own, and of processes that others have made.
+const NO_FAMILY: u64 = 0;
+
 /// Starts children and learns of their ends. Clones are the same reaper.
+///
+/// A container has a reaper of its own: what is started with it is killed when the container is deleted, also
+/// while it is being made. So a program that hangs does not outlive what it was started for.
 #[derive(Clone, Debug, Default)]
-pub struct Reaper(Arc<Mutex<Exits>>);
+pub struct Reaper {
+    exits: Arc<Mutex<Exits>>,
+    family: u64,
+}
 
 impl Reaper {
     fn exits(&self) -> MutexGuard<'_, Exits> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.exits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reaper whose children are told apart from all others'.
+    pub(crate) fn with_family(&self) -> Reaper {
+        Reaper { exits: self.exits.clone(), family: self.exits().tick() }
+    }
+
+    /// Sends a signal to all children of this family that live. None of their pids can be another process's:
+    /// their ends have not been collected.
+    pub(crate) fn kill_family(&self, signal: u32) {
+        for (pid, (family, _)) in &self.exits().waiting {
+            if *family == self.family
+                && let Some(pid) = Pid::from_raw(*pid)
+            {
+                // It may have ended.
+                let _ = descriptors::kill(pid, signal);
+            }
+        }
     }
 
     /// Starts a child, and waits until it has become the program; the thread goes on meanwhile. If this is
@@ -152,7 +191,7 @@ impl Reaper {
             // Held so that its end cannot be collected before it is waited for.
             let mut exits = self.exits();
             let (pid, report) = spawn::fork(command)?;
-            (Child { pid, ended: exits.watch(pid.as_raw_nonzero().get()) }, report)
+            (Child { pid, ended: exits.watch(pid.as_raw_nonzero().get(), self.family) }, report)
         };
         report.wait().await?;
         Ok(child)
@@ -226,7 +265,7 @@ mod tests {
     #[test]
     fn an_end_reaches_who_waits_for_the_pid() {
         let mut exits = Exits::default();
-        let (mut one, mut two) = (exits.watch(1), exits.watch(2));
+        let (mut one, mut two) = (exits.watch(1, 7), exits.watch(2, 7));
         exits.report(2, exit(7));
         assert_eq!(two.try_recv(), Ok(exit(7)));
         assert!(one.try_recv().is_err());
@@ -323,6 +362,41 @@ mod tests {
             }
         };
         assert_eq!(exit.status, 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_family_is_killed_and_no_other() {
+        let _alone = COLLECTING.lock().await;
+        let reaper = Reaper::default();
+        let (one, two) = (reaper.with_family(), reaper.with_family());
+        let mut signals =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child()).unwrap();
+        let sleep = || {
+            let mut command = Command::new("sleep");
+            command.arg("100000");
+            command
+        };
+        let (killed, spared) =
+            (one.spawn(&mut sleep()).await.unwrap(), two.spawn(&mut sleep()).await.unwrap());
+        let own = reaper.spawn(&mut sleep()).await.unwrap();
+        one.kill_family(9);
+        let mut ended = std::pin::pin!(killed.exit());
+        let exit = loop {
+            tokio::select! {
+                _ = signals.recv() => reaper.collect(),
+                exit = &mut ended => break exit.unwrap(),
+            }
+        };
+        assert_eq!(exit.status, 128 + 9);
+        assert_eq!(reaper.counts().0, 2);
+        for mut child in [spared, own] {
+            assert!(child.ended.try_recv().is_err());
+            descriptors::kill(child.pid, 9).unwrap();
+            while child.ended.try_recv().is_err() {
+                signals.recv().await;
+                reaper.collect();
+            }
+        }
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -52,6 +52,9 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// Makes a container. Its root file system is mounted. Its first process is made here and waits
     /// for [`start`](Runtime::start); where that cannot be, `start` makes it, and no pid is given.
     ///
+    /// If it is deleted meanwhile, since its client has left, the programs that were started with
+    /// [`Launch::reaper`] are killed.
+    ///
     /// # Errors
     /// Whatever is in the way. What was made is removed by then.
     async fn create(
@@ -75,7 +78,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Err(Status::unimplemented("this runtime has no exec"))
     }
 
-    /// Sends a signal to the first process, or to all that the container has.
+    /// Sends a signal, by its number, to the first process, or to all that the container has.
     ///
     /// # Errors
     /// NOT_FOUND if it has ended.
@@ -127,7 +130,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Err(Status::unimplemented("this runtime has no update"))
     }
 
-    /// Writes the container's state to a folder.
+    /// Writes the container's state to a folder. `options` are the client's.
     ///
     /// # Errors
     /// Whatever is in the way. UNIMPLEMENTED by default.
@@ -136,7 +139,8 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Err(Status::unimplemented("this runtime has no checkpoints"))
     }
 
-    /// What the container uses, if that is not what its first process's control group counts.
+    /// What the container uses, if that is not what its first process's control group counts: a message
+    /// that clients know, `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`.
     ///
     /// # Errors
     /// Whatever is in the way.
@@ -177,6 +181,7 @@ pub struct Remains<'a, O> {
     pub bundle: &'a Bundle,
     /// The options that it was made with; the defaults if it never was.
     pub options: O,
-    /// Its first process, if that was ever known. It may be gone, and its pid another's.
+    /// Its first process, if the shim learned of it, or a program of the runtime's wrote
+    /// [`Bundle::pid_file`]. It may be gone, and its pid another's.
     pub pid: Option<Pid>,
 }

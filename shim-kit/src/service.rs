@@ -1,15 +1,21 @@
 //! The Task service: what containerd calls, in both versions. The Sandbox service is beside it.
 
+mod making;
 mod snapshot;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio_util::sync::CancellationToken;
 use ttrpc::{Context, Status, async_trait, prost_types::Timestamp};
 
+use self::making::Place;
+pub(crate) use self::making::{Making, Slot};
 use crate::{
     bundle::Bundle,
     container::Container,
@@ -28,6 +34,8 @@ pub(crate) struct TaskService<R> {
     pub(crate) shim: Shim,
     containers: Arc<Mutex<Containers<R>>>,
     sandbox: Arc<Mutex<Option<Slot<Sandbox<R>>>>>,
+    /// Whether the shim was told to end while something was being made.
+    is_forgotten: Arc<AtomicBool>,
     /// Fires when the shim is to end.
     pub(crate) shutdown: CancellationToken,
 }
@@ -40,17 +48,10 @@ impl<R> Clone for TaskService<R> {
             shim: self.shim.clone(),
             containers: self.containers.clone(),
             sandbox: self.sandbox.clone(),
+            is_forgotten: self.is_forgotten.clone(),
             shutdown: self.shutdown.clone(),
         }
     }
-}
-
-/// A container's place, taken before the container is there so that an id is not made twice. Also a
-/// sandbox's.
-#[derive(Debug)]
-pub(crate) enum Slot<T> {
-    Reserved,
-    Made(Arc<T>),
 }
 
 pub(crate) fn at(exit: Exit) -> Option<Timestamp> {
@@ -60,7 +61,13 @@ pub(crate) fn at(exit: Exit) -> Option<Timestamp> {
 impl<R: Runtime> TaskService<R> {
     /// A service without containers. The token fires when containerd wants the shim to end.
     pub fn new(shim: Shim, shutdown: CancellationToken) -> TaskService<R> {
-        TaskService { shim, containers: Arc::default(), sandbox: Arc::default(), shutdown }
+        TaskService {
+            shim,
+            containers: Arc::default(),
+            sandbox: Arc::default(),
+            is_forgotten: Arc::default(),
+            shutdown,
+        }
     }
 
     pub(crate) fn containers(&self) -> MutexGuard<'_, Containers<R>> {
@@ -83,27 +90,30 @@ impl<R: Runtime> TaskService<R> {
         request: CreateTaskRequest,
     ) -> Result<CreateTaskResponse, Status> {
         let id = request.id.clone();
-        if self.containers().contains_key(&id) {
-            return Err(Status::already_exists(format!("container {id} exists already")));
-        }
-        self.containers().insert(id.clone(), Slot::Reserved);
+        let making = Making::new(&self.shim.reaper);
+        let place = {
+            let mut containers = self.containers();
+            if containers.contains_key(&id) {
+                return Err(Status::already_exists(format!("container {id} exists already")));
+            }
+            Place::take(self, &mut containers, id.clone(), making.clone())
+        };
+        self.is_forgotten.store(false, Ordering::Relaxed);
         let this = self.clone();
         let sandbox = match &*self.sandbox_slot() {
             Some(Slot::Made(sandbox)) => Some(sandbox.clone()),
             _ => None,
         };
         to_the_end(async move {
-            let shared = sandbox.map(|sandbox| sandbox.share_files(&Bundle::new(&request.bundle)));
-            let made = match shared.transpose() {
-                Ok(_) => Container::create(&this.shim, &request).await,
-                Err(status) => Err(status),
-            };
-            let mut containers = this.containers();
-            containers.remove(&id);
-            let container = made?;
+            // Its end frees the id, unless the container is there by then.
+            let _place = place;
+            if let Some(sandbox) = sandbox {
+                sandbox.share_files(&Bundle::new(&request.bundle))?;
+            }
+            let container = Container::create(&this.shim, making.reaper.clone(), &request).await?;
             let pid = container.pid();
             this.shim.outbox.publish(&created(request, pid));
-            containers.insert(id, Slot::Made(container));
+            this.containers().insert(id, Slot::Made(container));
             Ok(CreateTaskResponse { pid })
         })
         .await
@@ -117,6 +127,13 @@ impl<R: Runtime> TaskService<R> {
     }
 
     async fn delete(&self, request: DeleteRequest) -> Result<DeleteResponse, Status> {
+        if request.exec_id.is_empty() {
+            let making = match self.containers().get(&request.id) {
+                Some(Slot::Reserved(making)) => Some(making.clone()),
+                _ => None,
+            };
+            end_making(making).await?;
+        }
         let container = self.container(&request.id)?;
         let this = self.clone();
         let (pid, exit) = to_the_end(async move {
@@ -238,12 +255,36 @@ impl<R: Runtime> TaskService<R> {
         Ok(())
     }
 
-    /// Ends the shim, unless there is anything that needs it still.
+    /// Ends the shim, unless there is anything that needs it still. What is being made may come to nothing; then
+    /// nobody says this again.
     pub(crate) fn end_if_empty(&self) {
-        if self.containers().is_empty() && self.sandbox_slot().is_none() {
+        let is_empty = {
+            let (containers, sandbox) = (self.containers(), self.sandbox_slot());
+            let is_made = containers.values().any(|slot| matches!(slot, Slot::Made(_)));
+            self.is_forgotten.store(!is_made, Ordering::Relaxed);
+            containers.is_empty() && sandbox.is_none()
+        };
+        if is_empty {
             self.shutdown.cancel();
         }
     }
+
+    /// Ends the shim if it was told to before, and nothing has come of what kept it.
+    fn end_if_forgotten(&self) {
+        if self.is_forgotten.load(Ordering::Relaxed) {
+            self.end_if_empty();
+        }
+    }
+}
+
+/// Ends the making of what is to be deleted: who wanted it has left.
+pub(crate) async fn end_making(making: Option<Making>) -> Result<(), Status> {
+    let Some(making) = making else { return Ok(()) };
+    to_the_end(async move {
+        making.end().await;
+        Ok(())
+    })
+    .await
 }
 
 fn created(request: CreateTaskRequest, pid: u32) -> events::TaskCreate {

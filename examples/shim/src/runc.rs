@@ -139,6 +139,8 @@ impl Runc {
         let mut command = self.command(log.path());
         command.args(args);
         command.stdin(descriptors.stdin).stdout(descriptors.stdout).stderr(descriptors.stderr);
+        // `delete_now` finds what it has made, not what it would make later.
+        shim_kit::die_with_shim(&mut command);
         let child = self.reaper.spawn(&mut command).await?;
         // The command holds the container's ends of the pipes, which must see their end.
         drop(command);

@@ -2,7 +2,10 @@
 
 use std::{
     fs, io,
-    sync::{Arc, Mutex, OnceLock, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64},
+    },
     thread,
 };
 
@@ -16,6 +19,7 @@ use crate::{
     log, mount, options,
     process::Process,
     proto::{task, types},
+    reaper::Reaper,
     runtime::{New, Runtime},
     shim::Shim,
     stdio::Paths,
@@ -23,12 +27,13 @@ use crate::{
 
 impl<R: Runtime> Container<R> {
     /// Mounts a root file system and has the runtime make the container. Its first process exists
-    /// then and waits for Start.
+    /// then and waits for Start. `reaper` is for this container alone.
     ///
     /// # Errors
     /// The runtime's; others if something here fails.
     pub async fn create(
         shim: &Shim,
+        reaper: Reaper,
         request: &task::CreateTaskRequest,
     ) -> Result<Arc<Container<R>>, Status> {
         let options = options::read(request.options.as_ref(), R::options)?;
@@ -49,11 +54,11 @@ impl<R: Runtime> Container<R> {
                 .write_options(request.options.as_ref())
                 .map_err(|error| Status::internal(format!("cannot prepare the bundle: {error}")))?;
             if has_rootfs {
-                make_rootfs(shim, &bundle, &request.rootfs).await.map_err(|error| {
+                make_rootfs(&reaper, &bundle, &request.rootfs).await.map_err(|error| {
                     Status::internal(format!("cannot make the rootfs: {error}"))
                 })?;
             }
-            let mut launch = Launch::new(shim, &request.id, &init, 0);
+            let mut launch = Launch::new(shim, &reaper, &request.id, &init, 0);
             let checkpoint = Some(&request.checkpoint).filter(|path| !path.is_empty());
             let new = New {
                 id: &request.id,
@@ -79,12 +84,14 @@ impl<R: Runtime> Container<R> {
             id: request.id.clone(),
             runtime,
             shim: shim.clone(),
+            reaper,
             init,
             execs: Mutex::default(),
             cgroup: OnceLock::new(),
             oom: OnceLock::new(),
             leads_its_pids: OnceLock::new(),
             has_rootfs,
+            is_deleted: AtomicBool::new(false),
             next_launch: AtomicU64::new(1),
             turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),
             bundle,
@@ -96,8 +103,8 @@ impl<R: Runtime> Container<R> {
     }
 }
 
-async fn make_rootfs(shim: &Shim, bundle: &Bundle, mounts: &[types::Mount]) -> io::Result<()> {
+async fn make_rootfs(reaper: &Reaper, bundle: &Bundle, mounts: &[types::Mount]) -> io::Result<()> {
     let root = bundle.rootfs();
     fs::create_dir_all(&root)?;
-    mount::mount_all(mounts, &root, &shim.reaper).await
+    mount::mount_all(mounts, &root, reaper).await
 }

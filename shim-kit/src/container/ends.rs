@@ -3,7 +3,10 @@
 use std::{fs, sync::Arc};
 
 use rustix::process::Pid;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::MutexGuard,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::Container;
 use crate::{
@@ -20,6 +23,9 @@ use crate::{
 impl<R: Runtime> Container<R> {
     /// Watches the first process and its control group from now on.
     pub(super) fn first_is_made(self: &Arc<Self>, pid: Pid, ended: Ended) {
+        if let Err(error) = self.bundle.write_pid(pid) {
+            log::warn(format_args!("cannot keep the pid of the first process: {error}"));
+        }
         if let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) {
             // A container has one first process.
             let _ = self.leads_its_pids.set(leads_its_pids(&status));
@@ -50,7 +56,7 @@ impl<R: Runtime> Container<R> {
             }
             delivered.await;
             // A start that is under way has an event to send first.
-            let _order = process.order.lock().await;
+            let _order = self.in_order(&process).await;
             self.shim.outbox.publish(&events::TaskExit {
                 container_id: self.id.clone(),
                 id: if process.is_init() { self.id.clone() } else { process.exec_id.clone() },
@@ -60,6 +66,23 @@ impl<R: Runtime> Container<R> {
             });
             process.tell();
         });
+    }
+
+    /// Waits for a start that is under way. What it runs has nothing to wait for once the container's first process has
+    /// ended, and is killed if it goes on.
+    async fn in_order<'a>(&self, process: &'a Process) -> MutexGuard<'a, ()> {
+        match timeout(self.shim.start_after_end, process.order.lock()).await {
+            Ok(order) => order,
+            Err(_) => {
+                if process.is_init() {
+                    log::warn(
+                        "a start goes on though its process has ended; its programs are killed",
+                    );
+                    self.reaper.kill_family(libc::SIGKILL.unsigned_abs());
+                }
+                process.order.lock().await
+            }
+        }
     }
 
     /// Ends what the first process left behind, where the kernel does not, and waits until the ends

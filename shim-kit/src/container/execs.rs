@@ -97,7 +97,7 @@ impl<R: Runtime> Container<R> {
     pub(super) async fn make_exec(&self, process: &Process) -> Result<Ended, Status> {
         in_turn(&self.turns, async {
             let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
-            let mut launch = Launch::new(&self.shim, &self.id, process, number);
+            let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, process, number);
             let pid = self.runtime.exec(&process.spec, &mut launch).await?;
             Ok(launch.made(process, pid))
         })

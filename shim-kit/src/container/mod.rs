@@ -6,7 +6,10 @@ mod execs;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -21,7 +24,7 @@ use crate::{
     mount,
     process::Process,
     proto::{self, events, types},
-    reaper::Exit,
+    reaper::{Exit, Reaper},
     runtime::Runtime,
     shim::Shim,
 };
@@ -36,6 +39,8 @@ pub(crate) struct Container<R> {
     pub bundle: Bundle,
     runtime: R,
     shim: Shim,
+    /// Starts the runtime's programs.
+    reaper: Reaper,
     init: Arc<Process>,
     execs: Mutex<HashMap<String, Arc<Process>>>,
     cgroup: OnceLock<Cgroup>,
@@ -43,6 +48,7 @@ pub(crate) struct Container<R> {
     /// Whether the kernel ends all processes with the first.
     leads_its_pids: OnceLock<bool>,
     has_rootfs: bool,
+    is_deleted: AtomicBool,
     next_launch: AtomicU64,
     /// How many execs may be made at a time: that is all computing, and more of it than there are
     /// processors is only slower for everybody.
@@ -93,7 +99,7 @@ impl<R: Runtime> Container<R> {
         let _order = process.order.lock().await;
         process.phase().may_start()?;
         if process.is_init() {
-            let mut launch = Launch::new(&self.shim, &self.id, &process, 0);
+            let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, &process, 0);
             if let Some(pid) = self.runtime.start(&mut launch).await? {
                 self.first_is_made(pid, launch.made(&process, pid));
             }
@@ -125,10 +131,10 @@ impl<R: Runtime> Container<R> {
         }
     }
 
-    /// Deletes the container.
+    /// Deletes the container, with whatever program still runs for it.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION while it runs; the runtime's.
+    /// FAILED_PRECONDITION while it runs; NOT_FOUND if it was deleted meanwhile; the runtime's.
     pub async fn delete(&self) -> Result<(u32, Exit), Status> {
         if self.init.phase() == Phase::Created && self.init.pid() == 0 {
             self.init.give_up(Exit { status: NEVER_RAN, at: SystemTime::now() });
@@ -142,7 +148,11 @@ impl<R: Runtime> Container<R> {
         }
         let exit = self.init.told().await;
         let _order = self.init.order.lock().await;
+        if self.is_deleted.load(Ordering::Relaxed) {
+            return Err(Status::not_found(format!("container {} is deleted", self.id)));
+        }
         self.runtime.delete().await?;
+        self.reaper.kill_family(libc::SIGKILL.unsigned_abs());
         self.init.close();
         let execs = std::mem::take(&mut *self.execs());
         for exec in execs.into_values() {
@@ -151,6 +161,7 @@ impl<R: Runtime> Container<R> {
         if self.has_rootfs {
             unmount(&self.bundle).await?;
         }
+        self.is_deleted.store(true, Ordering::Relaxed);
         Ok((self.init.pid(), exit))
     }
 

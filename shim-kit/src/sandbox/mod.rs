@@ -40,7 +40,7 @@ use crate::{
     log,
     process::Process,
     proto::{cri::PodSandboxConfig, sandbox::CreateSandboxRequest, task::CreateTaskRequest, types},
-    reaper::Exit,
+    reaper::{Exit, Reaper},
     runtime::Runtime,
     shim::Shim,
 };
@@ -66,9 +66,13 @@ impl<R: Runtime> Sandbox<R> {
     /// # Errors
     /// INVALID_ARGUMENT if the client's options are not understood, UNIMPLEMENTED for a user namespace
     /// where the runtime has none; the runtime's. Nothing is left then.
-    pub async fn create(shim: &Shim, request: CreateSandboxRequest) -> Result<Sandbox<R>, Status> {
+    pub async fn create(
+        shim: &Shim,
+        reaper: Reaper,
+        request: CreateSandboxRequest,
+    ) -> Result<Sandbox<R>, Status> {
         let bundle = Bundle::new(&request.bundle_path);
-        let made = Sandbox::make(shim, request, bundle.clone()).await;
+        let made = Sandbox::make(shim, reaper, request, bundle.clone()).await;
         if made.is_err() {
             clean_up(&bundle);
         }
@@ -78,6 +82,7 @@ impl<R: Runtime> Sandbox<R> {
     /// As [`create`](Sandbox::create). What was made stays after an error.
     async fn make(
         shim: &Shim,
+        reaper: Reaper,
         request: CreateSandboxRequest,
         bundle: Bundle,
     ) -> Result<Sandbox<R>, Status> {
@@ -95,7 +100,7 @@ impl<R: Runtime> Sandbox<R> {
                 rootfs = vec![match &users {
                     None => empty_root(),
                     Some(users) => {
-                        let made = users.make_root(&bundle, &shim.reaper).await.map_err(failed)?;
+                        let made = users.make_root(&bundle, &reaper).await.map_err(failed)?;
                         users::same_as(root.insert(made))
                     }
                 }];
@@ -124,7 +129,7 @@ impl<R: Runtime> Sandbox<R> {
                     None => (bundle.pod(), None),
                     Some(users) => (users.files(&bundle).map_err(failed)?, Some(users.root())),
                 };
-                Some(Files::make(&folder, config, owner, &shim.reaper).await.map_err(failed)?)
+                Some(Files::make(&folder, config, owner, &reaper).await.map_err(failed)?)
             }
             None => None,
         };
@@ -138,7 +143,7 @@ impl<R: Runtime> Sandbox<R> {
             options: bundle.options(),
             ..CreateTaskRequest::default()
         };
-        let container = Container::create(&silent, &task).await?;
+        let container = Container::create(&silent, reaper, &task).await?;
         Ok(Sandbox {
             id: request.sandbox_id,
             created_at: SystemTime::now(),

@@ -10,7 +10,7 @@ use crate::{
     container::Container,
     proto::{sandbox::*, types},
     runtime::Runtime,
-    service::{Slot, TaskService, at},
+    service::{Making, Slot, TaskService, at, end_making},
     tasks::to_the_end,
 };
 
@@ -31,18 +31,20 @@ impl<R: Runtime> TaskService<R> {
         &self,
         request: CreateSandboxRequest,
     ) -> Result<CreateSandboxResponse, Status> {
+        let making = Making::new(&self.shim.reaper);
         {
             let mut slot = self.sandbox_slot();
             if slot.is_some() {
                 return Err(Status::already_exists("the shim has its sandbox"));
             }
-            *slot = Some(Slot::Reserved);
+            *slot = Some(Slot::Reserved(making.clone()));
         }
         let this = self.clone();
         to_the_end(async move {
-            let made = Sandbox::create(&this.shim, request).await;
+            let made = Sandbox::create(&this.shim, making.reaper.clone(), request).await;
             let mut slot = this.sandbox_slot();
             *slot = None;
+            making.is_over();
             *slot = Some(Slot::Made(Arc::new(made?)));
             Ok(CreateSandboxResponse {})
         })
@@ -140,6 +142,11 @@ impl<R: Runtime> TaskService<R> {
         &self,
         request: ShutdownSandboxRequest,
     ) -> Result<ShutdownSandboxResponse, Status> {
+        let making = match &*self.sandbox_slot() {
+            Some(Slot::Reserved(making)) => Some(making.clone()),
+            _ => None,
+        };
+        end_making(making).await?;
         let Ok(sandbox) = self.sandbox(&request.sandbox_id) else {
             // It could not be made, and containerd has no more use for the shim.
             self.end_if_empty();
@@ -188,7 +195,7 @@ impl<R: Runtime> TaskService<R> {
         let containers = self.containers();
         let made = containers.values().filter_map(|slot| match slot {
             Slot::Made(container) => Some(container.clone()),
-            Slot::Reserved => None,
+            Slot::Reserved(_) => None,
         });
         made.collect()
     }

@@ -18,7 +18,7 @@ impl<R: Runtime> fmt::Display for TaskService<R> {
         write!(f, "copies of stdio: {}", self.shim.copies.tasks.len())?;
         match &*self.sandbox_slot() {
             None => {}
-            Some(Slot::Reserved) => write!(f, "\nsandbox: being created")?,
+            Some(Slot::Reserved(_)) => write!(f, "\nsandbox: being created")?,
             Some(Slot::Made(sandbox)) => {
                 let status = sandbox.phase().status().as_str_name();
                 write!(f, "\nsandbox {}: {status}, pid {}", sandbox.id, sandbox.pid())?;
@@ -26,7 +26,7 @@ impl<R: Runtime> fmt::Display for TaskService<R> {
         }
         for (id, slot) in self.containers().iter() {
             match slot {
-                Slot::Reserved => write!(f, "\ncontainer {id}: being created")?,
+                Slot::Reserved(_) => write!(f, "\ncontainer {id}: being created")?,
                 Slot::Made(container) => {
                     let init = container.process("").map(|init| container.status(&init));
                     let status = init.map_or("GONE", |status| status.as_str_name());

@@ -1,6 +1,12 @@
 //! The service with a runtime whose containers are shells: no containerd, no runc, no mounts.
 
-use std::{fs, path::PathBuf, process::Command, sync::Mutex as StdMutex, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex as StdMutex,
+    time::Duration,
+};
 
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -26,6 +32,15 @@ pub(crate) struct Shell {
     pid: rustix::process::Pid,
     folder: PathBuf,
     gate: StdMutex<Option<fs::File>>,
+    start_hangs: bool,
+}
+
+/// Runs a program that does not end by itself, and says so by a file.
+async fn hang(launch: &Launch, folder: &Path) -> Status {
+    let child = launch.reaper().spawn(Command::new("sleep").arg("100000")).await.unwrap();
+    fs::write(folder.join("hangs"), "").unwrap();
+    let exit = child.exit().await.unwrap();
+    Status::unknown(format!("the program ended with {}", exit.status))
 }
 
 #[async_trait]
@@ -40,6 +55,9 @@ impl Runtime for Shell {
         if script == "fails" {
             return Err(Status::unknown("as it should"));
         }
+        if script == "create hangs" {
+            return Err(hang(launch, new.bundle.path()).await);
+        }
         let (reader, writer) = std::io::pipe().unwrap();
         let stdio = launch.pipes((0, 0)).await?;
         let mut command = Command::new("sh");
@@ -50,12 +68,23 @@ impl Runtime for Shell {
         let child = launch.reaper().spawn(&mut command).await.unwrap();
         let gate = StdMutex::new(Some(std::os::fd::OwnedFd::from(writer).into()));
         let folder = new.bundle.path().to_owned();
-        Ok((Shell { pid: child.pid, folder, gate }, Some(child.pid)))
+        let start_hangs = script == "start hangs";
+        Ok((Shell { pid: child.pid, folder, gate, start_hangs }, Some(child.pid)))
     }
 
-    async fn start(&self, _: &mut Launch) -> Result<Option<rustix::process::Pid>, Status> {
+    async fn start(&self, launch: &mut Launch) -> Result<Option<rustix::process::Pid>, Status> {
+        if self.start_hangs {
+            return Err(hang(launch, &self.folder).await);
+        }
         drop(self.gate.lock().unwrap().take());
         Ok(None)
+    }
+
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<rustix::process::Pid, Status> {
+        match spec {
+            br#"{"hangs":true,"terminal":false}"# => Err(hang(launch, &self.folder).await),
+            _ => Err(Status::unimplemented("this runtime has no exec")),
+        }
     }
 
     async fn kill(&self, signal: u32, all: bool) -> Result<(), Status> {
@@ -127,6 +156,17 @@ impl Fixture {
     pub async fn delete(&self) -> Result<DeleteResponse, Status> {
         let request = DeleteRequest { id: "c1".to_owned(), ..Default::default() };
         timeout(LONG, self.service.delete(request)).await.unwrap()
+    }
+
+    /// Waits until a program of the runtime's hangs.
+    async fn hangs(&self) {
+        let hangs = self.folder.path().join("hangs");
+        let begun = async {
+            while !hangs.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, begun).await.unwrap();
     }
 
     async fn kill(&self) -> Result<(), Status> {
@@ -310,4 +350,94 @@ async fn a_shim_ends_when_it_is_told_to_and_has_no_containers() {
     fixture.delete().await.unwrap();
     fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
     assert!(fixture.service.shutdown.is_cancelled());
+}
+
+/// The client of a creation that hung was gone. containerd deleted the container, was told that there
+/// was none, and left a shim and its program behind for ever.
+#[tokio::test(flavor = "current_thread")]
+async fn a_creation_that_hangs_is_ended_by_delete() {
+    let fixture = Fixture::new().await;
+    let (service, request) = (fixture.service.clone(), fixture.request("create hangs"));
+    let creating = tokio::spawn(async move { service.create(request).await });
+    fixture.hangs().await;
+    assert_eq!(fixture.delete().await.unwrap_err().code(), Code::NotFound);
+    assert!(fixture.service.containers().is_empty(), "the id is free");
+    let failed = timeout(LONG, creating).await.unwrap().unwrap().unwrap_err();
+    assert!(failed.message().contains("ended with 137"), "{failed}");
+}
+
+/// containerd was slower to make the container than its client to leave, and asked the shim to end
+/// before the creation had failed: nobody asked again.
+#[tokio::test(flavor = "current_thread")]
+async fn a_shim_that_was_to_end_while_it_made_a_container_ends_when_that_fails() {
+    let fixture = Fixture::new().await;
+    let (service, request) = (fixture.service.clone(), fixture.request("create hangs"));
+    let creating = tokio::spawn(async move { service.create(request).await });
+    fixture.hangs().await;
+    fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
+    assert!(!fixture.service.shutdown.is_cancelled());
+    let _ = fixture.delete().await;
+    timeout(LONG, fixture.service.shutdown.cancelled()).await.unwrap();
+    creating.await.unwrap().unwrap_err();
+}
+
+/// A program that hung outlived the container it was run for, and the shim with it.
+#[tokio::test(flavor = "current_thread")]
+async fn an_exec_that_hangs_ends_with_its_container() {
+    let fixture = Fixture::new().await;
+    fixture.run("sleep 1000").await.unwrap();
+    let spec = Some(Any { type_url: String::new(), value: br#"{"hangs":true}"#.to_vec() });
+    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
+    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+    fixture.service.exec(exec).await.unwrap();
+    let service = fixture.service.clone();
+    let start = StartRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    let starting = tokio::spawn(async move { service.start(start).await });
+    fixture.hangs().await;
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+    let failed = timeout(LONG, starting).await.unwrap().unwrap().unwrap_err();
+    assert!(failed.message().contains("ended with 137"), "{failed}");
+}
+
+/// The exit of a container that was killed while its start hung was never told.
+#[tokio::test(flavor = "current_thread")]
+async fn a_start_that_hangs_does_not_hold_back_the_end_for_ever() {
+    let mut fixture = Fixture::new().await;
+    fixture.service.shim.start_after_end = Duration::from_millis(300);
+    fixture.service.create(fixture.request("start hangs")).await.unwrap();
+    let service = fixture.service.clone();
+    let start = StartRequest { id: "c1".to_owned(), ..StartRequest::default() };
+    let starting = tokio::spawn(async move { service.start(start).await });
+    fixture.hangs().await;
+    fixture.kill().await.unwrap();
+    assert_eq!(fixture.wait().await.exit_status, 128 + 9);
+    timeout(LONG, starting).await.unwrap().unwrap().unwrap_err();
+    fixture.delete().await.unwrap();
+}
+
+/// Two calls at once deleted the container twice, and told so twice.
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_is_deleted_once() {
+    let fixture = Fixture::new().await;
+    fixture.run("exit 0").await.unwrap();
+    fixture.wait().await;
+    let (one, two) = tokio::join!(fixture.delete(), fixture.delete());
+    one.unwrap();
+    assert_eq!(two.unwrap_err().code(), Code::NotFound);
+    let topics = fixture.service.shim.outbox.topics();
+    assert_eq!(topics.iter().filter(|topic| *topic == "/tasks/delete").count(), 1);
+}
+
+/// `Remains::pid` was nothing unless the runtime had written a file that the kit named.
+#[tokio::test(flavor = "current_thread")]
+async fn the_first_process_is_kept_for_who_cleans_up() {
+    let fixture = Fixture::new().await;
+    let pid = fixture.run("sleep 1000").await.unwrap();
+    let kept = Bundle::new(fixture.folder.path()).pid().unwrap();
+    assert_eq!(kept.as_raw_nonzero().get().unsigned_abs(), pid);
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
 }

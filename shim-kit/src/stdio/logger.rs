@@ -4,31 +4,45 @@
 //! descriptor 5 that it is ready: by closing it, and with `binary-v2` by writing a byte before. It
 //! is told the container by `CONTAINER_ID` and `CONTAINER_NAMESPACE`. Its arguments are the URI's
 //! query, each key followed by its value.
+//!
+//! It ends when it has read everything. One that is not ready in time is killed, and one that goes on after the
+//! process was deleted is ended.
 
 use std::{
     fs::File,
     os::fd::OwnedFd,
+    pin::pin,
     process::{Command, Stdio},
     time::Duration,
 };
 
 use tokio::{
     io::{Interest, unix::AsyncFd},
+    sync::watch,
     time::timeout,
 };
 use ttrpc::Status;
 
-use super::{nonblocking, pipe};
-use crate::{descriptors, reaper::Reaper};
+use super::{Stage, deleted, nonblocking, pipe};
+use crate::{
+    descriptors,
+    reaper::{Child, Reaper},
+};
 
 /// How long a logger may take until it is ready.
 const READY: Duration = Duration::from_secs(10);
+/// How long it may take to end once its process is deleted, and once it was asked to.
+const LAST_WORDS: Duration = Duration::from_secs(12);
 
-/// A logger's ends for the process.
+const TERM: u32 = libc::SIGTERM.unsigned_abs();
+const KILL: u32 = libc::SIGKILL.unsigned_abs();
+
+/// A logger, with its ends for the process.
 #[derive(Debug)]
 pub(crate) struct Logger {
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
+    pub program: Child,
 }
 
 /// A logger's URI.
@@ -73,17 +87,36 @@ impl Uri {
         let unstarted = |error| Status::internal(format!("cannot start the logger: {error}"));
         descriptors::pass(&mut command, [stdout_reader, stderr_reader, ready_writer])
             .map_err(unstarted)?;
-        reaper.spawn(&mut command).await.map_err(unstarted)?;
+        let program = reaper.spawn(&mut command).await.map_err(unstarted)?;
         // The command holds the logger's ends.
         drop(command);
         let said = timeout(READY, read_byte(ready)).await;
-        let failed = |what: &str| Status::internal(format!("the logger {} {what}", self.program));
-        match said {
-            Err(_) => Err(failed("was not ready in 10 seconds")),
-            Ok(Err(error)) => Err(failed(&format!("cannot be heard: {error}"))),
-            Ok(Ok(0)) if self.is_strict => Err(failed("ended before it was ready")),
-            Ok(Ok(_)) => Ok(Logger { stdout, stderr }),
+        let fault = match said {
+            Err(_) => "was not ready in 10 seconds".to_owned(),
+            Ok(Err(error)) => format!("cannot be heard: {error}"),
+            Ok(Ok(0)) if self.is_strict => "ended before it was ready".to_owned(),
+            Ok(Ok(_)) => return Ok(Logger { stdout, stderr, program }),
+        };
+        // It may have ended.
+        let _ = program.kill(KILL);
+        Err(Status::internal(format!("the logger {} {fault}", self.program)))
+    }
+}
+
+/// Waits until a logger has ended, and ends it if it goes on for long after its process was deleted.
+pub(super) async fn see_off(program: Child, mut stage: watch::Receiver<Stage>) {
+    let (pid, mut ended) = (program.pid, pin!(program.exit()));
+    tokio::select! {
+        biased;
+        _ = &mut ended => return,
+        () = deleted(&mut stage) => {}
+    }
+    for signal in [TERM, KILL] {
+        if timeout(LAST_WORDS, &mut ended).await.is_ok() {
+            return;
         }
+        // Its end has not been collected, so that the pid is no other's.
+        let _ = descriptors::kill(pid, signal);
     }
 }
 
@@ -121,7 +154,50 @@ fn decode(text: &str, is_query: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{thread, time::Instant};
+
     use super::*;
+    use crate::reaper::COLLECTING;
+
+    /// Far more than anything here takes, on a machine that is busy with other things.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn collect_all(reaper: &Reaper) {
+        let begin = Instant::now();
+        while reaper.counts().0 > 0 {
+            assert!(begin.elapsed() < LONG, "a program goes on");
+            thread::sleep(Duration::from_millis(5));
+            reaper.collect();
+        }
+    }
+
+    /// It was left behind for ever.
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_logger_that_is_never_ready_is_killed() {
+        let _alone = COLLECTING.lock().await;
+        let reaper = Reaper::default();
+        let (program, args) = ("sleep".to_owned(), vec!["100000".to_owned()]);
+        let uri = Uri { program, args, is_strict: false };
+        let refused = uri.start(&reaper, "default", "c1").await.unwrap_err();
+        assert!(refused.message().contains("the logger sleep was not ready"), "{refused}");
+        collect_all(&reaper);
+    }
+
+    /// One that did not mind the end of what it read lived as long as the machine.
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_logger_that_goes_on_is_ended() {
+        let _alone = COLLECTING.lock().await;
+        for script in ["exec sleep 100000", "trap '' TERM; exec sleep 100000"] {
+            let reaper = Reaper::default();
+            let program = reaper.spawn(Command::new("sh").args(["-c", script])).await.unwrap();
+            let (tell, stage) = watch::channel(Stage::Running);
+            let mut seen_off = tokio::spawn(see_off(program, stage));
+            assert!(timeout(LONG, &mut seen_off).await.is_err(), "its process goes on");
+            tell.send_replace(Stage::Deleted);
+            seen_off.await.unwrap();
+            collect_all(&reaper);
+        }
+    }
 
     #[test]
     fn a_uri_names_a_program_and_its_arguments() {

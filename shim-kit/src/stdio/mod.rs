@@ -50,7 +50,7 @@ use self::{
     output::{Output, Rest},
     sink::Sink,
 };
-use crate::{console, descriptors, inotify::Inotify, tasks};
+use crate::{console, descriptors, inotify::Inotify, reaper::Child, tasks};
 
 /// How long an exec's output waits for a reader while nobody has its FIFO open.
 pub(crate) const LET_GO_AFTER: Duration = Duration::from_secs(10);
@@ -278,6 +278,12 @@ impl Io {
                 let _ = copy.await;
             }
         }
+    }
+
+    /// Takes care that the program which takes the output ends after the process.
+    pub fn see_off(&self, logger: Child) {
+        let seen_off = logger::see_off(logger, self.stage.subscribe());
+        tasks::spawn(self.copies.tasks.track_future(seen_off));
     }
 
     /// Sets the size of the terminal, in characters, if there is one.
