@@ -457,4 +457,27 @@ mod tests {
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
         assert!(room);
     }
+
+    #[test]
+    fn an_inbox_is_closed_when_its_stream_has_ended_or_its_consumer_is_gone() {
+        let (ended, gone) = (Inbox::default(), Inbox::default());
+        assert!(!ended.is_closed());
+        ended.with(|stream| stream.0 = Some(Ok(None)));
+        gone.abandon(&mut Batch::default());
+        assert!(ended.is_closed() && gone.is_closed());
+    }
+
+    #[test]
+    fn messages_that_are_gathered_are_pushed_together_and_freed_with_the_others() {
+        let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
+        push(&inbox, &[1; 10], &patience);
+        let mut gathered = Gathered::default();
+        for _ in 0..2 {
+            assert!(inbox.gather(&mut gathered, &[1; 10], limits()));
+        }
+        inbox.push_all(&mut gathered, &patience);
+        assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
+        assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
+        assert_eq!(inbox.fill().0, Fill::default());
+    }
 }

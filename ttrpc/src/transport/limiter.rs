@@ -426,4 +426,13 @@ mod tests {
         limiter.release(Load::one(0));
         assert!(limiter.try_acquire(Load::one(0)).is_none());
     }
+
+    #[test]
+    fn limits_are_at_least_one_and_at_most_half_of_what_can_be_counted() {
+        let limit = limiter(usize::MAX, usize::MAX).limit();
+        let half = |bits: u32| usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX);
+        assert_eq!(limit, Load { count: half(COUNT_BITS), cost: half(COST_BITS) });
+        assert_eq!(limit.count, 1 << 21);
+        assert_eq!(limiter(0, 0).limit(), Load::one(1));
+    }
 }
