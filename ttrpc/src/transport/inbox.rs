@@ -262,7 +262,13 @@ impl<S: StreamState + Send> Inbox<S> {
 #[cfg(test)]
 mod tests {
     use futures_core::future::BoxFuture;
-    use std::{future::poll_fn, pin::pin, time::Duration};
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::{Arc, atomic::AtomicUsize},
+        task::Wake,
+        time::Duration,
+    };
 
     use super::{
         super::messages::{CHUNK_LEN, message_cost},
@@ -290,6 +296,15 @@ mod tests {
 
         fn is_open(&self) -> bool {
             self.0.is_none()
+        }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
         }
     }
 
@@ -479,5 +494,22 @@ mod tests {
         assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
         assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_is_not_woken_before_a_quarter_is_free() {
+        let (inbox, patience, mut batch) =
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        while inbox.has_room(1, limits()) {
+            push(&inbox, &[1], &patience);
+        }
+        let wakes = Arc::new(Wakes::default());
+        let mut room = pin!(inbox.wait_for_room(1, limits(), &patience, &|| false));
+        let waker = wakes.clone().into();
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        for taken in 1..=25 {
+            take(&inbox, &mut batch, &patience).await.unwrap();
+            assert_eq!(wakes.0.load(SeqCst) > 0, taken == 25, "after {taken}");
+        }
     }
 }

@@ -288,8 +288,9 @@ mod tests {
     #[tokio::test]
     async fn tcp_knows_that_its_peer_has_hung_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let (stream, _same) = tcp(&listener).await;
-        let mut connection = Connection::from_fd(stream.into()).expect("it is connected");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let mut connection = Connection::from(stream);
         let (peer, _) = listener.accept().await.expect("it has come");
         assert!(!connection.reader.is_hung_up());
         drop(peer);
