@@ -227,4 +227,33 @@ mod tests {
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
         assert_eq!(batch[0].room, Load { count: 4, cost: 4 * 14 }, "freed with the chunk");
     }
+
+    #[test]
+    fn a_chunk_takes_frames_up_to_its_length_and_a_frame_of_the_longest_shared_length_is_shared() {
+        let mut chunks = Chunks::default();
+        let len = SHARED_FRAME_LEN - HEADER_LEN;
+        for id in [1, 3, 5, 7, 9] {
+            push(&mut chunks, FrameType::Request, id, len);
+        }
+        let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
+        assert_eq!(lens, [SHARED_CHUNK_LEN, SHARED_FRAME_LEN]);
+    }
+
+    #[test]
+    fn the_buffer_of_a_shared_chunk_is_used_again_and_that_of_a_large_frame_is_not() {
+        let capacity = 7 << 10;
+        for (is_shared, is_kept) in [(false, false), (true, true)] {
+            let bytes = Vec::with_capacity(capacity);
+            Chunk { bytes, room: Load::default(), is_shared }.recycle();
+            let taken: Vec<u8> = buffer_pool::take(&POOL);
+            assert_eq!(taken.capacity() == capacity, is_kept);
+        }
+    }
+
+    #[test]
+    fn an_idle_queue_keeps_room_for_one_chunk() {
+        let mut chunks = Chunks { chunks: VecDeque::with_capacity(100) };
+        chunks.release_idle_memory();
+        assert!(chunks.chunks.capacity() < 100);
+    }
 }

@@ -62,3 +62,20 @@ impl<D: FrameData> Frame<D> {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_put_together_on_the_stack(len: usize) -> bool {
+        let data = vec![0; len - HEADER_LEN];
+        let frame = Frame::new(FrameType::Data, Flags::NONE, 1, &data[..]).expect("it is short");
+        frame.encode(|bytes| matches!(bytes, FrameBytes::Small(bytes) if bytes.len() == len))
+    }
+
+    #[test]
+    fn only_short_frames_are_put_together_on_the_stack() {
+        assert!(is_put_together_on_the_stack(STACK_FRAME_LEN));
+        assert!(!is_put_together_on_the_stack(STACK_FRAME_LEN + 1));
+    }
+}

@@ -108,3 +108,27 @@ fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_ok_and_a_number() {
+        assert!(is_ok(b"OK 1073741824") && is_ok(b"OK 0"));
+        for line in [&b""[..], b"OK", b"OK ", b"OK 1a", b"1", b"ok 1"] {
+            assert!(!is_ok(line));
+        }
+    }
+
+    #[test]
+    fn only_some_errors_say_that_the_other_side_has_closed_the_connection() {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, PermissionDenied, UnexpectedEof};
+        assert!(
+            [BrokenPipe, ConnectionReset, UnexpectedEof]
+                .iter()
+                .all(|kind| is_closed(&(*kind).into()))
+        );
+        assert!(!is_closed(&PermissionDenied.into()));
+    }
+}

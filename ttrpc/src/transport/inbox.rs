@@ -262,7 +262,13 @@ impl<S: StreamState + Send> Inbox<S> {
 #[cfg(test)]
 mod tests {
     use futures_core::future::BoxFuture;
-    use std::{future::poll_fn, pin::pin, time::Duration};
+    use std::{
+        future::poll_fn,
+        pin::pin,
+        sync::{Arc, atomic::AtomicUsize},
+        task::Wake,
+        time::Duration,
+    };
 
     use super::{
         super::messages::{CHUNK_LEN, message_cost},
@@ -290,6 +296,15 @@ mod tests {
 
         fn is_open(&self) -> bool {
             self.0.is_none()
+        }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
         }
     }
 
@@ -456,5 +471,45 @@ mod tests {
         let wait = moving.wait_for_room(500, limits(), &patience, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
         assert!(room);
+    }
+
+    #[test]
+    fn an_inbox_is_closed_when_its_stream_has_ended_or_its_consumer_is_gone() {
+        let (ended, gone) = (Inbox::default(), Inbox::default());
+        assert!(!ended.is_closed());
+        ended.with(|stream| stream.0 = Some(Ok(None)));
+        gone.abandon(&mut Batch::default());
+        assert!(ended.is_closed() && gone.is_closed());
+    }
+
+    #[test]
+    fn messages_that_are_gathered_are_pushed_together_and_freed_with_the_others() {
+        let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
+        push(&inbox, &[1; 10], &patience);
+        let mut gathered = Gathered::default();
+        for _ in 0..2 {
+            assert!(inbox.gather(&mut gathered, &[1; 10], limits()));
+        }
+        inbox.push_all(&mut gathered, &patience);
+        assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
+        assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
+        assert_eq!(inbox.fill().0, Fill::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_is_not_woken_before_a_quarter_is_free() {
+        let (inbox, patience, mut batch) =
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        while inbox.has_room(1, limits()) {
+            push(&inbox, &[1], &patience);
+        }
+        let wakes = Arc::new(Wakes::default());
+        let mut room = pin!(inbox.wait_for_room(1, limits(), &patience, &|| false));
+        let waker = wakes.clone().into();
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        for taken in 1..=25 {
+            take(&inbox, &mut batch, &patience).await.unwrap();
+            assert_eq!(wakes.0.load(SeqCst) > 0, taken == 25, "after {taken}");
+        }
     }
 }

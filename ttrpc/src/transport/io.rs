@@ -219,9 +219,15 @@ impl<R: ReadHalf + ?Sized> ReadHalf for Box<R> {
 #[cfg(test)]
 mod tests {
     use socket2::SockRef;
-    use tokio::net::TcpListener;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, BufWriter, duplex},
+        net::TcpListener,
+        time::{Duration, timeout},
+    };
 
     use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     /// A TCP connection, and a descriptor of its socket to look at.
     async fn tcp(listener: &TcpListener) -> (std::net::TcpStream, std::net::TcpStream) {
@@ -248,5 +254,41 @@ mod tests {
         let stream = TcpStream::from_std(stream).expect("it does not block");
         let _connection = Connection::from(stream);
         assert!(sends_at_once(&same));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_flushes_and_shuts_down_what_it_is_made_of() {
+        let (here, mut there) = duplex(100);
+        let mut connection = Connection::new(BufWriter::new(here));
+        connection.write_all(b"a").await.expect("there is room");
+        connection.flush().await.expect("there is room");
+        let mut byte = [0];
+        // The clock stands, so that this is over when nothing moves.
+        let read = timeout(SECOND, there.read(&mut byte)).await.expect("it was flushed");
+        assert_eq!((read.expect("it is open"), byte), (1, *b"a"));
+        connection.shutdown().await.expect("it is open");
+        let read = timeout(SECOND, there.read(&mut byte)).await.expect("it was shut down");
+        assert_eq!(read.expect("it has ended well"), 0);
+    }
+
+    #[tokio::test]
+    async fn tcp_knows_that_its_peer_has_hung_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let mut connection = Connection::from(stream);
+        let (peer, _) = listener.accept().await.expect("it has come");
+        assert!(!connection.reader.is_hung_up());
+        drop(peer);
+        assert_eq!(connection.read(&mut [0]).await.expect("it has ended well"), 0);
+        assert!(connection.reader.is_hung_up());
+    }
+
+    #[test]
+    fn a_peer_may_be_set_and_is_printed() {
+        let mut connection = Connection::new(empty());
+        connection.set_peer(Peer::vsock(3, 4));
+        assert_eq!(connection.peer().vsock_addr().map(|address| address.port), Some(4));
+        assert!(format!("{connection:?}").contains("port: 4"));
     }
 }

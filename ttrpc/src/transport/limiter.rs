@@ -468,4 +468,50 @@ mod tests {
         limiter.release(Load::one(0));
         assert!(limiter.try_acquire(Load::one(0)).is_none());
     }
+
+    #[test]
+    fn limits_are_at_least_one_and_at_most_half_of_what_can_be_counted() {
+        let limit = limiter(usize::MAX, usize::MAX).limit();
+        let half = |bits: u32| usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX);
+        assert_eq!(limit, Load { count: half(COUNT_BITS), cost: half(COST_BITS) });
+        assert_eq!(limit.count, 1 << 21);
+        assert_eq!(limiter(0, 0).limit(), Load::one(1));
+    }
+
+    #[tokio::test]
+    async fn a_limiter_is_unmarked_when_nobody_waits_or_watches_any_more() {
+        let limiter = limiter(1, 100);
+        let flags = || limiter.used.load(Acquire) & FLAGS;
+        {
+            assert!(take(&limiter, Load::one(1)));
+            let mut first = pin!(limiter.at_most(Load::default()));
+            let mut waiting = pin!(limiter.acquire(Load::one(1)));
+            assert!(is_ready(first.as_mut()).await.is_none());
+            {
+                let mut second = pin!(limiter.at_most(Load::default()));
+                assert!(is_ready(second.as_mut()).await.is_none());
+            }
+            assert!(is_ready(waiting.as_mut()).await.is_none());
+            assert_eq!(flags(), WATCHED | WAITING);
+            limiter.release(Load::one(1));
+            assert_eq!(flags(), WATCHED);
+            assert!(is_ready(waiting).await.is_some_and(|granted| granted.is_ok()));
+        }
+        assert_eq!(flags(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_load_that_finds_room_as_it_enters_the_queue_does_not_wait() {
+        let limiter = limiter(1, 100);
+        // As if there had been a release since it was found full.
+        let mut waiting = pin!(Waiting::new(&limiter, Load::one(1)));
+        let permit = is_ready(waiting.as_mut()).await.expect("there is room").expect("it is open");
+        assert_eq!(limiter.used.load(Acquire), Load::one(1).pack());
+        drop(permit);
+        limiter.close();
+        assert_eq!(
+            is_ready(pin!(Waiting::new(&limiter, Load::one(1)))).await.unwrap().unwrap_err(),
+            Closed
+        );
+    }
 }

@@ -54,3 +54,29 @@ impl Linger {
             && self.first.get_or_insert_with(Instant::now).elapsed() <= MAX_LINGER
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_lingers_as_long_as_announced_producers_become_fewer_and_not_for_long() {
+        let announced = Announced::default();
+        assert!(!Linger::default().is_worth_it(&announced), "there is nobody to wait for");
+        (0..4).for_each(|_| announced.announce());
+        assert_eq!(announced.count(), 4);
+        let mut linger = Linger::default();
+        assert!(linger.is_worth_it(&announced));
+        assert!(!linger.is_worth_it(&announced), "nobody has run");
+        announced.retract();
+        assert!(linger.is_worth_it(&announced));
+        announced.announce();
+        assert!(!linger.is_worth_it(&announced), "more have come");
+        announced.retract();
+        tokio::time::advance(MAX_LINGER).await;
+        assert!(linger.is_worth_it(&announced));
+        announced.retract();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!linger.is_worth_it(&announced), "it has waited for long enough");
+    }
+}

@@ -196,3 +196,57 @@ impl Iterator for Batch {
         Some(self.bytes.split_to(len as usize))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(messages: usize) -> InboxLimits {
+        InboxLimits::new(messages, 1000)
+    }
+
+    #[test]
+    fn a_receiver_is_woken_for_a_quarter_of_a_large_inbox_and_for_one_message_of_a_small_one() {
+        assert_eq!(Fill::wake_at(10, limits(100)), Fill { messages: 75, bytes: 990 });
+        assert_eq!(Fill::wake_at(10, limits(3)), Fill { messages: 2, bytes: 990 });
+        assert_eq!(Fill::wake_at(2000, limits(1)), Fill { messages: 0, bytes: 0 });
+    }
+
+    #[test]
+    fn a_fill_is_within_another_in_messages_and_in_bytes() {
+        let fill = |messages, bytes| Fill { messages, bytes };
+        assert!(fill(0, 0).is_within(fill(0, 0)) && fill(2, 5).is_within(fill(2, 5)));
+        assert!(!fill(3, 5).is_within(fill(2, 5)) && !fill(2, 6).is_within(fill(2, 5)));
+    }
+
+    #[test]
+    fn short_messages_share_chunks_up_to_their_length_and_long_ones_have_their_own() {
+        let mut messages = Messages::default();
+        for len in [10, CHUNK_LEN - 1, 1, 1, CHUNK_LEN + 1, CHUNK_LEN] {
+            messages.push(Payload::borrowed(&vec![0; len]));
+        }
+        let chunks = messages.0.iter().map(|chunk| {
+            (matches!(chunk, MessageChunk::Many(..)), chunk.fill().messages, chunk.fill().bytes)
+        });
+        let long = (false, 1, CHUNK_LEN + 1);
+        let chunks: Vec<_> = chunks.collect();
+        assert_eq!(
+            chunks,
+            [(false, 1, 10), (true, 2, CHUNK_LEN), (true, 1, 1), long, (true, 1, CHUNK_LEN)]
+        );
+    }
+
+    #[test]
+    fn messages_are_gathered_as_long_as_they_are_short_and_have_room_behind_the_others() {
+        let mut gathered = Gathered::default();
+        let large = InboxLimits::new(100, 1 << 20);
+        assert!(gathered.add(&[0; CHUNK_LEN - 1], Fill::default(), large));
+        assert!(gathered.add(&[0], Fill::default(), large));
+        assert!(!gathered.add(&[0], Fill::default(), large));
+        assert_eq!(gathered.fill(), Fill { messages: 2, bytes: CHUNK_LEN });
+
+        let mut gathered = Gathered::default();
+        assert!(gathered.add(&[0], Fill::one(10), limits(2)));
+        assert!(!gathered.add(&[0], Fill::one(10), limits(2)), "it would be the third");
+    }
+}

@@ -299,4 +299,9 @@ mod tests {
         assert_eq!((peer.get(), peer.get()), (Some(&2u8), Some(&"one")));
         assert_eq!((clone.get(), peer.get::<u16>()), (Some(&3u8), None));
     }
+
+    #[test]
+    fn a_policy_prints_that_it_is_one() {
+        assert_eq!(format!("{:?}", PeerPolicy::anybody()), "PeerPolicy");
+    }
 }

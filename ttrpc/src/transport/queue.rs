@@ -449,4 +449,14 @@ mod tests {
         assert!(poll_fn(|cx| Poll::Ready(take.as_mut().poll(cx))).await.is_pending());
         assert!(lock(&queue.state).withdrawn.is_empty());
     }
+
+    #[tokio::test]
+    async fn a_closed_queue_is_told_from_a_full_one() {
+        let queue = Queue::new(1, 1000, ());
+        let permit = queue.try_reserve(10).expect("it is open").expect("it is empty");
+        assert!(queue.try_reserve(10).expect("it is open").is_none(), "it is full");
+        queue.close();
+        assert_eq!(queue.try_reserve(10).unwrap_err(), Closed);
+        drop(permit);
+    }
 }

@@ -95,3 +95,101 @@ impl<T> WriteBatch<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::{
+        super::{encode::Frame, limiter::Load},
+        *,
+    };
+    use crate::proto::frame::{Flags, FrameType};
+
+    /// Takes so many bytes at once, and notes what it is given.
+    struct Pipe {
+        at_once: usize,
+        taken: Vec<u8>,
+        vectored: usize,
+        flushed: usize,
+    }
+
+    impl AsyncWrite for Pipe {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let len = bytes.len().min(self.at_once);
+            self.taken.extend_from_slice(&bytes[..len]);
+            Poll::Ready(Ok(len))
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            slices: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.vectored += 1;
+            let all: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            let len = all.len().min(self.at_once);
+            self.taken.extend_from_slice(&all[..len]);
+            Poll::Ready(Ok(len))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.flushed = self.taken.len();
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Sends frames of these lengths; what the pipe has taken is what was sent.
+    async fn sent(lens: &[usize], at_once: usize) -> Pipe {
+        let queue = Queue::new(100, 1 << 20, ());
+        let mut expected = Vec::new();
+        for (number, len) in lens.iter().enumerate() {
+            let id = 2 * number as u32 + 1;
+            let data = vec![number as u8; *len];
+            let frame =
+                Frame::new(FrameType::Data, Flags::NONE, id, &data[..]).expect("it is short");
+            expected.extend(frame.to_vec());
+            let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
+            frame.encode(|bytes| permit.push(bytes, |()| Some(id)));
+        }
+        let mut pipe = Pipe { at_once, taken: Vec::new(), vectored: 0, flushed: 0 };
+        {
+            let mut sending = pin!(run(&mut pipe, &queue));
+            let polled = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+            assert!(polled.is_pending(), "it waits for more");
+        }
+        assert!(pipe.taken == expected);
+        assert_eq!(pipe.flushed, expected.len());
+        assert_eq!(queue.fill().0, Load::default(), "the room is free again");
+        pipe
+    }
+
+    #[tokio::test]
+    async fn what_is_written_in_parts_arrives_whole_and_in_order() {
+        let lens = [5, 20_000, 3, 17_000, 40_000, 0];
+        for at_once in [1000, 20_010, 20_025, 20_026, 50_000, usize::MAX] {
+            assert!(sent(&lens, at_once).await.vectored > 0);
+        }
+        assert_eq!(sent(&lens, usize::MAX).await.vectored, 1, "all chunks at once");
+        for at_once in [1, 7, usize::MAX] {
+            assert_eq!(sent(&[5, 6, 0], at_once).await.vectored, 0, "one chunk needs no slices");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_takes_nothing_has_failed() {
+        let queue = Queue::new(1, 100, ());
+        queue.push_without_room(&[0; 10], |()| Some(1));
+        let pipe = Pipe { at_once: 0, taken: Vec::new(), vectored: 0, flushed: 0 };
+        let error = run(pipe, &queue).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+    }
+}

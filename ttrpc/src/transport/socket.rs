@@ -159,3 +159,44 @@ fn has_connections(socket: &UnixStream) -> io::Result<bool> {
 fn unknown_family() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the socket's family is unknown")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        net::{TcpListener, TcpStream},
+        task::Waker,
+    };
+
+    use tokio::{join, task::yield_now};
+
+    use super::*;
+
+    fn is_pending<T>(poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> bool {
+        poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    #[tokio::test]
+    async fn a_listening_socket_says_who_waits_and_accepts_nobody_meanwhile() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let socket = ListeningSocket::new(listener.into()).expect("it listens");
+        assert!(is_pending(|cx| socket.poll_waiting(cx)));
+        // From the second time on the runtime takes it for ready, though nobody is there any more.
+        for _ in 0..2 {
+            let waiting = async {
+                poll_fn(|cx| socket.poll_waiting(cx)).await;
+                poll_fn(|cx| socket.poll_waiting(cx)).await;
+            };
+            // It waits before anybody comes.
+            let connecting = async {
+                yield_now().await;
+                TcpStream::connect(address).expect("it listens")
+            };
+            let ((), _client) = join!(waiting, connecting);
+            poll_fn(|cx| socket.poll_accept(cx)).await.expect("somebody waits");
+        }
+        assert!(is_pending(|cx| socket.poll_accept(cx)));
+        assert!(is_pending(|cx| socket.poll_waiting(cx)));
+    }
+}

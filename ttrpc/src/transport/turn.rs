@@ -25,3 +25,24 @@ impl Turn {
         Poll::Ready(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_is_several_messages_for_each_unit_of_the_budget() {
+        let (mut turn, mut messages) = (Turn::default(), 0);
+        poll_fn(|cx| {
+            while turn.poll_spend(cx).is_ready() {
+                messages += 1;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        // A budget is 128 units.
+        assert!(messages > 256, "{messages} messages");
+    }
+}

@@ -158,4 +158,53 @@ mod tests {
         drop(file);
         assert!(!path.exists());
     }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ttrpc-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).expect("the path is free");
+        folder
+    }
+
+    #[test]
+    fn the_directory_is_locked_while_a_socket_is_bound_there_and_waited_for_but_not_for_ever() {
+        let folder = folder("lock");
+        let path = folder.join("a.sock");
+        let lock = lock_directory(&path);
+        assert!(lock.is_some());
+        let same = File::open(&folder).expect("it is there");
+        assert!(matches!(same.try_lock(), Err(TryLockError::WouldBlock)));
+        let start = Instant::now();
+        assert!(lock_directory(&path).is_none());
+        assert!(start.elapsed() >= LOCK_TIMEOUT);
+        drop(lock);
+        assert!(lock_directory(&path).is_some());
+        assert!(lock_directory(Path::new("a.sock")).is_some(), "in the present directory");
+        fs::remove_dir(&folder).expect("it is empty");
+    }
+
+    #[test]
+    fn a_server_with_a_full_backlog_is_alive_and_one_that_does_not_listen_is_not() {
+        let folder = folder("backlog");
+        let path = folder.join("a.sock");
+        let (socket, file) = bind_file("", &path, None).expect("the path is free");
+        assert!(!is_alive(&path).expect("it can be told"));
+        socket.listen(0).expect("it is bound");
+        let address = SockAddr::unix(&path).expect("it is short");
+        let mut clients = Vec::new();
+        loop {
+            let client =
+                Socket::new(Domain::UNIX, Type::STREAM, None).expect("descriptors are left");
+            client.set_nonblocking(true).expect("it is a socket");
+            match client.connect(&address) {
+                Ok(()) => clients.push(client),
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    break;
+                }
+            }
+        }
+        assert!(is_alive(&path).expect("it can be told"));
+        drop(file);
+        fs::remove_dir(&folder).expect("it is empty");
+    }
 }

@@ -39,3 +39,26 @@ impl Violations {
         trace::warn!(stream_id, unlogged, "the {peer} broke the protocol: {violation}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_violation_in_ten_seconds_is_logged_and_the_others_are_counted() {
+        let mut violations = Violations::of("client");
+        let mut note = || {
+            violations.note(1, Violation("a frame"));
+            let since = violations.last_logged.expect("the first one is logged").elapsed();
+            (violations.unlogged, since)
+        };
+        assert_eq!(note(), (0, Duration::ZERO));
+        let second = Duration::from_secs(1);
+        for unlogged in 1..10 {
+            tokio::time::advance(second).await;
+            assert_eq!(note(), (unlogged, second * unlogged as u32));
+        }
+        tokio::time::advance(second).await;
+        assert_eq!(note(), (0, Duration::ZERO));
+    }
+}
