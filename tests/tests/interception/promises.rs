@@ -262,6 +262,20 @@ async fn interceptors_that_wait_count_for_the_limits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn messages_for_a_handler_that_never_begins_count_until_the_call_is_over() {
+    let waits = Waits { cleans_up: None };
+    let (server, client) = (ServerConfig::default(), ClientConfig::default());
+    let all = observed_with(server, client, |builder| builder.intercept(waits));
+    let Observed { server, conformance, .. } = &all;
+    let used = || server.handle.snapshot().inbox_bytes.used;
+    let (mut requests, reply) = conformance.collect().timeout(60 * SECOND).await.unwrap();
+    requests.send(chunk(0)).await.unwrap();
+    eventually("the message counts", || used() > 0).await;
+    assert_eq!(reply.await.unwrap_err().code(), Code::DeadlineExceeded);
+    eventually("it counts no more", || used() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interceptor_that_asked_for_the_token_has_time_to_clean_up() {
     let cleaned = Arc::<AtomicUsize>::default();
     let waits = Waits { cleans_up: Some(cleaned.clone()) };

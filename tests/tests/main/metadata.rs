@@ -1,5 +1,11 @@
 //! The limit on pairs of metadata, as a server configures it.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use tokio::task::yield_now;
 use ttrpc::{ClientConfig, Code, ServerConfig};
 use ttrpc_tests::{
     conformance::*,
@@ -124,4 +130,31 @@ async fn a_million_fields_between_two_pairs_are_refused() {
     assert_eq!((refusal.id, refusal.code()), (1, INVALID_ARGUMENT));
     assert_eq!(server.service.calls_total(), 0);
     expect_echo(&mut peer, 3).await;
+}
+
+/// The runtime has one thread, and another task counts its turns while the Request is decoded.
+#[tokio::test(start_paused = true)]
+async fn other_tasks_have_their_turns_while_many_pairs_are_decoded() {
+    const PAIRS: usize = 100_000;
+    let (_server, mut peer) = played_client(config(PAIRS));
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counting = turns.clone();
+    tokio::spawn(async move {
+        loop {
+            counting.fetch_add(1, Relaxed);
+            yield_now().await;
+        }
+    });
+    let request = with_pairs(call(1, "Echo", &echo_request([])), PAIRS).to_bytes();
+    let (last, first) = request.split_last().expect("it is no empty frame");
+    peer.send_bytes(first).await;
+    // All but the last byte is read: the pipe is empty.
+    for _ in 0..1000 {
+        yield_now().await;
+    }
+    let before = turns.load(Relaxed);
+    peer.send_bytes(&[*last]).await;
+    assert_eq!(peer.receive().await.code(), 0);
+    let turns = turns.load(Relaxed) - before;
+    assert!(turns >= PAIRS / 4096, "{turns} turns");
 }

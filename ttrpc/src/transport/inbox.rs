@@ -456,6 +456,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_moved_while_it_was_waited_for_is_waited_for_when_others_spent_the_budget()
+     {
+        let (slow, patience, mut batch) =
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let fill = |inbox: &Inbox| {
+            while inbox.has_room(500, limits()) {
+                push(inbox, &[1; 500], &patience);
+            }
+        };
+        for others in [0, 10] {
+            for _ in 0..others {
+                let still = Inbox::default();
+                fill(&still);
+                assert!(!still.wait_for_room(500, limits(), &patience, &|| false).await);
+            }
+            fill(&slow);
+            let taking = async {
+                tokio::time::sleep(SECOND * 3 / 4).await;
+                take(&slow, &mut batch, &patience).await
+            };
+            let wait = slow.wait_for_room(500, limits(), &patience, &|| false);
+            assert!(tokio::join!(wait, taking).0, "behind {others} others");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moved_while_another_stood_still_is_given_its_own_time() {
         let (still, moving, patience) = (Inbox::default(), Inbox::default(), Patience::new(SECOND));
         let mut batch = Batch::default();

@@ -8,12 +8,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    thread,
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt, duplex},
     sync::{Notify, Semaphore},
+    task::yield_now,
     time::advance,
 };
 use ttrpc::{
@@ -132,6 +134,25 @@ async fn tasks_of_a_connection_stay_few_however_late_the_runtime_is() {
     busy();
     settle().await;
     let before = alive_tasks();
+    peers[0].send_bytes(&burst(&["Short"])).await;
+    read_replies(&mut peers[0]).await;
+    let most = seen.most_tasks.load(SeqCst) - before;
+    assert!(most <= TASKS, "{most} tasks for {CALLS} calls that do not wait");
+}
+
+/// The same where calls are offered to the threads of the runtime, as on one with a single worker. Its turns are long,
+/// by the machine's clock; the bound holds whether or not the library finds them so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn tasks_of_a_connection_stay_few_where_calls_are_offered_to_threads() {
+    let seen = Seen::new(usize::MAX);
+    let before = alive_tasks();
+    let (_handle, mut peers) = start(&seen, 1);
+    tokio::spawn(async {
+        loop {
+            thread::sleep(Duration::from_millis(1));
+            yield_now().await;
+        }
+    });
     peers[0].send_bytes(&burst(&["Short"])).await;
     read_replies(&mut peers[0]).await;
     let most = seen.most_tasks.load(SeqCst) - before;

@@ -80,9 +80,14 @@ fn requests_have_a_limited_number_of_fields_beside_their_metadata() {
     for unknown in [[0x78, 0], [0x28, 0]] {
         let mut data = reference_request(7).encode_to_vec();
         data.extend(unknown.repeat(4096 - 4));
-        assert_eq!(Request::decode(&data).unwrap().metadata.pairs(), 3);
+        let request = RequestDecoder::new(&data, 3).advance(usize::MAX).unwrap().unwrap();
+        assert_eq!(request.metadata.pairs(), 3);
         data.extend(unknown);
-        assert!(matches!(Request::decode(&data), Err(Malformed::TooManyFields)));
+        for max_fields in [1, usize::MAX] {
+            let mut decoder = RequestDecoder::new(&data, 3);
+            let end = (0..5000).find_map(|_| decoder.advance(max_fields).err());
+            assert!(matches!(end, Some(Malformed::TooManyFields)));
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::Metadata;
 
-/// Fields that a Request may have beside its metadata, unknown and repeated ones included: an honest one has
-/// four. A frame may have two million.
+/// Fields that a Request may have beyond the pairs of metadata that are allowed, unknown ones included: an honest
+/// one has four. A frame may have two million.
 const MAX_FIELDS: usize = 4096;
 
 /// Fields that a pair of metadata may have, unknown ones included: an honest one has two.
@@ -47,7 +47,7 @@ impl<'a> Request<'a> {
     /// Decodes the data of a Request frame. Unknown fields are skipped.
     ///
     /// # Errors
-    /// If the bytes are not a protobuf message of this shape, or have too many fields beside the metadata.
+    /// If the bytes are not a protobuf message of this shape.
     pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
         let request = RequestDecoder::new(data, usize::MAX).advance(usize::MAX)?;
         Ok(request.expect("no frame has so many fields"))
@@ -111,17 +111,19 @@ pub struct RequestDecoder<'a> {
     rest: &'a [u8],
     request: Request<'a>,
     max_pairs: usize,
-    /// Fields that are no metadata, so far.
-    fields: usize,
+    /// Fields that may still come.
+    fields_left: usize,
 }
 
 impl<'a> RequestDecoder<'a> {
-    /// Decodes this data of a Request frame, with no more than so many pairs of metadata.
+    /// Decodes this data of a Request frame, with no more than so many pairs of metadata, and 4,096 fields
+    /// more.
     pub fn new(data: &'a [u8], max_pairs: usize) -> Self {
         let metadata = EncodedMetadata { data, pairs: 0, cost: 0 };
         let request =
             Request { service: &[], method: &[], payload: &[], timeout_nano: 0, metadata };
-        RequestDecoder { rest: data, request, max_pairs, fields: 0 }
+        let fields_left = max_pairs.saturating_add(MAX_FIELDS);
+        RequestDecoder { rest: data, request, max_pairs, fields_left }
     }
 
     /// The Request as far as it has been decoded.
@@ -137,18 +139,13 @@ impl<'a> RequestDecoder<'a> {
     /// fields.
     pub fn advance(&mut self, max_fields: usize) -> Result<Option<Request<'a>>, Malformed> {
         let (data, request) = (&mut self.rest, &mut self.request);
-        for _ in 0..max_fields {
+        let fields = max_fields.min(self.fields_left);
+        for _ in 0..fields {
             if data.is_empty() {
                 return Ok(Some(*request));
             }
             let field = *data;
             let (tag, wire_type) = decode_key(data)?;
-            if (tag, wire_type) != (5, WireType::LengthDelimited) {
-                self.fields += 1;
-                if self.fields > MAX_FIELDS {
-                    return Err(Malformed::TooManyFields);
-                }
-            }
             match (tag, wire_type) {
                 (1, WireType::LengthDelimited) => request.service = take_bytes(data)?,
                 (2, WireType::LengthDelimited) => request.method = take_bytes(data)?,
@@ -169,7 +166,12 @@ impl<'a> RequestDecoder<'a> {
                 _ => skip(wire_type, tag, data)?,
             }
         }
-        Ok(None)
+        self.fields_left -= fields;
+        match self.fields_left {
+            0 if data.is_empty() => Ok(Some(*request)),
+            0 => Err(Malformed::TooManyFields),
+            _ => Ok(None),
+        }
     }
 }
 
