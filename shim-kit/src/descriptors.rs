@@ -94,9 +94,9 @@ pub fn restore_limit(command: &mut Command) {
     }
 }
 
-/// Has the kernel kill the command's program when the shim dies. For programs that make, change or end a
-/// container: what cleans up after the shim does not know of one that goes on. The program's own children are
-/// not concerned, nor is a shim that ends as it should.
+/// Has the kernel kill the command's program when the shim's thread is gone, whatever ends it. For programs that
+/// make, change or end a container: what cleans up after the shim does not know of one that goes on. The
+/// program's own children are not concerned.
 #[allow(unsafe_code, reason = "there is no safe way to ask for this before a child starts")]
 pub fn die_with_shim(command: &mut Command) {
     let shim = rustix::process::getpid();
