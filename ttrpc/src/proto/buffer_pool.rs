@@ -102,4 +102,19 @@ mod tests {
             .map(|buffer: Option<Vec<u8>>| buffer.map(|buffer| buffer.capacity() >> 10));
         assert_eq!(kept, [Some(3), Some(2), None]);
     }
+
+    thread_local! {
+        static BYTES: BufferPool<BytesMut> = const { BufferPool::new() };
+        static VECS: BufferPool<Vec<u8>> = const { BufferPool::new() };
+    }
+
+    #[test]
+    fn a_buffer_that_was_put_is_taken_next_and_a_new_one_has_some_room() {
+        put(&BYTES, BytesMut::with_capacity(5000));
+        put(&VECS, Vec::with_capacity(5000));
+        for capacity in [5000, *USEFUL.start()] {
+            let (bytes, vec): (BytesMut, Vec<u8>) = (take(&BYTES), take(&VECS));
+            assert_eq!((bytes.capacity(), vec.capacity()), (capacity, capacity));
+        }
+    }
 }

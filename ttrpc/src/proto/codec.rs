@@ -222,4 +222,62 @@ mod tests {
         decoder.release_idle_memory();
         assert_eq!(decoder.buffer.capacity(), 0);
     }
+
+    #[test]
+    fn what_is_missing_of_the_frame_that_arrives_is_known() {
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.missing(), 0);
+        let header = announce(100);
+        for (bytes, missing) in [(&header[..4], 6), (&header[4..], 100), (&[0; 40][..], 60)] {
+            decoder.feed(bytes);
+            assert_eq!(decoder.decode(), None);
+            assert_eq!(decoder.missing(), missing);
+        }
+        decoder.feed(&[0; 60]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.decode(), None);
+        assert_eq!(decoder.missing(), 0);
+        decoder.feed(&announce(MAX_DATA_LEN + 1));
+        assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
+        assert_eq!(decoder.missing(), 0, "what is skipped is not waited for in one piece");
+    }
+
+    #[test]
+    fn only_long_data_is_taken_without_a_copy() {
+        for (len, is_copied) in
+            [(COPY_BELOW - 1, true), (COPY_BELOW, false), (2 * COPY_BELOW, false)]
+        {
+            let mut decoder = Decoder::default();
+            decoder.feed(&[&announce(len)[..], &vec![7; len], &announce(0)].concat());
+            assert!(decoder.decode().is_some());
+            let before = decoder.data().as_ptr();
+            let data = decoder.take_data();
+            assert_eq!(data, vec![7; len]);
+            assert_eq!(data.as_ptr() != before, is_copied, "{len} bytes");
+            assert!(decoder.data().is_empty() && decoder.decode().is_some());
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_runs_empty_is_used_again_and_what_is_left_of_a_shared_one_is_not() {
+        let capacity = |decoder: &mut Decoder| {
+            decoder.feed(&[0]);
+            decoder.buffer.capacity()
+        };
+        let mut decoder = Decoder::default();
+        decoder.feed(&[&announce(5000)[..], &[7; 5000]].concat());
+        assert!(decoder.decode().is_some() && decoder.decode().is_none());
+        let large = decoder.buffer.capacity();
+        decoder.release_idle_memory();
+        assert_eq!(capacity(&mut Decoder::default()), large);
+
+        let mut decoder = Decoder::default();
+        let long = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
+        decoder.feed(&[&long[..], &announce(3000), &[7; 3000]].concat());
+        assert!(decoder.decode().is_some());
+        let _shared = decoder.take_data();
+        assert!(decoder.decode().is_some() && decoder.decode().is_none());
+        decoder.release_idle_memory();
+        assert_eq!(capacity(&mut Decoder::default()), 1 << 10, "none was kept");
+    }
 }

@@ -129,3 +129,13 @@ impl Header {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_print_as_their_byte() {
+        assert_eq!(format!("{:?}", Flags::END), "Flags(0x05)");
+    }
+}

@@ -113,3 +113,41 @@ impl Buf for Payload<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How far one lies behind the other.
+    fn distance(first: &Bytes, second: &Bytes) -> usize {
+        (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize)
+    }
+
+    #[test]
+    fn short_bytes_share_a_chunk_until_it_is_full_and_long_ones_have_their_own() {
+        let kept: Vec<_> = (0..CHUNK_LEN / SHORT + 1).map(|_| copy(&[7; SHORT])).collect();
+        for pair in kept.windows(2).take(CHUNK_LEN / SHORT - 1) {
+            assert_eq!(distance(&pair[0], &pair[1]), SHORT);
+        }
+        assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "a chunk has begun");
+        assert_eq!(copy(&[8; SHORT + 1]), [8; SHORT + 1][..]);
+        assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
+        assert!(kept.iter().all(|bytes| *bytes == [7; SHORT][..]));
+    }
+
+    #[test]
+    fn messages_are_encoded_likewise() {
+        // The message of a `bytes` field takes two or three bytes more.
+        let message = |len: usize| vec![7_u8; len];
+        let len = SHORT - 3;
+        let kept: Vec<_> = (0..CHUNK_LEN / SHORT + 1).map(|_| encode(&message(len))).collect();
+        assert_eq!(kept[0].len(), SHORT);
+        for pair in kept.windows(2).take(CHUNK_LEN / SHORT - 1) {
+            assert_eq!(distance(&pair[0], &pair[1]), SHORT);
+        }
+        assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "a chunk has begun");
+        assert_eq!(encode(&message(len + 1)), message(len + 1).encode_to_vec());
+        assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
+        assert!(kept.iter().all(|bytes| *bytes == message(len).encode_to_vec()));
+    }
+}

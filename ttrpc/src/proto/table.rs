@@ -307,6 +307,8 @@ impl<T: Clone> ServerTable<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::HashSet, hash::Hash};
+
     use super::*;
 
     fn request(stream_id: u32) -> Header {
@@ -350,5 +352,46 @@ mod tests {
             ids.for_each(|id| assert!(table.remove(id).is_some()));
             assert!(table.streams.capacity() <= IDLE_STREAMS);
         }
+    }
+
+    #[test]
+    fn ids_are_spread_over_all_bits_of_their_hashes() {
+        let hash = |id: u32| {
+            let mut hasher = IdHasher::default();
+            id.hash(&mut hasher);
+            hasher.finish()
+        };
+        let ids: Vec<u32> = (1..=127).step_by(2).collect();
+        // A table of streams looks at the lowest bits and at the seven highest ones.
+        for bits in [0, 57] {
+            let parts: HashSet<_> = ids.iter().map(|id| (hash(*id) >> bits) & 127).collect();
+            assert!(parts.len() > ids.len() / 2, "{} of {}", parts.len(), ids.len());
+        }
+        let mut bytes = IdHasher::default();
+        bytes.write(&[1]);
+        assert_eq!(bytes.finish(), hash(1));
+    }
+
+    #[test]
+    fn an_empty_table_keeps_room_for_few_streams() {
+        for (streams, is_kept) in [(IDLE_STREAMS, true), (IDLE_STREAMS + 1, false)] {
+            let mut table = StreamMap::<()>::default();
+            table.reserve(streams);
+            let capacity = table.capacity();
+            release_idle_memory(&mut table);
+            assert_eq!(table.capacity() == capacity, is_kept, "room for {capacity}");
+        }
+    }
+
+    #[test]
+    fn a_server_knows_which_streams_have_not_ended() {
+        let mut table = ServerTable::default();
+        assert!(table.is_empty() && !table.contains(1));
+        for id in [1, 3] {
+            assert_eq!(table.receive(request(id)), ServerEvent::Open);
+            table.open(id, Flags::NONE, ());
+        }
+        assert!(table.contains(1) && !table.contains(2) && !table.is_empty());
+        assert_eq!(table.len(), 2);
     }
 }
