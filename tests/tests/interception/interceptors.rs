@@ -11,10 +11,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 use ttrpc::{
-    Context, Raw, Status, async_trait,
+    Any, Context, Raw, RawEnd, Status, async_trait,
     client::{self, Answer, OutgoingCall},
     interceptors::{Authorize, ConcurrencyLimit, Deadlines},
-    server::{Interceptor, Next, PeerPolicy},
+    server::{Fallback, FallbackCall, Interceptor, Next, PeerPolicy},
 };
 
 use super::*;
@@ -89,6 +89,41 @@ async fn an_interceptor_refuses_by_the_bytes_of_the_request() {
     assert_eq!(causes, [EndCause::Replied, EndCause::Refused]);
     // Long ones are not copied, but seen.
     conformance.echo(echo_request(vec![7; 100_000])).await.unwrap();
+}
+
+/// Answers with the request.
+struct Echoes;
+
+#[async_trait]
+impl Fallback for Echoes {
+    async fn call(&self, _: &Context, call: FallbackCall) -> Result<RawEnd, Status> {
+        Ok(RawEnd::Reply(call.payload))
+    }
+}
+
+/// Their names are the client's, and a policy sees the bytes of what the program does not know either.
+#[tokio::test(start_paused = true)]
+async fn interceptors_run_around_the_fallback_and_refuse_with_details() {
+    let detail = Any { type_url: "test.Why".into(), value: vec![7] };
+    let refusal = Status::permission_denied("bad").with_detail(detail.clone());
+    let policy = Before(
+        move |_: &mut Context, request: &[u8]| {
+            if request == b"bad" { Err(refusal.clone()) } else { Ok(()) }
+        },
+    );
+    let (server, client) = (ServerConfig::default(), ClientConfig::default());
+    let all = observed_with(server, client, |builder| builder.intercept(policy).fallback(Echoes));
+    let call = |request: &'static [u8]| {
+        all.client.unary::<Raw, Raw>("test.Nobody", "Knows", Raw::from(request))
+    };
+    assert_eq!(call(b"good").await.unwrap(), Raw::from(&b"good"[..]));
+    let status = call(b"bad").await.unwrap_err();
+    assert_eq!((status.code(), status.details()), (Code::PermissionDenied, &[detail][..]));
+    for (recorder, cause) in
+        [(&all.at_server, EndCause::Refused), (&all.at_client, EndCause::Failed)]
+    {
+        assert_eq!(recorder.causes(), [EndCause::Replied, cause]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

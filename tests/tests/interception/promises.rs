@@ -27,7 +27,7 @@ fn echo(conformance: &ConformanceClient) -> client::UnaryCall<EchoRequest, EchoR
 
 impl Recorder {
     /// The causes of all ends, of as many begins.
-    fn causes(&self) -> Vec<EndCause> {
+    pub(super) fn causes(&self) -> Vec<EndCause> {
         self.told(|told| {
             assert_eq!(told.begun.len(), told.ends.len(), "{told:?}");
             told.ends.iter().map(|end| end.cause).collect()
