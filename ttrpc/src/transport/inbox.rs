@@ -465,15 +465,17 @@ mod tests {
                 push(inbox, &[1; 500], &patience);
             }
         };
-        for others in [0, 10] {
+        fill(&slow);
+        for (others, pause) in [(0, SECOND * 3 / 4), (10, SECOND / 2)] {
             for _ in 0..others {
                 let still = Inbox::default();
                 fill(&still);
                 assert!(!still.wait_for_room(500, limits(), &patience, &|| false).await);
             }
+            take(&slow, &mut batch, &patience).await;
             fill(&slow);
             let taking = async {
-                tokio::time::sleep(SECOND * 3 / 4).await;
+                tokio::time::sleep(pause).await;
                 take(&slow, &mut batch, &patience).await
             };
             let wait = slow.wait_for_room(500, limits(), &patience, &|| false);
