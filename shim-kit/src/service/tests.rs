@@ -37,7 +37,10 @@ pub(crate) struct Shell {
 
 /// Runs a program that does not end by itself, and says so by a file.
 async fn hang(launch: &Launch, folder: &Path) -> Status {
-    let child = launch.reaper().spawn(Command::new("sleep").arg("100000")).await.unwrap();
+    let child = match launch.reaper().spawn(Command::new("sleep").arg("100000")).await {
+        Ok(child) => child,
+        Err(error) => return Status::unknown(error.to_string()),
+    };
     fs::write(folder.join("hangs"), "").unwrap();
     let exit = child.exit().await.unwrap();
     Status::unknown(format!("the program ended with {}", exit.status))
@@ -381,24 +384,32 @@ async fn a_shim_that_was_to_end_while_it_made_a_container_ends_when_that_fails()
     creating.await.unwrap().unwrap_err();
 }
 
-/// A program that hung outlived the container it was run for, and the shim with it.
+/// A program that hung outlived the container it was run for, and the shim with it; so did one whose turn came
+/// only then.
 #[tokio::test(flavor = "current_thread")]
-async fn an_exec_that_hangs_ends_with_its_container() {
+async fn execs_that_hang_or_wait_end_with_their_container() {
     let fixture = Fixture::new().await;
     fixture.run("sleep 1000").await.unwrap();
-    let spec = Some(Any { type_url: String::new(), value: br#"{"hangs":true}"#.to_vec() });
-    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
-    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
-    fixture.service.exec(exec).await.unwrap();
-    let service = fixture.service.clone();
-    let start = StartRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
-    let starting = tokio::spawn(async move { service.start(start).await });
+    // More than are made at a time.
+    let count = 2 * std::thread::available_parallelism().unwrap().get() + 2;
+    let mut starting = Vec::new();
+    for number in 0..count {
+        let spec = Some(Any { type_url: String::new(), value: br#"{"hangs":true}"#.to_vec() });
+        let (id, exec_id) = ("c1".to_owned(), format!("e{number}"));
+        let start = StartRequest { id: id.clone(), exec_id: exec_id.clone() };
+        let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+        fixture.service.exec(exec).await.unwrap();
+        let service = fixture.service.clone();
+        starting.push(tokio::spawn(async move { service.start(start).await }));
+    }
     fixture.hangs().await;
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();
-    let failed = timeout(LONG, starting).await.unwrap().unwrap().unwrap_err();
-    assert!(failed.message().contains("ended with 137"), "{failed}");
+    for start in starting {
+        timeout(LONG, start).await.unwrap().unwrap().unwrap_err();
+    }
+    assert_eq!(fixture.service.shim.reaper.counts().0, 0);
 }
 
 /// The exit of a container that was killed while its start hung was never told.
