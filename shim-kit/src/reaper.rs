@@ -9,7 +9,10 @@ use std::{
     collections::{BTreeSet, HashMap},
     io,
     process::Command,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -148,6 +151,8 @@ const NO_FAMILY: u64 = 0;
 pub struct Reaper {
     exits: Arc<Mutex<Exits>>,
     family: u64,
+    /// Whether this family has no more children.
+    is_closed: Arc<AtomicBool>,
 }
 
 impl Reaper {
@@ -157,7 +162,14 @@ impl Reaper {
 
     /// A reaper whose children are told apart from all others'.
     pub(crate) fn with_family(&self) -> Reaper {
-        Reaper { exits: self.exits.clone(), family: self.exits().tick() }
+        let family = self.exits().tick();
+        Reaper { exits: self.exits.clone(), family, is_closed: Arc::default() }
+    }
+
+    /// Kills this family's children. From here on there are no others.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.kill_family(libc::SIGKILL.unsigned_abs());
     }
 
     /// Sends a signal to all children of this family that live. None of their pids can be another process's:
@@ -177,7 +189,7 @@ impl Reaper {
     /// dropped the child goes its way.
     ///
     /// # Errors
-    /// Those of starting a program, with its name.
+    /// Those of starting a program, with its name; also if the container is deleted.
     pub async fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         descriptors::restore_limit(command);
         self.start(command).await.map_err(|error| {
@@ -190,6 +202,9 @@ impl Reaper {
         let (child, report) = {
             // Held so that its end cannot be collected before it is waited for.
             let mut exits = self.exits();
+            if self.is_closed.load(Ordering::Relaxed) {
+                return Err(io::Error::other("its container is deleted"));
+            }
             let (pid, report) = spawn::fork(command)?;
             (Child { pid, ended: exits.watch(pid.as_raw_nonzero().get(), self.family) }, report)
         };
@@ -389,6 +404,9 @@ mod tests {
         };
         assert_eq!(exit.status, 128 + 9);
         assert_eq!(reaper.counts().0, 2);
+        one.close();
+        let refused = one.clone().spawn(&mut sleep()).await.unwrap_err();
+        assert!(refused.to_string().contains("its container is deleted"), "{refused}");
         for mut child in [spared, own] {
             assert!(child.ended.try_recv().is_err());
             descriptors::kill(child.pid, 9).unwrap();

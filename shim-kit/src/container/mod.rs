@@ -152,7 +152,7 @@ impl<R: Runtime> Container<R> {
             return Err(Status::not_found(format!("container {} is deleted", self.id)));
         }
         self.runtime.delete().await?;
-        self.reaper.kill_family(libc::SIGKILL.unsigned_abs());
+        self.reaper.close();
         self.init.close();
         let execs = std::mem::take(&mut *self.execs());
         for exec in execs.into_values() {

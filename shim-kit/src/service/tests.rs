@@ -37,7 +37,10 @@ pub(crate) struct Shell {
 
 /// Runs a program that does not end by itself, and says so by a file.
 async fn hang(launch: &Launch, folder: &Path) -> Status {
-    let child = launch.reaper().spawn(Command::new("sleep").arg("100000")).await.unwrap();
+    let child = match launch.reaper().spawn(Command::new("sleep").arg("100000")).await {
+        Ok(child) => child,
+        Err(error) => return Status::unknown(error.to_string()),
+    };
     fs::write(folder.join("hangs"), "").unwrap();
     let exit = child.exit().await.unwrap();
     Status::unknown(format!("the program ended with {}", exit.status))
@@ -211,7 +214,7 @@ async fn what_a_container_leaves_behind_is_ended_where_the_kernel_does_not() {
 async fn an_id_is_taken_once_and_free_again_after_a_failure() {
     let fixture = Fixture::new().await;
     assert_eq!(fixture.run("fails").await.unwrap_err().message(), "as it should");
-    fixture.run("sleep 1000").await.unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
     let again = fixture.service.create(fixture.request("exit")).await.unwrap_err();
     assert_eq!(again.code(), Code::AlreadyExists);
     let twice = StartRequest { id: "c1".to_owned(), ..Default::default() };
@@ -226,7 +229,7 @@ async fn an_id_is_taken_once_and_free_again_after_a_failure() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_container_that_was_never_started_is_deleted() {
     let fixture = Fixture::new().await;
-    fixture.service.create(fixture.request("sleep 1000")).await.unwrap();
+    fixture.service.create(fixture.request("exec sleep 1000")).await.unwrap();
     assert_eq!(fixture.status().await, types::Status::Created);
     assert_eq!(fixture.delete().await.unwrap().exit_status, 128 + 9);
 }
@@ -275,7 +278,7 @@ async fn what_a_runtime_does_not_do_or_understand_is_said() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("a.v1.Options"), "{refused}");
 
-    fixture.run("sleep 1000").await.unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
     let id = || "c1".to_owned();
     let pause = fixture.service.pause(PauseRequest { id: id() }).await.unwrap_err();
     assert_eq!(pause.code(), Code::Unimplemented);
@@ -306,7 +309,7 @@ async fn what_a_runtime_does_not_do_or_understand_is_said() {
 #[tokio::test(flavor = "current_thread")]
 async fn an_exec_that_was_never_started_is_deleted_without_a_failure() {
     let fixture = Fixture::new().await;
-    fixture.run("sleep 1000").await.unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
     let spec = Some(Any { type_url: String::new(), value: b"{}".to_vec() });
     let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
     let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
@@ -322,7 +325,7 @@ async fn an_exec_that_was_never_started_is_deleted_without_a_failure() {
 #[tokio::test(flavor = "current_thread")]
 async fn an_exec_of_a_container_that_has_stopped_is_not_started() {
     let fixture = Fixture::new().await;
-    fixture.run("sleep 1000").await.unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
     let spec = Some(Any { type_url: String::new(), value: b"{}".to_vec() });
     let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
     let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
@@ -341,7 +344,7 @@ async fn an_exec_of_a_container_that_has_stopped_is_not_started() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_shim_ends_when_it_is_told_to_and_has_no_containers() {
     let fixture = Fixture::new().await;
-    fixture.run("sleep 1000").await.unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
     fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
     assert!(!fixture.service.shutdown.is_cancelled());
     assert!(fixture.service.to_string().contains("container c1: RUNNING"));
@@ -381,24 +384,32 @@ async fn a_shim_that_was_to_end_while_it_made_a_container_ends_when_that_fails()
     creating.await.unwrap().unwrap_err();
 }
 
-/// A program that hung outlived the container it was run for, and the shim with it.
+/// A program that hung outlived the container it was run for, and the shim with it; so did one whose turn came
+/// only then.
 #[tokio::test(flavor = "current_thread")]
-async fn an_exec_that_hangs_ends_with_its_container() {
+async fn execs_that_hang_or_wait_end_with_their_container() {
     let fixture = Fixture::new().await;
-    fixture.run("sleep 1000").await.unwrap();
-    let spec = Some(Any { type_url: String::new(), value: br#"{"hangs":true}"#.to_vec() });
-    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
-    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
-    fixture.service.exec(exec).await.unwrap();
-    let service = fixture.service.clone();
-    let start = StartRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
-    let starting = tokio::spawn(async move { service.start(start).await });
+    fixture.run("exec sleep 1000").await.unwrap();
+    // More than are made at a time.
+    let count = 2 * std::thread::available_parallelism().unwrap().get() + 2;
+    let mut starting = Vec::new();
+    for number in 0..count {
+        let spec = Some(Any { type_url: String::new(), value: br#"{"hangs":true}"#.to_vec() });
+        let (id, exec_id) = ("c1".to_owned(), format!("e{number}"));
+        let start = StartRequest { id: id.clone(), exec_id: exec_id.clone() };
+        let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+        fixture.service.exec(exec).await.unwrap();
+        let service = fixture.service.clone();
+        starting.push(tokio::spawn(async move { service.start(start).await }));
+    }
     fixture.hangs().await;
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();
-    let failed = timeout(LONG, starting).await.unwrap().unwrap().unwrap_err();
-    assert!(failed.message().contains("ended with 137"), "{failed}");
+    for start in starting {
+        timeout(LONG, start).await.unwrap().unwrap().unwrap_err();
+    }
+    assert_eq!(fixture.service.shim.reaper.counts().0, 0);
 }
 
 /// The exit of a container that was killed while its start hung was never told.
@@ -434,7 +445,7 @@ async fn a_container_is_deleted_once() {
 #[tokio::test(flavor = "current_thread")]
 async fn the_first_process_is_kept_for_who_cleans_up() {
     let fixture = Fixture::new().await;
-    let pid = fixture.run("sleep 1000").await.unwrap();
+    let pid = fixture.run("exec sleep 1000").await.unwrap();
     let kept = Bundle::new(fixture.folder.path()).pid().unwrap();
     assert_eq!(kept.as_raw_nonzero().get().unsigned_abs(), pid);
     fixture.kill().await.unwrap();
