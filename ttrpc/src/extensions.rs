@@ -109,4 +109,14 @@ mod tests {
         assert_eq!(extensions.remove::<u8>(), Some(Arc::new(2)));
         assert_eq!((extensions.get::<u8>(), extensions.remove::<u16>()), (None, None));
     }
+
+    #[test]
+    fn extensions_print_their_number_alone() {
+        let extensions = Extensions::default();
+        assert!(extensions.is_empty());
+        assert_eq!(format!("{extensions:?}"), "0 extensions");
+        extensions.insert("secret");
+        assert!(!extensions.is_empty());
+        assert_eq!(format!("{extensions:?}"), "1 extensions");
+    }
 }

@@ -119,4 +119,14 @@ mod tests {
         assert_eq!(metadata.len(), 1);
         assert_eq!(metadata.get("b"), None);
     }
+
+    #[test]
+    fn metadata_may_be_empty_or_have_room_and_prints_its_pairs() {
+        assert!(Metadata::new().is_empty());
+        let mut metadata = Metadata::with_capacity(7);
+        assert!(metadata.is_empty() && metadata.pairs.capacity() >= 7);
+        metadata.append("a", "1");
+        assert!(!metadata.is_empty());
+        assert_eq!(format!("{metadata:?}"), "[(\"a\", \"1\")]");
+    }
 }

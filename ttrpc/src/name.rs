@@ -104,3 +104,18 @@ impl fmt::Debug for Name {
         fmt::Debug::fmt(self.as_str(), f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_their_text_is() {
+        let (fixed, made) = (Name::from("a.B"), Name::from("a.B".to_owned()));
+        assert!(fixed == made && fixed == "a.B" && made == *"a.B");
+        let other = Name::from("a.C");
+        assert!(fixed != other && other != "a.B" && other != *"a.B");
+        assert_eq!(AsRef::<str>::as_ref(&made), "a.B");
+        assert_eq!(format!("{made} {made:?}"), "a.B \"a.B\"");
+    }
+}

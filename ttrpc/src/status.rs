@@ -379,4 +379,16 @@ mod tests {
             assert_eq!(Status::from(io::Error::from(kind)).code(), code, "{kind:?}");
         }
     }
+
+    #[test]
+    fn statuses_are_equal_in_code_message_and_details_and_print_what_they_have() {
+        let status = Status::not_found("no");
+        assert_eq!(status, Status::not_found("no").with_source(io::Error::other("the disk")));
+        assert_ne!(status, Status::internal("no"));
+        assert_ne!(status, Status::not_found("yes"));
+        let source = format!("{:?}", status.clone().with_source(io::Error::other("the disk")));
+        assert!(source.contains("the disk"));
+        assert_eq!(format!("{status:?}"), "Status { code: NotFound, message: \"no\" }");
+        assert_eq!(Status::new(Code::Unknown, "").to_string(), Code::Unknown.to_string());
+    }
 }

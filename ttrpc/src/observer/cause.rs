@@ -93,3 +93,21 @@ impl fmt::Display for EndCause {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_of_a_connections_end_print_as_labels() {
+        let names = [
+            (ConnectionEndCause::ClosedByPeer, "closed_by_peer"),
+            (ConnectionEndCause::ClosedHere, "closed_here"),
+            (ConnectionEndCause::Failed, "failed"),
+            (ConnectionEndCause::IdsExhausted, "ids_exhausted"),
+        ];
+        for (cause, name) in names {
+            assert_eq!((cause.name(), cause.to_string()), (name, name.to_owned()));
+        }
+    }
+}
