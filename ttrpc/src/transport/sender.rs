@@ -25,7 +25,7 @@ pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) ->
         let mut is_blocked = false;
         poll_fn(|cx| {
             if is_blocked {
-                queue.drop_withdrawn(&mut batch.chunks, batch.written);
+                batch.drop_withdrawn();
             }
             let result = batch.poll_write(&mut io, cx);
             if result.is_pending() != is_blocked {
@@ -49,6 +49,13 @@ struct WriteBatch<'a, T> {
 }
 
 impl<T> WriteBatch<'_, T> {
+    /// Drops the frames of calls that were given up. What is written of the first chunk may be all that is left of
+    /// it then: a write of nothing would look like a socket that has failed.
+    fn drop_withdrawn(&mut self) {
+        self.queue.drop_withdrawn(&mut self.chunks, self.written);
+        self.advance(0);
+    }
+
     fn poll_write(
         &mut self,
         io: &mut (impl AsyncWrite + Unpin),
@@ -100,11 +107,13 @@ impl<T> WriteBatch<'_, T> {
 mod tests {
     use std::pin::pin;
 
+    use tokio::io::AsyncReadExt;
+
     use super::{
         super::{encode::Frame, limiter::Load},
         *,
     };
-    use crate::proto::frame::{Flags, FrameType};
+    use crate::proto::frame::{Flags, FrameType, Header};
 
     /// Takes so many bytes at once, and notes what it is given.
     struct Pipe {
@@ -182,6 +191,36 @@ mod tests {
         for at_once in [1, 7, usize::MAX] {
             assert_eq!(sent(&[5, 6, 0], at_once).await.vectored, 0, "one chunk needs no slices");
         }
+    }
+
+    #[tokio::test]
+    async fn a_call_given_up_behind_the_last_frame_that_fitted_harms_no_other() {
+        let queue = Queue::new(10, 1 << 20, ());
+        let push = |id| {
+            let frame =
+                Frame::new(FrameType::Request, Flags::NONE, id, &[7; 30][..]).expect("it is short");
+            let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
+            frame.encode(|bytes| permit.push(bytes, |()| Some(id)));
+            frame.len()
+        };
+        let len = push(1);
+        push(3);
+        // The first frame ends where the socket is full.
+        let (near, mut far) = tokio::io::duplex(len);
+        let mut sending = pin!(run(near, &queue));
+        assert!(poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending());
+        queue.withdraw(|()| Some(3));
+        let mut first = vec![0; len];
+        far.read_exact(&mut first).await.expect("it was written");
+        let polled = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "it has nothing to write: {polled:?}");
+        assert_eq!(queue.fill().0, Load::default(), "the room is free again");
+        push(5);
+        let polled = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "it waits for more: {polled:?}");
+        let mut next = vec![0; len];
+        far.read_exact(&mut next).await.expect("it was written");
+        assert_eq!(Header::from_bytes(next.first_chunk().expect("it is whole")).stream_id, 5);
     }
 
     #[tokio::test]
