@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -51,8 +52,17 @@ fn command(binary: &str) -> Command {
         .current_dir(directory)
         .env("CARGO_MANIFEST_DIR", directory)
         .stdin(Stdio::null())
-        .stderr(Stdio::null());
+        .stderr(Stdio::null())
+        .process_group(0);
     command
+}
+
+/// Ends the process, and the programs that its tests have started.
+fn end(child: &mut Child) {
+    let group = format!("-{}", child.id());
+    // Nothing may be left of the group.
+    let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+    child.wait().unwrap();
 }
 
 /// For each of `0..count`, on so many threads.
@@ -151,15 +161,12 @@ fn run_tests(number: usize, tests: &[&Test], limit: Duration) -> Ended {
             Err(error) => break Err(error),
         }
     };
-    match ended {
-        // All have passed; the process ends by itself.
-        Ok(None) => {}
-        _ => drop(child.kill()),
-    }
-    let status = child.wait().unwrap();
+    // When all have passed, the process ends by itself.
+    let has_passed = matches!(ended, Ok(None)) && child.wait().unwrap().success();
+    end(&mut child);
     match ended {
         Ok(Some(name)) => Ended::Failed(name),
-        Ok(None) if status.success() => Ended::Passed,
+        Ok(None) if has_passed => Ended::Passed,
         Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => {
             Ended::Failed("the process".to_owned())
         }
