@@ -65,8 +65,8 @@ impl Schedule {
             }
             thread::sleep(TICK);
         }
-        // Those that wait get what is left before they see that it is closed.
-        while self.due.available_permits() > 0 {
+        // The last ones are taken before anybody sees that it is closed.
+        while (self.next.load(Relaxed) as usize) < added {
             thread::sleep(TICK);
         }
         self.due.close();
