@@ -172,12 +172,14 @@ fn a_status_is_told_with_its_details() {
 
 #[test]
 fn a_timeout_is_told_with_where_it_comes_from() {
-    let server = conformance();
+    // Accepted by the kernel alone: a server that answers has the same deadline, and may say so first.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     // Without reflection, which has the same time for itself.
     let proto = conformance_proto();
-    let arguments = ["--timeout", "50ms", "--proto", proto.to_str().unwrap()];
-    let call = ["call", &*server.address, "Sleep", "millis=60000"];
-    let ran = run(&[&call[..], &arguments].concat());
+    let call = ["call", path.to_str().unwrap(), "Echo", "--proto", proto.to_str().unwrap()];
+    let ran = run(&[&call[..], &["--timeout", "50ms"]].concat());
     assert_eq!(ran.code, 64 + 4);
     assert!(
         ran.stderr.contains("it had not ended within 50ms, as --timeout has it"),
@@ -185,7 +187,7 @@ fn a_timeout_is_told_with_where_it_comes_from() {
         ran.stderr
     );
     let start = Instant::now();
-    let ran = run(&["call", &server.address, "Sleep", "millis=60000"]);
+    let ran = run(&call);
     assert_eq!(ran.code, 64 + 4);
     assert!(
         ran.stderr.contains("it had not ended within 5s, the default; --timeout TIME"),
@@ -193,6 +195,18 @@ fn a_timeout_is_told_with_where_it_comes_from() {
         ran.stderr
     );
     assert!(start.elapsed() >= Duration::from_secs(5));
+}
+
+#[test]
+fn a_timeout_that_the_server_tells_is_told_as_its_own() {
+    let server = conformance();
+    let call = ["call", &*server.address, "Fail", "code=4", "message=too slow"];
+    for (timeout, hint) in [("0", "says so\n"), ("1h", "says so; the call had 1h\n")] {
+        let ran = run(&[&call[..], &["--timeout", timeout]].concat());
+        assert_eq!(ran.code, 64 + 4);
+        let expected = format!("error: DEADLINE_EXCEEDED: too slow\n  the server itself {hint}");
+        assert_eq!(ran.stderr, expected);
+    }
 }
 
 #[test]

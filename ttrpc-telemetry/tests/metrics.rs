@@ -31,7 +31,7 @@ fn start(metrics: &Metrics, config: ServerConfig) -> TestServer {
     TestServer::start(Server::builder().observe(metrics.clone()), config)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_are_counted_by_method_code_and_cause() {
     let (metrics, mut counted) = Counted::new();
     let server = start(&metrics, ServerConfig::default());
@@ -280,7 +280,7 @@ async fn sums_are_those_of_the_load_under_drops_deadlines_refusals_and_lost_conn
     server.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refusals_by_a_limit_are_begun_and_ended() {
     let (metrics, mut counted) = Counted::new();
     let config = ServerConfig::default().max_calls(2).stall_timeout(Duration::from_millis(5));

@@ -157,7 +157,7 @@ async fn a_failure_is_the_clients_error_always_and_the_servers_for_some_codes() 
     server.close().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn spans_end_with_panics_deadlines_and_dropped_calls() {
     let (tracing, spans) = Spans::new();
     let (server, client) = connected(&tracing).await;
