@@ -3,11 +3,11 @@
 use std::{fs, io, path::Path, process::Command};
 
 use crate::{
+    bench::Bench,
     build::Programs,
-    goals,
     plan::{Contender, Cpus},
     process::{Client, Figures, Prefix, Server, move_to},
-    report::{Report, number},
+    report::number,
 };
 
 /// Calls of the short and the long run; what they differ by is counted, so that start-up is not.
@@ -27,30 +27,25 @@ impl Costs {
 }
 
 /// Adds the table of costs.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     move_to(Cpus::One);
     let tool = Tool::find();
-    report.heading(2, "Costs per call of 64 bytes, client + server");
-    report.text(&tool.describe());
+    bench.report.heading(2, "Costs per call of 64 bytes, client + server");
+    bench.report.text(&tool.describe());
     let head =
         ["", "system calls, 1 in flight", "64 in flight", "allocations, 64 in flight", "bytes"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for contender in contenders {
+    for contender in bench.contenders.clone() {
         eprintln!("costs of {}", contender.name);
-        let alone = tool.count(contender, programs, "1")?;
-        let together = tool.count(contender, programs, "64")?;
-        let (allocations, bytes) = count_allocations(contender, programs)?;
-        goals.add_costs(contender.name, together, allocations);
+        let alone = tool.count(contender, &bench.programs, "1")?;
+        let together = tool.count(contender, &bench.programs, "64")?;
+        let (allocations, bytes) = count_allocations(contender, &bench.programs)?;
+        bench.goals.add_costs(contender.name, together, allocations);
         let mut row = vec![contender.name.to_owned()];
         row.extend([alone, together, allocations, bytes].map(show));
         rows.push(row);
     }
-    report.table(&rows);
+    bench.report.table(&rows);
     Ok(())
 }
 

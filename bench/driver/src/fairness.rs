@@ -3,11 +3,10 @@
 use std::{io, thread, time::Duration};
 
 use crate::{
-    build::Programs,
-    goals,
-    plan::{Contender, Cpus, FLOOR, Pace},
-    process::{Client, Figures, Server, move_to},
-    report::{Report, median, number},
+    bench::Bench,
+    plan::{Contender, Cpus, FLOOR},
+    process::{Client, Server, move_to},
+    report::{median, number},
 };
 
 /// Greedy connections.
@@ -31,16 +30,10 @@ pub(crate) struct Seen {
 }
 
 /// Adds the tables.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    pace: &Pace,
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     move_to(Cpus::All);
-    report.heading(2, "A polite client beside greedy connections");
-    report.text(
+    bench.report.heading(2, "A polite client beside greedy connections");
+    bench.report.text(
         "The polite client makes one call of 64 bytes after the other, on a connection of its own. Another process \
          keeps calls of 64 bytes in flight on the greedy connections. All CPUs, two workers for each process.\n",
     );
@@ -50,13 +43,14 @@ pub(crate) fn measure(
         head.extend(["p99, ms", "longest, ms", "greedy calls/s"].map(str::to_owned));
     }
     let mut rows = vec![head];
+    let contenders = bench.contenders.clone();
     for contender in contenders.iter().filter(|contender| contender.is_drawn || contender.is_go) {
         for connections in GREEDY {
             eprintln!("{} beside {connections} greedy connections", contender.name);
             let mut row = vec![contender.name.to_owned(), connections.to_string()];
             for calls in IN_FLIGHT {
-                let seen = beside_greedy(contender, connections, calls, pace, programs)?;
-                goals.add_fairness(contender.name, connections, calls, seen);
+                let seen = beside_greedy(bench, contender, connections, calls)?;
+                bench.goals.add_fairness(contender.name, connections, calls, seen);
                 let millis = |micros: Option<f64>| number(micros.map(|micros| micros / 1e3));
                 row.extend([seen.p50_us, seen.p99_us, seen.longest_us].map(millis));
                 row.push(number(seen.greedy_rate));
@@ -64,29 +58,22 @@ pub(crate) fn measure(
             rows.push(row);
         }
     }
-    report.table(&rows);
-    beside_large(contenders, pace, programs, report, goals)
+    bench.report.table(&rows);
+    beside_large(bench)
 }
 
 fn beside_greedy(
+    bench: &Bench,
     contender: &Contender,
     connections: u32,
     calls: u32,
-    pace: &Pace,
-    programs: &Programs,
 ) -> io::Result<Seen> {
     let mut runs = Vec::new();
-    for _ in 0..pace.rounds.div_ceil(2) {
-        let program = programs.peer(contender);
+    for _ in 0..bench.pace.rounds.div_ceil(2) {
+        let program = bench.programs.peer(contender);
         let server = Server::start(&program, contender, false, &[])?;
-        let client = |options| Client {
-            program: &program,
-            contender,
-            is_current_thread: false,
-            prefix: &[],
-            options,
-        };
-        let polite_millis = 2 * pace.millis;
+        let client = |options| Client::new(&program, contender, options);
+        let polite_millis = 2 * bench.pace.millis;
         // It goes on until the polite client has ended.
         let greedy_millis = polite_millis + 2 * HEAD_START.as_millis() as u32;
         let [connections, in_flight, polite_millis, greedy_millis] =
@@ -111,46 +98,29 @@ fn beside_greedy(
 }
 
 /// A call of 64 bytes beside calls of 4 MiB, on the same connection.
-fn beside_large(
-    contenders: &[&'static Contender],
-    pace: &Pace,
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
-    report.heading(2, "A call of 64 bytes beside calls of 4 MiB");
-    report.text(&format!(
+fn beside_large(bench: &mut Bench) -> io::Result<()> {
+    bench.report.heading(2, "A call of 64 bytes beside calls of 4 MiB");
+    bench.report.text(&format!(
         "One caller makes calls of 64 bytes, one after the other, and four make calls of 4 MiB each way, on the same \
          connection. All CPUs, two workers each. The first row is a call of 4 MiB of `{FLOOR}` with nothing beside \
          it: two such messages on the wire.\n",
     ));
     let head = ["", "p50, ms", "p99, ms", "longest, ms"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let drawn = contenders.iter().filter(|contender| contender.is_drawn);
-    let floor = contenders.iter().filter(|contender| contender.name == FLOOR);
-    for contender in floor.chain(drawn) {
+    let mut contenders = bench.contenders.clone();
+    contenders.retain(|contender| contender.name == FLOOR);
+    contenders.extend(bench.drawn());
+    for contender in contenders {
         eprintln!("{} beside large calls", contender.name);
         let load: &[&str] = match contender.name {
             FLOOR => &["--in-flight", "1"],
             _ => &["--in-flight", "4", "--workload", "beside-large"],
         };
-        let millis = (2 * pace.millis).to_string();
+        let millis = (2 * bench.pace.millis).to_string();
         let options = [load, &["--size", LARGE, "--millis", &millis]].concat();
-        let mut runs: Vec<Figures> = Vec::new();
-        for _ in 0..pace.rounds {
-            let program = programs.peer(contender);
-            let server = Server::start(&program, contender, false, &[])?;
-            let client = Client {
-                program: &program,
-                contender,
-                is_current_thread: false,
-                prefix: &[],
-                options: &options,
-            };
-            runs.extend(client.run(&server)?);
-        }
+        let runs = bench.runs(bench.pace.rounds, contender, &options)?;
         let of = |name| median(runs.iter().filter_map(|run| run.get(name)));
-        goals.add_beside_large(contender.name, of("p50_us"), of("p99_us"));
+        bench.goals.add_beside_large(contender.name, of("p50_us"), of("p99_us"));
         let mut row = vec![contender.name.to_owned()];
         row.extend(
             ["p50_us", "p99_us", "longest_us"]
@@ -158,6 +128,6 @@ fn beside_large(
         );
         rows.push(row);
     }
-    report.table(&rows);
+    bench.report.table(&rows);
     Ok(())
 }

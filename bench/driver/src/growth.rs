@@ -3,11 +3,10 @@
 use std::{fs, io};
 
 use crate::{
-    build::Programs,
-    goals,
-    plan::{Contender, Cpus, Pace},
+    bench::Bench,
+    plan::{Contender, Cpus},
     plot::{Curve, Plot},
-    process::{Client, Server, move_to},
+    process::move_to,
     report::{Report, median, number},
 };
 
@@ -62,58 +61,39 @@ static AXES: [Axis; 3] = [
 ];
 
 /// Adds tables and, beside the report's file, drawings.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    pace: &Pace,
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     move_to(Cpus::One);
-    report.heading(2, "Growth");
-    report.text("Both processes on one CPU, two workers each.\n");
+    bench.report.heading(2, "Growth");
+    bench.report.text("Both processes on one CPU, two workers each.\n");
     for axis in &AXES {
         let mut curves = Vec::new();
-        for contender in contenders.iter().filter(|contender| contender.is_drawn) {
+        for contender in bench.drawn() {
             eprintln!("{}: {}", axis.title, contender.name);
             let mut points = Vec::new();
             for &at in axis.points {
-                if let Some(value) = measure_point(contender, axis, at, pace, programs)? {
+                if let Some(value) = measure_point(bench, contender, axis, at)? {
                     points.push((f64::from(at), value));
                 }
             }
             curves.push(Curve { name: contender.name, points });
         }
-        goals.add_curves(axis.title, &curves);
-        add_axis(axis, &curves, report)?;
+        bench.goals.add_curves(axis.title, &curves);
+        add_axis(axis, &curves, &mut bench.report)?;
     }
     Ok(())
 }
 
 fn measure_point(
+    bench: &Bench,
     contender: &Contender,
     axis: &Axis,
     at: u32,
-    pace: &Pace,
-    programs: &Programs,
 ) -> io::Result<Option<f64>> {
-    let program = programs.peer(contender);
     let mut options = (axis.options)(at);
-    options.extend(option("--millis", pace.millis / 2));
+    options.extend(option("--millis", bench.pace.millis / 2));
     let options: Vec<_> = options.iter().map(String::as_str).collect();
-    let mut values = Vec::new();
-    for _ in 0..pace.rounds.div_ceil(2) {
-        let server = Server::start(&program, contender, false, &[])?;
-        let client = Client {
-            program: &program,
-            contender,
-            is_current_thread: false,
-            prefix: &[],
-            options: &options,
-        };
-        values.extend(client.run(&server)?.and_then(|figures| figures.get(axis.figure)));
-    }
-    Ok(median(values))
+    let runs = bench.runs(bench.pace.rounds.div_ceil(2), contender, &options)?;
+    Ok(median(runs.iter().filter_map(|run| run.get(axis.figure))))
 }
 
 fn add_axis(axis: &Axis, curves: &[Curve], report: &mut Report) -> io::Result<()> {

@@ -3,11 +3,11 @@
 use std::{fs, io, path::PathBuf, process::Command};
 
 use crate::{
+    bench::Bench,
     build::Programs,
     costs::{Costs, run},
-    goals,
     plan::Contender,
-    report::{Report, number},
+    report::number,
 };
 
 /// Calls or messages of the short and the long run; what they differ by is counted, so that start-up is not.
@@ -30,35 +30,31 @@ static LOADS: [Load; 4] = [
 ];
 
 /// Adds the table of instructions.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
-    report.heading(2, "Instructions per call of 64 bytes, client + server");
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
+    bench.report.heading(2, "Instructions per call of 64 bytes, client + server");
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
-        report.text("Instructions are not counted: that takes valgrind.\n");
+        bench.report.text("Instructions are not counted: that takes valgrind.\n");
         return Ok(());
     }
-    report.text(
+    bench.report.text(
         "User instructions by callgrind, current-thread runtimes. The kernel's are not counted, and programs \
          in Go do not run under it.\n",
     );
     let mut head = vec![String::new()];
     head.extend(LOADS.iter().map(|load| load.title.to_owned()));
     let mut rows = vec![head];
+    let contenders = bench.contenders.clone();
     for contender in contenders.iter().filter(|contender| !contender.is_go) {
         let mut row = vec![contender.name.to_owned()];
         for load in &LOADS {
             eprintln!("instructions of {}: {}", contender.name, load.title);
-            let costs = count(contender, programs, load)?;
-            goals.add_instructions(contender.name, load.title, costs);
+            let costs = count(contender, &bench.programs, load)?;
+            bench.goals.add_instructions(contender.name, load.title, costs);
             row.push(format!("{} + {}", number(costs.client), number(costs.server)));
         }
         rows.push(row);
     }
-    report.table(&rows);
+    bench.report.table(&rows);
     Ok(())
 }
 

@@ -3,11 +3,10 @@
 use std::io;
 
 use crate::{
-    build::Programs,
-    goals,
-    plan::{Contender, Cpus, OURS, Pace},
-    process::{Client, Figures, Server, move_to},
-    report::{Report, median, number},
+    bench::Bench,
+    plan::{Contender, Cpus, OURS},
+    process::move_to,
+    report::{median, number},
 };
 
 /// What is shown of a contender: the field and its column.
@@ -18,23 +17,17 @@ pub(crate) const P99: &str = "p99_us";
 pub(crate) const P999: &str = "p999_us";
 
 /// Adds the table of times.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    pace: &Pace,
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     move_to(Cpus::One);
-    let contenders: Vec<_> = contenders.iter().filter(|contender| contender.is_drawn).collect();
+    let contenders = bench.drawn();
     let Some(ours) = contenders.iter().find(|contender| contender.name == OURS) else {
         return Ok(());
     };
-    report.heading(2, "Times at half of the highest rate");
-    let Some(rate) = highest_rate(ours, pace, programs)?.map(|rate| (rate / 2.0).round()) else {
+    bench.report.heading(2, "Times at half of the highest rate");
+    let Some(rate) = highest_rate(bench, ours)?.map(|rate| (rate / 2.0).round()) else {
         return Ok(());
     };
-    report.text(&format!(
+    bench.report.text(&format!(
         "An open loop: a call's time counts from when it was due, at {} calls/s for everybody, half of what \
          `{OURS}` does with 64 calls in flight. At most 64 are in flight, on one connection. Both processes are \
          on one CPU, with two workers each. Whoever cannot keep up with the rate has no times.\n",
@@ -46,9 +39,9 @@ pub(crate) fn measure(
     for contender in contenders {
         eprintln!("times of {}", contender.name);
         let mut runs = Vec::new();
-        if highest_rate(contender, pace, programs)?.is_some_and(|highest| highest > rate) {
+        if highest_rate(bench, contender)?.is_some_and(|highest| highest > rate) {
             let rate = rate.to_string();
-            let millis = (3 * pace.millis).to_string();
+            let millis = (3 * bench.pace.millis).to_string();
             let options = [
                 "--workload",
                 "open-loop",
@@ -59,43 +52,21 @@ pub(crate) fn measure(
                 "--millis",
                 &millis,
             ];
-            for _ in 0..pace.rounds {
-                runs.extend(run(contender, programs, &options)?);
-            }
+            runs = bench.runs(bench.pace.rounds, contender, &options)?;
         }
         let of = |name| median(runs.iter().filter_map(|run| run.get(name)));
-        goals.add_latency(contender.name, of(P99), of(P999));
+        bench.goals.add_latency(contender.name, of(P99), of(P999));
         let mut row = vec![contender.name.to_owned()];
         row.extend(SHOWN.map(|(name, _)| number(of(name))));
         rows.push(row);
     }
-    report.table(&rows);
+    bench.report.table(&rows);
     Ok(())
 }
 
 /// Calls per second in a closed loop with 64 in flight.
-fn highest_rate(
-    contender: &Contender,
-    pace: &Pace,
-    programs: &Programs,
-) -> io::Result<Option<f64>> {
-    let millis = pace.millis.to_string();
-    let mut rates = Vec::new();
-    for _ in 0..pace.rounds {
-        let figures = run(contender, programs, &["--in-flight", "64", "--millis", &millis])?;
-        rates.extend(figures.and_then(|figures| figures.get("per_second")));
-    }
-    Ok(median(rates))
-}
-
-fn run(
-    contender: &Contender,
-    programs: &Programs,
-    options: &[&str],
-) -> io::Result<Option<Figures>> {
-    let program = programs.peer(contender);
-    let server = Server::start(&program, contender, false, &[])?;
-    let client =
-        Client { program: &program, contender, is_current_thread: false, prefix: &[], options };
-    client.run(&server)
+fn highest_rate(bench: &Bench, contender: &Contender) -> io::Result<Option<f64>> {
+    let options = ["--in-flight", "64", "--millis", &bench.pace.millis.to_string()];
+    let runs = bench.runs(bench.pace.rounds, contender, &options)?;
+    Ok(median(runs.iter().filter_map(|run| run.get("per_second"))))
 }

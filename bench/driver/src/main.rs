@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p bench-driver -- all` does everything; README.md tells of the parts.
 
+mod bench;
 mod build;
 mod costs;
 mod fairness;
@@ -17,18 +18,28 @@ mod process;
 mod report;
 mod speed;
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, fs, io, path::PathBuf};
 
+use bench::Bench;
 use build::Programs;
-use plan::{BASE, Contender, Pace, Setting, contenders};
+use plan::{BASE, Contender, Pace, contenders};
 use report::Report;
 
 const USAGE: &str = "bench-driver all|speed|costs|instructions|memory|growth|latency|fairness \
     [--quick] [--only CONTENDER,…] [--base PROGRAM] [--output FILE.md]";
 
+type Measure = fn(&mut Bench) -> io::Result<()>;
+
 /// What can be measured by itself.
-const PARTS: [&str; 7] =
-    ["speed", "costs", "instructions", "memory", "growth", "latency", "fairness"];
+const PARTS: [(&str, Measure); 7] = [
+    ("speed", speed::measure),
+    ("costs", costs::measure),
+    ("instructions", instructions::measure),
+    ("memory", memory::measure),
+    ("growth", growth::measure),
+    ("latency", latency::measure),
+    ("fairness", fairness::measure),
+];
 
 /// What the command line asks for.
 struct Task {
@@ -43,7 +54,7 @@ impl Task {
     fn from_command_line() -> Result<Self, String> {
         let mut words = env::args().skip(1);
         let part = words.next().ok_or(USAGE)?;
-        if part != "all" && !PARTS.contains(&part.as_str()) {
+        if part != "all" && PARTS.iter().all(|(name, _)| *name != part) {
             return Err(USAGE.into());
         }
         let (mut pace, mut only, mut base, mut output) = (Pace::FULL, None, None, None);
@@ -62,58 +73,23 @@ impl Task {
         }
         Ok(Task { part, pace, contenders, base, output })
     }
-
-    fn includes(&self, part: &str) -> bool {
-        self.part == part || self.part == "all"
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut task = Task::from_command_line()?;
-    let programs = Programs::build(&mut task.contenders, &task.part, task.base.clone())?;
-    let mut report = Report::new(task.output.clone());
+    let Task { part, pace, mut contenders, base, output } = Task::from_command_line()?;
+    let programs = Programs::build(&mut contenders, &part, base)?;
+    let mut report = Report::new(output.clone());
     report.heading(1, "Benchmarks");
-    report.text(&machine::describe(&task.contenders));
-    let mut goals = goals::Figures::default();
-    if task.includes("speed") {
-        measure_speed(&task, &programs, &mut report, &mut goals)?;
+    report.text(&machine::describe(&contenders));
+    let mut bench = Bench { contenders, pace, programs, report, goals: goals::Figures::default() };
+    for (_, measure) in PARTS.iter().filter(|(name, _)| [name, "all"].contains(&part.as_str())) {
+        measure(&mut bench)?;
     }
-    if task.includes("costs") {
-        costs::measure(&task.contenders, &programs, &mut report, &mut goals)?;
-    }
-    if task.includes("instructions") {
-        instructions::measure(&task.contenders, &programs, &mut report, &mut goals)?;
-    }
-    if task.includes("memory") {
-        memory::measure(&task.contenders, &programs, &mut report, &mut goals)?;
-    }
-    if task.includes("growth") {
-        growth::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
-    }
-    if task.includes("latency") {
-        latency::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
-    }
-    if task.includes("fairness") {
-        fairness::measure(&task.contenders, &task.pace, &programs, &mut report, &mut goals)?;
-    }
+    let Bench { goals, mut report, .. } = bench;
     goals.report(&mut report);
-    match &task.output {
+    match output {
         Some(path) => fs::write(path, report.into_text())?,
         None => println!("{}", report.into_text()),
-    }
-    Ok(())
-}
-
-fn measure_speed(
-    task: &Task,
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> Result<(), Box<dyn Error>> {
-    for setting in Setting::ALL {
-        let runs = speed::measure(&task.contenders, setting, &task.pace, programs)?;
-        speed::report(&runs, setting, report);
-        goals.add_speed(&runs, setting);
     }
     Ok(())
 }

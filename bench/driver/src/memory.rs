@@ -3,11 +3,11 @@
 use std::{fs, io, thread, time::Duration};
 
 use crate::{
+    bench::Bench,
     build::Programs,
-    goals,
     plan::{Contender, Cpus, Minimal},
     process::{Client, Server, move_to},
-    report::{Report, number},
+    report::number,
 };
 
 /// Idle connections over which memory is divided.
@@ -25,31 +25,26 @@ pub(crate) struct Memory {
 }
 
 /// Adds the table of sizes and memory.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    programs: &Programs,
-    report: &mut Report,
-    goals: &mut goals::Figures,
-) -> io::Result<()> {
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     move_to(Cpus::All);
-    report.heading(2, "Size and memory of the smallest server");
-    report.text(
+    bench.report.heading(2, "Size and memory of the smallest server");
+    bench.report.text(
         "Link-time optimisation, panics abort, stripped. A connection is idle after one call; 1000 \
          of them.\n",
     );
     let head = ["", "program, KiB", "idle server, KiB resident", "idle connection, KiB"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for contender in contenders {
+    for contender in bench.contenders.clone() {
         let Some(minimal) = contender.minimal else { continue };
         eprintln!("memory of {}", contender.name);
-        let memory = measure_one(contender, minimal, programs)?;
-        goals.add_memory(contender.name, memory);
+        let memory = measure_one(contender, minimal, &bench.programs)?;
+        bench.goals.add_memory(contender.name, memory);
         let figures = [Some(memory.size_kib), memory.idle_kib, memory.connection_kib];
         let mut row = vec![contender.name.to_owned()];
         row.extend(figures.map(number));
         rows.push(row);
     }
-    report.table(&rows);
+    bench.report.table(&rows);
     Ok(())
 }
 
@@ -59,13 +54,8 @@ fn measure_one(contender: &Contender, minimal: Minimal, programs: &Programs) -> 
     thread::sleep(SETTLE);
     let idle_kib = server.status("VmRSS");
     let count = CONNECTIONS.to_string();
-    let client = Client {
-        program: &programs.peer(contender),
-        contender,
-        is_current_thread: false,
-        prefix: &[],
-        options: &["--workload", "idle", "--in-flight", &count],
-    };
+    let (peer, options) = (programs.peer(contender), ["--workload", "idle", "--in-flight", &count]);
+    let client = Client::new(&peer, contender, &options);
     let full_kib = client.hold(&server, || {
         thread::sleep(SETTLE);
         server.status("VmRSS")

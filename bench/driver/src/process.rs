@@ -165,7 +165,12 @@ pub(crate) struct Client<'a> {
     pub(crate) options: &'a [&'a str],
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    /// One with several threads, and nothing before it.
+    pub(crate) fn new(program: &'a Path, contender: &'a Contender, options: &'a [&'a str]) -> Self {
+        Client { program, contender, is_current_thread: false, prefix: &[], options }
+    }
+
     fn spawn(&self, server: &Server) -> io::Result<Child> {
         let mut command = command(self.prefix, self.program);
         command.args(["client", "--contender", self.contender.argument(), "--runtime"]);

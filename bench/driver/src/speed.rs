@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::{
-    build::Programs,
-    plan::{Contender, Pace, Setting, WORKLOADS, Workload},
+    bench::Bench,
+    plan::{Contender, Setting, WORKLOADS, Workload},
     process::{Client, Figures, Server, move_to},
     report::{Report, median, number},
 };
@@ -16,21 +16,27 @@ pub(crate) struct Run {
     pub(crate) figures: Figures,
 }
 
+/// Adds the tables of all settings.
+pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
+    for setting in Setting::ALL {
+        let runs = run_all(bench, setting)?;
+        add_tables(&runs, setting, &mut bench.report);
+        bench.goals.add_speed(&runs, setting);
+    }
+    Ok(())
+}
+
 /// Runs every workload. The order of contenders turns from round to round, so that what disturbs
 /// the machine for a while disturbs all of them.
-pub(crate) fn measure(
-    contenders: &[&'static Contender],
-    setting: Setting,
-    pace: &Pace,
-    programs: &Programs,
-) -> io::Result<Vec<Run>> {
+fn run_all(bench: &Bench, setting: Setting) -> io::Result<Vec<Run>> {
+    let (rounds, contenders) = (bench.pace.rounds, &bench.contenders);
     let mut runs = Vec::new();
-    for round in 0..pace.rounds {
-        eprintln!("{}: round {} of {}", setting.title, round + 1, pace.rounds);
+    for round in 0..rounds {
+        eprintln!("{}: round {} of {rounds}", setting.title, round + 1);
         for workload in &WORKLOADS {
             for index in 0..contenders.len() {
                 let contender = contenders[(index + round) % contenders.len()];
-                if let Some(figures) = run(contender, workload, setting, pace, programs)? {
+                if let Some(figures) = run(bench, contender, workload, setting)? {
                     runs.push(Run { contender: contender.name, workload: workload.title, figures });
                 }
             }
@@ -40,16 +46,15 @@ pub(crate) fn measure(
 }
 
 fn run(
+    bench: &Bench,
     contender: &Contender,
     workload: &Workload,
     setting: Setting,
-    pace: &Pace,
-    programs: &Programs,
 ) -> io::Result<Option<Figures>> {
     move_to(setting.cpus);
-    let program = programs.peer(contender);
+    let program = bench.programs.peer(contender);
     let server = Server::start(&program, contender, setting.is_current_thread, &[])?;
-    let (pid, millis) = (server.pid().to_string(), pace.millis.to_string());
+    let (pid, millis) = (server.pid().to_string(), bench.pace.millis.to_string());
     let mut options = workload.options.to_vec();
     options.extend(["--server-pid", &pid]);
     if !workload.is_counted {
@@ -71,8 +76,7 @@ pub(crate) fn figure(runs: &[Run], contender: &str, workload: &str, name: &str) 
     median(mine.filter_map(|run| run.figures.get(name)))
 }
 
-/// Adds the tables of one setting.
-pub(crate) fn report(runs: &[Run], setting: Setting, report: &mut Report) {
+fn add_tables(runs: &[Run], setting: Setting, report: &mut Report) {
     report.heading(2, setting.title);
     let mut head = vec![String::new()];
     head.extend(WORKLOADS.iter().map(|workload| workload.title.to_owned()));
