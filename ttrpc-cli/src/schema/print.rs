@@ -1,15 +1,17 @@
 //! Schemas as .proto text, comments included.
 
+mod fields;
+
 use std::{collections::HashMap, fmt::Write};
 
 use prost_reflect::{
-    Cardinality, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, FileDescriptor, Kind,
-    MessageDescriptor, MethodDescriptor, OneofDescriptor, ServiceDescriptor, Syntax,
+    EnumDescriptor, ExtensionDescriptor, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor,
+    MethodDescriptor, OneofDescriptor, ServiceDescriptor, Syntax,
 };
 
 use super::{
     Symbol,
-    options::{Options, quote, value},
+    options::{Options, quote},
 };
 
 /// A whole file, as a compiler reads it.
@@ -242,44 +244,6 @@ impl Printer {
         }
     }
 
-    fn field(&mut self, field: &FieldDescriptor) {
-        self.comments(field.path());
-        let proto = field.field_descriptor_proto();
-        let label = match field.cardinality() {
-            _ if field.is_map() => "",
-            Cardinality::Repeated => "repeated ",
-            Cardinality::Required => "required ",
-            Cardinality::Optional if proto.proto3_optional() => "optional ",
-            Cardinality::Optional
-                if field.parent_file().syntax() == Syntax::Proto2
-                    && field.containing_oneof().is_none() =>
-            {
-                "optional "
-            }
-            Cardinality::Optional => "",
-        };
-        let kind = match field.kind() {
-            Kind::Message(entry) if field.is_map() => format!(
-                "map<{}, {}>",
-                self.kind(&entry.map_entry_key_field().kind()),
-                self.kind(&entry.map_entry_value_field().kind())
-            ),
-            kind => self.kind(&kind),
-        };
-        let mut options = Vec::new();
-        if proto.default_value.is_some() {
-            options.push(format!("default = {}", value(&field.default_value(), &field.kind())));
-        }
-        options.extend(self.options.of(field.path(), 8));
-        if field.json_name() != default_json_name(field.name()) {
-            options.push(format!("json_name = {}", quote(field.json_name().as_bytes())));
-        }
-        if let (true, Kind::Message(group)) = (field.is_group(), field.kind()) {
-            return self.group(label, &group, field.number(), options);
-        }
-        self.ending(format!("{label}{kind} {} = {}", field.name(), field.number()), options);
-    }
-
     /// A declaration with its options in brackets.
     fn ending(&mut self, text: String, options: Vec<String>) {
         let options = self.brackets(options);
@@ -294,45 +258,6 @@ impl Printer {
         match options.is_empty() {
             true => String::new(),
             false => format!(" [{}]", options.join(", ")),
-        }
-    }
-
-    fn group(&mut self, label: &str, group: &MessageDescriptor, number: u32, options: Vec<String>) {
-        let options = self.brackets(options);
-        let head = format!("{label}group {} = {number}{options}", group.name());
-        self.block(head, |printer| printer.members(group));
-    }
-
-    fn extensions(&mut self, extensions: Vec<ExtensionDescriptor>) {
-        for extension in extensions {
-            self.blank();
-            let extended = extension.containing_message();
-            let head = format!("extend {}", self.name(extended.full_name()));
-            let is_proto2 = extension.parent_file().syntax() == Syntax::Proto2;
-            let label = match extension.cardinality() {
-                Cardinality::Repeated => "repeated ",
-                _ if is_proto2 || extension.field_descriptor_proto().proto3_optional() => {
-                    "optional "
-                }
-                _ => "",
-            };
-            let kind = self.kind(&extension.kind());
-            let mut options = Vec::new();
-            if extension.field_descriptor_proto().default_value.is_some() {
-                let default = value(&extension.default_value(), &extension.kind());
-                options.push(format!("default = {default}"));
-            }
-            options.extend(self.options.of(extension.path(), 8));
-            self.block(head, |printer| {
-                printer.comments(extension.path());
-                let (name, number) = (extension.name(), extension.number());
-                match extension.kind() {
-                    Kind::Message(group) if extension.is_group() => {
-                        printer.group(label, &group, number, options);
-                    }
-                    _ => printer.ending(format!("{label}{kind} {name} = {number}"), options),
-                }
-            });
         }
     }
 
@@ -380,23 +305,6 @@ impl Printer {
 
 fn to_text<N: PartialEq + std::fmt::Display>(first: N, last: N) -> String {
     if first == last { first.to_string() } else { format!("{first} to {last}") }
-}
-
-/// The name in JSON that a compiler derives.
-fn default_json_name(name: &str) -> String {
-    let mut json_name = String::new();
-    let mut is_next_upper = false;
-    for character in name.chars() {
-        match character {
-            '_' => is_next_upper = true,
-            _ if is_next_upper => {
-                json_name.push(character.to_ascii_uppercase());
-                is_next_upper = false;
-            }
-            _ => json_name.push(character),
-        }
-    }
-    json_name
 }
 
 #[cfg(test)]
