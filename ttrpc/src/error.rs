@@ -104,11 +104,14 @@ pub enum Error {
     /// The server has neither a listener nor a connection.
     #[error("the server has nothing to serve: bind an address or hand over a connection")]
     NothingToServe,
-    /// The server's policy refuses the peer of a connection that was handed over.
-    #[error("the server's policy refuses {peer}")]
+    /// The server's policy, or its [connection hook](crate::server::ConnectionHook), refuses a connection that was
+    /// handed over.
+    #[error("the server refuses {peer}: {reason}")]
     PeerRefused {
         /// What is known of the peer.
         peer: String,
+        /// What the policy or the hook says.
+        reason: String,
     },
     /// The server is shutting down or has ended.
     #[error("the server has ended, or is about to")]

@@ -33,7 +33,8 @@
 use std::fmt;
 
 use crate::{
-    Client, ClientConfig, Connection, Server, blocking,
+    Client, Connection, Server, blocking,
+    client::ConnectOptions,
     server::{Peer, ServerBuilder, Service},
 };
 
@@ -58,7 +59,7 @@ pub fn connect_blocking(service: impl Service) -> blocking::Client {
     Setup::new(Server::builder().add_service(service)).connect_blocking()
 }
 
-/// A client and a server with more than a service: limits, a peer.
+/// A client and a server with more than a service: limits, observers, a peer.
 ///
 /// ```no_run
 /// # fn example(service: impl ttrpc::server::Service) {
@@ -75,13 +76,13 @@ pub fn connect_blocking(service: impl Service) -> blocking::Client {
 pub struct Setup {
     server: ServerBuilder,
     peer: Peer,
-    client_config: ClientConfig,
+    client: ConnectOptions,
 }
 
 impl Setup {
     /// A client of this server, which needs no address.
     pub fn new(server: ServerBuilder) -> Self {
-        Setup { server, peer: Peer::unknown(), client_config: ClientConfig::default() }
+        Setup { server, peer: Peer::unknown(), client: ConnectOptions::new() }
     }
 
     /// What handlers see with [`Context::peer`](crate::Context::peer).
@@ -90,9 +91,9 @@ impl Setup {
         self
     }
 
-    /// Sets the client's limits.
-    pub fn client_config(mut self, config: ClientConfig) -> Self {
-        self.client_config = config;
+    /// Sets the client's limits and observers.
+    pub fn client(mut self, options: ConnectOptions) -> Self {
+        self.client = options;
         self
     }
 
@@ -101,11 +102,11 @@ impl Setup {
     /// # Panics
     /// Outside of a tokio runtime, and if the builder has two services of one name.
     pub fn connect(self) -> Client {
-        let Setup { server, peer, client_config } = self;
+        let Setup { server, peer, client } = self;
         let (here, there) = tokio::io::duplex(PIPE_LEN);
         let server = server.connection(Connection::new(there).with_peer(peer)).build();
         tokio::spawn(server.expect("the services have different names").serve());
-        Client::from_io(here, client_config)
+        client.from_connection(Connection::new(here))
     }
 
     /// Connects them for code without `async`.
@@ -123,7 +124,7 @@ impl fmt::Debug for Setup {
         f.debug_struct("Setup")
             .field("server", &self.server)
             .field("peer", &self.peer)
-            .field("client_config", &self.client_config)
+            .field("client", &self.client)
             .finish()
     }
 }

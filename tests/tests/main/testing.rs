@@ -1,4 +1,5 @@
-//! The snippets of `docs/testing.md`, compiled and run. A test compares them with the page, block by block.
+//! The snippets of `docs/testing.md`, compiled and run, which a test compares with the page, block by block; and what else
+//! `ttrpc::testing` has.
 
 use std::{
     sync::{Arc, Mutex},
@@ -6,7 +7,9 @@ use std::{
 };
 
 use ttrpc::{
-    Client, Code, Context, Server, ServerConfig, Status, async_trait,
+    Client, ClientConfig, Code, Context, Server, ServerConfig, Status, async_trait,
+    client::ConnectOptions,
+    observer::{CallEnd, CallInfo, Observer},
     server::{Credentials, Peer, Service, StreamReceiver, StreamSender},
     testing,
 };
@@ -80,6 +83,27 @@ fn as_root(service: impl Service) -> Client {
         Server::builder().add_service(service).config(ServerConfig::default().max_calls(10));
     let root = Peer::unix(Credentials { uid: 0, gid: 0, pid: None }).with_name("root");
     testing::Setup::new(server).peer(root).connect()
+}
+
+/// The codes with which calls have ended.
+struct Ends(Arc<Mutex<Vec<Code>>>);
+
+impl Observer for Ends {
+    fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+        self.0.lock().unwrap().push(end.code);
+    }
+}
+
+#[tokio::test]
+async fn a_setup_has_the_clients_limits_and_observers() {
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let config = ClientConfig::default().send_queue_frames(7);
+    let options = ConnectOptions::new().config(config).observe(Ends(ended.clone()));
+    let server = Server::builder().add_service(GreeterServer::new(MyGreeter));
+    let client = testing::Setup::new(server).client(options).connect();
+    assert_eq!(client.snapshot().queue.frames.limit, 7);
+    GreeterClient::new(client).say_hello(HelloRequest::default()).await.unwrap_err();
+    assert_eq!(*ended.lock().unwrap(), [Code::InvalidArgument]);
 }
 
 #[tokio::test(start_paused = true)]

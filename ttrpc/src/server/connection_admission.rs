@@ -75,7 +75,7 @@ impl Shared {
         if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
             let reason = "the policy does not allow the peer";
             self.connection_refused(peer, &connection.extensions, reason);
-            return Err(Error::PeerRefused { peer: peer.to_string() });
+            return Err(Error::PeerRefused { peer: peer.to_string(), reason: reason.to_owned() });
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ impl HookedConnection {
         if let Err(reason) = result {
             let peer = connection.peer();
             server.connection_refused(peer, &connection.extensions, &reason);
-            return Err(Error::PeerRefused { peer: peer.to_string() });
+            return Err(Error::PeerRefused { peer: peer.to_string(), reason });
         }
         // The permit goes with the connection.
         let connection = self.connection.take().expect("it is taken once");
