@@ -5,7 +5,8 @@ use std::{
         Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{io::duplex, sync::mpsc, task::JoinHandle, time::timeout};
@@ -67,6 +68,14 @@ impl GreeterBlocking for Blocking {
     fn say_hello(&self, ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
         match request.name.as_str() {
             "gate" => self.gate.wait(),
+            "deadline" => {
+                self.gate.wait();
+                // Its client's deadline has passed; its own may be a little later.
+                let begin = Instant::now();
+                while !ctx.is_cancelled() && begin.elapsed() < PATIENCE {
+                    thread::yield_now();
+                }
+            }
             "token" => {
                 self.gate.came.fetch_add(1, SeqCst);
                 let token = ctx.cancellation_token();
@@ -293,7 +302,7 @@ async fn a_handler_is_told_of_its_deadline_and_keeps_its_place_until_it_returns(
     let greeter = server.greeter().await;
     // Until one has begun: on a slow machine a deadline passes before that.
     while server.gate.came.load(SeqCst) == 0 {
-        let call = greeter.say_hello(hello("gate")).timeout(Duration::from_millis(20));
+        let call = greeter.say_hello(hello("deadline")).timeout(Duration::from_millis(20));
         assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
     }
     let next = begin(&greeter, "Ann");
