@@ -2,7 +2,7 @@
 
 use super::raw_server::{RawServer, read_frame, read_frame_start};
 use super::{
-    PATIENCE, Outcome, Trial, Verdict, alive, describe, echo, fail, passed, pattern, release_until,
+    Outcome, PATIENCE, Trial, Verdict, alive, describe, echo, fail, passed, pattern, release_until,
     unique_key, within,
 };
 use crate::codes;
@@ -54,8 +54,7 @@ async fn waits<C: Connector>(trial: &Trial<C>, count: usize) -> Outcome {
         calls.spawn(async move { connection.wait(&key).await });
     }
     trial.step("Release");
-    let outcomes =
-        release_until(&connection, &key, calls.join_all(), PATIENCE).await?;
+    let outcomes = release_until(&connection, &key, calls.join_all(), PATIENCE).await?;
     let mut refused = 0;
     for outcome in &outcomes {
         match outcome {

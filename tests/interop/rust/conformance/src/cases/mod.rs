@@ -69,9 +69,7 @@ impl<C: Connector> Trial<C> {
     }
 
     async fn connect_to(&self, address: &str) -> Result<Arc<dyn Connection>, Verdict> {
-        within(PATIENCE, "connect", self.connector.connect(address))
-            .await?
-            .map_err(Verdict::from)
+        within(PATIENCE, "connect", self.connector.connect(address)).await?.map_err(Verdict::from)
     }
 }
 
@@ -224,9 +222,7 @@ fn check_deadline<T>(outcome: &Result<T, Failure>, took: Duration) -> Result<(),
         Err(Verdict::Fail(observed)) => return fail(format!("{observed}, after {millis} ms")),
         verdict => verdict?,
     }
-    if took < SHORT_DEADLINE - Duration::from_millis(10)
-        || took > SHORT_DEADLINE + SLACK
-    {
+    if took < SHORT_DEADLINE - Duration::from_millis(10) || took > SHORT_DEADLINE + SLACK {
         return fail(format!("DEADLINE_EXCEEDED after {millis} ms"));
     }
     Ok(())

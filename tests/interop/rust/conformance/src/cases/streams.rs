@@ -1,10 +1,13 @@
 //! Streams of all three kinds.
 
 use super::{
+    LONG_TIMEOUT, PATIENCE, SHORT_DEADLINE, limits::FRAME_MAX, plausible_timeout, release_until,
+    within,
+};
+use super::{
     Outcome, Trial, Verdict, alive, check_deadline, describe, fail, ordered_metadata, passed,
     pattern,
 };
-use super::{LONG_TIMEOUT, PATIENCE, SHORT_DEADLINE, limits::FRAME_MAX, plausible_timeout, release_until, within};
 use crate::codes;
 use crate::connection::{Connection, Connector, Incoming, Options};
 use crate::message::{Chunk, Collected, Failure, Generate};

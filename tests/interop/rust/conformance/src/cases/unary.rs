@@ -1,6 +1,9 @@
 //! Single calls: what they carry, how they fail, and how they are given up.
 
-use super::{LONG_TIMEOUT, ORDERED, PATIENCE, SHORT_DEADLINE, pattern, plausible_timeout, unique_key, want_code, within};
+use super::{
+    LONG_TIMEOUT, ORDERED, PATIENCE, SHORT_DEADLINE, pattern, plausible_timeout, unique_key,
+    want_code, within,
+};
 use super::{
     Outcome, Trial, Verdict, alive, check_deadline, describe, echo, fail, ordered_metadata, passed,
 };
@@ -68,9 +71,7 @@ pub async fn unimplemented_service<C: Connector>(trial: &Trial<C>) -> Outcome {
 
 async fn unimplemented<C: Connector>(trial: &Trial<C>, service: &str, method: &str) -> Outcome {
     let connection = trial.connect().await?;
-    let outcome =
-        within(PATIENCE, "the call", connection.call_unknown(service, method))
-            .await?;
+    let outcome = within(PATIENCE, "the call", connection.call_unknown(service, method)).await?;
     want_code(&outcome, codes::UNIMPLEMENTED)?;
     alive(&connection, "after that").await?;
     Ok(describe(&outcome))
