@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{}", reply.message);
 
     // With a deadline and with metadata.
-    let call = greeter.say_hello(hello("Ben")).timeout(Duration::from_secs(1));
+    let call = greeter.say_hello(hello("Ben")).timeout(Duration::from_secs(60));
     println!("{}", call.metadata("greeting", "Good morning").await?.message);
 
     // A call that fails says why.

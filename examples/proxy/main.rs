@@ -4,7 +4,7 @@ use std::{error::Error, time::Duration};
 
 use clap::Parser;
 use ttrpc::{
-    Client, Connection, Context, RawEnd, Server, Status, async_trait,
+    Client, ClientConfig, Connection, Context, RawEnd, Server, ServerConfig, Status, async_trait,
     server::{Fallback, FallbackCall, Listener},
 };
 
@@ -17,6 +17,9 @@ struct Arguments {
     /// The server that answers them.
     #[arg(long, value_name = "ADDRESS")]
     upstream: String,
+    /// How long a stream may stand still, on either side, before it is waited for no more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1)]
+    stall_timeout: u64,
 }
 
 struct Proxy {
@@ -31,10 +34,16 @@ impl Fallback for Proxy {
 }
 
 /// Serves one client over a connection of its own to the server, so that each side sees the other one go.
-async fn serve(connection: Connection, upstream: String) -> Result<(), ttrpc::Error> {
-    let upstream = Client::connect(&upstream).await?;
+async fn serve(
+    connection: Connection,
+    upstream: String,
+    stall_timeout: Duration,
+) -> Result<(), ttrpc::Error> {
+    let config = ClientConfig::default().stall_timeout(stall_timeout);
+    let upstream = Client::connect_with(&upstream, config).await?;
     let proxy = Proxy { upstream: upstream.clone() };
-    let server = Server::builder().fallback(proxy).connection(connection).build()?;
+    let config = ServerConfig::default().stall_timeout(stall_timeout);
+    let server = Server::builder().config(config).fallback(proxy).connection(connection).build()?;
     let gone = async { drop(upstream.closed().await) };
     let served = server.serve_until(gone, Duration::from_secs(1)).await;
     upstream.close();
@@ -43,7 +52,8 @@ async fn serve(connection: Connection, upstream: String) -> Result<(), ttrpc::Er
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let Arguments { listen, upstream } = Arguments::parse();
+    let Arguments { listen, upstream, stall_timeout } = Arguments::parse();
+    let stall_timeout = Duration::from_secs(stall_timeout);
     let mut acceptor = Listener::bind(&listen)?.start()?;
     println!("listening {listen}");
     while let Some(connection) = acceptor.accept().await {
@@ -54,7 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         tokio::spawn(async move {
-            if let Err(error) = serve(connection, upstream).await {
+            if let Err(error) = serve(connection, upstream, stall_timeout).await {
                 eprintln!("{error}");
             }
         });

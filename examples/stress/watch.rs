@@ -35,8 +35,9 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_COUNTED: Duration = Duration::from_millis(100);
 
 /// After this long without a call that ends and without a byte that moves, while calls are pending, a
-/// shape is taken for deadlocked. Only time in which this process ran counts, see `MAX_COUNTED`.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// shape is taken for deadlocked. Only time in which this process ran counts, see `MAX_COUNTED`; the server's
+/// may have had to wait.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What can be seen of a shape while it runs.
 #[derive(Clone, Debug)]

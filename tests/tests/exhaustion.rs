@@ -6,7 +6,7 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -44,11 +44,12 @@ async fn without_descriptors_a_server_waits_without_spinning_and_goes_on_when_th
     }
     let has_none_left = || server.usage().unwrap().descriptors >= LIMIT;
     eventually("it has no descriptors left", has_none_left).await;
-    let before = server.cpu_time().unwrap();
+    let (begin, before) = (Instant::now(), server.cpu_time().unwrap());
     sleep(Duration::from_secs(3)).await;
     let used = server.cpu_time().unwrap() - before;
-    println!("{used:?} of CPU time in 3 s without descriptors");
-    assert!(used < Duration::from_secs(1), "a loop that spins uses all of it: {used:?}");
+    let passed = begin.elapsed();
+    println!("{used:?} of CPU time in {passed:?} without descriptors");
+    assert!(used < passed / 3, "a loop that spins uses all of it: {used:?}");
 
     let client =
         |stream| ConformanceClient::new(Client::from_unix_stream(stream, ClientConfig::default()));

@@ -1,8 +1,9 @@
 //! Nothing lives on its own: tasks and descriptors are back where they were after whatever was
 //! built, used, broken or dropped. One test, so that no other one opens descriptors meanwhile.
 
-use std::{fs, os::unix::net::UnixListener, path::PathBuf, time::Duration};
+use std::{fs, os::unix::net::UnixListener, time::Duration};
 
+use tempfile::TempDir;
 use tokio::{net::UnixStream, time::timeout};
 use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::ServerBuilder};
 use ttrpc_tests::{
@@ -22,31 +23,24 @@ fn builder() -> ServerBuilder {
     Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
 }
 
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
     fn address(&self) -> String {
-        format!("unix://{}", self.0.join("a.sock").display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        format!("unix://{}", self.0.path().join("a.sock").display())
     }
 }
 
 /// Runs a scenario many times and checks that all it took is given back.
 async fn leaves_nothing<F: Future<Output = ()>>(name: &str, scenario: impl Fn(String) -> F) {
-    let folder = Folder(std::env::temp_dir().join(format!("ttrpc-leaks-{}", std::process::id())));
-    fs::create_dir(&folder.0).expect("no other scenario runs");
+    let folder = Folder(tempfile::tempdir().expect("a folder can be made"));
     let (tasks, open) = (alive_tasks(), descriptors());
     for _ in 0..TIMES {
         scenario(folder.address()).await;
     }
     eventually(&format!("tasks end after: {name}"), || alive_tasks() == tasks).await;
     eventually(&format!("descriptors close after: {name}"), || descriptors() <= open).await;
-    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "socket files after: {name}");
+    assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 0, "socket files after: {name}");
 }
 
 async fn in_use(address: String) {

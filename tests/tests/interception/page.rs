@@ -57,7 +57,7 @@ mod ready_made {
             .observe(AccessLog::default())
             // All services and the fallback; the first one is the outermost.
             .intercept(rules)
-            .intercept(Deadlines::default().default_timeout(Duration::from_secs(10)))
+            .intercept(Deadlines::default().default_timeout(Duration::from_secs(60)))
             // One service, inside of the server's.
             .add_service(
                 GreeterServer::new(greeter).intercept(Policy).intercept(ConcurrencyLimit::new(100)),
@@ -135,7 +135,7 @@ mod hook {
     }
 
     pub fn with_tokens(greeter: impl Greeter) -> ServerBuilder {
-        let server = Server::builder().on_connection(Token, Duration::from_secs(5));
+        let server = Server::builder().on_connection(Token, Duration::from_secs(30));
         server.add_service(GreeterServer::new(greeter))
     }
 

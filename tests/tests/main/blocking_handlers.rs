@@ -5,7 +5,8 @@ use std::{
         Arc, Condvar, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{io::duplex, sync::mpsc, task::JoinHandle, time::timeout};
@@ -67,6 +68,14 @@ impl GreeterBlocking for Blocking {
     fn say_hello(&self, ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
         match request.name.as_str() {
             "gate" => self.gate.wait(),
+            "deadline" => {
+                self.gate.wait();
+                // Its client's deadline has passed; its own may be a little later.
+                let begin = Instant::now();
+                while !ctx.is_cancelled() && begin.elapsed() < PATIENCE {
+                    thread::yield_now();
+                }
+            }
             "token" => {
                 self.gate.came.fetch_add(1, SeqCst);
                 let token = ctx.cancellation_token();
@@ -289,13 +298,17 @@ async fn a_handler_that_panics_answers_internal_and_leaves_its_place() {
 
 #[tokio::test]
 async fn a_handler_is_told_of_its_deadline_and_keeps_its_place_until_it_returns() {
-    let mut server = TestServer::start(patient_server().max_blocking_calls(1));
-    let greeter = server.greeter().await;
-    // Until one has begun: on a slow machine a deadline passes before that.
-    while server.gate.came.load(SeqCst) == 0 {
-        let call = greeter.say_hello(hello("gate")).timeout(Duration::from_millis(20));
+    // Until one has begun: on a slow machine a deadline passes before that. Each is the first of its server, since one that
+    // waits behind another would begin as the only one of its connection, and leave the server's place free.
+    let (mut server, greeter) = loop {
+        let server = TestServer::start(patient_server().max_blocking_calls(1));
+        let greeter = server.greeter().await;
+        let call = greeter.say_hello(hello("deadline")).timeout(Duration::from_millis(20));
         assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
-    }
+        if server.gate.came.load(SeqCst) == 1 {
+            break (server, greeter);
+        }
+    };
     let next = begin(&greeter, "Ann");
     let call = greeter.say_hello(hello("Ben")).timeout(Duration::from_millis(1));
     assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);

@@ -27,11 +27,17 @@ struct Server {
 }
 
 impl Server {
+    /// That the machine does not run a handler for a while is nobody's failure.
     fn start() -> Self {
+        Server::start_with("600")
+    }
+
+    fn start_with(stall_timeout: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let address = format!("unix://{}", folder.path().join("conformance.sock").display());
         let mut child = Command::new(env!("CARGO_BIN_EXE_ttrpc-conformance-server"))
             .args(["--listen", &address, "--drain-timeout", "600"])
+            .args(["--stall-timeout", stall_timeout])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -63,9 +69,11 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs the chosen cases as a strict trial of our own server, which has to pass all of them.
 async fn passes(is_chosen: impl Fn(&str) -> bool) {
-    let server = Server::start();
+    let (patient, impatient) = (Server::start(), Server::start_with("1"));
     let mut failures = Vec::new();
     for case in all_cases().iter().filter(|case| is_chosen(&case.name)) {
+        // Its call goes on when the handler that stands still is waited for no more.
+        let server = if case.name == "unread_stream_on_server" { &impatient } else { &patient };
         let row = run_case(case, &Trial::new(&server.address, true), CASE_LIMIT).await;
         if !row.has_passed() {
             failures.push(row.to_string());

@@ -59,7 +59,7 @@ async fn call(client: Client) -> Vec<u8> {
     ConformanceClient::new(client).echo(request).await.expect("the guest answers").payload
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_guest_is_called_through_its_hypervisor() {
     let hypervisor = Hypervisor::new();
     let guest = async {
@@ -80,7 +80,7 @@ async fn answer_echo_over(stream: UnixStream) {
 }
 
 /// The guest's first bytes come in one packet with the answer: the client reads them as the guest's.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_follows_the_answer_in_one_packet_is_the_guests() {
     let hypervisor = Hypervisor::new();
     let reply = EchoResponse { payload: b"in one packet".to_vec() };
@@ -115,7 +115,7 @@ async fn an_answer_that_comes_slowly_is_waited_for() {
     assert_eq!(payload, b"through the hypervisor");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_is_closed_in_place_of_an_answer_is_refused() {
     let hypervisor = Hypervisor::new();
     let error = hypervisor.answers(b"", true).await.unwrap_err();
@@ -128,7 +128,7 @@ async fn a_connection_that_is_closed_in_place_of_an_answer_is_refused() {
     assert!(matches!(error, Error::HandshakeRefused { .. }), "{error:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_of_another_kind_is_shown_with_what_is_wrong_with_it() {
     const ANOTHER: &str = "this is not `OK <number>`";
     const TOO_LONG: &str = "no line feed is among its first 32 bytes";
@@ -164,7 +164,7 @@ async fn an_answer_of_another_kind_is_shown_with_what_is_wrong_with_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_longest_answer_has_32_bytes() {
     let hypervisor = Hypervisor::new();
     let answer = format!("OK {:028}\n", 7);

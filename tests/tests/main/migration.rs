@@ -117,7 +117,7 @@ impl Interceptor for Policy {
 async fn call(address: &str) -> Result<String, Box<dyn std::error::Error>> {
     let greeter = GreeterClient::new(Client::connect(address).await?);
     let request = HelloRequest { name: "Ann".to_owned() };
-    let call = greeter.say_hello(request).timeout(Duration::from_secs(1));
+    let call = greeter.say_hello(request).timeout(Duration::from_secs(60));
     Ok(call.metadata("greeting", "Good morning").await?.message)
 }
 
@@ -146,7 +146,7 @@ async fn stream(greeter: &GreeterClient) -> Result<u32, Status> {
 fn call_and_wait(address: &str) -> Result<String, Box<dyn std::error::Error>> {
     let greeter = GreeterBlockingClient::new(ttrpc::blocking::Client::connect(address)?);
     let request = HelloRequest { name: "Ann".to_owned() };
-    let call = greeter.say_hello(request).timeout(Duration::from_secs(1));
+    let call = greeter.say_hello(request).timeout(Duration::from_secs(60));
     Ok(call.metadata("greeting", "Good morning").call()?.message)
 }
 

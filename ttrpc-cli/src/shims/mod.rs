@@ -14,7 +14,7 @@ use ttrpc::Code;
 use ttrpc_reflection::proto::debug::{DebugClient, SnapshotRequest};
 
 use crate::{args::parse_duration, failure::Failure, json::Json, output, schema, session};
-use query::{Answer, Questions};
+use query::{Answer, Questions, Report};
 use scan::Shim;
 
 /// Ask every shim of this machine whether it is alive
@@ -124,12 +124,21 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Asks all shims once and prints what they are.
-async fn once(arguments: &Arguments, questions: &mut Questions, json: bool) -> Result<(), Failure> {
-    let shims = find(&arguments.location)?;
+/// Asks all shims once, within this time.
+async fn ask(
+    location: &Location,
+    timeout: Duration,
+    questions: &mut Questions,
+) -> Result<Vec<Report>, Failure> {
+    let shims = find(location)?;
     // Before anybody is asked, and without what was asked before: what waits then is not ours.
     let sockets = sockets::list(&process::own_sockets());
-    let mut reports = questions.ask_all(shims, arguments.timeout, &sockets).await;
+    Ok(questions.ask_all(shims, timeout, &sockets).await)
+}
+
+/// Asks all shims once and prints what they are.
+async fn once(arguments: &Arguments, questions: &mut Questions, json: bool) -> Result<(), Failure> {
+    let mut reports = ask(&arguments.location, arguments.timeout, questions).await?;
     reports.sort_by_cached_key(report::rank);
     let columns = output::columns();
     // One screen, drawn anew each time.
@@ -231,4 +240,88 @@ async fn debug(
     let bytes = prost::Message::encode_to_vec(&snapshot).into();
     let value = Json::new(schema::builtin()).decode(&kind, bytes).map_err(Failure::Other)?;
     Ok(output::line(value)?)
+}
+
+/// A watch, on the paused clock: each round is over when nothing moves any more, however busy the machine is.
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::{
+            fd::OwnedFd,
+            unix::net::{UnixListener, UnixStream},
+        },
+        path::Path,
+        process::{Child, Command, Stdio},
+    };
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// The bundle of a shim with this socket, and where it is.
+    fn bundle(folder: &TempDir, socket: &Path) -> Location {
+        let bundle = folder.path().join("io.containerd.runtime.v2.task/default/hanging");
+        fs::create_dir_all(&bundle).unwrap();
+        fs::write(bundle.join("address"), format!("unix://{}", socket.display())).unwrap();
+        Location { state: vec![folder.path().to_owned()], namespace: None }
+    }
+
+    /// A process that has this descriptor and does nothing with it, until this is dropped.
+    struct Other(Child);
+
+    impl Other {
+        fn with(descriptor: impl Into<OwnedFd>) -> Self {
+            let stdin = Stdio::from(descriptor.into());
+            Other(Command::new("sleep").arg("100000").stdin(stdin).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Other {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    /// A round of a watch of the only shim, which does not answer.
+    async fn round(location: &Location, questions: &mut Questions) -> sockets::Server {
+        let asked = ask(location, Duration::from_secs(2), questions).await;
+        let [report] = &asked.unwrap_or_default()[..] else { panic!("there is one shim") };
+        assert!(matches!(report.answer, Answer::TimedOut("Connect")), "{report:?}");
+        report.sockets.clone().unwrap()
+    }
+
+    /// containerd needs the backlog to connect again.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_asks_a_shim_that_hangs_once_and_does_not_count_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("hanging.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let _other = Other::with(UnixStream::connect(&socket).unwrap());
+        let (location, mut questions) = (bundle(&folder, &socket), Questions::default());
+        for _ in 0..4 {
+            let seen = round(&location, &mut questions).await;
+            assert_eq!(seen.pending, 1, "the other client: {seen:?}");
+        }
+        listener.set_nonblocking(true).unwrap();
+        let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
+        assert_eq!(waiting, 2, "the other client, and the watch");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_does_not_count_its_own_request_as_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("deaf.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (location, mut questions) = (bundle(&folder, &socket), Questions::default());
+        round(&location, &mut questions).await;
+        let _first = listener.accept().unwrap();
+        for _ in 0..3 {
+            let seen = round(&location, &mut questions).await;
+            assert_eq!((seen.unread, seen.connections), (0, 0), "{seen:?}");
+        }
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "it connected once");
+    }
 }

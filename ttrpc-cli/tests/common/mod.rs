@@ -3,12 +3,12 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
-    fs,
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use ttrpc::{
@@ -18,6 +18,7 @@ use ttrpc::{
 use ttrpc_reflection::{Debug, Health, Reflection};
 use ttrpc_tests::{
     conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
+    harness::patient_server,
     service::ConformanceService,
 };
 
@@ -72,7 +73,9 @@ pub fn serve(add: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Served {
     let debug = Debug::new();
     let (handle, serving) = {
         let _context = runtime.enter();
-        let builder = add(Server::builder().add_service(debug.service()));
+        // That the machine does not run a handler for a while is nobody's failure.
+        let builder = Server::builder().config(patient_server()).add_service(debug.service());
+        let builder = add(builder);
         let server = builder.bind(&address).unwrap().build().unwrap();
         (server.handle(), server.serve())
     };
@@ -102,8 +105,29 @@ pub fn only(service: impl Service) -> Served {
     serve(|builder| builder.add_service(service))
 }
 
-/// The program.
+/// The commands that give up after some seconds unless `--timeout` says otherwise.
+const WITH_TIMEOUT: [&str; 6] = ["list", "describe", "schema", "call", "load", "shims"];
+
+/// Longer than any machine takes.
+pub const LONG: &str = "1h";
+
+/// The program. However long the machine takes, it waits for answers, and makes all the calls of a load, unless the
+/// arguments name a time for that.
 pub fn ttrpc(arguments: &[&str]) -> Command {
+    let mut command = ttrpc_as_it_is(arguments);
+    let name = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let has = |option| arguments.iter().any(|argument| argument.starts_with(option));
+    if name.is_some_and(|name| WITH_TIMEOUT.contains(name)) && !has("--timeout") {
+        command.args(["--timeout", LONG]);
+    }
+    if name == Some(&"load") && !has("--duration") {
+        command.args(["--duration", LONG]);
+    }
+    command
+}
+
+/// The program with its own defaults for how long it waits.
+pub fn ttrpc_as_it_is(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ttrpc"));
     command.args(arguments).stdin(Stdio::null());
     command
@@ -160,12 +184,12 @@ impl Ran {
     }
 }
 
-/// Waits until a process that was told to stop has stopped.
-pub fn wait_until_stopped(child: &Child) {
-    let stat = format!("/proc/{}/stat", child.id());
-    while !fs::read_to_string(&stat).unwrap().contains(") T ") {
-        std::thread::yield_now();
-    }
+/// Stops a process, and waits until all of its threads stand.
+pub fn stop(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+    assert!(status.stopped(), "{status:?}");
 }
 
 /// The conformance service's .proto file.

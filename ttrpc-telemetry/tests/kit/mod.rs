@@ -17,7 +17,7 @@ use ttrpc::{
 pub const SERVICE: &str = "telemetry.v1.Echo";
 
 /// The longest that a test waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// `Say` answers with its request, or does what it says; `Chat` answers each message with itself, and fails behind
 /// the message `fail`.

@@ -150,17 +150,20 @@ mod tests {
 
     #[test]
     fn a_socket_file_has_its_mode_while_nobody_can_connect() {
-        let path = std::env::temp_dir().join(format!("ttrpc-mode-{}.sock", std::process::id()));
+        let path = folder("mode").join("a.sock");
         let (_socket, file) = bind_file("", &path, Some(0o620)).expect("the path is free");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o620);
         let error = UnixStream::connect(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         drop(file);
         assert!(!path.exists());
+        fs::remove_dir(path.parent().expect("it is in a folder")).expect("it is empty");
     }
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("ttrpc-{name}-{}", std::process::id()));
+        // A process with the same number may have been killed in this test.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).expect("the path is free");
         folder
     }

@@ -173,7 +173,7 @@ func unimplemented(t *trial, service, method string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = within(5*time.Second, "the call", func() (struct{}, error) {
+	_, err = within(patience, "the call", func() (struct{}, error) {
 		return struct{}{}, c.raw.Call(context.Background(), service, method, &conformance.Empty{}, &conformance.Empty{})
 	})
 	observed := describe(err)
@@ -213,7 +213,7 @@ func timeoutIsSeen(t *trial) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), longTimeout)
 	defer cancel()
 	with, err := c.Inspect(ctx, &conformance.Empty{})
 	if err != nil {
@@ -223,14 +223,23 @@ func timeoutIsSeen(t *trial) (string, error) {
 	if err != nil {
 		return "", errors.New(describe(err))
 	}
-	seen := fmt.Sprintf("%d ns of 5 s, and %d ns where none was given", with.TimeoutNano, without.TimeoutNano)
+	seen := fmt.Sprintf("%d ns of %v, and %d ns where none was given", with.TimeoutNano, longTimeout, without.TimeoutNano)
 	if !plausibleTimeout(with.TimeoutNano) || without.TimeoutNano != 0 {
 		return "", errors.New(seen)
 	}
 	return seen, nil
 }
 
-func plausibleTimeout(nanos int64) bool { return nanos > 3e9 && nanos <= 5e9 }
+// patience is how long one step may take with a peer that may hang. It takes milliseconds where all is well.
+const patience = 20 * time.Second
+
+// longTimeout is one that no case lives to see.
+const longTimeout = time.Hour
+
+// plausibleTimeout is longTimeout as a handler sees it: less what has passed, which is little.
+func plausibleTimeout(nanos int64) bool {
+	return nanos > int64(longTimeout)/2 && nanos <= int64(longTimeout)
+}
 
 func peerCredentials(t *trial) (string, error) {
 	c, err := t.connect()
@@ -254,12 +263,12 @@ func peerCredentials(t *trial) (string, error) {
 
 const shortDeadline = 300 * time.Millisecond
 
-// checkDeadline judges a call that got shortDeadline. A second of slack is for machines that are busy.
+// checkDeadline judges a call that got shortDeadline. Five seconds of slack are for machines that are busy.
 func checkDeadline(err error, took time.Duration) error {
 	if err := wantCode(err, codes.DeadlineExceeded); err != nil {
 		return fmt.Errorf("%w, after %v", err, took.Round(time.Millisecond))
 	}
-	if took < shortDeadline-10*time.Millisecond || took > shortDeadline+time.Second {
+	if took < shortDeadline-10*time.Millisecond || took > shortDeadline+5*time.Second {
 		return fmt.Errorf("DEADLINE_EXCEEDED after %v", took.Round(time.Millisecond))
 	}
 	return nil
@@ -308,7 +317,7 @@ func releaseUntil(c *connection, key string, ended <-chan struct{}, bound time.D
 
 // untilCallInFlight returns once the server says that another call is in flight beside the question itself.
 func untilCallInFlight(c *connection) error {
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		stats, err := c.Stats(context.Background(), &conformance.Empty{})
 		if err != nil {
 			return fmt.Errorf("Stats: %s", describe(err))
@@ -343,8 +352,8 @@ func cancelAfterBegin(t *trial) (string, error) {
 		if err := wantCode(err, codes.Canceled); err != nil {
 			return "", err
 		}
-	case <-time.After(time.Second):
-		return "", errors.New("the cancelled call did not return within 1 s")
+	case <-time.After(patience):
+		return "", fmt.Errorf("the cancelled call did not return within %v", patience)
 	}
 	if _, err := c.Release(context.Background(), &conformance.KeyRequest{Key: key}); err != nil {
 		return "", fmt.Errorf("Release: %s", describe(err))
@@ -424,7 +433,7 @@ func waits(t *trial, c *connection, count int) (string, error) {
 		}
 	}()
 	t.step("Release")
-	if err := releaseUntil(c, key, ended, 5*time.Second); err != nil {
+	if err := releaseUntil(c, key, ended, patience); err != nil {
 		return "", err
 	}
 	if wrong != nil {
@@ -516,7 +525,7 @@ func remoteRefusal(t *trial) string {
 	if err != nil {
 		return err.Error()
 	}
-	_, err = within(5*time.Second, "Echo", func() (*conformance.EchoResponse, error) {
+	_, err = within(patience, "Echo", func() (*conformance.EchoResponse, error) {
 		return c.Echo(context.Background(), &conformance.EchoRequest{Payload: make([]byte, frameMax)})
 	})
 	verdict := "the server answered it with " + describe(err)
@@ -531,7 +540,7 @@ func oversizeReply(t *trial) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	response, err := within(5*time.Second, "Echo", func() (*conformance.EchoResponse, error) {
+	response, err := within(patience, "Echo", func() (*conformance.EchoResponse, error) {
 		return c.Echo(context.Background(), &conformance.EchoRequest{ResponseSize: 5 << 20})
 	})
 	if err == nil {
@@ -578,8 +587,8 @@ func pendingCallAtDisconnect(t *trial) (string, error) {
 			return "", errors.New("success")
 		}
 		return describe(err), nil
-	case <-time.After(time.Second):
-		return "", errors.New("the call did not return within 1 s")
+	case <-time.After(patience):
+		return "", fmt.Errorf("the call did not return within %v", patience)
 	}
 }
 
@@ -645,7 +654,7 @@ func panicIsInternal(t *trial) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = within(5*time.Second, "Panic", func() (*conformance.Empty, error) {
+	_, err = within(patience, "Panic", func() (*conformance.Empty, error) {
 		return c.Panic(context.Background(), &conformance.Empty{})
 	})
 	observed := describe(err)

@@ -279,7 +279,7 @@ func timeoutInStreamIsSeen(t *trial) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), longTimeout)
 	defer cancel()
 	_, err = generateFailing(ctx, c, 1)
 	if err := wantCode(err, codes.FailedPrecondition); err != nil {
@@ -375,7 +375,7 @@ func unreadStreamOnServer(t *trial) (string, error) {
 			collected, end = stream.CloseAndRecv()
 		}
 	}()
-	if err := releaseUntil(other, "hold", ended, 5*time.Second); err != nil {
+	if err := releaseUntil(other, "hold", ended, patience); err != nil {
 		return "", fmt.Errorf("%d of %d chunks were sent; %w", full, chunks, err)
 	}
 	observed := fmt.Sprintf("%d of %d chunks were sent before Echo; the stream ended with %s", full, chunks, describe(end))

@@ -258,7 +258,7 @@ func within[T any](bound time.Duration, what string, f func() (T, error)) (T, er
 // alive makes a call to show that a connection still works.
 func alive(c *connection, when string) error {
 	payload := []byte("still here " + when)
-	response, err := within(5*time.Second, "Echo "+when, func() (*conformance.EchoResponse, error) {
+	response, err := within(patience, "Echo "+when, func() (*conformance.EchoResponse, error) {
 		return c.Echo(context.Background(), &conformance.EchoRequest{Payload: payload})
 	})
 	if err != nil {

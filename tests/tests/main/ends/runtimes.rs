@@ -39,7 +39,7 @@ fn a_stream_whose_last_message_waits_for_room_fails_when_its_connections_runtime
         for sequence in 0..ROOM {
             assert_eq!(replies.recv().await.unwrap(), Some(chunk(sequence)));
         }
-        let end = timeout(PAUSE, replies.recv()).await.expect("it is told");
+        let end = timeout(PATIENCE, replies.recv()).await.expect("it is told");
         assert_eq!(end.unwrap_err().code(), Code::Unavailable);
     });
 }

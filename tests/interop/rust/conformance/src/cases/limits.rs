@@ -2,7 +2,7 @@
 
 use super::raw_server::{RawServer, read_frame, read_frame_start};
 use super::{
-    Outcome, Trial, Verdict, alive, describe, echo, fail, passed, pattern, release_until,
+    Outcome, PATIENCE, Trial, Verdict, alive, describe, echo, fail, passed, pattern, release_until,
     unique_key, within,
 };
 use crate::codes;
@@ -54,8 +54,7 @@ async fn waits<C: Connector>(trial: &Trial<C>, count: usize) -> Outcome {
         calls.spawn(async move { connection.wait(&key).await });
     }
     trial.step("Release");
-    let outcomes =
-        release_until(&connection, &key, calls.join_all(), Duration::from_secs(5)).await?;
+    let outcomes = release_until(&connection, &key, calls.join_all(), PATIENCE).await?;
     let mut refused = 0;
     for outcome in &outcomes {
         match outcome {
@@ -118,7 +117,7 @@ async fn remote_refusal<C: Connector>(trial: &Trial<C>) -> String {
         let connection = trial.connect().await?;
         let options = Options::default();
         let call = connection.echo(&options, vec![0; FRAME_MAX], 0);
-        let outcome = within(Duration::from_secs(5), "Echo", call).await?;
+        let outcome = within(PATIENCE, "Echo", call).await?;
         alive(&connection, "after that").await?;
         Ok(format!(
             "the server answered it with {}, and the connection lived on",
@@ -134,7 +133,7 @@ pub async fn oversize_reply<C: Connector>(trial: &Trial<C>) -> Outcome {
     let connection = trial.connect().await?;
     let options = Options::default();
     let call = connection.echo(&options, Vec::new(), 5 << 20);
-    let failure = match within(Duration::from_secs(5), "Echo", call).await? {
+    let failure = match within(PATIENCE, "Echo", call).await? {
         Ok(payload) => return fail(format!("success, with {} bytes", payload.len())),
         Err(failure) => failure,
     };
@@ -157,7 +156,7 @@ pub async fn pending_call_at_disconnect<C: Connector>(trial: &Trial<C>) -> Outco
     trial.step("the frame of the call");
     read_frame(&mut socket).await?;
     drop(socket);
-    let outcome = within(Duration::from_secs(1), "the pending call", call)
+    let outcome = within(PATIENCE, "the pending call", call)
         .await?
         .map_err(|error| format!("the call panicked: {error}"))?;
     if outcome.is_ok() { fail("success") } else { Ok(describe(&outcome)) }

@@ -1,10 +1,13 @@
 //! Streams of all three kinds.
 
 use super::{
+    LONG_TIMEOUT, PATIENCE, SHORT_DEADLINE, limits::FRAME_MAX, plausible_timeout, release_until,
+    within,
+};
+use super::{
     Outcome, Trial, Verdict, alive, check_deadline, describe, fail, ordered_metadata, passed,
     pattern,
 };
-use super::{SHORT_DEADLINE, limits::FRAME_MAX, plausible_timeout, release_until, within};
 use crate::codes;
 use crate::connection::{Connection, Connector, Incoming, Options};
 use crate::message::{Chunk, Collected, Failure, Generate};
@@ -195,7 +198,7 @@ pub async fn metadata_in_stream<C: Connector>(trial: &Trial<C>) -> Outcome {
 }
 
 pub async fn timeout_in_stream_is_seen<C: Connector>(trial: &Trial<C>) -> Outcome {
-    let options = Options::timeout(Duration::from_secs(5));
+    let options = Options::timeout(LONG_TIMEOUT);
     let (_, failure) = generate_failing(&trial.connect().await?, &options, 1).await?;
     let message = message_of(&failure);
     let number = message
@@ -257,7 +260,7 @@ pub async fn unread_stream_on_server<C: Connector>(trial: &Trial<C>) -> Outcome 
     let other = trial.connect().await?;
     let end = in_part(
         &format!("{full} of {CHUNKS} chunks were sent"),
-        release_until(&other, "hold", upload, Duration::from_secs(5)).await,
+        release_until(&other, "hold", upload, PATIENCE).await,
     )?
     .map_err(|error| format!("the sender panicked: {error}"))?;
     let observed = format!(
@@ -292,7 +295,7 @@ pub async fn unread_stream_on_client<C: Connector>(trial: &Trial<C>) -> Outcome 
     let connection = trial.connect().await?;
     let request = Generate { count: CHUNKS, size: SIZE as u32, ..Generate::default() };
     let mut stream = connection.generate(&Options::default(), request).await?;
-    within(Duration::from_secs(5), "the first chunk", stream.next()).await??;
+    within(PATIENCE, "the first chunk", stream.next()).await??;
     // Nothing tells this side how much has arrived that nobody reads, so it is given the time to arrive.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let blocked = alive(&connection, "while the stream is unread").await;

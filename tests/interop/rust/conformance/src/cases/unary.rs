@@ -1,6 +1,9 @@
 //! Single calls: what they carry, how they fail, and how they are given up.
 
-use super::{ORDERED, SHORT_DEADLINE, pattern, plausible_timeout, unique_key, want_code, within};
+use super::{
+    LONG_TIMEOUT, ORDERED, PATIENCE, SHORT_DEADLINE, pattern, plausible_timeout, unique_key,
+    want_code, within,
+};
 use super::{
     Outcome, Trial, Verdict, alive, check_deadline, describe, echo, fail, ordered_metadata, passed,
 };
@@ -68,9 +71,7 @@ pub async fn unimplemented_service<C: Connector>(trial: &Trial<C>) -> Outcome {
 
 async fn unimplemented<C: Connector>(trial: &Trial<C>, service: &str, method: &str) -> Outcome {
     let connection = trial.connect().await?;
-    let outcome =
-        within(Duration::from_secs(5), "the call", connection.call_unknown(service, method))
-            .await?;
+    let outcome = within(PATIENCE, "the call", connection.call_unknown(service, method)).await?;
     want_code(&outcome, codes::UNIMPLEMENTED)?;
     alive(&connection, "after that").await?;
     Ok(describe(&outcome))
@@ -93,9 +94,9 @@ pub async fn metadata_order<C: Connector>(trial: &Trial<C>) -> Outcome {
 
 pub async fn timeout_is_seen<C: Connector>(trial: &Trial<C>) -> Outcome {
     let connection = trial.connect().await?;
-    let with = connection.inspect(&Options::timeout(Duration::from_secs(5))).await?.timeout_nano;
+    let with = connection.inspect(&Options::timeout(LONG_TIMEOUT)).await?.timeout_nano;
     let without = connection.inspect(&Options::default()).await?.timeout_nano;
-    let seen = format!("{with} ns of 5 s, and {without} ns where none was given");
+    let seen = format!("{with} ns of {LONG_TIMEOUT:?}, and {without} ns where none was given");
     if plausible_timeout(with) && without == 0 { Ok(seen) } else { fail(seen) }
 }
 
@@ -123,7 +124,7 @@ pub async fn deadline_on_sleeping_server<C: Connector>(trial: &Trial<C>) -> Outc
 
 /// Returns once the server says that another call is in flight beside the question itself.
 async fn until_call_in_flight(connection: &Arc<dyn Connection>) -> Result<(), Verdict> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if connection.stats().await?.calls_in_flight >= 2 {
             return Ok(());
@@ -145,7 +146,7 @@ pub async fn cancel_after_begin<C: Connector>(trial: &Trial<C>) -> Outcome {
     trial.step("until the call is in flight");
     until_call_in_flight(&connection).await?;
     call.abort();
-    let ended = within(Duration::from_secs(1), "the cancelled call", call).await?;
+    let ended = within(PATIENCE, "the cancelled call", call).await?;
     if let Ok(outcome) = ended {
         return fail(format!("the call ended before it was cancelled: {}", describe(&outcome)));
     }
@@ -184,7 +185,7 @@ pub async fn calls_after_cancel<C: Connector>(trial: &Trial<C>) -> Outcome {
 
 pub async fn panic_is_internal<C: Connector>(trial: &Trial<C>) -> Outcome {
     let connection = trial.connect().await?;
-    let outcome = match within(Duration::from_secs(5), "Panic", connection.panic()).await {
+    let outcome = match within(PATIENCE, "Panic", connection.panic()).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Failure::Other("Panic: no answer within 5s".to_owned())),
     };
