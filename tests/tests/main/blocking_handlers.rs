@@ -285,6 +285,23 @@ async fn a_call_is_refused_when_every_place_is_taken_and_no_handler_ends() {
     assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
 }
 
+/// What passed the limit is counted apart, and makes no room for others when it ends.
+#[tokio::test]
+async fn a_call_that_passed_the_limit_lets_in_no_other_when_it_ends() {
+    let config = ServerConfig { stall_timeout: Duration::from_millis(1), ..Default::default() };
+    let server = TestServer::start(config.max_blocking_calls(1));
+    let (greeter, other) = (server.greeter().await, server.greeter().await);
+    let blocked = begin(&greeter, "gate");
+    server.gate.has_come(1).await;
+    for _ in 0..2 {
+        assert_eq!(other.say_hello(hello("Ann")).await.unwrap().message, "Ann");
+        let status = greeter.say_hello(hello("Ben")).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+    }
+    server.gate.open();
+    blocked.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_handler_that_panics_answers_internal_and_leaves_its_place() {
     let server = TestServer::start(patient_server().max_blocking_calls(1));

@@ -229,6 +229,20 @@ async fn replies_to_a_client_that_reads_are_not_lost_however_many_handlers_go_on
     server.is_idle().await;
 }
 
+/// A handler whose reply waits for room needs no turn: others may stand in that line before it, and wait for the room
+/// that it has been granted.
+#[tokio::test(start_paused = true)]
+async fn replies_to_a_client_that_reads_on_wait_for_no_timer() {
+    let (server, handlers, [mut peer]) = start(|config| config);
+    call_many(&mut peer, &handlers, "Reply").await;
+    handlers.go_on.add_permits(CALLS);
+    settle().await;
+    let start = Instant::now();
+    assert_eq!(answers(&mut peer).await, (CALLS, 0));
+    assert!(start.elapsed() < STALL / 4, "{:?}", start.elapsed());
+    server.is_idle().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn short_replies_all_wait_for_a_client_that_does_not_read() {
     let (server, handlers, [mut peer]) = start(|config| config.send_queue_frames(4));
