@@ -277,6 +277,15 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_ten_digits_or_none_makes_no_item() {
+        for marker in ["1234567890.", ")"] {
+            let code = format!("{}let x;\n", " ".repeat(marker.len() + 4));
+            let text = format!(" {marker} text\n\n");
+            assert_becomes(&format!("{text}{code}"), &format!("{text} ```text\n{code} ```\n"));
+        }
+    }
+
+    #[test]
     fn the_second_item_of_a_list_has_paragraphs_too() {
         let comment = " 5. item\n 6. item\n\n      its text\n";
         assert_becomes(&format!(" text\n\n{comment}"), &format!(" text\n\n{comment}"));

@@ -249,8 +249,11 @@ enum Kind { option allow_alias = true; SMALL = 0; BIG = 1; LARGE = 1; }
 message M {
   optional Kind kind = 1 [default = LARGE];
   message Inner { optional Kind kind = 1 [default = LARGE]; }
+  enum Shape { option allow_alias = true; ROUND = 0; ANGULAR = 1; SQUARE = 1; }
+  optional Shape shape = 2 [default = SQUARE];
 }";
     let code = read(&generate(configure(), &[("a.proto", proto)]), "p.rs");
     assert_eq!(code.matches("default = \"Big\"").count(), 2, "{code}");
-    assert!(!code.contains("Large"), "{code}");
+    assert!(code.contains("default = \"Angular\""), "{code}");
+    assert!(!code.contains("Large") && !code.contains("Square"), "{code}");
 }
