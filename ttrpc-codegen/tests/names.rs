@@ -111,8 +111,8 @@ fn messages_called_self_clash_by_the_name_that_they_get() {
 fn a_map_of_enums_gives_its_accessors_to_no_other_field() {
     let proto = "syntax = \"proto2\"; package p; enum Kind { A = 0; }
 message M {
-  message Foo {}
   map<string, Kind> kinds = 1;
+  message Foo {}
   repeated Foo foos = 2;
   optional int32 get_foos = 3;
 }";
