@@ -139,6 +139,10 @@ mod tests {
             drop(waiting);
             let end = count.end(started, CallOutcome::REPLIED, Some(HEADER_LEN + 3));
             assert_eq!((end.waited_for_room, end.duration()), (2 * SECOND, 3 * SECOND));
+            if is_simple {
+                assert_eq!((end.traffic.messages_sent, end.traffic.bytes_sent), (1, 3));
+                assert_eq!((end.traffic.messages_received, end.traffic.bytes_received), (1, 7));
+            }
         }
     }
 }

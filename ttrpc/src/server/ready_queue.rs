@@ -304,12 +304,12 @@ mod tests {
 
     const MAX_RUNNERS: usize = 2;
 
-    /// A queue as on a runtime of several threads, on one with a single thread: what it makes does not run before
+    /// A queue as on a runtime of one thread or of several. This one has one: tasks that are made do not run before
     /// the test waits.
-    fn queue() -> (Server, Arc<ReadyQueue>) {
+    fn queue(is_single: bool) -> (Server, Arc<ReadyQueue>) {
         let (server, connection) = idle_connection(ServerConfig::default());
         let state = Mutex::default();
-        let (is_single, max_runners) = (false, MAX_RUNNERS);
+        let max_runners = MAX_RUNNERS;
         (server, Arc::new(ReadyQueue { connection, is_single, max_runners, state }))
     }
 
@@ -329,23 +329,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_are_held_back_until_the_receiver_is_done_unless_many_are_late() {
-        let late = Instant::now();
-        tokio::time::advance(2 * LATE).await;
-        for (read_at, is_offered) in [(Instant::now(), false), (late, true)] {
-            let (_server, queue) = queue();
+        let start = Instant::now();
+        for (age, is_single, is_offered) in
+            [(LATE, false, false), (2 * LATE, false, true), (2 * LATE, true, false)]
+        {
+            let (_server, queue) = queue(is_single);
+            tokio::time::advance(start + age - Instant::now()).await;
             for _ in 1..CALLS_PER_LOOK {
-                queue.push(Box::pin(ready(())), read_at);
+                queue.push(Box::pin(ready(())), start);
             }
             assert_eq!(queue.state(), (CALLS_PER_LOOK - 1, 0, false));
-            queue.push(Box::pin(ready(())), read_at);
-            assert_eq!(queue.state(), (CALLS_PER_LOOK, is_offered.into(), is_offered));
+            queue.push(Box::pin(ready(())), start);
+            let runners = usize::from(is_offered);
+            assert_eq!(queue.state(), (CALLS_PER_LOOK, runners, is_offered));
+            for _ in 0..CALLS_PER_LOOK {
+                queue.push(Box::pin(ready(())), start);
+            }
+            let calls = 2 * CALLS_PER_LOOK;
+            assert_eq!(queue.state(), (calls, runners, is_offered), "there is one offer");
         }
     }
 
     #[tokio::test]
     async fn calls_behind_a_turn_of_the_receiver_are_offered_and_a_single_one_has_a_runner() {
         for (calls, offered) in [(0, (0, 0, false)), (1, (1, 1, false)), (2, (2, 0, true))] {
-            let (_server, queue) = queue();
+            let (_server, queue) = queue(false);
             queue.set(calls, 0, false);
             let mut receiver = std::pin::pin!(pending::<()>());
             let mut driven = std::pin::pin!(queue.drive(receiver.as_mut()));
@@ -367,7 +375,7 @@ mod tests {
             (1, 2, false, false),
             (1, 0, true, false),
         ] {
-            let (_server, queue) = queue();
+            let (_server, queue) = queue(false);
             queue.set(calls, scheduled, is_held);
             assert_eq!(queue.reschedule(), comes_again, "{calls} calls, {scheduled} runners");
             let runners = scheduled + usize::from(comes_again);
@@ -379,7 +387,7 @@ mod tests {
     async fn a_call_that_waits_leaves_the_others_to_another_runner() {
         for (calls, is_held, runners) in [(0, false, 0), (1, false, 1), (1, true, 0), (0, true, 0)]
         {
-            let (_server, queue) = queue();
+            let (_server, queue) = queue(false);
             queue.set(calls, 0, is_held);
             queue.hand_over();
             assert_eq!(queue.state(), (calls, runners, false), "{calls} calls");
@@ -390,7 +398,7 @@ mod tests {
     async fn calls_are_offered_as_long_as_there_are_any_that_may_begin() {
         for (calls, is_held, is_offered) in [(0, false, false), (1, false, true), (1, true, false)]
         {
-            let (_server, queue) = queue();
+            let (_server, queue) = queue(false);
             queue.set(calls, 0, is_held);
             assert_eq!(queue.keep_offering(), is_offered);
             assert_eq!(queue.state(), (calls, 0, is_offered));
@@ -399,7 +407,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_runners_are_scheduled_than_may_be_and_one_that_is_dropped_is_not() {
-        let (_server, queue) = queue();
+        let (_server, queue) = queue(false);
         queue.add_runners(1);
         queue.add_runners(5);
         assert_eq!(queue.state(), (0, MAX_RUNNERS, false));
