@@ -113,7 +113,10 @@ async fn an_interceptor_that_shortens_the_deadline_gets_the_status_of_the_call()
 
 /// A value that the interceptor adds to each call, and one that the observer adds.
 #[derive(Clone, Default)]
-struct Adds(Arc<Mutex<Vec<(&'static str, Option<u32>)>>>);
+struct Adds(Arc<Mutex<Vec<Event>>>);
+
+/// What happened, and the stream's id then.
+type Event = (&'static str, Option<u32>);
 
 struct OfObserver(Option<u32>);
 struct OfInterceptor;

@@ -205,8 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_let_in_at_once_up_to_the_limit_and_counted_until_they_are_taken() {
-        let mut config = ServerConfig::default();
-        config.inbox_bytes_per_connection = 100;
+        let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
         let (_server, connection) = idle_connection(config);
         assert!(connection.try_admit_message(100));
         assert!(!connection.try_admit_message(1));

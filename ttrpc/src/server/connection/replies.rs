@@ -167,9 +167,11 @@ mod tests {
     use crate::{ServerConfig, server::tests::idle_connection};
 
     fn config() -> ServerConfig {
-        let mut config = ServerConfig::default();
-        (config.reply_bytes_per_connection, config.reply_bytes) = (100, 150);
-        config
+        ServerConfig {
+            reply_bytes_per_connection: 100,
+            reply_bytes: 150,
+            ..ServerConfig::default()
+        }
     }
 
     #[tokio::test]
