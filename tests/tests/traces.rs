@@ -71,7 +71,7 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
     let fail = FailRequest { code: code::INVALID_ARGUMENT, ..FailRequest::default() };
     conformance.fail(fail).await.unwrap_err();
     conformance.wait(key("a")).timeout(SECOND).await.unwrap_err();
-    for _ in 0..2 {
+    for _ in 0..3 {
         panics_of_an_observer_harm_nobody().await;
     }
     drop((client, conformance));
