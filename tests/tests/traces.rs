@@ -7,7 +7,11 @@ use std::{
 };
 
 use tracing_subscriber::fmt::MakeWriter;
-use ttrpc::{ClientConfig, ServerConfig};
+use ttrpc::{
+    ClientConfig, Connection, ServerConfig,
+    client::ConnectOptions,
+    observer::{CallInfo, Observer},
+};
 use ttrpc_tests::{conformance::*, harness::*};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,6 +39,19 @@ impl MakeWriter<'_> for Log {
     }
 }
 
+async fn panics_of_an_observer_harm_nobody() {
+    struct Panics;
+    impl Observer for Panics {
+        fn call_begun(&self, _: &CallInfo<'_>) {
+            panic!("asked to");
+        }
+    }
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let _server = TestServer::start(ServerConfig::default(), [there]);
+    let client = ConnectOptions::new().observe(Panics).from_connection(Connection::new(here));
+    ConformanceClient::new(client).echo(echo_request([])).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn traces_tell_of_connections_calls_outcomes_and_waits() {
     let log = Log::default();
@@ -54,11 +71,15 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
     let fail = FailRequest { code: code::INVALID_ARGUMENT, ..FailRequest::default() };
     conformance.fail(fail).await.unwrap_err();
     conformance.wait(key("a")).timeout(SECOND).await.unwrap_err();
+    for _ in 0..3 {
+        panics_of_an_observer_harm_nobody().await;
+    }
     drop((client, conformance));
     eventually("the connection ends", || server.handle.connections() == 0).await;
     server.is_idle().await;
 
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(log.matches("an observer panicked").count(), 1, "{log}");
     let has_line = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|p| line.contains(p)));
     for parts in [
         &["connection{id=1", "connection accepted"][..],

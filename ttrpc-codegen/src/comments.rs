@@ -277,6 +277,36 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_ten_digits_or_none_makes_no_item() {
+        for marker in ["1234567890.", ")"] {
+            let code = format!("{}let x;\n", " ".repeat(marker.len() + 4));
+            let text = format!(" {marker} text\n\n");
+            assert_becomes(&format!("{text}{code}"), &format!("{text} ```text\n{code} ```\n"));
+        }
+    }
+
+    #[test]
+    fn the_second_item_of_a_list_has_paragraphs_too() {
+        let comment = " 5. item\n 6. item\n\n      its text\n";
+        assert_becomes(&format!(" text\n\n{comment}"), &format!(" text\n\n{comment}"));
+    }
+
+    #[test]
+    fn a_fence_that_is_indented_like_code_ends_none() {
+        assert_becomes(" ```text\n code\n   ```\n", " ```text\n code\n ```\n");
+        assert_becomes(" ```text\n code\n    ```\n", " ```text\n code\n    ```\n ```\n");
+    }
+
+    #[test]
+    fn a_line_across_the_page_is_no_item_and_three_marks_with_text_are_some() {
+        for rule in [" - - -\n", " *      *      *\n"] {
+            assert_becomes(rule, rule);
+        }
+        let items = " - - - item\n\n         its text\n";
+        assert_becomes(items, items);
+    }
+
+    #[test]
     fn a_paragraph_that_is_indented_a_little_is_no_item() {
         assert_becomes("  text\n\n     let x;\n", "  text\n\n ```text\n     let x;\n ```\n");
     }

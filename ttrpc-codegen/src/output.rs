@@ -80,7 +80,7 @@ fn check_include_file(name: &str, packages: &[String]) -> Result<(), Error> {
 /// Whether two names are those of one file, as in file systems that do not tell capitals.
 fn is_same_file(folder: &Path, one: &str, other: &str) -> bool {
     let path = |name: &str| fs::canonicalize(folder.join(name)).ok();
-    one == other || (path(one).is_some() && path(one) == path(other))
+    path(one).is_some_and(|path_of_one| path(other) == Some(path_of_one))
 }
 
 /// Writes a file, and leaves one alone that is the same already.

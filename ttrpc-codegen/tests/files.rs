@@ -225,3 +225,35 @@ fn code_is_generated_without_rustfmt_too() {
     let code = fs::read_to_string(Path::new(&out_dir).join("p.rs")).unwrap();
     assert!(code.contains("\nconst NAME"), "formatted by something: {code}");
 }
+
+#[test]
+fn code_is_left_as_it_is_where_rustfmt_says_nothing() {
+    let Some(out_dir) = env::var_os("OUT_DIR") else {
+        let folder = tempfile::tempdir().unwrap();
+        let rustfmt = folder.path().join("rustfmt");
+        std::os::unix::fs::symlink("/bin/true", rustfmt).unwrap();
+        let test = "code_is_left_as_it_is_where_rustfmt_says_nothing";
+        let path = Some(folder.path().to_owned());
+        return run_as_build_script(test, &tempfile::tempdir().unwrap(), path);
+    };
+    let folder = folder_of(&[("a.proto", "syntax = \"proto3\"; package p; message A {}")]);
+    configure().compile_protos(&["a.proto"], &[folder.path()]).unwrap();
+    let code = fs::read_to_string(Path::new(&out_dir).join("p.rs")).unwrap();
+    assert!(code.contains("struct A"), "{code}");
+}
+
+#[test]
+fn a_default_that_is_another_name_of_a_value_is_that_value() {
+    let proto = "syntax = \"proto2\"; package p;
+enum Kind { option allow_alias = true; SMALL = 0; BIG = 1; LARGE = 1; }
+message M {
+  optional Kind kind = 1 [default = LARGE];
+  message Inner { optional Kind kind = 1 [default = LARGE]; }
+  enum Shape { option allow_alias = true; ROUND = 0; ANGULAR = 1; SQUARE = 1; }
+  optional Shape shape = 2 [default = SQUARE];
+}";
+    let code = read(&generate(configure(), &[("a.proto", proto)]), "p.rs");
+    assert_eq!(code.matches("default = \"Big\"").count(), 2, "{code}");
+    assert!(code.contains("default = \"Angular\""), "{code}");
+    assert!(!code.contains("Large") && !code.contains("Square"), "{code}");
+}

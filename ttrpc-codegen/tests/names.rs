@@ -93,6 +93,33 @@ fn a_oneof_whose_type_steps_aside_clashes_with_what_stands_there() {
 }
 
 #[test]
+fn a_oneof_whose_type_stands_alone_does_not_step_aside() {
+    let proto = "syntax = \"proto3\"; package p;
+message M { message Bar {} message FooOneOf {} oneof foo { Bar a = 1; } }";
+    compile(&[("a.proto", proto)]).unwrap();
+}
+
+#[test]
+fn messages_called_self_clash_by_the_name_that_they_get() {
+    assert_eq!(
+        error_of("message Self {}\nmessage SELF {}"),
+        "a.proto:3:1: message `SELF` and message `Self` both become the Rust type `Self_`"
+    );
+}
+
+#[test]
+fn a_map_of_enums_gives_its_accessors_to_no_other_field() {
+    let proto = "syntax = \"proto2\"; package p; enum Kind { A = 0; }
+message M {
+  map<string, Kind> kinds = 1;
+  message Foo {}
+  repeated Foo foos = 2;
+  optional int32 get_foos = 3;
+}";
+    compile(&[("a.proto", proto)]).unwrap();
+}
+
+#[test]
 fn fields_of_a_oneof_clash() {
     assert_eq!(
         error_of("message M {\n  oneof o {\n    string a_b = 1;\n    string _a_b = 2;\n  }\n}"),
@@ -206,6 +233,10 @@ message Foo {{ message Bar {{}} {field} }}"
     );
     // Where neither names the other their modules may lie anywhere.
     compile(&[("a.proto", &a("")), ("b.proto", b)]).unwrap();
+    // A message without anything inside has no module.
+    let plain = "syntax = \"proto3\"; package p;\nimport \"b.proto\";
+message Foo { p.foo.M m = 1; }";
+    compile(&[("a.proto", plain), ("b.proto", b)]).unwrap();
     let with_include_file = ttrpc_codegen::configure().include_file("protos.rs");
     compile_with(with_include_file, &[("a.proto", &a("")), ("b.proto", b)]).unwrap_err();
 }

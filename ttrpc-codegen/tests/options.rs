@@ -82,6 +82,8 @@ fn the_generator_works_in_a_prost_build_set_up_of_ones_own() {
 fn the_plugin_gives_what_the_library_gives() {
     let response = plugin_response("");
     assert_eq!(response.error, None);
+    // Optional fields of proto3, without which protoc refuses files that have some.
+    assert_eq!(response.supported_features, Some(1));
     assert_eq!(response.file.len(), 1);
     assert_eq!(response.file[0].name(), "other.deep.nested.rs");
     assert_eq!(response.file[0].content(), generated(configure()));
@@ -127,9 +129,12 @@ fn the_plugin_program_answers_on_standard_output() {
 
 #[test]
 fn the_plugin_says_what_is_wrong_in_its_response() {
-    let response = plugin_response("nonsense");
-    assert!(response.error().contains("unknown parameter `nonsense`"), "{response:?}");
-    assert!(response.file.is_empty());
+    for nonsense in ["nonsense", "no_client=1", "runtime_path", "runtime_path="] {
+        let response = plugin_response(nonsense);
+        let error = format!("unknown parameter `{nonsense}`");
+        assert!(response.error().contains(&error), "{response:?}");
+        assert!(response.file.is_empty());
+    }
 }
 
 #[test]
@@ -213,6 +218,14 @@ fn a_folder_that_cannot_be_written_into_is_named() {
 fn outside_of_a_build_script_the_missing_folder_is_named() {
     let error = configure().compile_protos(&[PROTO], &INCLUDES).unwrap_err().to_string();
     assert!(error.contains("OUT_DIR"), "{error}");
+    let short_way = ttrpc_codegen::compile_protos(&[PROTO], &INCLUDES).unwrap_err();
+    assert_eq!(short_way.to_string(), error);
+}
+
+#[test]
+fn a_builder_prints_its_options() {
+    let text = format!("{:?}", configure().client(false).out_dir("some/folder"));
+    assert!(text.starts_with("Builder {") && text.contains("some/folder"), "{text}");
 }
 
 #[test]
@@ -231,6 +244,11 @@ fn sides_without_async_are_generated_when_they_are_asked_for() {
     assert_eq!(response.file[0].content(), code);
     let code = generated(builder().blocking_server(true).default_bodies(true));
     assert!(code.contains("unimplemented("), "{code}");
+    let response = plugin_response("no_client,no_server,blocking_server,default_bodies");
+    assert_eq!(response.file[0].content(), code);
+    let code = generated(builder().blocking_client(true));
+    let response = plugin_response("no_client,no_server,blocking_client");
+    assert_eq!(response.file[0].content(), code);
 }
 
 #[test]

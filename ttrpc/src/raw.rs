@@ -146,6 +146,7 @@ mod tests {
         let raw = Raw::decode(bytes.clone()).unwrap();
         assert_eq!(raw.0.as_ptr(), bytes.as_ptr());
         assert_eq!((raw.encode_to_vec(), raw.encoded_len()), (BYTES.to_vec(), 3));
+        assert_eq!(Raw::from(bytes), raw);
         assert_eq!(Raw::decode(&[][..]).unwrap(), Raw::default());
     }
 

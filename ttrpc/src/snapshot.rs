@@ -329,3 +329,33 @@ fn fmt_rest(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_until_a_moment_is_none_behind_it() {
+        let second = Duration::from_secs(1);
+        assert_eq!(time_until(Instant::now() + second), second);
+        assert_eq!(time_until(Instant::now() - second), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_call_prints_with_the_messages_that_are_not_taken_if_there_are_any() {
+        let mut call = CallSnapshot {
+            service: "a.B".into(),
+            method: "C".into(),
+            stream_id: Some(3),
+            age: Duration::from_secs(2),
+            timeout: Some(Duration::from_secs(5)),
+            wait: CallWait::Handler,
+            inbox_messages: 0,
+            inbox_bytes: 0,
+        };
+        assert_eq!(call.to_string(), "#3 a.B/C: 2.0s of 5s, its handler runs");
+        (call.inbox_messages, call.inbox_bytes) = (1, 10);
+        let text = "#3 a.B/C: 2.0s of 5s, its handler runs, 1 messages (10 bytes) not taken";
+        assert_eq!(call.to_string(), text);
+    }
+}

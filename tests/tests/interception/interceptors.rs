@@ -432,3 +432,40 @@ async fn a_client_interceptor_refuses() {
     assert_eq!((status.code(), status.message()), (Code::PermissionDenied, "4 bytes"));
     at_client.expect("Echo", Code::PermissionDenied, EndCause::Refused).await;
 }
+
+/// It has begun with another deadline, or without any.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_is_shortened_in_a_call_that_has_waited_ends_it() {
+    struct WaitsAndShortens;
+    #[async_trait]
+    impl Interceptor for WaitsAndShortens {
+        async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+            tokio::time::sleep(SECOND).await;
+            ctx.shorten_deadline(Instant::now() + SECOND);
+            next.run(ctx).await
+        }
+    }
+    for limit in [None, Some(60 * SECOND)] {
+        let all = intercepted(WaitsAndShortens);
+        let started = Instant::now();
+        let call = all.conformance.wait(key("a"));
+        let call = match limit {
+            None => call,
+            Some(limit) => call.timeout(limit),
+        };
+        let status = timeout(PATIENCE, call).await.expect("in time").unwrap_err();
+        assert_eq!((status.code(), started.elapsed()), (Code::DeadlineExceeded, 2 * SECOND));
+    }
+}
+
+/// What is said later does not take back what was said before.
+#[tokio::test(start_paused = true)]
+async fn a_rule_for_a_service_leaves_those_for_others() {
+    let nobody = || PeerPolicy::custom(|_| false);
+    let rules = Authorize::deny_all().allow(PeerPolicy::anybody());
+    let all = intercepted(rules.clone().allow_service("some.Other", nobody()));
+    all.conformance.echo(echo_request([])).await.unwrap();
+    let all = intercepted(rules.allow_service(SERVICE, nobody()));
+    let status = all.conformance.echo(echo_request([])).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+}

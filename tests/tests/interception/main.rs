@@ -2,6 +2,7 @@
 //! without them.
 
 mod causes;
+mod client_calls;
 mod ends;
 mod hooks;
 mod interceptors;

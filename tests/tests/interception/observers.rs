@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ttrpc::{
-    ClientConfig, Code, Raw, ServerConfig,
+    ClientConfig, Code, Context, Raw, RawEnd, ServerConfig, Status, async_trait,
     observer::{CallEnd, CallInfo, ConnectionEndCause, EndCause, Observer},
     prost::Message,
+    server::{Fallback, FallbackCall},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -513,4 +514,32 @@ async fn an_observer_that_panics_harms_nobody() {
     let Observed { at_server, conformance, .. } = &all;
     conformance.echo(echo_request(*b"hi")).await.unwrap();
     at_server.expect("Echo", Code::Ok, EndCause::Replied).await;
+}
+
+/// A client can make up names for a fallback, and is no reason to make labels of them.
+#[tokio::test(start_paused = true)]
+async fn names_are_known_where_the_server_has_the_method_and_not_at_a_fallback() {
+    struct Nothing;
+    #[async_trait]
+    impl Fallback for Nothing {
+        async fn call(&self, _: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            Ok(RawEnd::Reply(Raw::default()))
+        }
+    }
+    #[derive(Clone, Default)]
+    struct Names(Arc<Mutex<Vec<(String, bool)>>>);
+    impl Observer for Names {
+        fn call_begun(&self, call: &CallInfo<'_>) {
+            self.0.lock().unwrap().push((call.method.to_owned(), call.is_known));
+        }
+    }
+    let names = Names::default();
+    let observe = names.clone();
+    let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
+        builder.fallback(Nothing).observe(observe)
+    });
+    all.conformance.echo(echo_request([])).await.unwrap();
+    all.client.unary::<Raw, Raw>("made.up", "Name", Raw::default()).await.unwrap();
+    let expected = [("Echo".to_owned(), true), ("Name".to_owned(), false)];
+    assert_eq!(*names.0.lock().unwrap(), expected);
 }

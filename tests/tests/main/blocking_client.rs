@@ -12,8 +12,11 @@ use std::{
 
 use tokio::runtime::Runtime;
 use ttrpc::{
-    ClientConfig, Code, ConnectionError, Error, Metadata, Server, Status, blocking,
+    ClientConfig, Code, ConnectionError, Context, Error, Metadata, Server, Status, async_trait,
+    blocking,
     client::ConnectOptions,
+    server::{Interceptor, Next},
+    testing,
 };
 use ttrpc_tests::{
     conformance::*,
@@ -314,4 +317,29 @@ fn connecting_succeeds_or_says_why_it_cannot() {
     let client = blocking::Client::connect_with(&address, patient_client()).unwrap();
     let client = ConformanceBlockingClient::new(client);
     assert_eq!(client.echo(echo_request([3])).call().unwrap().payload, [3]);
+}
+
+/// Hands out the context of each call, whose time is over then.
+struct EndsAtOnce(mpsc::Sender<Context>);
+
+#[async_trait]
+impl Interceptor for EndsAtOnce {
+    async fn intercept(&self, ctx: &mut Context, _: Next<'_>) -> Result<(), Status> {
+        ctx.shorten_deadline(tokio::time::Instant::now());
+        self.0.send(ctx.clone()).unwrap();
+        Err(Status::aborted("its context is what was wanted"))
+    }
+}
+
+#[test]
+fn a_call_within_another_ends_with_that() {
+    let setup = connected();
+    let (sender, contexts) = mpsc::channel();
+    let server = Server::builder().intercept(EndsAtOnce(sender));
+    let service = ConformanceServer::from_arc(setup.service.clone());
+    let client = testing::Setup::new(server.add_service(service)).connect_blocking();
+    let outer = ConformanceBlockingClient::new(client);
+    outer.echo(echo_request([])).call().unwrap_err();
+    let call = setup.client.echo(echo_request([])).within(&contexts.recv().unwrap());
+    assert_eq!(call.call().unwrap_err().code(), Code::DeadlineExceeded);
 }

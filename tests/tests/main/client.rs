@@ -1,9 +1,14 @@
 //! A client's connection: its clones, its end, and what it leaves.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
+use futures_core::Stream;
 use tokio::{io::duplex, net::UnixStream, time::timeout};
-use ttrpc::{Client, ClientConfig, Code, ConnectionError, Metadata, Status};
+use ttrpc::{
+    Client, ClientConfig, Code, ConnectionError, Metadata, Status,
+    server::{Routes, StreamReceiver, StreamSender},
+    testing,
+};
 use ttrpc_tests::{
     conformance::*,
     harness::*,
@@ -314,4 +319,35 @@ async fn calls_of_every_kind_are_joined_and_spawned_as_they_are() {
     let (requests, mut replies) = exchange.await.unwrap().unwrap();
     requests.finish();
     assert_eq!(replies.recv().await.unwrap(), None);
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_can_be_taken_as_from_any_stream_on_both_sides() {
+    let routes = Routes::new("test.Streams").bidi_streaming(
+        "Echo",
+        &Arc::new(()),
+        |_, _, mut requests: StreamReceiver<String>, mut replies: StreamSender<String>| {
+            Box::pin(async move {
+                while let Some(request) = next(&mut requests).await {
+                    replies.send(request?).await?;
+                }
+                Err(Status::aborted("no more"))
+            })
+        },
+    );
+    let client = testing::connect(Handmade(routes));
+    let call = client.bidi_streaming::<String, String>("test.Streams", "Echo");
+    let (mut requests, mut replies) = call.await.unwrap();
+    for word in ["one", "two"] {
+        requests.send(word.to_owned()).await.unwrap();
+        assert_eq!(next(&mut replies).await, Some(Ok(word.to_owned())));
+    }
+    requests.finish();
+    let end = next(&mut replies).await.expect("an error is an item");
+    assert_eq!(end.unwrap_err().code(), Code::Aborted);
+    assert_eq!(next(&mut replies).await, None);
 }

@@ -414,3 +414,20 @@ async fn it_is_handed_down_to_calls_within_a_handlers_own() {
         call.await.unwrap().unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_sees_what_is_left_of_its_time() {
+    let routes = Routes::new("test.Left").unary("Left", &Arc::new(()), |_, ctx, ()| {
+        Box::pin(async move {
+            sleep(LIMIT).await;
+            let left = ctx.remaining();
+            sleep(2 * LIMIT).await;
+            Ok(format!("{left:?} {:?}", ctx.remaining()))
+        })
+    });
+    let client = ttrpc::testing::connect(Handmade(routes));
+    let left = client.unary::<(), String>("test.Left", "Left", ());
+    assert_eq!(left.await.unwrap(), "None None");
+    let left = client.unary::<(), String>("test.Left", "Left", ()).timeout(4 * LIMIT);
+    assert_eq!(left.await.unwrap(), "Some(900ms) Some(300ms)");
+}

@@ -1,11 +1,19 @@
-//! `Debug` of what a program holds while it calls or serves prints nothing of what peers say.
+//! `Debug` of what a program holds while it calls or serves says what that is, and prints nothing of what peers say.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Mutex, time::Duration};
 
 use tokio::{io::duplex, sync::mpsc};
 use ttrpc::{
-    Client, ClientConfig, Context, Metadata, Server, Status, async_trait,
-    server::{StreamReceiver, StreamSender},
+    Client, ClientConfig, Connection, Context, Metadata, Raw, RawEnd, Server, ServerConfig, Status,
+    async_trait,
+    client::{self, Answer, ConnectOptions, OutgoingCall},
+    observer::Observer,
+    proto::frame::Flags,
+    server::{
+        self, ConnectionHook, Fallback, FallbackCall, Listener, Service, StreamReceiver,
+        StreamSender,
+    },
+    testing,
 };
 
 mod greeter {
@@ -141,4 +149,164 @@ async fn debug_of_a_client_is_short_whatever_is_queued() {
         calls.push(call);
     }
     assert!(format!("{client:?}").len() < 200, "{client:?}");
+}
+
+fn text(value: &impl Debug) -> String {
+    format!("{value:?}")
+}
+
+/// What was printed inside of calls.
+#[derive(Clone, Default)]
+struct Printed(std::sync::Arc<Mutex<Vec<String>>>);
+
+impl Printed {
+    fn print(&self, value: &impl Debug) {
+        self.0.lock().unwrap().push(text(value));
+    }
+
+    #[track_caller]
+    fn expect(&self, texts: &[&str]) {
+        assert_eq!(*self.0.lock().unwrap(), texts);
+    }
+}
+
+#[async_trait]
+impl client::Interceptor for Printed {
+    async fn intercept(
+        &self,
+        call: &mut OutgoingCall,
+        next: client::Next<'_>,
+    ) -> Result<Answer, Status> {
+        self.print(call);
+        self.print(&next);
+        let answer = next.run(call).await?;
+        self.print(&answer);
+        Ok(answer)
+    }
+}
+
+#[async_trait]
+impl server::Interceptor for Printed {
+    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
+        self.print(&next);
+        next.run(ctx).await
+    }
+}
+
+#[async_trait]
+impl Fallback for Printed {
+    async fn call(&self, _: &Context, call: FallbackCall) -> Result<RawEnd, Status> {
+        self.print(&call);
+        if let (Some(requests), Some(replies)) = (call.requests, call.replies) {
+            self.print(&(&requests, &replies));
+            self.print(&(
+                server::blocking::StreamReceiver::from(requests),
+                server::blocking::StreamSender::from(replies),
+            ));
+        }
+        Ok(RawEnd::Closed)
+    }
+}
+
+#[async_trait]
+impl ConnectionHook for Printed {
+    async fn connected(
+        &self,
+        _: &mut Connection,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+}
+
+impl Observer for Printed {}
+
+const CALL: &str = "Call(a.B/C)";
+const SENDER: &str = "StreamSender { .. }";
+const RECEIVER: &str = "StreamReceiver { is_done: false, .. }";
+
+#[tokio::test]
+async fn debug_of_what_a_call_is_made_and_served_with_says_what_it_is() {
+    let (at_client, at_server) = (Printed::default(), Printed::default());
+    let server = Server::builder().intercept(at_server.clone()).fallback(at_server.clone());
+    let client = testing::Setup::new(server).connect().with_interceptor(at_client.clone());
+    let call = client.raw("a.B", "C", Flags::REMOTE_OPEN, Raw::from(&b"abc"[..]));
+    assert_eq!(text(&call), CALL);
+    let (sender, mut receiver) = call.await.unwrap();
+    assert_eq!(text(&sender), format!("Some({SENDER})"));
+    assert_eq!(text(&receiver), "RawReceiver { .. }");
+    let end = client::RawReply::End(RawEnd::Closed);
+    assert_eq!(receiver.recv().await, Ok(end));
+    at_client.expect(&["OutgoingCall(a.B/C)", "Next { interceptors: 0, .. }", "Answer { .. }"]);
+    let call = "FallbackCall { flags: Flags(0x02), payload_len: 3, .. }";
+    let streams = format!("({RECEIVER}, {SENDER})");
+    at_server.expect(&["Next { interceptors: 0, .. }", call, &streams, &streams]);
+}
+
+#[tokio::test]
+async fn debug_of_a_callers_streams_says_what_they_are() {
+    let client = testing::Setup::new(Server::builder().fallback(Printed::default())).connect();
+    let call = client.bidi_streaming::<Raw, Raw>("a.B", "C");
+    let (sender, mut receiver) = call.await.unwrap();
+    assert_eq!((text(&sender), text(&receiver)), (SENDER.to_owned(), RECEIVER.to_owned()));
+    assert_eq!(receiver.recv().await, Ok(None));
+    assert_eq!(text(&receiver), "StreamReceiver { is_done: true, .. }");
+    let (_sender, reply) = client.client_streaming::<Raw, Raw>("a.B", "C").await.unwrap();
+    assert_eq!(text(&reply), "Reply { .. }");
+}
+
+#[test]
+fn debug_of_a_blocking_client_is_that_of_the_client() {
+    let client = testing::Setup::new(Server::builder().fallback(Printed::default()));
+    let client = client.connect_blocking();
+    assert!(text(&client).starts_with("Client { calls_in_flight: 0, "), "{client:?}");
+    let call = client.bidi_streaming::<Raw, Raw>("a.B", "C");
+    assert_eq!(text(&call), CALL);
+    let (sender, receiver) = call.call().unwrap();
+    assert_eq!((text(&sender), text(&receiver)), (SENDER.to_owned(), RECEIVER.to_owned()));
+    let (_sender, reply) = client.client_streaming::<Raw, Raw>("a.B", "C").call().unwrap();
+    assert_eq!(text(&reply), "Reply { .. }");
+}
+
+#[tokio::test]
+async fn debug_of_a_server_names_its_services_and_limits_and_how_far_it_has_come() {
+    let service = || GreeterServer::new(Waiting(mpsc::unbounded_channel().0));
+    let routes = text(&service().into_routes());
+    assert!(routes.starts_with("Routes { service: \"greeter.v1.Greeter\", methods: ["), "{routes}");
+    assert!(routes.contains("\"SayHello\""), "{routes}");
+
+    let (_here, there) = duplex(1);
+    let config = ServerConfig::default().max_calls(77);
+    let builder = Server::builder().add_service(service()).config(config).io(there);
+    let builder = builder.on_connection(Printed::default(), Duration::from_secs(3));
+    let of_builder = text(&builder);
+    for part in ["ServerBuilder", "{\"greeter.v1.Greeter\"}", "Connection { peer:", "77"] {
+        assert!(of_builder.contains(part), "{of_builder}");
+    }
+    let server = builder.build().unwrap();
+    let of_server = text(&server);
+    for part in ["Hook { limit: 3s, .. }", "Idle", "AcceptControl { .. }"] {
+        assert!(of_server.contains(part), "{of_server}");
+    }
+    let handle = server.handle();
+    let _ = handle.shutdown(Duration::ZERO);
+    server.serve().await.unwrap();
+    assert!(text(&handle).contains("Done"), "{handle:?}");
+}
+
+#[tokio::test]
+async fn debug_of_what_connects_and_listens_says_to_what() {
+    let options = ConnectOptions::new().observe(Printed::default());
+    assert!(text(&options).contains("observers: 1 observers"), "{options:?}");
+
+    let server = Server::builder().config(ServerConfig::default().max_calls(77));
+    let setup = testing::Setup::new(server).client_config(ClientConfig::default());
+    for part in ["Setup { server: ServerBuilder {", "77", "peer: Peer", "ClientConfig"] {
+        assert!(text(&setup).contains(part), "{setup:?}");
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let listener = Listener::bind(&format!("unix://{}", path.display())).unwrap();
+    assert!(!text(&listener).is_empty());
+    assert_eq!(text(&listener.start().unwrap()), "Acceptor { .. }");
 }

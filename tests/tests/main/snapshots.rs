@@ -162,3 +162,25 @@ async fn a_client_tells_of_each_call_where_it_is() {
     assert!(snapshot.close_reason.is_some() && snapshot.calls.is_empty());
     assert!(snapshot.to_string().starts_with("client: closed, "), "{snapshot}");
 }
+
+/// One over the limit of the whole server is let in where it is the only one of its connection, and counts.
+#[tokio::test(start_paused = true)]
+async fn calls_over_the_servers_limit_are_counted_in_the_snapshot() {
+    let (first, second) = (tokio::io::duplex(PIPE_LEN), tokio::io::duplex(PIPE_LEN));
+    let config = ServerConfig::default().max_calls(1);
+    let server = TestServer::start(config, [first.0, second.0]);
+    let clients = [first.1, second.1]
+        .map(|io| ConformanceClient::new(ttrpc::Client::from_io(io, ClientConfig::default())));
+    let mut bytes = 0;
+    for (client, calls) in clients.iter().zip(1..) {
+        tokio::spawn(client.wait(key("a")).into_future());
+        server.has_begun(calls).await;
+        let snapshot = server.handle.snapshot();
+        assert_eq!(snapshot.calls, Fill { used: calls as usize, limit: 1 });
+        bytes = if calls == 1 { snapshot.request_bytes.used } else { bytes };
+        assert_eq!(snapshot.request_bytes.used, calls as usize * bytes);
+    }
+    server.service.release("a");
+    server.is_idle().await;
+    assert_eq!(server.handle.snapshot().calls.used, 0);
+}

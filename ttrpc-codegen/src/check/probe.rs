@@ -3,8 +3,7 @@
 use prost_build::{Config, Module};
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-    FileDescriptorProto,
-    field_descriptor_proto::{Label, Type},
+    FileDescriptorProto, field_descriptor_proto::Type,
 };
 
 pub(super) struct Probe<'a> {
@@ -24,7 +23,6 @@ impl<'a> Probe<'a> {
         }
         let value = EnumValueDescriptorProto {
             name: Some("A_B".to_owned()),
-            number: Some(0),
             ..EnumValueDescriptorProto::default()
         };
         let file = FileDescriptorProto {
@@ -75,8 +73,6 @@ impl<'a> Probe<'a> {
     fn path_of(&mut self, type_name: &str) -> String {
         let field = FieldDescriptorProto {
             name: Some("field".to_owned()),
-            number: Some(1),
-            label: Some(Label::Repeated.into()),
             r#type: Some(Type::Enum.into()),
             type_name: Some(type_name.to_owned()),
             ..FieldDescriptorProto::default()

@@ -122,3 +122,45 @@ impl Drop for Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_has_company_while_another_one_waits() {
+        let waiting = AtomicUsize::new(0);
+        let first = Waiter::new(&waiting);
+        let second = Waiter::new(&waiting);
+        assert!(!first.has_company && second.has_company);
+        drop((first, second));
+        assert!(!Waiter::new(&waiting).has_company);
+    }
+
+    #[test]
+    fn one_turn_is_enough_for_what_is_ready_or_soon_is() {
+        let driver = Driver::new().unwrap();
+        assert_eq!(driver.wait_one_turn(pin!(ready(1))), Some(1));
+        let soon = async {
+            yield_now().await;
+            2
+        };
+        assert_eq!(driver.wait_one_turn(pin!(soon)), Some(2));
+        assert_eq!(driver.wait_one_turn(pin!(pending::<()>())), None);
+    }
+
+    #[test]
+    fn no_tasks_are_left_when_the_last_one_has_ended() {
+        let driver = Driver::new().unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut no_tasks = pin!(driver.no_tasks());
+        let task = driver.runtime().spawn(yield_now());
+        assert!(no_tasks.as_mut().poll(&mut cx).is_pending());
+        driver.wait(task).unwrap();
+        assert!(no_tasks.as_mut().poll(&mut cx).is_ready());
+    }
+}

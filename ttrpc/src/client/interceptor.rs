@@ -313,15 +313,12 @@ impl OutgoingCall {
 
     /// Makes the call, and waits for the reply if there is only that to wait for.
     async fn make(&mut self, tasks: &Arc<ConnectionTasks>) -> Result<Answer, Status> {
-        let is_first = self.started.is_some();
         let times = self.times();
         let record = match self.record.take() {
             Some(mut record) => {
                 record.change(&self.pending.options, times.deadline, self.on_message.clone());
                 Some(record)
             }
-            // It is not observed.
-            None if is_first && self.on_message.is_none() => None,
             None => self.begin(tasks, times),
         };
         let mut owner = self.pending.queue_at_once(tasks, times, record).await?;

@@ -46,8 +46,8 @@ pub(super) struct ObservedConnection {
 impl ObservedConnection {
     /// The connection is open.
     pub(super) fn open(observers: Observers, peer: Peer, extensions: Extensions) -> Arc<Self> {
-        static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
-        let id = CONNECTIONS.fetch_add(1, Relaxed) + 1;
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT_ID.fetch_add(1, Relaxed);
         let span = trace::span!("connection", id, %peer);
         let opened = std::time::Instant::now();
         let connection = ObservedConnection { observers, id, peer, opened, extensions, span };

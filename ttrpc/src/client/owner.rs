@@ -125,3 +125,52 @@ impl Drop for CallOwner {
         self.connection().end_if_spent();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::Pin, task::Waker};
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::{
+        Raw, RawEnd, Server,
+        server::{Fallback, FallbackCall},
+        testing,
+    };
+
+    struct Answers;
+
+    #[async_trait]
+    impl Fallback for Answers {
+        async fn call(&self, _: &crate::Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            Ok(RawEnd::Reply(Raw::default()))
+        }
+    }
+
+    /// The sender would step back for them in vain.
+    #[tokio::test(start_paused = true)]
+    async fn no_caller_stays_announced_to_the_sender_when_all_calls_have_ended() {
+        let client = testing::Setup::new(Server::builder().fallback(Answers)).connect();
+        for _ in 0..4 {
+            let calls: Vec<_> = (0..4)
+                .map(|_| tokio::spawn(client.unary::<Raw, Raw>("a.B", "C", Raw::default())))
+                .collect();
+            for call in calls {
+                call.await.unwrap().unwrap();
+            }
+            // Its caller does not run any more when it is answered.
+            let mut call = client.unary::<Raw, Raw>("a.B", "C", Raw::default());
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(Pin::new(&mut call).poll(&mut cx).is_pending());
+            let mut replies =
+                client.server_streaming::<Raw, Raw>("a.B", "C", Raw::default()).await.unwrap();
+            assert_eq!(replies.recv().await, Ok(None));
+            drop(call);
+            let (_, reply) = client.client_streaming::<Raw, Raw>("a.B", "C").await.unwrap();
+            reply.await.unwrap();
+        }
+        assert_eq!(client.calls_in_flight(), 0);
+        assert_eq!(client.tasks.connection().queue.announced.count(), 0);
+    }
+}

@@ -289,6 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn reply_bytes_are_those_of_a_good_answer_taken_or_not() {
+        let mut state = CallState::default();
+        assert_eq!((state.reply_bytes(), state.answer_len()), (None, 0));
+        assert!(state.answer(ok(b"reply"), false, false));
+        for _ in 0..2 {
+            assert_eq!(state.reply_bytes(), Some(Bytes::from_static(b"reply")));
+            assert_eq!(state.answer_len(), ok(b"reply").len());
+            assert!(state.end().is_some());
+        }
+        let mut state = CallState::default();
+        assert!(state.answer(not_found(), false, false));
+        assert_eq!(state.reply_bytes(), None);
+    }
+
+    #[test]
     fn a_good_end_of_the_replies_stays_when_the_requests_fail() {
         for fail in [
             |state: &mut CallState| state.fail(&failure(true)),

@@ -263,3 +263,97 @@ fn nanos_since(started: Instant) -> u64 {
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::{Extensions, Metadata, observer::Side, transport::peer::Peer};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Counts the messages that it is told of.
+    #[derive(Default)]
+    struct Messages<const WANTED: bool>(AtomicU64);
+
+    impl<const WANTED: bool> Observer for Messages<WANTED> {
+        fn wants_messages(&self) -> bool {
+            WANTED
+        }
+
+        fn message(&self, _: &CallInfo<'_>, _: &MessageInfo) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_are_told_to_those_who_want_them() {
+        let mut observers = Observers::default();
+        assert!(observers.is_empty());
+        let (deaf, keen) = (Arc::<Messages<false>>::default(), Arc::<Messages<true>>::default());
+        observers.add(deaf.clone());
+        assert!(!observers.is_empty() && !observers.want_messages());
+        observers.add(keen.clone());
+        assert!(observers.want_messages());
+        let call = CallInfo {
+            side: Side::Server,
+            connection_id: 1,
+            peer: &Peer::unknown(),
+            stream_id: Some(1),
+            service: "a.B",
+            method: "C",
+            is_known: true,
+            is_stream: false,
+            metadata: &Metadata::new(),
+            started: Instant::now(),
+            deadline: None,
+            extensions: &Extensions::default(),
+        };
+        let message = MessageInfo { direction: Direction::Sent, number: 1, bytes: 0 };
+        observers.message(&call, &message);
+        assert_eq!((deaf.0.load(Relaxed), keen.0.load(Relaxed)), (0, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_counted_while_it_lasts_and_not_behind_its_end() {
+        let stats = CallStats::new(Instant::now());
+        let waited = || {
+            let end = stats.end(CallOutcome::REPLIED);
+            (end.waited_for_place, end.waited_for_room)
+        };
+        let place = stats.wait_for_place();
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, Duration::ZERO));
+        drop(place);
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, Duration::ZERO));
+        let rooms = [stats.wait_for_room(), stats.wait_for_room()];
+        advance(SECOND).await;
+        drop(rooms);
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, 2 * SECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_takes_until_its_answer_was_read_or_until_now() {
+        let stats = CallStats::new(Instant::now());
+        advance(SECOND).await;
+        let end = stats.end(CallOutcome::REPLIED);
+        advance(SECOND).await;
+        assert_eq!(end.duration(), 2 * SECOND);
+        stats.answered(Instant::now());
+        advance(SECOND).await;
+        assert_eq!(stats.end(CallOutcome::REPLIED).duration(), 2 * SECOND);
+    }
+
+    #[test]
+    fn an_end_without_a_status_is_a_good_one() {
+        let stats = CallStats::new(Instant::now());
+        assert!(stats.end(CallOutcome::REPLIED).is_ok());
+        let status = Status::not_found("gone");
+        let failed = CallOutcome { cause: EndCause::Failed, status: Some(&status) };
+        let end = stats.end(failed);
+        assert_eq!((end.is_ok(), end.code, end.message), (false, Code::NotFound, "gone"));
+    }
+}

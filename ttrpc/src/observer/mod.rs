@@ -284,3 +284,117 @@ pub enum Direction {
     /// From the peer.
     Received,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{snapshot::ReceiverWait, transport::lock};
+
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Told {
+        fn note(&self, told: impl Into<String>) {
+            lock(&self.0).push(told.into());
+        }
+    }
+
+    impl Observer for Told {
+        fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
+            self.note(format!("opened {}", connection.id));
+        }
+
+        fn connection_closed(&self, _: &ConnectionInfo<'_>, end: &ConnectionEnd<'_>) {
+            self.note(format!("closed {}", end.message));
+        }
+
+        fn connection_refused(&self, _: &ConnectionInfo<'_>, reason: &str) {
+            self.note(format!("refused {reason}"));
+        }
+
+        fn protocol_violation(&self, _: &ConnectionInfo<'_>, rule: &str) {
+            self.note(format!("violation {rule}"));
+        }
+
+        fn receiver_held_up(&self, _: &ConnectionInfo<'_>, held_up: &HeldUp) {
+            self.note(format!("held up {:?}", held_up.duration));
+        }
+
+        fn call_begun(&self, call: &CallInfo<'_>) {
+            self.note(format!("begun {}", call.method));
+        }
+
+        fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+            self.note(format!("ended {}", end.code));
+        }
+
+        fn wants_messages(&self) -> bool {
+            true
+        }
+
+        fn message(&self, _: &CallInfo<'_>, message: &MessageInfo) {
+            self.note(format!("message {}", message.number));
+        }
+    }
+
+    /// Implements nothing.
+    struct Deaf;
+
+    impl Observer for Deaf {}
+
+    #[test]
+    fn an_observer_in_an_arc_is_told_all_that_the_observer_is() {
+        let told = Arc::new(Told::default());
+        let (peer, extensions, metadata) =
+            (Peer::unknown(), Extensions::default(), Metadata::new());
+        let connection =
+            ConnectionInfo { side: Side::Client, id: 7, peer: &peer, extensions: &extensions };
+        let end = ConnectionEnd {
+            cause: ConnectionEndCause::ClosedByPeer,
+            message: "bye",
+            duration: Duration::ZERO,
+        };
+        let held_up = HeldUp { by: ReceiverWait::Stream(1), duration: Duration::from_secs(3) };
+        let call = CallInfo {
+            side: Side::Client,
+            connection_id: 7,
+            peer: &peer,
+            stream_id: None,
+            service: "a.B",
+            method: "C",
+            is_known: true,
+            is_stream: true,
+            metadata: &metadata,
+            started: Instant::now(),
+            deadline: None,
+            extensions: &extensions,
+        };
+        let message = MessageInfo { direction: Direction::Sent, number: 4, bytes: 0 };
+        // As it is called for a program that keeps it: by the trait's implementation for `Arc`.
+        let observer: &dyn Observer = &told;
+        observer.connection_opened(&connection);
+        observer.connection_closed(&connection, &end);
+        observer.connection_refused(&connection, "who?");
+        observer.protocol_violation(&connection, "even id");
+        observer.receiver_held_up(&connection, &held_up);
+        observer.call_begun(&call);
+        observer.message(&call, &message);
+        observer.call_ended(&call, &CallStats::new(Instant::now()).end(CallOutcome::REPLIED));
+        let expected = [
+            "opened 7",
+            "closed bye",
+            "refused who?",
+            "violation even id",
+            "held up 3s",
+            "begun C",
+            "message 4",
+            "ended OK",
+        ];
+        assert_eq!(*lock(&told.0), expected);
+        assert!(observer.wants_messages());
+        assert!(!Deaf.wants_messages() && !Arc::new(Deaf).wants_messages());
+    }
+}

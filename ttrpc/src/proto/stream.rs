@@ -138,3 +138,22 @@ impl Stream {
         self.state == StreamPhase::Closed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_closed_when_both_sides_are_done_or_it_has_ended() {
+        let open = || Stream::opened_by_us(Kind::Bidirectional);
+        let mut stream = open();
+        assert!(stream.is_remote_open() && !stream.is_closed());
+        stream.close_local();
+        assert!(stream.is_remote_open() && !stream.is_closed());
+        stream.receive_data(Flags::END).unwrap();
+        assert!(!stream.is_remote_open() && stream.is_closed());
+        let mut stream = open();
+        stream.end();
+        assert!(!stream.is_remote_open() && stream.is_closed());
+    }
+}

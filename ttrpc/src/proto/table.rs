@@ -316,6 +316,17 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_given_all_ids_behind_the_last_one() {
+        let mut table = ClientTable::starting_at(u32::MAX - 2);
+        for id in [u32::MAX - 2, u32::MAX] {
+            assert!(!table.is_spent());
+            assert_eq!(table.open(Kind::Unary, ()), Some(id));
+        }
+        assert!(table.is_spent());
+        assert_eq!(table.open(Kind::Unary, ()), None);
+    }
+
+    #[test]
     fn a_client_that_had_many_streams_keeps_little_when_they_have_ended() {
         let ends: [fn(&mut ClientTable<()>, u32); 3] = [
             |table, id| {

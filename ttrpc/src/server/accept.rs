@@ -239,3 +239,73 @@ impl std::fmt::Debug for AcceptControl {
         f.debug_struct("AcceptControl").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::pin, task::Waker};
+
+    use futures_core::Stream;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+    use crate::transport::peer::Peer;
+
+    fn is_ready<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn a_pause_has_begun_when_the_accepting_task_knows_of_it_or_it_is_taken_back() {
+        let control = AcceptControl::default();
+        let mut accepting = Accepting::start(Vec::new(), Vec::new()).unwrap();
+        assert!(is_ready(pin!(control.paused())), "nothing is accepted yet");
+        assert!(!accepting.update(&control));
+        for is_taken_back in [false, true] {
+            control.set_paused(true);
+            let mut paused = pin!(control.paused());
+            assert!(!is_ready(paused.as_mut()), "the accepting task goes on");
+            match is_taken_back {
+                false => assert!(accepting.update(&control)),
+                true => control.set_paused(false),
+            }
+            assert!(is_ready(paused));
+            control.set_paused(false);
+            assert!(!accepting.update(&control));
+        }
+    }
+
+    /// Connections of a client that is known by its number, without end.
+    struct Endless(u32);
+
+    impl Stream for Endless {
+        type Item = io::Result<Connection>;
+
+        fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            let (io, _): (DuplexStream, _) = duplex(1);
+            let credentials = crate::server::Credentials { uid: self.0, gid: 0, pid: None };
+            Poll::Ready(Some(Ok(Connection::new(io).with_peer(Peer::unix(credentials)))))
+        }
+    }
+
+    #[tokio::test]
+    async fn listeners_with_many_clients_take_turns() {
+        let listeners = (0..3).map(|number| Listener::incoming(Endless(number))).collect();
+        let mut accepting = Accepting::start(listeners, Vec::new()).unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        let accepted: Vec<_> = (0..7)
+            .map(|_| match accepting.poll_next(&mut cx) {
+                Poll::Ready(Some(connection)) => connection.peer().credentials().unwrap().uid,
+                _ => panic!("they always have one"),
+            })
+            .collect();
+        assert_eq!(accepted, [0, 1, 2, 0, 1, 2, 0]);
+    }
+
+    #[tokio::test]
+    async fn without_any_listener_there_is_no_connection_yet() {
+        let mut accepting = Accepting::start(Vec::new(), Vec::new()).unwrap();
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(accepting.poll_next(&mut cx).is_pending());
+        assert!(accepting.is_done());
+    }
+}

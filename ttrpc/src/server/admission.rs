@@ -183,3 +183,34 @@ impl Drop for CallPermit<'_> {
         self.connection.release_call(self.admitted);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ServerConfig, server::tests::idle_connection};
+
+    #[tokio::test]
+    async fn a_short_call_passes_the_servers_limit_as_the_only_one_of_its_connection() {
+        let (server, connection) = idle_connection(ServerConfig::default().max_calls(1));
+        // That of another connection.
+        connection.server.calls.force(Load::one(1));
+        assert!(connection.try_admit_call(Load::one(SHORT_CALL + 1)).is_none());
+        let permit = connection.try_admit_call(Load::one(SHORT_CALL)).expect("it is the only one");
+        assert!(connection.try_admit_call(Load::one(1)).is_none());
+        assert_eq!(connection.server.call_load(), Load { count: 2, cost: SHORT_CALL + 1 });
+        drop(permit);
+        assert_eq!(connection.server.call_load(), Load::one(1));
+        drop(server);
+    }
+
+    #[tokio::test]
+    async fn messages_are_let_in_at_once_up_to_the_limit_and_counted_until_they_are_taken() {
+        let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
+        let (_server, connection) = idle_connection(config);
+        assert!(connection.try_admit_message(100));
+        assert!(!connection.try_admit_message(1));
+        connection.release_messages(100);
+        assert!(connection.try_admit_message(1));
+        assert_eq!(connection.server.inboxes.load(), Load::cost(1));
+    }
+}

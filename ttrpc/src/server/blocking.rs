@@ -266,3 +266,24 @@ fn wait<F: Future>(runtime: &Handle, future: F) -> F::Output {
         Poll::Pending => runtime.block_on(future),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocking_handlers_have_ended_when_none_runs_within_the_limit_or_over_it() {
+        let calls = BlockingCalls::new(1);
+        let has_ended = || {
+            let mut cx = task::Context::from_waker(Waker::noop());
+            pin!(calls.ended()).poll(&mut cx).is_ready()
+        };
+        assert!(has_ended());
+        for limiter in [&calls.limiter, &calls.reserved] {
+            limiter.force(ONE_CALL);
+            assert!(!has_ended());
+            limiter.release(ONE_CALL);
+            assert!(has_ended());
+        }
+    }
+}

@@ -56,7 +56,7 @@ impl CallCount {
     /// The reply of a call that began then begins to wait for room. Returns what counts that, where a call is
     /// more than one request and one reply.
     pub(super) fn wait_for_last_room(&self, started: Instant) -> Option<Waiting<'_>> {
-        if self.stats.is_none() && self.is_observed() {
+        if self.is_observed() {
             let since = u32::try_from(started.elapsed().as_micros()).unwrap_or(u32::MAX).max(1);
             self.reply_waits_since.store(since, Relaxed);
         }
@@ -91,6 +91,58 @@ impl CallCount {
             },
             started,
             took: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::observer::Observer;
+
+    struct Deaf;
+
+    impl Observer for Deaf {}
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn count(is_observed: bool, is_simple: bool) -> CallCount {
+        let mut observers = Observers::default();
+        if is_observed {
+            observers.add(Deaf);
+        }
+        CallCount::new(&observers, Instant::now(), 7, is_simple)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_counters_of_its_own_if_it_is_observed_and_not_simple() {
+        for (is_observed, is_simple) in [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let count = count(is_observed, is_simple);
+            assert_eq!(count.is_observed(), is_observed);
+            assert_eq!(count.stats().is_some(), is_observed && !is_simple);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_last_frame_that_waits_for_room_is_counted_until_the_end() {
+        for is_simple in [true, false] {
+            let (count, started) = (count(true, is_simple), Instant::now());
+            advance(SECOND).await;
+            let end = count.end(started, CallOutcome::REPLIED, None);
+            assert_eq!(end.waited_for_room, Duration::ZERO);
+            let waiting = count.wait_for_last_room(started);
+            assert_eq!(waiting.is_none(), is_simple);
+            advance(2 * SECOND).await;
+            drop(waiting);
+            let end = count.end(started, CallOutcome::REPLIED, Some(HEADER_LEN + 3));
+            assert_eq!((end.waited_for_room, end.duration()), (2 * SECOND, 3 * SECOND));
+            if is_simple {
+                assert_eq!((end.traffic.messages_sent, end.traffic.bytes_sent), (1, 3));
+                assert_eq!((end.traffic.messages_received, end.traffic.bytes_received), (1, 7));
+            }
         }
     }
 }

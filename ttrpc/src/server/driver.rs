@@ -281,3 +281,43 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
         () = deadline_passed => Outcome::DeadlinePassed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::{
+        Context, Raw, RawEnd, Server,
+        server::{Fallback, FallbackCall},
+        testing,
+    };
+
+    /// Hands its context out, and answers after a moment.
+    struct Answers(mpsc::UnboundedSender<Context>);
+
+    #[async_trait]
+    impl Fallback for Answers {
+        async fn call(&self, ctx: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            self.0.send(ctx.clone()).expect("the test goes on");
+            tokio::task::yield_now().await;
+            Ok(RawEnd::Reply(Raw::default()))
+        }
+    }
+
+    /// The sender would step back for them in vain.
+    #[tokio::test(start_paused = true)]
+    async fn no_handler_stays_announced_to_the_sender_when_all_calls_have_ended() {
+        let (sender, mut contexts) = mpsc::unbounded_channel();
+        let client = testing::Setup::new(Server::builder().fallback(Answers(sender))).connect();
+        let calls: Vec<_> = (0..16)
+            .map(|_| tokio::spawn(client.unary::<Raw, Raw>("a.B", "C", Raw::default())))
+            .collect();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        let context = contexts.recv().await.expect("there were calls");
+        assert_eq!(context.call().connection.queue.announced.count(), 0);
+    }
+}

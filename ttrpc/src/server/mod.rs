@@ -269,3 +269,18 @@ impl Drop for ServerOwner {
         self.0.lifecycle.finish();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{connection::Connection, *};
+    use crate::Extensions;
+
+    /// A connection of a server that does not run: nothing is read or written.
+    pub(super) fn idle_connection(config: ServerConfig) -> (Server, Arc<Connection>) {
+        let server = Server::builder().config(config).keep_open().build();
+        let server = server.expect("it is kept open");
+        let ServerOwner(shared) = &server.shared;
+        let connection = Connection::new(shared.clone(), Peer::unknown(), Extensions::default(), 1);
+        (server, Arc::new(connection))
+    }
+}

@@ -294,3 +294,126 @@ impl ReadyQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::{Server, ServerConfig, server::tests::idle_connection};
+
+    const MAX_RUNNERS: usize = 2;
+
+    /// A queue as on a runtime of one thread or of several. This one has one: tasks that are made do not run before
+    /// the test waits.
+    fn queue(is_single: bool) -> (Server, Arc<ReadyQueue>) {
+        let (server, connection) = idle_connection(ServerConfig::default());
+        let state = Mutex::default();
+        let max_runners = MAX_RUNNERS;
+        (server, Arc::new(ReadyQueue { connection, is_single, max_runners, state }))
+    }
+
+    impl ReadyQueue {
+        /// Calls, scheduled runners, and whether there is an offer.
+        fn state(&self) -> (usize, usize, bool) {
+            let state = lock(&self.state);
+            (state.calls.len(), state.scheduled, state.is_offered)
+        }
+
+        fn set(&self, calls: usize, scheduled: usize, is_held: bool) {
+            let mut state = lock(&self.state);
+            state.calls = (0..calls).map(|_| -> CallFuture { Box::pin(ready(())) }).collect();
+            (state.scheduled, state.is_held) = (scheduled, is_held);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_held_back_until_the_receiver_is_done_unless_many_are_late() {
+        let start = Instant::now();
+        for (age, is_single, is_offered) in
+            [(LATE, false, false), (2 * LATE, false, true), (2 * LATE, true, false)]
+        {
+            let (_server, queue) = queue(is_single);
+            tokio::time::advance(start + age - Instant::now()).await;
+            for _ in 1..CALLS_PER_LOOK {
+                queue.push(Box::pin(ready(())), start);
+            }
+            assert_eq!(queue.state(), (CALLS_PER_LOOK - 1, 0, false));
+            queue.push(Box::pin(ready(())), start);
+            let runners = usize::from(is_offered);
+            assert_eq!(queue.state(), (CALLS_PER_LOOK, runners, is_offered));
+            for _ in 0..CALLS_PER_LOOK {
+                queue.push(Box::pin(ready(())), start);
+            }
+            let calls = 2 * CALLS_PER_LOOK;
+            assert_eq!(queue.state(), (calls, runners, is_offered), "there is one offer");
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_behind_a_turn_of_the_receiver_are_offered_and_a_single_one_has_a_runner() {
+        for (calls, offered) in [(0, (0, 0, false)), (1, (1, 1, false)), (2, (2, 0, true))] {
+            let (_server, queue) = queue(false);
+            queue.set(calls, 0, false);
+            let mut receiver = std::pin::pin!(pending::<()>());
+            let mut driven = std::pin::pin!(queue.drive(receiver.as_mut()));
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(driven.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(queue.state(), offered);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runner_comes_again_while_there_are_more_calls_than_runners_to_come() {
+        for (calls, scheduled, is_held, comes_again) in [
+            (0, 0, false, false),
+            (1, 0, false, true),
+            (1, 1, false, false),
+            (2, 1, false, true),
+            (3, 2, false, false),
+            (4, 3, false, false),
+            (1, 2, false, false),
+            (1, 0, true, false),
+        ] {
+            let (_server, queue) = queue(false);
+            queue.set(calls, scheduled, is_held);
+            assert_eq!(queue.reschedule(), comes_again, "{calls} calls, {scheduled} runners");
+            let runners = scheduled + usize::from(comes_again);
+            assert_eq!(queue.state(), (calls, runners, false));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_leaves_the_others_to_another_runner() {
+        for (calls, is_held, runners) in [(0, false, 0), (1, false, 1), (1, true, 0), (0, true, 0)]
+        {
+            let (_server, queue) = queue(false);
+            queue.set(calls, 0, is_held);
+            queue.hand_over();
+            assert_eq!(queue.state(), (calls, runners, false), "{calls} calls");
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_are_offered_as_long_as_there_are_any_that_may_begin() {
+        for (calls, is_held, is_offered) in [(0, false, false), (1, false, true), (1, true, false)]
+        {
+            let (_server, queue) = queue(false);
+            queue.set(calls, 0, is_held);
+            assert_eq!(queue.keep_offering(), is_offered);
+            assert_eq!(queue.state(), (calls, 0, is_offered));
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_runners_are_scheduled_than_may_be_and_one_that_is_dropped_is_not() {
+        let (_server, queue) = queue(false);
+        queue.add_runners(1);
+        queue.add_runners(5);
+        assert_eq!(queue.state(), (0, MAX_RUNNERS, false));
+        drop(Runner { queue: queue.clone(), step: RunnerStep::TakeCall, is_scheduled: true });
+        assert_eq!(queue.state(), (0, MAX_RUNNERS - 1, false));
+        drop(Runner { queue: queue.clone(), step: RunnerStep::TakeCall, is_scheduled: false });
+        assert_eq!(queue.state(), (0, MAX_RUNNERS - 1, false));
+    }
+}

@@ -221,7 +221,7 @@ impl<'a> IncomingRequest<'a> {
         let (flags, ready_queue) = (self.header.flags, self.ready_queue);
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
-        let is_simple = target.has_one_reply(flags) && !has_inbox && !has_waited;
+        let is_simple = !flags.open_a_stream() && !has_waited;
         let observers = &self.connection.server.observers;
         let count = CallCount::new(observers, self.arrived, request_bytes, is_simple);
         let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox, count));

@@ -72,14 +72,6 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether a call has one reply and no messages before it.
-    pub(super) fn has_one_reply(self, flags: Flags) -> bool {
-        match self {
-            Target::Method(_, method) => !method.kind.server_streams(),
-            Target::Fallback(_) => !flags.contains(Flags::REMOTE_CLOSED),
-        }
-    }
-
     /// Whether messages of the client's have somewhere to go.
     pub(super) fn has_inbox(self, flags: Flags) -> bool {
         match self {

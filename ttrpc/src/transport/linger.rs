@@ -32,7 +32,7 @@ impl Announced {
         self.0.fetch_sub(1, Relaxed);
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(Relaxed)
     }
 }

@@ -248,3 +248,25 @@ fn skip(wire_type: WireType, tag: u32, data: &mut &[u8]) -> Result<(), Malformed
 fn key_value_len(key: &str, value: &str) -> usize {
     non_empty_len(1, key.len()) + non_empty_len(2, value.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_skipped_but_groups_whose_end_would_have_to_be_looked_for() {
+        // A varint, and a string.
+        for (wire_type, field) in
+            [(WireType::Varint, &[0x96, 1][..]), (WireType::LengthDelimited, b"\x02hi")]
+        {
+            let data = [field, b"rest"].concat();
+            let mut left = &data[..];
+            assert!(skip(wire_type, 9, &mut left).is_ok());
+            assert_eq!(left, b"rest");
+        }
+        // A varint in it, and its end.
+        let mut group = &[0x08, 5, 9 << 3 | 4][..];
+        let skipped = skip(WireType::StartGroup, 9, &mut group);
+        assert!(matches!(skipped, Err(Malformed::Group)), "{skipped:?}");
+    }
+}

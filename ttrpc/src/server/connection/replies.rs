@@ -160,3 +160,47 @@ pub(in crate::server) async fn wait_for_turn(connection: Arc<Connection>, call: 
     let turn = connection.replies.acquire_while_moving(load, stall_timeout, &is_reading);
     turn.await.map(Permit::into_load).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ServerConfig, server::tests::idle_connection};
+
+    fn config() -> ServerConfig {
+        ServerConfig {
+            reply_bytes_per_connection: 100,
+            reply_bytes: 150,
+            ..ServerConfig::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reply_may_wait_if_all_have_room_under_both_limits_or_it_is_the_only_one() {
+        let (_server, connection) = idle_connection(config());
+        assert!(connection.has_room_for_reply(1000), "it is the only one");
+        let of_call = WaitingReplies::default();
+        let _waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
+        assert!(connection.has_room_for_reply(40) && !connection.has_room_for_reply(41));
+        // Those of other connections.
+        connection.server.replies.force(Load::cost(89));
+        assert!(connection.has_room_for_reply(40));
+        connection.server.replies.force(Load::cost(1));
+        assert!(!connection.has_room_for_reply(1));
+    }
+
+    #[tokio::test]
+    async fn a_handler_goes_on_freely_if_nothing_waits_or_its_own_reply_does() {
+        let (_server, connection) = idle_connection(config());
+        let (of_call, of_another) = (WaitingReplies::default(), WaitingReplies::default());
+        let take = |of_call| Turn::try_take(&connection, of_call).map(|turn| turn.load.cost);
+        assert_eq!(take(&of_call), Some(0));
+        let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
+        assert_eq!((take(&of_call), take(&of_another)), (Some(25), Some(0)));
+        let turn = Turn::try_take(&connection, &of_call).expect("there is room for one");
+        assert_eq!((take(&of_call), take(&of_another)), (None, Some(0)), "the limit is near");
+        drop(turn);
+        assert_eq!(connection.replies.load(), Load::cost(60));
+        drop(waiting);
+        assert_eq!((take(&of_call), connection.replies.load()), (Some(0), Load::default()));
+    }
+}

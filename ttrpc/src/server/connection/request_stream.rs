@@ -49,3 +49,22 @@ impl StreamState for RequestStream {
         matches!(self, RequestStream::Open)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_end_of_the_requests_counts() {
+        let mut stream = RequestStream::default();
+        assert!(stream.is_open() && stream.end().is_none());
+        assert!(stream.close() && !stream.is_open());
+        assert!(!stream.close() && !stream.fail(Status::cancelled("the call is over")));
+        assert_eq!(stream.end(), Some(Ok(None)));
+
+        let (mut stream, status) = (RequestStream::default(), Status::cancelled("first"));
+        assert!(stream.fail(status.clone()) && !stream.is_open());
+        assert!(!stream.fail(Status::internal("second")) && !stream.close());
+        assert_eq!(stream.end(), Some(Err(status)));
+    }
+}
