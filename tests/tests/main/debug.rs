@@ -288,7 +288,7 @@ async fn debug_of_a_server_names_its_services_and_limits_and_how_far_it_has_come
         assert!(of_server.contains(part), "{of_server}");
     }
     let handle = server.handle();
-    let _ = handle.shutdown(Duration::ZERO);
+    handle.begin_shutdown(Duration::ZERO);
     server.serve().await.unwrap();
     assert!(text(&handle).contains("Done"), "{handle:?}");
 }
@@ -299,8 +299,8 @@ async fn debug_of_what_connects_and_listens_says_to_what() {
     assert!(text(&options).contains("observers: 1 observers"), "{options:?}");
 
     let server = Server::builder().config(ServerConfig::default().max_calls(77));
-    let setup = testing::Setup::new(server).client_config(ClientConfig::default());
-    for part in ["Setup { server: ServerBuilder {", "77", "peer: Peer", "ClientConfig"] {
+    let setup = testing::Setup::new(server).client(ConnectOptions::new());
+    for part in ["Setup { server: ServerBuilder {", "77", "peer: Peer", "client: ConnectOptions"] {
         assert!(text(&setup).contains(part), "{setup:?}");
     }
 
