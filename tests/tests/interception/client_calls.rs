@@ -87,6 +87,20 @@ async fn a_calls_time_begins_before_its_interceptors() {
     let client = ConformanceClient::new(client.with_interceptor(looks.clone()));
     client.echo(echo_request([])).await.unwrap();
     assert_eq!(looks.last().took, Some(SECOND));
+    client.echo(echo_request([])).timeout(3 * SECOND).await.unwrap();
+    assert_eq!(looks.last().took, Some(SECOND), "a call with a deadline");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_interceptor_takes_all_its_time_is_not_sent() {
+    let (client, _, mut peer) = played_server(ClientConfig::default());
+    let looks = Looks::default();
+    let conformance = ConformanceClient::new(client.clone().with_interceptor(looks.clone()));
+    let late = conformance.echo(echo_request([])).timeout(SECOND).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert_eq!(looks.last().failure, Some(Code::DeadlineExceeded), "it ran on at that moment");
+    client.shutdown().await;
+    assert_eq!(peer.try_receive().await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -276,11 +276,11 @@ impl OutgoingCall {
         }
     }
 
-    /// The times of the call as it is made now. The clock is not read again where nothing depends on it.
+    /// The times of the call as it is made now. The first one began before its interceptors.
     fn times(&mut self) -> Times {
-        match (self.started.take(), self.pending.options.deadline) {
-            (Some(started), None) => Times { started, deadline: None },
-            _ => self.pending.options.times(),
+        match self.started.take() {
+            Some(started) => Times { started, deadline: self.pending.options.deadline },
+            None => self.pending.options.times(),
         }
     }
 
