@@ -290,7 +290,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::{snapshot::ReceiverWait, transport::lock};
+    use crate::snapshot::ReceiverWait;
 
     /// Writes down what it is told.
     #[derive(Default)]
@@ -298,7 +298,7 @@ mod tests {
 
     impl Told {
         fn note(&self, told: impl Into<String>) {
-            lock(&self.0).push(told.into());
+            self.0.lock().unwrap().push(told.into());
         }
     }
 
@@ -393,7 +393,7 @@ mod tests {
             "message 4",
             "ended OK",
         ];
-        assert_eq!(*lock(&told.0), expected);
+        assert_eq!(*told.0.lock().unwrap(), expected);
         assert!(observer.wants_messages());
         assert!(!Deaf.wants_messages() && !Arc::new(Deaf).wants_messages());
     }
