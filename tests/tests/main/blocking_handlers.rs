@@ -16,12 +16,13 @@ use ttrpc::{
         ServerHandle,
         blocking::{StreamReceiver, StreamSender},
     },
-    snapshot::CallWait,
+    snapshot::{CallSnapshot, CallWait},
 };
 use ttrpc_tests::{
     conformance::{ConformanceClient, ConformanceServer},
     harness::{PATIENCE, PIPE_LEN, echo_request, eventually, patient_client, patient_server},
     service::ConformanceService,
+    wire::{Frame, Peer},
 };
 
 mod greeter {
@@ -31,6 +32,9 @@ use greeter::{
     CountdownRequest, GreeterBlocking, GreeterBlockingServer, GreeterClient, HelloReply,
     HelloRequest, Summary,
 };
+
+/// Bytes of the reply to "large".
+const LARGE: usize = 1 << 20;
 
 /// Where handlers wait, with their threads, until it is open.
 #[derive(Default)]
@@ -82,6 +86,10 @@ impl GreeterBlocking for Blocking {
                 tokio::runtime::Handle::current().block_on(token.cancelled());
             }
             "panic" => panic!("asked to"),
+            "large" => {
+                self.gate.came.fetch_add(1, SeqCst);
+                return Ok(HelloReply { message: "x".repeat(LARGE) });
+            }
             _ => {}
         }
         let _ = self.ends.send(if ctx.is_cancelled() { "cancelled" } else { "well" });
@@ -300,6 +308,43 @@ async fn a_call_that_passed_the_limit_lets_in_no_other_when_it_ends() {
     }
     server.gate.open();
     blocked.await.unwrap().unwrap();
+}
+
+/// Else clients that read nothing would leave any number of replies with the server.
+#[tokio::test]
+async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
+    const CONNECTIONS: usize = 10;
+    const PLACES: usize = 8;
+    // Of each connection, one reply has room in the queue and one waits for room.
+    let config = patient_server().max_blocking_calls(PLACES);
+    let server = TestServer::start(config.send_queue_bytes(LARGE).reply_bytes_per_connection(1));
+    let mut peers = Vec::new();
+    for nth in 1..=CONNECTIONS {
+        let (here, there) = duplex(PIPE_LEN);
+        server.handle.serve_connection(ttrpc::Connection::new(there)).await.unwrap();
+        let mut peer = Peer::new(here);
+        let ids = (1..).step_by(2).take(PLACES);
+        let call = |id| Frame::unary(id, "greeter.v1.Greeter", "SayHello", &hello("large"));
+        let calls: Vec<_> = ids.flat_map(|id| call(id).to_bytes()).collect();
+        peer.send_bytes(&calls).await;
+        peers.push(peer);
+        let waiting = || {
+            let snapshot = server.handle.snapshot();
+            let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
+            let waits =
+                |call: &&CallSnapshot| matches!(call.wait, CallWait::Place | CallWait::Room);
+            calls.filter(waits).count()
+        };
+        let mut looks = 0;
+        let stands_still = || {
+            looks = if waiting() == nth * (PLACES - 1) { looks + 1 } else { 0 };
+            looks > 20
+        };
+        eventually("all but the reply in the queue wait", stands_still).await;
+    }
+    let made = server.gate.came.load(SeqCst);
+    let (with_room, only_ones) = (2 * CONNECTIONS, CONNECTIONS);
+    assert!(made <= with_room + PLACES + only_ones, "{made} replies of 1 MiB were made");
 }
 
 #[tokio::test]

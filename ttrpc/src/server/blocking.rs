@@ -16,6 +16,10 @@
 //! that the program itself wants:
 //! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default.
 //!
+//! A handler that has returned keeps its permit until its call takes the reply. That is at once, unless the
+//! client does not read its replies, see
+//! [`ServerConfig::reply_bytes_per_connection`](field@crate::ServerConfig::reply_bytes_per_connection).
+//!
 //! # When the call is over
 //!
 //! A thread cannot be stopped. When the deadline passes, the client goes away or the server shuts down, the
@@ -62,15 +66,16 @@ where
         let permit = acquire(ctx.call()).await?;
         let (ctx, span) = (ctx.clone(), Span::current());
         let handler = spawn_blocking(move || {
-            let _permit = permit;
             // The pool may have kept it waiting.
-            match ctx.is_cancelled() {
+            let result = match ctx.is_cancelled() {
                 true => Err(Status::cancelled("the call is over")),
                 false => span.in_scope(|| handler(&ctx)),
-            }
+            };
+            // Nobody else counts the reply before the call takes it.
+            (result, permit)
         });
         match handler.await.map_err(|error| error.try_into_panic()) {
-            Ok(result) => result,
+            Ok((result, _permit)) => result,
             Err(Ok(panic)) => resume_unwind(panic),
             Err(Err(_)) => Err(Status::unavailable("the server's runtime is shutting down")),
         }

@@ -30,7 +30,7 @@ type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 13] = [
+pub(crate) const ATTACKS: [(&str, Attack); 14] = [
     ("requests of 30 bytes for ever, replies never read", |short| {
         Box::pin(flood(if short { 4 } else { 100 }, 0))
     }),
@@ -42,6 +42,9 @@ pub(crate) const ATTACKS: [(&str, Attack); 13] = [
     }),
     ("replies of 1 MiB that handlers make together, never read", |short| {
         Box::pin(reply_together(if short { 1 } else { 20 }))
+    }),
+    ("replies of 1 MiB of handlers without async, never read", |short| {
+        Box::pin(reply_from_threads(if short { 1 } else { 4 }))
     }),
     ("requests of 1 MiB to handlers that wait", |short| {
         Box::pin(wait_with_long_requests(if short { 4 } else { 30 }))
@@ -160,6 +163,26 @@ async fn reply_together(connections: u64) -> Result<Figures, String> {
     let calls = connections * CALLS;
     let (unread, replying) = (connections, connections);
     victim.figures(Load { connections, unread, calls, replying, ..Load::default() }).await
+}
+
+async fn reply_from_threads(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let calls = ServerConfig::default().max_calls_per_connection;
+    let open = attack_with(connections, &victim, |mut io| async move {
+        let ids = (1..).step_by(2).take(calls);
+        io.write_all(&together(ids.map(|id| Frame::unary(id, LATE, "Make", &())))).await?;
+        Ok(io)
+    })
+    .await?;
+    // Until they are waited for no more, and longer.
+    sleep(BLOCKED).await;
+    victim.expect_service().await?;
+    drop(open);
+    let (unread, replying) = (connections, connections);
+    let running = connections + ServerConfig::default().max_blocking_calls as u64;
+    let calls = connections * calls as u64;
+    let load = Load { connections, unread, calls, replying, running, ..Load::default() };
+    victim.figures(load).await
 }
 
 /// Reads and drops what comes.

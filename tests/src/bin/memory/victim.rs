@@ -11,7 +11,10 @@ use std::{
 };
 
 use tokio::{net::UnixStream, sync::Semaphore, time::sleep};
-use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::Routes};
+use ttrpc::{
+    Client, ClientConfig, Server, ServerConfig,
+    server::{Routes, blocking},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{Handmade, MAX_DATA_LEN},
@@ -45,6 +48,8 @@ pub(crate) struct Load {
     pub(crate) streaming: u64,
     /// Connections whose handlers have waited, and reply together.
     pub(crate) replying: u64,
+    /// Handlers without `async` that run at a time, each with a reply of [`LATE_REPLY`] bytes.
+    pub(crate) running: u64,
 }
 
 impl Load {
@@ -62,7 +67,8 @@ impl Load {
         let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming);
         let replies = upto(config.reply_bytes, config.reply_bytes_per_connection, self.replying);
         let queues = self.unread * config.send_queue_bytes as u64;
-        let buffers = self.arriving * frame + queues + requests + inboxes + replies;
+        let running = self.running * LATE_REPLY as u64;
+        let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
         self.connections * IDLE_CONNECTION + self.calls * CALL + buffers * ALLOCATION_PERCENT / 100
     }
 }
@@ -211,6 +217,9 @@ pub(crate) async fn serve(address: &str) -> Result<(), String> {
                 late.acquire().await.expect("it is never closed").forget();
                 Ok(vec![1; LATE_REPLY])
             })
+        })
+        .unary("Make", &late, |_, ctx, (): ()| {
+            Box::pin(async move { blocking::run(ctx, |_| Ok(vec![1; LATE_REPLY])).await })
         })
         .unary("GoOn", &late, |late, _ctx, (): ()| {
             late.add_permits(1 << 20);
