@@ -15,6 +15,7 @@ pub enum DescriptorError {
     /// The bytes are not an encoded `google.protobuf.FileDescriptorSet`.
     Decode(prost::DecodeError),
     /// A file imports another that is in none of the sets: they were written without imports.
+    #[non_exhaustive]
     MissingImport {
         /// The file.
         file: String,
@@ -22,6 +23,7 @@ pub enum DescriptorError {
         import: String,
     },
     /// Two sets have files of one name that declare different things.
+    #[non_exhaustive]
     Conflict {
         /// The files' name.
         file: String,

@@ -12,6 +12,7 @@ use crate::Name;
 pub enum Error {
     /// The text is no [address](crate#addresses) that this crate understands.
     #[error("address `{address}`: {reason}")]
+    #[non_exhaustive]
     Address {
         /// The text as it was given.
         address: String,
@@ -20,6 +21,7 @@ pub enum Error {
     },
     /// Connecting to a server failed.
     #[error("cannot connect to `{address}`: {source}")]
+    #[non_exhaustive]
     Connect {
         /// The address as it was given.
         address: String,
@@ -29,6 +31,7 @@ pub enum Error {
     /// The hypervisor of a `hvsock://` address closed the connection instead of answering: nobody
     /// listens on that port in the virtual machine.
     #[error("cannot connect to `{address}`: nobody listens on this port in the virtual machine")]
+    #[non_exhaustive]
     HandshakeRefused {
         /// The address as it was given.
         address: String,
@@ -36,6 +39,7 @@ pub enum Error {
     /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does, with the
     /// line `OK <number>`.
     #[error("cannot connect to `{address}`: the hypervisor answered `{answer}`: {reason}")]
+    #[non_exhaustive]
     HandshakeAnswer {
         /// The address as it was given.
         address: String,
@@ -49,6 +53,7 @@ pub enum Error {
         "cannot connect to `{address}`: the hypervisor gave {} within {limit:?}",
         part_of_answer(.answer)
     )]
+    #[non_exhaustive]
     HandshakeTimeout {
         /// The address as it was given.
         address: String,
@@ -63,6 +68,7 @@ pub enum Error {
         counted(*.attempts),
         before_that(.before.as_deref())
     )]
+    #[non_exhaustive]
     ConnectTimeout {
         /// The time that was given.
         limit: Duration,
@@ -77,6 +83,7 @@ pub enum Error {
     },
     /// Binding a socket failed.
     #[error("cannot listen on `{address}`: {source}")]
+    #[non_exhaustive]
     Bind {
         /// The address as it was given.
         address: String,
@@ -85,12 +92,14 @@ pub enum Error {
     },
     /// Another server is alive on the address.
     #[error("cannot listen on `{address}`: another server is listening there")]
+    #[non_exhaustive]
     AddressInUse {
         /// The address as it was given.
         address: String,
     },
     /// Something that is not a socket is in the way, and is left alone.
     #[error("cannot listen on `{address}`: the path exists and is not a socket")]
+    #[non_exhaustive]
     NotASocket {
         /// The address as it was given.
         address: String,
@@ -107,6 +116,7 @@ pub enum Error {
     /// The server's policy, or its [connection hook](crate::server::ConnectionHook), refuses a connection that was
     /// handed over.
     #[error("the server refuses {peer}: {reason}")]
+    #[non_exhaustive]
     PeerRefused {
         /// What is known of the peer.
         peer: String,

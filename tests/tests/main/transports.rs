@@ -101,7 +101,7 @@ async fn one_server_listens_on_addresses_of_every_kind() {
 async fn a_tcp_address_in_use_is_named() {
     let (_listener, address) = tcp_listener();
     let error = builder().bind(&address).unwrap_err();
-    assert!(matches!(&error, Error::AddressInUse { address: named } if *named == address));
+    assert!(matches!(&error, Error::AddressInUse { address: named, .. } if *named == address));
 }
 
 #[tokio::test]
