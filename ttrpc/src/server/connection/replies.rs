@@ -29,7 +29,7 @@ use crate::{
         Ordering::{Relaxed, SeqCst},
     },
     transport::{
-        limiter::{Closed, Limiter, Load, Permit},
+        limiter::{Closed, Load, Permit},
         registry::CallInfo,
     },
 };
@@ -40,15 +40,15 @@ const TURNS: usize = 4;
 impl Connection {
     /// Whether as much may wait, beside what does. The only reply of a connection always may.
     fn has_room_for_reply(&self, len: usize) -> bool {
-        let waiting = self.replies.load().cost;
+        let waiting = self.replies().load().cost;
         waiting == 0
-            || (waiting + len <= self.replies.limit().cost && !self.server.replies.is_full())
+            || (waiting + len <= self.replies().limit().cost && !self.server.replies.is_full())
     }
 
     /// What a handler's turn counts for. When the limit of the whole server is reached, a handler goes
     /// on only if nothing of its connection waits.
     fn turn(&self) -> Load {
-        let limit = self.replies.limit().cost;
+        let limit = self.replies().limit().cost;
         Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(TURNS) })
     }
 
@@ -104,7 +104,7 @@ impl<'a> WaitingReply<'a> {
         waits: &'a CallWaits,
         len: usize,
     ) -> Result<Self, Status> {
-        if connection.replies.is_stalled() && !connection.has_room_for_reply(len) {
+        if connection.replies().is_stalled() && !connection.has_room_for_reply(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
@@ -119,7 +119,7 @@ impl<'a> WaitingReply<'a> {
         len: usize,
     ) -> Self {
         let load = Load::cost(len);
-        connection.replies.force(load);
+        connection.replies().force(load);
         connection.server.replies.force(load);
         WaitingReply { connection, _line: waits.enter(), load }
     }
@@ -132,14 +132,14 @@ impl<'a> WaitingReply<'a> {
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        self.connection.replies.release(self.load);
+        self.connection.replies().release(self.load);
         self.connection.server.replies.release(self.load);
     }
 }
 
 /// A handler's turn to go on, which it has while it is polled.
 pub(in crate::server) struct Turn<'a> {
-    replies: &'a Limiter,
+    connection: &'a Connection,
     load: Load,
 }
 
@@ -149,24 +149,24 @@ impl<'a> Turn<'a> {
         connection: &'a Connection,
         waits: &CallWaits,
     ) -> Option<Self> {
-        let replies = &connection.replies;
-        if replies.load().cost == 0 || waits.may_be_granted() {
-            return Some(Turn { replies, load: Load::default() });
+        if connection.has_no_replies() || waits.may_be_granted() {
+            return Some(Turn { connection, load: Load::default() });
         }
+        let replies = connection.replies();
         let permit = replies.try_acquire(connection.turn())?;
-        Some(Turn { replies, load: permit.into_load() })
+        Some(Turn { connection, load: permit.into_load() })
     }
 
     /// The turn that [`wait_for_turn`] has waited for.
     pub(in crate::server) fn granted(connection: &'a Connection, load: Load) -> Self {
-        Turn { replies: &connection.replies, load }
+        Turn { connection, load }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.load.cost > 0 {
-            self.replies.release(self.load);
+            self.connection.replies().release(self.load);
         }
     }
 }
@@ -176,7 +176,7 @@ pub(in crate::server) async fn wait_for_turn(connection: Arc<Connection>, call: 
     let _waiting = connection.registry.enter(call, CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.is_reading();
-    let turn = connection.replies.acquire_while_moving(load, stall_timeout, &is_reading);
+    let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
     turn.await.map(Permit::into_load).unwrap_or_default()
 }
 
@@ -218,8 +218,8 @@ mod tests {
         let turn = Turn::try_take(&connection, &of_call).expect("there is room for one");
         assert_eq!((take(&of_call), take(&of_another)), (None, Some(0)), "the limit is near");
         drop(turn);
-        assert_eq!(connection.replies.load(), Load::cost(60));
+        assert_eq!(connection.replies().load(), Load::cost(60));
         drop(waiting);
-        assert_eq!((take(&of_call), connection.replies.load()), (Some(0), Load::default()));
+        assert_eq!((take(&of_call), connection.replies().load()), (Some(0), Load::default()));
     }
 }
