@@ -73,7 +73,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let patience = &self.call.connection.patience();
+        let patience = self.call.connection.patience();
         let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, patience)) {
             Ok(Some(payload)) => {
                 self.call.connection.release_messages(message_cost(payload.len()));
