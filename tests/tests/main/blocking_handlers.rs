@@ -19,10 +19,12 @@ use ttrpc::{
     snapshot::{CallSnapshot, CallWait},
 };
 use ttrpc_tests::{
-    conformance::{ConformanceClient, ConformanceServer},
-    harness::{PATIENCE, PIPE_LEN, echo_request, eventually, patient_client, patient_server},
+    conformance::{ConformanceClient, ConformanceServer, GenerateRequest},
+    harness::{
+        PATIENCE, PIPE_LEN, SERVICE, echo_request, eventually, patient_client, patient_server,
+    },
     service::ConformanceService,
-    wire::{Frame, Peer},
+    wire::{Frame, Peer, REMOTE_CLOSED, RESPONSE},
 };
 
 mod greeter {
@@ -345,6 +347,59 @@ async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
     let made = server.gate.came.load(SeqCst);
     let (with_room, only_ones) = (2 * CONNECTIONS, CONNECTIONS);
     assert!(made <= with_room + PLACES + only_ones, "{made} replies of 1 MiB were made");
+}
+
+/// Else a client that reads nothing would hold, for calls that do not begin, what those of others wait for.
+#[tokio::test]
+async fn a_call_whose_turn_has_not_come_leaves_the_place_to_others() {
+    let config = ServerConfig { stall_timeout: 2 * PATIENCE, ..ServerConfig::default() };
+    let config = config.send_queue_bytes(1).reply_bytes_per_connection(1);
+    let server = TestServer::start(config.max_blocking_calls(1));
+    let holder = server.greeter().await;
+    let (mut held, mut replies) = holder.chat().await.unwrap();
+    held.send(hello("Ann")).await.unwrap();
+    replies.recv().await.unwrap();
+    let waiting = |wait| {
+        let snapshot = server.handle.snapshot();
+        let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
+        calls.filter(|call| call.wait == wait).count()
+    };
+
+    let (here, there) = duplex(PIPE_LEN);
+    server.handle.serve_connection(ttrpc::Connection::new(there)).await.unwrap();
+    let mut peer = Peer::new(here);
+    let call = |id, name| Frame::unary(id, "greeter.v1.Greeter", "SayHello", &hello(name));
+    // Begins as the only one of its connection.
+    peer.send(call(1, "gate")).await;
+    server.gate.has_come(1).await;
+    peer.send(call(3, "Ben")).await;
+    eventually("the next one waits", || waiting(CallWait::Place) == 1).await;
+    // One message is in the queue, and one waits for room.
+    let chunks = GenerateRequest { count: 2, size: LARGE as u32, ..GenerateRequest::default() };
+    peer.send(Frame::request(5, REMOTE_CLOSED, SERVICE, "Generate", &chunks)).await;
+    eventually("a message waits for room", || waiting(CallWait::Room) == 1).await;
+
+    let other = server.greeter().await;
+    let only = begin(&other, "gate");
+    server.gate.has_come(2).await;
+    let next = begin(&other, "Cid");
+    eventually("it waits behind the client that reads nothing", || waiting(CallWait::Place) == 2)
+        .await;
+    held.finish();
+    let next = timeout(PATIENCE, next).await.expect("it begins");
+    assert_eq!(next.unwrap().unwrap().message, "Cid");
+
+    server.gate.open();
+    only.await.unwrap().unwrap();
+    let mut ended = Vec::new();
+    while ended.len() < 3 {
+        let frame = peer.receive().await;
+        ended.extend(
+            (frame.kind == RESPONSE || frame.flags & REMOTE_CLOSED != 0).then_some(frame.id),
+        );
+    }
+    ended.sort();
+    assert_eq!(ended, [1, 3, 5], "a client that reads gets every reply");
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ impl Connection {
     /// Messages are not counted apart: handlers take them in portions of any size.
     fn inbox_limits(&self) -> Limits<'_> {
         let all = &self.server.inboxes;
-        Limits { own: &self.inboxes, all, reserved: all, reserve: usize::MAX }
+        Limits { own: self.inboxes(), all, reserved: all, reserve: usize::MAX }
     }
 
     /// Lets a call in if it need not wait.
@@ -142,7 +142,7 @@ impl Connection {
 
     /// Counts a message that came with its Request, which has been let in.
     pub(super) fn force_message(&self, cost: usize) {
-        self.inboxes.force(Load::cost(cost));
+        self.inboxes().force(Load::cost(cost));
         self.server.inboxes.force(Load::cost(cost));
     }
 

@@ -38,9 +38,12 @@ use std::{
 };
 
 use prost::Message;
-use tokio::{runtime::Handle, task::spawn_blocking};
+use tokio::{
+    runtime::Handle,
+    task::{spawn_blocking, yield_now},
+};
 
-use super::call::Call;
+use super::{call::Call, replies::Turn};
 use crate::{
     Context, Status,
     observer::EndCause,
@@ -125,41 +128,59 @@ struct BlockingPermit {
     is_reserved: bool,
 }
 
-impl BlockingPermit {
-    /// A permit of the server's.
-    fn shared(call: &Arc<Call>, permit: Permit<'_>) -> Self {
-        permit.into_load();
-        call.connection.blocking_calls.limiter().force(ONE_CALL);
-        BlockingPermit { call: call.clone(), is_reserved: false }
-    }
+/// A permit that has been granted and is not used yet. Dropped, it goes to another call.
+struct Granted<'a> {
+    permit: Permit<'a>,
+    /// It is that of a connection without blocking handlers, which passes the server's limit.
+    is_reserved: bool,
+}
 
-    /// The permit of a connection without blocking handlers, which passes the server's limit.
-    fn reserved(call: &Arc<Call>, permit: Permit<'_>) -> Self {
+impl Granted<'_> {
+    /// Counts it at both limiters: only one of them has granted it.
+    fn take(self, call: &Arc<Call>) -> BlockingPermit {
+        let Granted { permit, is_reserved } = self;
         permit.into_load();
-        call.connection.server.blocking_calls.reserved.force(ONE_CALL);
-        BlockingPermit { call: call.clone(), is_reserved: true }
+        let connection = &call.connection;
+        let reserved = &connection.server.blocking_calls.reserved;
+        let other = if is_reserved { reserved } else { connection.blocking_calls.limiter() };
+        other.force(ONE_CALL);
+        BlockingPermit { call: call.clone(), is_reserved }
     }
 }
 
+/// Waits for a permit. One that comes while the handler would have to wait for its turn, see [`replies`](super::replies), is
+/// left to others: the call asks again when its turn has come. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
+    let granted = grant(call).await?;
+    if Turn::try_take(&call.connection, &call.waits).is_some() {
+        return Ok(granted.take(call));
+    }
+    drop(granted);
+    // Its driver polls it when its turn has come.
+    yield_now().await;
+    Ok(grant(call).await?.take(call))
+}
+
+async fn grant(call: &Call) -> Result<Granted<'_>, Status> {
     let connection = &call.connection;
     let own = connection.blocking_calls.limiter();
     let all = &connection.server.blocking_calls.limiter;
-    if let Some(permit) = all.try_acquire(ONE_CALL) {
-        return Ok(BlockingPermit::shared(call, permit));
+    let shared = |permit| Granted { permit, is_reserved: false };
+    let reserved = |permit| Granted { permit, is_reserved: true };
+    let granted = all.try_acquire(ONE_CALL).map(shared);
+    if let Some(granted) = granted.or_else(|| own.try_acquire(ONE_CALL).map(reserved)) {
+        return Ok(granted);
     }
-    if let Some(permit) = own.try_acquire(ONE_CALL) {
-        return Ok(BlockingPermit::reserved(call, permit));
-    }
+    let _in_line = call.waits.enter();
     let _waiting = connection.registry.enter(call.info(), CallWait::Place);
     let stall_timeout = connection.server.config.stall_timeout;
     tokio::select! {
         biased;
         Ok(permit) = own.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
-            Ok(BlockingPermit::reserved(call, permit))
+            Ok(reserved(permit))
         }
         Ok(permit) = all.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
-            Ok(BlockingPermit::shared(call, permit))
+            Ok(shared(permit))
         }
         else => {
             call.end.blame(EndCause::Limit);

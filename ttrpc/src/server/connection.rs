@@ -31,6 +31,17 @@ use crate::{
 /// Room in a connection's outgoing queue.
 pub(super) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
+/// Limits that many connections never come near. They are boxed, so that an idle connection is small.
+#[derive(Debug)]
+struct RareLimits {
+    /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
+    /// reads take no call's place.
+    inboxes: Limiter,
+    /// Counts the bytes of replies that wait for room in the queue.
+    replies: Limiter,
+    patience: Patience,
+}
+
 /// Shared by the connection's receiver, its sender and its handlers.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -40,13 +51,9 @@ pub(super) struct Connection {
     pub(super) queue: Queue<ServerTable<Arc<Call>>>,
     /// Counts calls, with what their Requests cost.
     pub(super) calls: Limiter,
-    /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
-    /// reads take no call's place.
-    pub(super) inboxes: Limiter,
-    /// Counts the bytes of replies that wait for room in the queue.
-    pub(super) replies: Limiter,
+    /// `None` while the connection has had neither a stream of requests nor a handler that waits.
+    limits: OnceLock<Box<RareLimits>>,
     pub(super) blocking_calls: BlockingCallsOfConnection,
-    pub(super) patience: Patience,
     pub(super) registry: Registry,
     pub(super) id: u64,
     pub(super) accepted: Instant,
@@ -72,16 +79,8 @@ impl Connection {
                 },
                 Overshoot::Last,
             ),
-            inboxes: Limiter::new(
-                Load { count: 1, cost: config.inbox_bytes_per_connection },
-                Overshoot::Last,
-            ),
-            replies: Limiter::new(
-                Load { count: 1, cost: config.reply_bytes_per_connection },
-                Overshoot::Alone,
-            ),
+            limits: OnceLock::new(),
             blocking_calls: BlockingCallsOfConnection::default(),
-            patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
             id,
             accepted: Instant::now(),
@@ -89,6 +88,42 @@ impl Connection {
             end_reason: OnceLock::new(),
             server,
         }
+    }
+
+    fn limits(&self) -> &RareLimits {
+        let config = &self.server.config;
+        self.limits.get_or_init(|| {
+            Box::new(RareLimits {
+                inboxes: Limiter::new(
+                    Load { count: 1, cost: config.inbox_bytes_per_connection },
+                    Overshoot::Last,
+                ),
+                replies: Limiter::new(
+                    Load { count: 1, cost: config.reply_bytes_per_connection },
+                    Overshoot::Alone,
+                ),
+                patience: Patience::new(config.stall_timeout),
+            })
+        })
+    }
+
+    /// The limit of what is in inboxes.
+    pub(super) fn inboxes(&self) -> &Limiter {
+        &self.limits().inboxes
+    }
+
+    /// The limit of replies that wait for room.
+    pub(super) fn replies(&self) -> &Limiter {
+        &self.limits().replies
+    }
+
+    pub(super) fn patience(&self) -> &Patience {
+        &self.limits().patience
+    }
+
+    /// Whether no reply waits for room.
+    fn has_no_replies(&self) -> bool {
+        self.limits.get().is_none_or(|limits| limits.replies.load().cost == 0)
     }
 
     /// Waits for room for a frame of a call, or of the receiver.
@@ -120,7 +155,7 @@ impl Connection {
     /// time does not count then.
     pub(super) fn is_unread(&self) -> impl Fn() -> bool {
         let is_stuck = self.queue.is_stuck();
-        move || self.replies.is_full() || is_stuck()
+        move || self.replies().is_full() || is_stuck()
     }
 
     /// What the connection is doing at this moment.

@@ -197,11 +197,8 @@ impl Driver {
             return handler.poll(&self.call, cx);
         };
         let connection = &self.call.connection;
-        let taken = if turn.is_none() {
-            Turn::try_take(connection, &self.call.waiting_replies)
-        } else {
-            None
-        };
+        let taken =
+            if turn.is_none() { Turn::try_take(connection, &self.call.waits) } else { None };
         let _taken = match taken {
             Some(taken) => taken,
             None => {

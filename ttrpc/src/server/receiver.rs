@@ -205,7 +205,7 @@ async fn push<R: ReadHalf>(
         return Ok(());
     }
     let long_data = decoder.take_long_data();
-    if !inbox.push(decoder.payload(&long_data), &connection.patience) {
+    if !inbox.push(decoder.payload(&long_data), connection.patience()) {
         connection.release_messages(cost);
     }
     Ok(())
@@ -224,7 +224,7 @@ async fn wait_for_handler(
     io: &mut impl ReadHalf,
 ) -> Result<(), Failure> {
     let bytes = decoder.data().len();
-    let (limits, patience) = (inbox_limits(connection), &connection.patience);
+    let (limits, patience) = (inbox_limits(connection), connection.patience());
     let is_paused = connection.is_unread();
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {

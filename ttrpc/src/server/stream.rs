@@ -73,7 +73,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let patience = &self.call.connection.patience;
+        let patience = self.call.connection.patience();
         let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, patience)) {
             Ok(Some(payload)) => {
                 self.call.connection.release_messages(message_cost(payload.len()));
@@ -164,7 +164,7 @@ impl<Resp: Message> StreamSender<Resp> {
 impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
-        let waiting = WaitingReply::new(&self.connection, &self.waiting_replies, len)?;
+        let waiting = WaitingReply::new(&self.connection, &self.waits, len)?;
         let _observed = self.count.stats().map(CallStats::wait_for_room);
         tokio::select! {
             room = waiting.room(self.info()) => room.map_err(|Closed| over()),

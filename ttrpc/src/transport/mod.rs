@@ -52,13 +52,13 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
-    future::poll_fn,
     mem,
     pin::{Pin, pin},
     sync::PoisonError,
-    task::Poll,
+    task::{Context, Poll},
 };
 
+use pin_project_lite::pin_project;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::sync::{Mutex, MutexGuard};
@@ -86,19 +86,30 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHa
 
 /// Waits for what seldom comes beside what often does. The first poll registers the task, which alone polls
 /// this, as a waiter; later ones, whatever has woken it, look at a flag, which costs less.
-pub(crate) async fn wait_for_flag<T>(
-    wait: impl Future<Output = T>,
-    has_come: impl Fn() -> bool,
-) -> T {
-    let mut wait = pin!(wait);
-    let mut is_registered = false;
-    poll_fn(|cx| {
-        if mem::replace(&mut is_registered, true) && !has_come() {
+pub(crate) fn wait_for_flag<F: Future, C: Fn() -> bool>(wait: F, has_come: C) -> FlagWait<F, C> {
+    FlagWait { wait, has_come, is_registered: false }
+}
+
+pin_project! {
+    /// See [`wait_for_flag`]. An `async fn` would have room for what it waits for twice.
+    pub(crate) struct FlagWait<F, C> {
+        #[pin]
+        wait: F,
+        has_come: C,
+        is_registered: bool,
+    }
+}
+
+impl<F: Future, C: Fn() -> bool> Future for FlagWait<F, C> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if mem::replace(this.is_registered, true) && !(this.has_come)() {
             return Poll::Pending;
         }
-        wait.as_mut().poll(cx)
-    })
-    .await
+        this.wait.poll(cx)
+    }
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.

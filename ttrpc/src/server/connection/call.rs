@@ -34,7 +34,7 @@ use tokio::time::Instant;
 pub(in crate::server) use super::request_stream::RequestStream;
 use super::{
     Connection, ReplyRoom, encode_failure,
-    replies::{WaitingReplies, WaitingReply},
+    replies::{CallWaits, WaitingReply},
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
@@ -73,7 +73,7 @@ pub(crate) struct Call {
     /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
     pub(in crate::server) end: EndSignal,
-    pub(in crate::server) waiting_replies: WaitingReplies,
+    pub(in crate::server) waits: CallWaits,
     /// The deadline that an interceptor has set, in nanoseconds after the call's start; [`u64::MAX`] for none.
     shortened: AtomicU64,
     pub(in crate::server) extensions: Extensions,
@@ -111,7 +111,7 @@ impl Call {
             head,
             inbox,
             end: EndSignal::default(),
-            waiting_replies: WaitingReplies::default(),
+            waits: CallWaits::default(),
             shortened: AtomicU64::new(u64::MAX),
             extensions: Extensions::default(),
             count,
@@ -284,14 +284,14 @@ impl Call {
     fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
         let call = self.clone();
         Box::pin(async move {
-            let (connection, replies) = (&*call.connection, &call.waiting_replies);
-            let (waiting, push) = match WaitingReply::new(connection, replies, len) {
+            let (connection, waits) = (&*call.connection, &call.waits);
+            let (waiting, push) = match WaitingReply::new(connection, waits, len) {
                 Ok(waiting) => (waiting, push),
                 Err(status) => {
                     drop(push);
                     let data = encode_failure(&status);
                     let frame = call.response(&data[..]).expect("it is short").to_vec();
-                    let waiting = WaitingReply::of_any_length(connection, replies, frame.len());
+                    let waiting = WaitingReply::of_any_length(connection, waits, frame.len());
                     (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };

@@ -29,7 +29,7 @@ use crate::{
         Ordering::{Relaxed, SeqCst},
     },
     transport::{
-        limiter::{Closed, Limiter, Load, Permit},
+        limiter::{Closed, Load, Permit},
         registry::CallInfo,
     },
 };
@@ -40,15 +40,15 @@ const TURNS: usize = 4;
 impl Connection {
     /// Whether as much may wait, beside what does. The only reply of a connection always may.
     fn has_room_for_reply(&self, len: usize) -> bool {
-        let waiting = self.replies.load().cost;
+        let waiting = self.replies().load().cost;
         waiting == 0
-            || (waiting + len <= self.replies.limit().cost && !self.server.replies.is_full())
+            || (waiting + len <= self.replies().limit().cost && !self.server.replies.is_full())
     }
 
     /// What a handler's turn counts for. When the limit of the whole server is reached, a handler goes
     /// on only if nothing of its connection waits.
     fn turn(&self) -> Load {
-        let limit = self.replies.limit().cost;
+        let limit = self.replies().limit().cost;
         Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(TURNS) })
     }
 
@@ -62,15 +62,37 @@ impl Connection {
     }
 }
 
-/// The replies of a call that wait for room: the last one, or messages of a stream.
+/// What a call waits for in a line: room for its replies, or the permit of a handler without `async`.
 #[derive(Debug, Default)]
-pub(in crate::server) struct WaitingReplies(AtomicUsize);
+pub(in crate::server) struct CallWaits(AtomicUsize);
+
+impl CallWaits {
+    pub(in crate::server) fn enter(&self) -> LineWait<'_> {
+        self.0.fetch_add(1, SeqCst);
+        LineWait(self)
+    }
+
+    /// Whether the handler must be polled: it may have been granted something that others wait for.
+    fn may_be_granted(&self) -> bool {
+        self.0.load(SeqCst) > 0
+    }
+}
+
+/// A wait in a line, until this is dropped.
+#[derive(Debug)]
+pub(in crate::server) struct LineWait<'a>(&'a CallWaits);
+
+impl Drop for LineWait<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, SeqCst);
+    }
+}
 
 /// A reply, or a message, that waits for room. It counts until this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct WaitingReply<'a> {
     connection: &'a Connection,
-    of_call: &'a WaitingReplies,
+    _line: LineWait<'a>,
     load: Load,
 }
 
@@ -79,28 +101,27 @@ impl<'a> WaitingReply<'a> {
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all room.
     pub(in crate::server) fn new(
         connection: &'a Connection,
-        of_call: &'a WaitingReplies,
+        waits: &'a CallWaits,
         len: usize,
     ) -> Result<Self, Status> {
-        if connection.replies.is_stalled() && !connection.has_room_for_reply(len) {
+        if connection.replies().is_stalled() && !connection.has_room_for_reply(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
         }
-        Ok(WaitingReply::of_any_length(connection, of_call, len))
+        Ok(WaitingReply::of_any_length(connection, waits, len))
     }
 
     /// The same whether or not there is room: for the few bytes of a status that takes a reply's place.
     pub(in crate::server) fn of_any_length(
         connection: &'a Connection,
-        of_call: &'a WaitingReplies,
+        waits: &'a CallWaits,
         len: usize,
     ) -> Self {
         let load = Load::cost(len);
-        connection.replies.force(load);
+        connection.replies().force(load);
         connection.server.replies.force(load);
-        of_call.0.fetch_add(1, SeqCst);
-        WaitingReply { connection, of_call, load }
+        WaitingReply { connection, _line: waits.enter(), load }
     }
 
     /// Waits for room.
@@ -111,15 +132,14 @@ impl<'a> WaitingReply<'a> {
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        self.of_call.0.fetch_sub(1, SeqCst);
-        self.connection.replies.release(self.load);
+        self.connection.replies().release(self.load);
         self.connection.server.replies.release(self.load);
     }
 }
 
 /// A handler's turn to go on, which it has while it is polled.
 pub(in crate::server) struct Turn<'a> {
-    replies: &'a Limiter,
+    connection: &'a Connection,
     load: Load,
 }
 
@@ -127,27 +147,26 @@ impl<'a> Turn<'a> {
     /// The turn of a call's handler, if it need not wait for it.
     pub(in crate::server) fn try_take(
         connection: &'a Connection,
-        of_call: &WaitingReplies,
+        waits: &CallWaits,
     ) -> Option<Self> {
-        let replies = &connection.replies;
-        // A handler that waits for room must be polled: it may have been granted.
-        if replies.load().cost == 0 || of_call.0.load(SeqCst) > 0 {
-            return Some(Turn { replies, load: Load::default() });
+        if connection.has_no_replies() || waits.may_be_granted() {
+            return Some(Turn { connection, load: Load::default() });
         }
+        let replies = connection.replies();
         let permit = replies.try_acquire(connection.turn())?;
-        Some(Turn { replies, load: permit.into_load() })
+        Some(Turn { connection, load: permit.into_load() })
     }
 
     /// The turn that [`wait_for_turn`] has waited for.
     pub(in crate::server) fn granted(connection: &'a Connection, load: Load) -> Self {
-        Turn { replies: &connection.replies, load }
+        Turn { connection, load }
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.load.cost > 0 {
-            self.replies.release(self.load);
+            self.connection.replies().release(self.load);
         }
     }
 }
@@ -157,7 +176,7 @@ pub(in crate::server) async fn wait_for_turn(connection: Arc<Connection>, call: 
     let _waiting = connection.registry.enter(call, CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.is_reading();
-    let turn = connection.replies.acquire_while_moving(load, stall_timeout, &is_reading);
+    let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
     turn.await.map(Permit::into_load).unwrap_or_default()
 }
 
@@ -178,7 +197,7 @@ mod tests {
     async fn a_reply_may_wait_if_all_have_room_under_both_limits_or_it_is_the_only_one() {
         let (_server, connection) = idle_connection(config());
         assert!(connection.has_room_for_reply(1000), "it is the only one");
-        let of_call = WaitingReplies::default();
+        let of_call = CallWaits::default();
         let _waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
         assert!(connection.has_room_for_reply(40) && !connection.has_room_for_reply(41));
         // Those of other connections.
@@ -191,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_goes_on_freely_if_nothing_waits_or_its_own_reply_does() {
         let (_server, connection) = idle_connection(config());
-        let (of_call, of_another) = (WaitingReplies::default(), WaitingReplies::default());
+        let (of_call, of_another) = (CallWaits::default(), CallWaits::default());
         let take = |of_call| Turn::try_take(&connection, of_call).map(|turn| turn.load.cost);
         assert_eq!(take(&of_call), Some(0));
         let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
@@ -199,8 +218,8 @@ mod tests {
         let turn = Turn::try_take(&connection, &of_call).expect("there is room for one");
         assert_eq!((take(&of_call), take(&of_another)), (None, Some(0)), "the limit is near");
         drop(turn);
-        assert_eq!(connection.replies.load(), Load::cost(60));
+        assert_eq!(connection.replies().load(), Load::cost(60));
         drop(waiting);
-        assert_eq!((take(&of_call), connection.replies.load()), (Some(0), Load::default()));
+        assert_eq!((take(&of_call), connection.replies().load()), (Some(0), Load::default()));
     }
 }

@@ -40,7 +40,7 @@ impl AdmittedCall<'_> {
         let inbox = call.inbox();
         if self.has_message(payload, needs_message) {
             call.connection.force_message(message_cost(payload.remaining()));
-            inbox.push(payload, &call.connection.patience);
+            inbox.push(payload, call.connection.patience());
         }
         if !self.flags.contains(Flags::REMOTE_OPEN) {
             inbox.change(|requests, _| requests.close());
