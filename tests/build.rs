@@ -21,6 +21,18 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
         .blocking_server(true)
         .out_dir(default_bodies)
         .compile_protos(&["proto/greeter.proto", "proto/keyprovider.proto"], &["proto"])?;
+    let in_trait = out_dir.join("async_fn_in_trait");
+    std::fs::create_dir_all(&in_trait).expect("OUT_DIR can be written to");
+    ttrpc_codegen::configure()
+        .async_fn_in_trait(true)
+        .out_dir(&in_trait)
+        .compile_protos(&["proto/greeter.proto"], &["proto"])?;
+    ttrpc_codegen::configure()
+        .async_fn_in_trait(true)
+        .default_bodies(true)
+        .runtime_path("crate::runtime")
+        .out_dir(in_trait)
+        .compile_protos(&["proto/names/odd.proto", "proto/names/none.proto"], &["proto"])?;
     ttrpc_codegen::configure()
         .default_bodies(true)
         .blocking_client(true)

@@ -98,6 +98,14 @@ impl Builder {
         self
     }
 
+    /// Whether the methods of servers' traits return `impl Future + Send`, which implementations write as plain
+    /// `async fn` without the attribute `async_trait`. A unary call then allocates once less. But such a trait is no
+    /// object: there is no `dyn Greeter`. Default: no.
+    pub fn async_fn_in_trait(mut self, is_wanted: bool) -> Self {
+        self.generator = self.generator.async_fn_in_trait(is_wanted);
+        self
+    }
+
     /// Whether the methods of servers' traits have bodies, which answer UNIMPLEMENTED as a server
     /// does that has no such method. A method that is added to the service later then breaks no
     /// implementation of the trait. Default: no, so that the compiler names what is missing.

@@ -7,6 +7,8 @@ pub(crate) enum Form {
     Macro,
     /// As the macro would expand it, but with a path before `Box`.
     Expanded,
+    /// With futures of the implementation's own types, which it may write as `async fn`.
+    InTrait,
     /// They are not.
     Blocking,
 }
@@ -14,7 +16,7 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) fn flavor(self) -> Flavor {
         match self {
-            Form::Macro | Form::Expanded => Flavor::Async,
+            Form::Macro | Form::Expanded | Form::InTrait => Flavor::Async,
             Form::Blocking => Flavor::Blocking,
         }
     }

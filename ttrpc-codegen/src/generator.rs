@@ -14,6 +14,7 @@ pub struct ServiceGenerator {
     server: bool,
     blocking_client: bool,
     blocking_server: bool,
+    async_fn_in_trait: bool,
     style: Style,
     /// The services whose traits were written.
     services: Vec<Service>,
@@ -34,6 +35,7 @@ impl ServiceGenerator {
             server: true,
             blocking_client: false,
             blocking_server: false,
+            async_fn_in_trait: false,
             style,
             services: Vec::new(),
         }
@@ -65,6 +67,15 @@ impl ServiceGenerator {
     #[must_use]
     pub fn blocking_server(mut self, is_wanted: bool) -> Self {
         self.blocking_server = is_wanted;
+        self
+    }
+
+    /// Whether the methods of servers' traits return `impl Future + Send`, which implementations write as plain
+    /// `async fn` without the attribute `async_trait`. A unary call then allocates once less. But such a trait is no
+    /// object: there is no `dyn Greeter`. Default: no.
+    #[must_use]
+    pub fn async_fn_in_trait(mut self, is_wanted: bool) -> Self {
+        self.async_fn_in_trait = is_wanted;
         self
     }
 
@@ -114,11 +125,12 @@ impl prost_build::ServiceGenerator for ServiceGenerator {
     fn generate(&mut self, service: Service, buf: &mut String) {
         for flavor in self.servers() {
             let form = match flavor {
+                Flavor::Async if self.async_fn_in_trait => Form::InTrait,
                 Flavor::Async => Form::Macro,
                 Flavor::Blocking => Form::Blocking,
             };
             buf.push_str(&self.style.trait_of(&service, form));
-            self.style.push_server(&service, flavor, buf);
+            self.style.push_server(&service, form, buf);
         }
         for flavor in self.clients() {
             self.style.push_client(&service, flavor, buf);

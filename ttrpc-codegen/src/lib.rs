@@ -32,6 +32,19 @@
 //! All files of a package belong in one call. A second call in the same build script that would overwrite
 //! what the first has generated is an error.
 //!
+//! # Traits
+//!
+//! The trait is an object, and its implementations have the attribute `#[ttrpc::async_trait]`, which boxes each
+//! handler's future. With [`Builder::async_fn_in_trait`] they are plain `async fn`s, without it:
+//!
+//! ```ignore
+//! impl Greeter for MyGreeter {
+//!     async fn say_hello(&self, _ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+//!         Ok(HelloReply { message: format!("Hello, {}!", request.name) })
+//!     }
+//! }
+//! ```
+//!
 //! # Names
 //!
 //! Names become what is usual in Rust: `GetURL` becomes the method `get_url`, `http_request` the type
@@ -46,7 +59,7 @@
 //!
 //! # More
 //!
-//! [`configure`] is for those who want more: only one side, a file descriptor set, prost's options.
+//! [`configure`] is for those who want more: only one side, other traits, a file descriptor set, prost's options.
 //! [`ServiceGenerator`] is for those with a prost-build set-up of their own:
 //!
 //! ```no_run

@@ -4,7 +4,7 @@
 //! The plugin `protoc-gen-ttrpc-rust` generates one file for each package of the files that protoc
 //! was asked for: services of these files, and messages of all files of the package that they import.
 //! Parameters, of [`Builder`](crate::Builder)'s names: `no_client`, `no_server`, `blocking_client`,
-//! `blocking_server`, `default_bodies`, `runtime_path=PATH`.
+//! `blocking_server`, `async_fn_in_trait`, `default_bodies`, `runtime_path=PATH`.
 
 use std::{collections::HashSet, env, io};
 
@@ -108,6 +108,7 @@ impl Parameters {
                 ("no_server", "") => generator.server(false),
                 ("blocking_client", "") => generator.blocking_client(true),
                 ("blocking_server", "") => generator.blocking_server(true),
+                ("async_fn_in_trait", "") => generator.async_fn_in_trait(true),
                 ("default_bodies", "") => generator.default_bodies(true),
                 ("runtime_path", path) if !path.is_empty() => {
                     set_runtime_path(&mut config, path);
@@ -116,7 +117,7 @@ impl Parameters {
                 _ => {
                     return Err(Error::new(format!(
                         "unknown parameter `{word}`; there are `no_client`, `no_server`, \
-                         `blocking_client`, `blocking_server`, `default_bodies` and `runtime_path=PATH`"
+                         `blocking_client`, `blocking_server`, `async_fn_in_trait`, `default_bodies` and `runtime_path=PATH`"
                     )));
                 }
             };

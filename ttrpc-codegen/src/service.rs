@@ -84,7 +84,7 @@ impl Style {
         let mut buf = String::new();
         let title = match form {
             Form::Blocking => "What a server of `{}` does, each call on a thread of its own.",
-            Form::Macro | Form::Expanded => "What a server of `{}` does.",
+            Form::Macro | Form::Expanded | Form::InTrait => "What a server of `{}` does.",
         };
         push_docs(0, &title.replace("{}", &full_name(service)), &service.comments, &mut buf);
         buf.push_str(&format!("{ALLOWED}\n"));
@@ -114,6 +114,10 @@ impl Style {
             Form::Blocking => format!(
                 "    fn {name}(&self, ctx: &{ttrpc}::Context, {handler_parameters}) -> {result}"
             ),
+            Form::InTrait => format!(
+                "    fn {name}(&self, ctx: &{ttrpc}::Context, {handler_parameters}) \
+                 -> impl ::core::future::Future<Output = {result}> + ::core::marker::Send"
+            ),
             Form::Expanded => format!(
                 "    fn {name}<'life0, 'life1, 'async_trait>(&'life0 self, \
                  ctx: &'life1 {ttrpc}::Context, {handler_parameters}) \
@@ -131,6 +135,7 @@ impl Style {
         match form {
             _ if !self.default_bodies => format!("{signature};\n"),
             Form::Macro | Form::Blocking => format!("{signature} {{\n        {body}\n    }}\n"),
+            Form::InTrait => format!("{signature} {{\n        async move {{ {body} }}\n    }}\n"),
             Form::Expanded => {
                 format!(
                     "{signature} {{\n        ::std::boxed::Box::pin(async move {{ {body} }})\n    }}\n"
@@ -139,7 +144,8 @@ impl Style {
         }
     }
 
-    pub(crate) fn push_server(&self, service: &Service, flavor: Flavor, buf: &mut String) {
+    pub(crate) fn push_server(&self, service: &Service, form: Form, buf: &mut String) {
+        let flavor = form.flavor();
         let name = flavor.trait_name(&service.name);
         let (server, full_name) = (flavor.server_name(&service.name), full_name(service));
         let ttrpc = &self.runtime_path;
@@ -190,9 +196,19 @@ impl<{parameter}: {name}> {ttrpc}::server::Service for {server}<{parameter}> {{
             let Kind { function, handler_arguments: arguments, .. } =
                 Kind::of(method, ttrpc, flavor);
             let method_path = format!("<{parameter} as {name}>::{}", method.name);
-            let handler = match flavor {
-                Flavor::Async => format!("{method_path}(service, ctx, {arguments})"),
-                Flavor::Blocking => {
+            let (function, handler) = match form {
+                Form::Macro | Form::Expanded => {
+                    (function, format!("{method_path}(service, ctx, {arguments})"))
+                }
+                Form::InTrait if function == "unary" => (
+                    "unary_unboxed",
+                    format!("async move {{ {method_path}(&service, &ctx, {arguments}).await }}"),
+                ),
+                Form::InTrait => {
+                    let future = format!("{method_path}(service, ctx, {arguments})");
+                    (function, format!("::std::boxed::Box::pin({future})"))
+                }
+                Form::Blocking => {
                     let ends = [
                         ("requests", method.client_streaming),
                         ("replies", method.server_streaming),
@@ -203,12 +219,13 @@ impl<{parameter}: {name}> {ttrpc}::server::Service for {server}<{parameter}> {{
                             format!("let {end} = ::core::convert::From::from({end});\n")
                         })
                         .collect();
-                    format!(
+                    let handler = format!(
                         "{{
                 let service = ::std::sync::Arc::clone(service);
                 {ends}{ttrpc}::server::blocking::run(ctx, move |ctx| {method_path}(&service, ctx, {arguments}))
             }}"
-                    )
+                    );
+                    (function, handler)
                 }
             };
             buf.push_str(&format!(

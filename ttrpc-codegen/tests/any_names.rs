@@ -232,12 +232,17 @@ fn is_second(names: &mut HashSet<String>, name: &syn::Ident) -> Option<String> {
 
 proptest! {
     #[test]
-    fn names_are_refused_that_would_not_compile_and_no_others(proto in file()) {
+    fn names_are_refused_that_would_not_compile_and_no_others(
+        proto in file(),
+        (async_fn_in_trait, default_bodies) in any::<(bool, bool)>(),
+    ) {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.proto"), &proto).unwrap();
         let result = ttrpc_codegen::configure()
             .blocking_client(true)
             .blocking_server(true)
+            .async_fn_in_trait(async_fn_in_trait)
+            .default_bodies(default_bodies)
             .out_dir(folder.path())
             .compile_protos(&["a.proto"], &[folder.path()]);
         match result {

@@ -252,6 +252,19 @@ fn sides_without_async_are_generated_when_they_are_asked_for() {
 }
 
 #[test]
+fn traits_have_async_fns_without_a_macro_when_they_are_asked_for() {
+    let code = generated(configure().client(false).async_fn_in_trait(true));
+    assert!(code.contains("-> impl ::core::future::Future<"), "{code}");
+    for word in ["::async_trait", "'async_trait", "unimplemented("] {
+        assert!(!code.contains(word), "{word}: {code}");
+    }
+    let response = plugin_response("no_client,async_fn_in_trait");
+    assert_eq!(response.file[0].content(), code);
+    let code = generated(configure().client(false).async_fn_in_trait(true).default_bodies(true));
+    assert!(code.contains("-> impl ::core::future::Future<") && code.contains("unimplemented("));
+}
+
+#[test]
 fn the_runtime_can_lie_elsewhere() {
     let code = generated(configure().runtime_path("crate::rpc"));
     assert!(!code.contains("::ttrpc"), "{code}");

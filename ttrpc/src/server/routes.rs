@@ -115,11 +115,30 @@ impl Routes {
         Req: Message + Default + 'static,
         Resp: Message + 'static,
     {
+        self.unary_unboxed(method, service, move |service: Arc<T>, ctx, request| async move {
+            handler(&service, &ctx, request).await
+        })
+    }
+
+    /// Adds a unary method whose handler's future need not be boxed. Code that is generated with the option
+    /// `async_fn_in_trait` has such handlers.
+    #[must_use]
+    pub fn unary_unboxed<T, Req, Resp, F>(
+        self,
+        method: impl Into<Name>,
+        service: &Arc<T>,
+        handler: impl Fn(Arc<T>, Context, Req) -> F + Copy + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Send + Sync + 'static,
+        Req: Message + Default + 'static,
+        Resp: Message + 'static,
+        F: Future<Output = Result<Resp, Status>> + Send + 'static,
+    {
         let service = service.clone();
         self.add(method.into(), Kind::Unary, move |admitted, payload| {
             let service = service.clone();
-            let handler =
-                move |ctx: Context, request| async move { handler(&service, &ctx, request).await };
+            let handler = move |ctx, request| handler(service, ctx, request);
             admitted.begin(payload, true, decode_request, handler, Call::respond)
         })
     }
