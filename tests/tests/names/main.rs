@@ -3,6 +3,8 @@
 use tokio::io::duplex;
 use ttrpc::{Client, ClientConfig, Context, Server, Status, async_trait, server::StreamReceiver};
 
+mod async_fn_in_trait;
+
 /// The crate `ttrpc` under another name, as the build script says.
 mod runtime {
     pub use ttrpc::*;

@@ -6,11 +6,6 @@ use ttrpc::{
     testing,
 };
 
-/// The crate `ttrpc` under another name, as the build script says.
-mod runtime {
-    pub use ttrpc::*;
-}
-
 /// Without bodies.
 mod greeter {
     include!(concat!(env!("OUT_DIR"), "/async_fn_in_trait/greeter.v1.rs"));
