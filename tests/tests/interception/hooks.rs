@@ -2,7 +2,10 @@
 
 use std::{error::Error, future::pending, pin::Pin, time::Duration};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::Instant,
+};
 use ttrpc::{
     Connection, async_trait,
     server::{ConnectionHook, Peer, Routes},
@@ -127,8 +130,10 @@ async fn a_server_that_shuts_down_gives_up_a_hook_that_waits() {
         builder.on_connection(ReadsByte, Duration::from_secs(3600)).io(there)
     });
     settle().await;
+    let start = Instant::now();
     server.handle.shutdown(LIMIT).await;
     server.ended().await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "nothing was served that could be answered");
     drop(here);
 }
 

@@ -1,17 +1,22 @@
 //! Each end of a call is told once, with its cause, on both sides.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use ttrpc::{
     ClientConfig, Code, Context, Raw, RawEnd, ServerConfig, Status, async_trait,
-    observer::{CallEnd, CallInfo, ConnectionEndCause, EndCause, Observer},
+    observer::{
+        CallEnd, CallInfo, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause, Observer,
+    },
     prost::Message,
     server::{Fallback, FallbackCall},
 };
 use ttrpc_tests::{
     conformance::*,
     harness::*,
-    wire::{DATA, Frame, RESPONSE, Response},
+    wire::{DATA, Frame, Peer, RESPONSE, Response},
 };
 
 use super::*;
@@ -542,4 +547,41 @@ async fn names_are_known_where_the_server_has_the_method_and_not_at_a_fallback()
     all.client.unary::<Raw, Raw>("made.up", "Name", Raw::default()).await.unwrap();
     let expected = [("Echo".to_owned(), true), ("Name".to_owned(), false)];
     assert_eq!(*names.0.lock().unwrap(), expected);
+}
+
+/// Notes how calls and connections end, in order.
+#[derive(Debug, Default)]
+struct Ends(Mutex<Vec<&'static str>>);
+
+impl Observer for Ends {
+    fn call_ended(&self, _: &CallInfo<'_>, _: &CallEnd<'_>) {
+        self.0.lock().unwrap().push("call");
+    }
+
+    fn connection_closed(&self, _: &ConnectionInfo<'_>, _: &ConnectionEnd<'_>) {
+        self.0.lock().unwrap().push("connection");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_servers_calls_are_told_as_ended_before_their_connection_is() {
+    for is_closed_here in [true, false] {
+        let (ends, (here, there)) = (Arc::<Ends>::default(), duplex(PIPE_LEN));
+        let config = ServerConfig::default().max_calls_per_connection(2);
+        let server =
+            TestServer::start_with(config, |builder| builder.observe(ends.clone()).io(there));
+        let mut peer = Peer::new(here);
+        peer.send(call(1, "Wait", &key("a"))).await;
+        peer.send(open_stream(3, "Hold")).await;
+        server.has_begun(2).await;
+        peer.send(call(5, "Echo", &echo_request([]))).await;
+        let receiver_waits = || server.handle.snapshot().connections[0].receiver.is_some();
+        eventually("the third call waits to be let in", receiver_waits).await;
+        match is_closed_here {
+            true => server.handle.close().await,
+            false => drop(peer),
+        }
+        server.ended().await;
+        assert_eq!(*ends.0.lock().unwrap(), ["call", "call", "call", "connection"]);
+    }
 }

@@ -15,9 +15,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use ttrpc::{
     Client, ClientConfig, Code, Context, Server, Status,
+    prost::Message,
     server::{Routes, ServerHandle},
 };
-use ttrpc_tests::{conformance::*, harness::*};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    wire::{Frame, Peer, Request},
+};
 
 const LIMIT: Duration = Duration::from_millis(300);
 
@@ -248,14 +253,32 @@ async fn a_handler_that_ends_in_its_grace_is_not_answered_twice() {
     let (here, there) = duplex(PIPE_LEN);
     let server = Server::builder().add_service(Handmade(routes(&seen))).io(there);
     let serving = tokio::spawn(server.serve());
-    let mut peer = ttrpc_tests::wire::Peer::new(here);
-    let frame = ttrpc_tests::wire::Frame::unary(1, NAME, "AtOnce", &());
-    let request = ttrpc_tests::wire::Request { timeout_nano: 1_000_000, ..frame.as_request() };
-    let data = ttrpc::prost::Message::encode_to_vec(&request);
-    peer.send(ttrpc_tests::wire::Frame { data, ..frame }).await;
+    let mut peer = Peer::new(here);
+    let frame = Frame::unary(1, NAME, "AtOnce", &());
+    let data = Request { timeout_nano: 1_000_000, ..frame.as_request() }.encode_to_vec();
+    peer.send(Frame { data, ..frame }).await;
     assert_eq!(peer.receive().await.code(), code::DEADLINE_EXCEEDED);
     assert!(peer.is_quiet().await);
     assert_eq!(seen.cleaned_up.load(SeqCst), 1);
+    serving.abort();
+}
+
+/// A client has its own clock, and only a peer that has none sees when the server answers.
+#[tokio::test(start_paused = true)]
+async fn the_answer_at_the_deadline_does_not_wait_for_the_handlers_grace() {
+    let seen = Arc::new(Seen::default());
+    let (here, there) = duplex(PIPE_LEN);
+    let server = Server::builder().add_service(Handmade(routes(&seen))).io(there);
+    let serving = tokio::spawn(server.serve());
+    let mut peer = Peer::new(here);
+    let frame = Frame::unary(1, NAME, "Slow", &());
+    let timeout_nano = LIMIT.as_nanos() as i64;
+    let data = Request { timeout_nano, ..frame.as_request() }.encode_to_vec();
+    let start = Instant::now();
+    peer.send(Frame { data, ..frame }).await;
+    assert_eq!(peer.receive().await.code(), code::DEADLINE_EXCEEDED);
+    assert!(start.elapsed() < LIMIT + BIT, "{:?}", start.elapsed());
+    assert_eq!(seen.dropped.load(SeqCst), 0, "it has its grace");
     serving.abort();
 }
 

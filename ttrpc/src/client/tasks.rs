@@ -199,4 +199,22 @@ mod tests {
         let decoded = decoder.decode();
         assert!(matches!(decoded, Some(Decoded::Frame(header)) if header.stream_id == u32::MAX));
     }
+
+    #[tokio::test]
+    async fn a_connection_without_calls_ends_as_soon_as_a_call_finds_no_id() {
+        let (here, _there) = tokio::io::duplex(1000);
+        let tasks = ConnectionTasks::with_table(
+            Connection::new(here),
+            ClientConfig::default(),
+            Observers::default(),
+            ClientTable::starting_at(u32::MAX),
+        );
+        let mut last = call(&tasks);
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
+        drop(last);
+        assert!(tasks.connection().close_reason().is_none(), "nobody has found out");
+        call(&tasks).await.unwrap_err();
+        let reason = tasks.connection().close_reason();
+        assert!(matches!(reason, Some(ConnectionError::IdsExhausted)));
+    }
 }

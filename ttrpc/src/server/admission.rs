@@ -186,6 +186,12 @@ impl Drop for CallPermit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
     use super::*;
     use crate::{ServerConfig, server::tests::idle_connection};
 
@@ -201,6 +207,24 @@ mod tests {
         drop(permit);
         assert_eq!(connection.server.call_load(), Load::one(1));
         drop(server);
+    }
+
+    /// Else it would keep those out who wait for the server's limit in line.
+    #[tokio::test]
+    async fn a_call_that_becomes_the_only_one_while_it_waits_is_counted_apart() {
+        let (_server, connection) = idle_connection(ServerConfig::default().max_calls(1));
+        let calls = &connection.server.calls;
+        // That of another connection.
+        calls.force(Load::one(1));
+        let first = connection.try_admit_call(Load::one(1)).expect("it is the only one");
+        let mut second = pin!(connection.admit_call(Load::one(1)));
+        assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(first);
+        let second = second.await.expect("it is the only one now");
+        assert_eq!(calls.load(), Load::one(1));
+        assert_eq!(connection.server.call_load(), Load { count: 2, cost: 2 });
+        drop(second);
+        assert_eq!(connection.server.call_load(), Load::one(1));
     }
 
     #[tokio::test]

@@ -294,7 +294,11 @@ mod tests {
     use std::{
         future::{Future, poll_fn},
         pin::{Pin, pin},
-        task::Poll,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::Relaxed},
+        },
+        task::{Context, Poll, Wake, Waker},
     };
 
     use tokio::time::Instant;
@@ -513,5 +517,38 @@ mod tests {
             is_ready(pin!(Waiting::new(&limiter, Load::one(1)))).await.unwrap().unwrap_err(),
             Closed
         );
+    }
+
+    /// Notes whether the limiter is locked when it is dropped.
+    struct LooksAtTheLock {
+        limiter: Arc<Limiter>,
+        was_locked: Arc<AtomicBool>,
+    }
+
+    impl Wake for LooksAtTheLock {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for LooksAtTheLock {
+        fn drop(&mut self) {
+            if self.limiter.queue.try_lock().is_err() {
+                self.was_locked.store(true, Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_waker_that_another_one_replaces_is_dropped_without_the_lock() {
+        let (limiter, was_locked) = (Arc::new(limiter(1, 1)), Arc::<AtomicBool>::default());
+        assert!(take(&limiter, Load::one(0)));
+        {
+            let mut waiting = pin!(limiter.acquire(Load::one(0)));
+            for _ in 0..3 {
+                let (limiter, was_locked) = (limiter.clone(), was_locked.clone());
+                let waker = Waker::from(Arc::new(LooksAtTheLock { limiter, was_locked }));
+                assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+        }
+        assert!(!was_locked.load(Relaxed));
     }
 }

@@ -339,7 +339,10 @@ mod tests {
         future::Future,
         pin::{Pin, pin},
         task::Context,
+        time::Duration,
     };
+
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 
@@ -398,6 +401,18 @@ mod tests {
         assert!(polled(&mut flushed), "the third frame came later");
     }
 
+    /// Else a thread of the blocking client would wait for ever for what nobody writes any more.
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_closes_wakes_those_who_wait_for_all_to_be_written() {
+        let queue = queue();
+        push(&queue, 10, 1);
+        let _never_written = take(&queue).await;
+        let start = Instant::now();
+        let flushed = || timeout(Duration::from_secs(1), queue.flushed());
+        let (one, other, ()) = tokio::join!(flushed(), flushed(), async { queue.close() });
+        assert_eq!((one, other, start.elapsed()), (Ok(()), Ok(()), Duration::ZERO));
+    }
+
     #[tokio::test]
     async fn room_is_taken_until_a_frame_is_written_and_not_while_it_is_refused() {
         let queue = queue();
@@ -432,6 +447,16 @@ mod tests {
         queue.withdraw(|()| Some(3));
         queue.drop_withdrawn(&mut batch, 5);
         assert_eq!(queue.fill().0, Load::one(10));
+    }
+
+    #[tokio::test]
+    async fn the_room_of_a_large_frame_is_free_when_it_is_dropped_before_the_sender_had_it() {
+        let queue = Queue::new(10, 100_000, ());
+        push(&queue, 50_000, 1);
+        push(&queue, 10, 3);
+        queue.withdraw(|()| Some(1));
+        let batch = take(&queue).await;
+        assert_eq!((batch.len(), queue.fill().0), (1, Load::one(10)));
     }
 
     #[tokio::test]

@@ -212,6 +212,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_time_for_which_a_move_may_have_gone_unnoticed_is_charged() {
+        let patience = Patience::new(SECOND);
+        let wait = patience.begin(true, NO_CREDIT);
+        sleep(SECOND).await;
+        patience.note_move(wait, SECOND / 2);
+        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND * 3 / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_moves_or_is_paused_does_not_stand_still() {
         let start = Instant::now();
         let moves = || start.elapsed().as_secs().min(5);

@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 use ttrpc::{
-    Server, ServerConfig,
+    ClientConfig, Server, ServerConfig,
     server::{Routes, StreamReceiver, StreamSender},
 };
 use ttrpc_tests::{
@@ -129,4 +129,17 @@ async fn no_stream_is_failed_while_its_handler_waits_for_the_client_to_read() {
     assert_eq!(peer.receive().await, Frame::message(1, &chunk(4)), "nothing is lost");
     assert_eq!(peer.receive().await, Frame::end(1));
     serving.abort();
+}
+
+/// That no call ends is the server's doing, which does not read.
+#[tokio::test(start_paused = true)]
+async fn no_call_is_refused_while_it_waits_for_its_place_and_the_server_does_not_read() {
+    let config = ClientConfig { max_calls: 1, send_queue_frames: 1, ..ClientConfig::default() };
+    let (_client, conformance, mut peer) = played_server_over(config, 16);
+    let calls = [(); 2].map(|()| tokio::spawn(conformance.echo(echo_request([])).into_future()));
+    sleep(PAUSE).await;
+    for call in calls {
+        answer_echo(&mut peer).await;
+        call.await.unwrap().unwrap();
+    }
 }

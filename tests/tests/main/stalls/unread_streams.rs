@@ -1,12 +1,12 @@
 //! Streams that nobody reads, or nobody reads any more, many of them one after the other: how long all
 //! together hold their connection up, and that its end is noticed meanwhile.
 
-use std::{future::pending, ops::Range, sync::Arc, time::Duration};
+use std::{future::pending, net::Shutdown, ops::Range, sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, task::JoinHandle, time::Instant};
 use ttrpc::{
-    Client, ClientConfig, Code, Server, ServerConfig, Status, client::StreamReceiver,
-    server::Routes,
+    Client, ClientConfig, Code, ConnectionError, Server, ServerConfig, Status,
+    client::StreamReceiver, server::Routes,
 };
 use ttrpc_tests::{
     conformance::*,
@@ -221,6 +221,32 @@ async fn a_client_whose_receiver_is_held_up_notices_within_100_ms_that_the_serve
         assert_eq!(echo.await.unwrap().unwrap_err().code(), Code::Unavailable);
         assert!(start.elapsed() < NOTICED, "it took {:?}", start.elapsed());
     }
+}
+
+/// Its connection ends as that of a client whose receiver reads, a write having failed and no end having come for 100 ms.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_receiver_is_held_up_notices_that_the_server_takes_nothing_more() {
+    let (here, there) = UnixStream::pair().unwrap();
+    let config = ClientConfig { stall_timeout: 10 * STALL, ..client_config() };
+    let client = Client::from_unix_stream(here, config);
+    let conformance = ConformanceClient::new(client.clone());
+    let mut peer = Peer::new(there);
+    let _unread = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let unread = peer.receive().await.id;
+    let written = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    peer.receive().await;
+    peer.send_bytes(&too_many(unread)).await;
+    settle().await;
+    assert!(client.snapshot().receiver.is_some(), "the receiver is held up");
+    let there = peer.into_inner().into_std().unwrap();
+    there.shutdown(Shutdown::Read).unwrap();
+    let start = Instant::now();
+    let not_written = conformance.echo(echo_request([])).await;
+    for echo in [not_written, written.await.unwrap()] {
+        assert_eq!(echo.unwrap_err().code(), Code::Unavailable);
+    }
+    assert!(matches!(client.closed().await, ConnectionError::Write(_)));
+    assert!(start.elapsed() < NOTICED + BIT, "it took {:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

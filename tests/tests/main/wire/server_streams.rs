@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
-use ttrpc::{ServerConfig, server::Routes};
+use ttrpc::{ServerConfig, proto::frame::MAX_DATA_LEN, server::Routes};
 use ttrpc_tests::{
     conformance::*,
     harness::{code::*, *},
-    wire::{DATA, Frame, NO_DATA, Peer, REMOTE_CLOSED, REMOTE_OPEN, RESPONSE},
+    wire::{DATA, Frame, NO_DATA, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE},
 };
 
 #[tokio::test(start_paused = true)]
@@ -151,6 +151,34 @@ async fn what_comes_after_an_early_end_is_dropped_in_silence() {
     expect_echo(&mut peer, 3).await;
 }
 
+/// A client that takes the stream for open sends on until the refusal comes. An answer to each of these frames would
+/// be more than one end of the stream.
+#[tokio::test(start_paused = true)]
+async fn what_comes_behind_a_refused_opening_is_dropped_in_silence() {
+    let (server, mut peer) = played_client(ServerConfig::default().max_calls_per_connection(1));
+    peer.send(call(1, "Wait", &key("a"))).await;
+    server.has_begun(1).await;
+    let too_long = Frame::new(9, REQUEST, REMOTE_OPEN, vec![0; MAX_DATA_LEN + 1]);
+    for (opening, code) in [
+        (open_stream(3, "None"), UNIMPLEMENTED),
+        // After a wait for its place, and at once from then on.
+        (open_stream(5, "Collect"), RESOURCE_EXHAUSTED),
+        (open_stream(7, "Collect"), RESOURCE_EXHAUSTED),
+        (too_long, RESOURCE_EXHAUSTED),
+    ] {
+        let id = opening.id;
+        peer.send(opening).await;
+        peer.send(Frame::message(id, &chunk(0))).await;
+        let refusal = peer.receive().await;
+        assert_eq!((refusal.id, refusal.code()), (id, code));
+        peer.send(Frame::message(id, &chunk(1))).await;
+        peer.send(Frame::end(id)).await;
+        assert!(peer.is_quiet().await, "the opening of {id}");
+    }
+    server.service.release("a");
+    assert_eq!(peer.receive().await.id, 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handler_may_answer_before_the_stream_of_requests_is_closed() {
     let routes = Routes::new("test.Early")
@@ -176,6 +204,35 @@ async fn a_handler_may_answer_before_the_stream_of_requests_is_closed() {
         peer.send(Frame::end(id)).await;
     }
     assert!(peer.is_quiet().await);
+    serving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_requests_is_over_for_its_handler_behind_a_message_that_does_not_decode() {
+    let routes = Routes::new("test.Over").client_streaming(
+        "Read",
+        &Arc::new(()),
+        |_, _ctx, mut requests| {
+            Box::pin(async move {
+                let requests: &mut ttrpc::server::StreamReceiver<Chunk> = &mut requests;
+                assert_eq!(requests.recv().await, Ok(Some(chunk(1))));
+                requests.recv().await.expect_err("it does not decode");
+                assert_eq!(requests.recv().await, Ok(None));
+                Ok(chunk(7))
+            })
+        },
+    );
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let server = ttrpc::Server::builder().add_service(Handmade(routes)).io(there).build().unwrap();
+    let serving = tokio::spawn(server.serve());
+    let mut peer = Peer::new(here);
+    let undecodable = Frame::new(1, DATA, 0, [0xff]);
+    let opening = Frame::request(1, REMOTE_OPEN, "test.Over", "Read", &Empty {});
+    for frame in [opening, Frame::message(1, &chunk(1)), undecodable, Frame::message(1, &chunk(2))]
+    {
+        peer.send(frame).await;
+    }
+    assert_eq!(payload_of::<Chunk>(&peer.receive().await), chunk(7));
     serving.abort();
 }
 

@@ -198,13 +198,15 @@ mod tests {
         let (_server, connection) = idle_connection(config());
         assert!(connection.has_room_for_reply(1000), "it is the only one");
         let of_call = CallWaits::default();
-        let _waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
+        let waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
         assert!(connection.has_room_for_reply(40) && !connection.has_room_for_reply(41));
         // Those of other connections.
         connection.server.replies.force(Load::cost(89));
         assert!(connection.has_room_for_reply(40));
         connection.server.replies.force(Load::cost(1));
         assert!(!connection.has_room_for_reply(1));
+        drop(waiting);
+        assert_eq!(connection.server.replies.load(), Load::cost(90));
     }
 
     #[tokio::test]
