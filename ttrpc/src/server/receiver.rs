@@ -17,7 +17,7 @@ use super::{
     connection::Connection,
     ready_queue::ReadyQueue,
     reasons::{EndReason, Refusal, RefusedCall},
-    request::{Failure, open},
+    request::{Failure, Received, open},
 };
 use crate::{
     proto::{
@@ -54,23 +54,31 @@ pub(super) async fn run(
         if wait_for_room(connection).await.is_err() {
             return EndReason::closed_here();
         }
-        let (stream_id, result) = match decoded {
-            Decoded::Frame(header) => {
-                let receive =
-                    receive(connection, ready_queue, header, &mut reader, &mut violations);
-                (header.stream_id, receive.await)
+        let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
+        let received = match decoded {
+            Decoded::Frame(_) => {
+                receive(connection, ready_queue, header, &mut reader, &mut violations)
             }
-            Decoded::Oversized(header) => {
-                (header.stream_id, receive_oversized(connection, header, reader.read_at()))
-            }
+            Decoded::Oversized(_) => receive_oversized(connection, header, reader.read_at()),
         };
-        match result {
-            Ok(()) => {}
-            Err(Failure::Refused(refusal)) => {
-                Box::pin(connection.send_status(stream_id, &refusal.status, None)).await;
+        let refusal = match received {
+            Received::Done => continue,
+            Received::Ignored => {
+                // Nothing waits for what is ignored, however much of it comes at once.
+                consume_budget().await;
+                continue;
             }
-            Err(Failure::Gone) => return EndReason::closed_by_client(),
-        }
+            Received::Refused(refusal) => refusal,
+            Received::Waits(wait) => match wait.await {
+                Ok(()) => continue,
+                Err(Failure::Refused(refusal)) => refusal,
+                Err(Failure::Gone) => return EndReason::closed_by_client(),
+            },
+        };
+        let refuse = async move {
+            connection.send_status(header.stream_id, &refusal.status, None).await;
+        };
+        Box::pin(refuse).await;
     }
 }
 
@@ -110,28 +118,24 @@ async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
 }
 
 /// Acts on one frame.
-async fn receive<R: ReadHalf>(
-    connection: &Arc<Connection>,
-    ready_queue: &Arc<ReadyQueue>,
+fn receive<'a, R: ReadHalf>(
+    connection: &'a Arc<Connection>,
+    ready_queue: &'a Arc<ReadyQueue>,
     header: Header,
-    reader: &mut FrameReader<R>,
+    reader: &'a mut FrameReader<R>,
     violations: &mut Violations,
-) -> Result<(), Failure> {
+) -> Received<'a> {
     match connection.queue.streams(|table| table.receive(header)) {
-        ServerEvent::Open => open(connection, ready_queue, header, reader).await,
-        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
+        ServerEvent::Open => open(connection, ready_queue, header, reader),
+        ServerEvent::Data(call, event) => deliver(connection, call, event, reader),
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
             connection.violated(violation);
             let refusal = Refusal::violation(violation.to_string());
             taken_out(connection, header, reader.read_at(), ended, &refusal);
-            Err(refusal.into())
+            Received::Refused(refusal)
         }
-        ServerEvent::Ignore => {
-            // Nothing waits for what is ignored, however much of it comes at once.
-            consume_budget().await;
-            Ok(())
-        }
+        ServerEvent::Ignore => Received::Ignored,
     }
 }
 
@@ -157,23 +161,40 @@ fn taken_out(
     }
 }
 
-/// Puts a message into its stream's inbox; a handler that stands still loses its stream.
-async fn deliver<R: ReadHalf>(
-    connection: &Connection,
-    call: &Arc<Call>,
+/// Puts a message into its stream's inbox.
+fn deliver<'a, R: ReadHalf>(
+    connection: &'a Connection,
+    call: Arc<Call>,
     event: DataEvent,
-    reader: &mut FrameReader<R>,
-) -> Result<(), Failure> {
+    reader: &'a mut FrameReader<R>,
+) -> Received<'a> {
     if event.has_message {
-        match push(connection, call, reader).await {
-            Ok(()) => {}
-            Err(Failure::Gone) => return Err(Failure::Gone),
-            Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
+        let (decoder, io) = reader.parts();
+        call.count_received(decoder.data().len());
+        if !try_push(connection, &call, decoder) {
+            return Received::Waits(Box::pin(async move {
+                deliver_in_turn(connection, &call, event, decoder, io).await
+            }));
         }
     }
-    if event.remote_closed {
-        call.inbox().change(|requests, _| requests.close());
+    note_close(&call, event);
+    Received::Done
+}
+
+/// The same for a message that has to wait. A handler that stands still loses its stream.
+async fn deliver_in_turn(
+    connection: &Connection,
+    call: &Call,
+    event: DataEvent,
+    decoder: &mut Decoder,
+    io: &mut impl ReadHalf,
+) -> Result<(), Failure> {
+    match wait_for_handler(connection, call, decoder, io).await {
+        Ok(()) => push(connection, call, decoder),
+        Err(Failure::Gone) => return Err(Failure::Gone),
+        Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
     }
+    note_close(call, event);
     Ok(())
 }
 
@@ -188,27 +209,31 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
     Err(refusal.into())
 }
 
-async fn push<R: ReadHalf>(
-    connection: &Connection,
-    call: &Call,
-    reader: &mut FrameReader<R>,
-) -> Result<(), Failure> {
-    let (decoder, io) = reader.parts();
-    let (inbox, bytes) = (call.inbox(), decoder.data().len());
-    let cost = message_cost(bytes);
-    call.count_received(bytes);
-    let is_in_time =
-        inbox.has_room(bytes, inbox_limits(connection)) && connection.try_admit_message(cost);
-    if !is_in_time && !inbox.is_closed() {
-        Box::pin(wait_for_handler(connection, call, decoder, io)).await?;
-    } else if !is_in_time {
-        return Ok(());
+fn note_close(call: &Call, event: DataEvent) {
+    if event.remote_closed {
+        call.inbox().change(|requests, _| requests.close());
     }
+}
+
+/// Returns whether the message need not wait: it has been pushed, or nobody takes it any more.
+fn try_push(connection: &Connection, call: &Call, decoder: &mut Decoder) -> bool {
+    let (inbox, bytes) = (call.inbox(), decoder.data().len());
+    if inbox.has_room(bytes, inbox_limits(connection))
+        && connection.try_admit_message(message_cost(bytes))
+    {
+        push(connection, call, decoder);
+        return true;
+    }
+    inbox.is_closed()
+}
+
+/// Pushes a message that has been let in.
+fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
+    let cost = message_cost(decoder.data().len());
     let long_data = decoder.take_long_data();
-    if !inbox.push(decoder.payload(&long_data), connection.patience()) {
+    if !call.inbox().push(decoder.payload(&long_data), connection.patience()) {
         connection.release_messages(cost);
     }
-    Ok(())
 }
 
 fn inbox_limits(connection: &Connection) -> InboxLimits {
@@ -254,9 +279,9 @@ fn receive_oversized(
     connection: &Connection,
     header: Header,
     arrived: Instant,
-) -> Result<(), Failure> {
+) -> Received<'static> {
     if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
-        return Ok(());
+        return Received::Done;
     }
     let ended = connection.queue.streams(|table| match table.receive(header) {
         ServerEvent::Ignore => None,
@@ -267,9 +292,9 @@ fn receive_oversized(
         ServerEvent::Data(..) => Some(table.remove(header.stream_id)),
         ServerEvent::Refuse(_, ended) => Some(ended),
     });
-    let Some(ended) = ended else { return Ok(()) };
+    let Some(ended) = ended else { return Received::Done };
     let too_long = format!("a frame of {} bytes is longer than {MAX_DATA_LEN}", header.data_len);
     let refusal = Refusal::limit(too_long);
     taken_out(connection, header, arrived, ended, &refusal);
-    Err(refusal.into())
+    Received::Refused(refusal)
 }

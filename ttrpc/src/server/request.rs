@@ -23,6 +23,7 @@ use crate::{
         payload::Payload,
     },
     transport::{
+        BoxFuture,
         io::ReadHalf,
         limiter::{Load, Refused},
         reader::{FrameReader, hung_up},
@@ -33,7 +34,20 @@ use crate::{
 /// has.
 const FIELDS_PER_TURN: usize = 4096;
 
-/// Why a frame was not acted on as it asks.
+/// What has come of a frame.
+pub(super) enum Received<'a> {
+    /// It was acted on.
+    Done,
+    /// It is none that anything is done for.
+    Ignored,
+    /// Its stream is refused, or ends, with this status.
+    Refused(Refusal),
+    /// It has to wait until its call, or its message, is let in. The wait is boxed, as all are that an idle connection
+    /// has no need of.
+    Waits(BoxFuture<'a, Result<(), Failure>>),
+}
+
+/// Why a frame that had to wait was not acted on as it asks.
 pub(super) enum Failure {
     /// Its stream is refused, or ends, with this status.
     Refused(Refusal),
@@ -48,34 +62,29 @@ impl From<Refusal> for Failure {
 }
 
 /// Opens a stream, or refuses it.
-pub(super) async fn open<R: ReadHalf>(
-    connection: &Arc<Connection>,
-    ready_queue: &Arc<ReadyQueue>,
+pub(super) fn open<'a, R: ReadHalf>(
+    connection: &'a Arc<Connection>,
+    ready_queue: &'a Arc<ReadyQueue>,
     header: Header,
-    reader: &mut FrameReader<R>,
-) -> Result<(), Failure> {
+    reader: &'a mut FrameReader<R>,
+) -> Received<'a> {
     let arrived = reader.read_at();
     let (decoder, io) = reader.parts();
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
     let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
-    let (opened, has_waited) = match incoming.try_open() {
-        Ok(true) => return Ok(()),
-        Ok(false) => {
-            let lost = LostRequest(&incoming);
-            let opened = Box::pin(incoming.open_in_turn(io)).await;
-            if !matches!(opened, Err(Failure::Gone)) {
-                mem::forget(lost);
-            }
-            (opened, true)
+    match incoming.try_open() {
+        Ok(true) => Received::Done,
+        Ok(false) => Received::Waits(Box::pin(async move {
+            let data = decoder.payload(&long_data);
+            let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
+            incoming.open_in_turn(io).await
+        })),
+        Err(refusal) => {
+            incoming.refuse(&refusal, false);
+            Received::Refused(refusal)
         }
-        Err(refusal) => (Err(refusal.into()), false),
-    };
-    if let Err(Failure::Refused(refusal)) = &opened {
-        incoming.refused(refusal.outcome(), has_waited);
-        connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
     }
-    opened
 }
 
 /// A Request on its way to its handler.
@@ -122,8 +131,21 @@ impl<'a> IncomingRequest<'a> {
         self.start(routed, permit, false).map(|()| true)
     }
 
-    /// The same with waits: gives other tasks their turn while it decodes, and waits until the call is let in.
+    /// The same with waits.
     async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
+        let lost = LostRequest(self);
+        let opened = self.wait_and_open(io).await;
+        if !matches!(opened, Err(Failure::Gone)) {
+            mem::forget(lost);
+        }
+        if let Err(Failure::Refused(refusal)) = &opened {
+            self.refuse(refusal, true);
+        }
+        opened
+    }
+
+    /// Gives other tasks their turn while it decodes, and waits until the call is let in.
+    async fn wait_and_open(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let mut decoder = self.decoder();
         let request = loop {
             match self.advance(&mut decoder)? {
@@ -231,6 +253,13 @@ impl<'a> IncomingRequest<'a> {
         let chain = target.chain();
         let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, ready_queue };
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
+    }
+
+    /// Reports that the call is refused, and notes that its stream is.
+    fn refuse(&self, refusal: &Refusal, has_waited: bool) {
+        self.refused(refusal.outcome(), has_waited);
+        let Header { stream_id, flags, .. } = self.header;
+        self.connection.queue.streams(|table| table.refuse(stream_id, flags));
     }
 
     /// Reports that the call is refused.

@@ -15,7 +15,7 @@ use super::peer::Peer;
 use crate::Extensions;
 
 /// The half of a connection from which frames are read.
-pub(crate) trait ReadHalf: AsyncRead + Unpin {
+pub(crate) trait ReadHalf: AsyncRead + Send + Unpin {
     /// Whether the peer has closed its side, though there may be something left to read. `false`
     /// where that cannot be known.
     fn is_hung_up(&mut self) -> bool {
@@ -43,7 +43,7 @@ impl ReadHalf for tcp::OwnedReadHalf {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite> ReadHalf for tokio::io::ReadHalf<T> {}
+impl<T: AsyncRead + AsyncWrite + Send> ReadHalf for tokio::io::ReadHalf<T> {}
 
 /// A connection that a program has made or accepted by itself, and what is known of its other side.
 ///
