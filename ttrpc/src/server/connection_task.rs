@@ -72,7 +72,11 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.
 async fn closed(server: &Shared) {
     let lifecycle = &server.lifecycle;
-    wait_for_flag(lifecycle.draining(), || !lifecycle.is_running()).await;
+    // Made before the look: from here on no change is missed.
+    let change = lifecycle.next_change();
+    if lifecycle.is_running() {
+        wait_for_flag(change, || !lifecycle.is_running()).await;
+    }
     Box::pin(lifecycle.closing()).await;
 }
 

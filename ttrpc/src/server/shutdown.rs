@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::{
-    sync::Notify,
+    sync::{Notify, futures::Notified},
     time::{Instant, timeout_at},
 };
 
@@ -124,6 +124,11 @@ impl Lifecycle {
     /// Waits until the server runs, or has run.
     async fn started(&self) {
         wait_until(&self.changed, &|| self.stage() > Stage::Idle).await;
+    }
+
+    /// Waits for a change behind this moment.
+    pub(super) fn next_change(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Waits until the server accepts nothing any more.

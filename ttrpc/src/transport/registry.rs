@@ -65,7 +65,8 @@ pub(crate) struct CallInfo {
 /// The calls that wait on one connection, and what holds its receiver up.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    state: Mutex<Registrations>,
+    /// `None` while nothing has ever waited, so that an idle connection is small.
+    state: Mutex<Option<Box<Registrations>>>,
 }
 
 #[derive(Debug, Default)]
@@ -94,18 +95,20 @@ impl Registry {
     /// Registers a call that waits.
     pub(crate) fn enter(&self, call: CallInfo, wait: CallWait) -> Registration<'_> {
         let waiter = WaitingCall { call, wait, since: Instant::now() };
-        Registration { registry: self, key: lock(&self.state).callers.insert(waiter) }
+        let key = self.change(|state| state.callers.insert(waiter));
+        Registration { registry: self, key }
     }
 
     /// Registers what holds the receiver up, until the result is dropped.
     pub(crate) fn hold_up(&self, wait: ReceiverWait) -> ReceiverRegistration<'_> {
-        lock(&self.state).receiver = Some((wait, Instant::now()));
+        self.change(|state| state.receiver = Some((wait, Instant::now())));
         ReceiverRegistration(self)
     }
 
     /// The calls that wait, in the order in which they began to, each with what it waits for.
     pub(crate) fn callers(&self) -> Vec<(CallInfo, CallWait)> {
-        let mut waiters: Vec<_> = lock(&self.state).callers.iter().cloned().collect();
+        let mut waiters: Vec<_> =
+            lock(&self.state).iter().flat_map(|state| state.callers.iter().cloned()).collect();
         waiters.sort_by_key(|waiter| waiter.since);
         waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
@@ -113,35 +116,42 @@ impl Registry {
     /// The sum of all waits, those that go on included.
     pub(crate) fn total(&self) -> Duration {
         let state = lock(&self.state);
+        let Some(state) = state.as_ref() else { return Duration::ZERO };
         let waiting = state.callers.iter().map(|waiter| waiter.since.elapsed());
         state.total + waiting.sum::<Duration>()
     }
 
     /// What holds the receiver up now.
     pub(crate) fn receiver(&self) -> Option<HeldUp> {
-        let (by, since) = lock(&self.state).receiver?;
+        let (by, since) = lock(&self.state).as_ref()?.receiver?;
         Some(HeldUp { by, duration: since.elapsed() })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Registrations) -> T) -> T {
+        change(lock(&self.state).get_or_insert_default())
     }
 }
 
 impl Registration<'_> {
     /// The call waits for something else from here on.
     pub(crate) fn now_for(&self, wait: CallWait) {
-        if let Some(waiter) = lock(&self.registry.state).callers.get_mut(self.key) {
-            waiter.wait = wait;
-        }
+        self.registry.change(|state| {
+            if let Some(waiter) = state.callers.get_mut(self.key) {
+                waiter.wait = wait;
+            }
+        });
     }
 }
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.registry.state);
-        let Some(WaitingCall { call, wait, since }) = state.callers.remove(self.key) else {
-            return;
-        };
-        let waited = since.elapsed();
-        state.total += waited;
-        drop(state);
+        let ended = self.registry.change(|state| {
+            let waiting = state.callers.remove(self.key)?;
+            let waited = waiting.since.elapsed();
+            state.total += waited;
+            Some((waiting, waited))
+        });
+        let Some((WaitingCall { call, wait, .. }, waited)) = ended else { return };
         trace::debug!(
             service = call.service.as_str(),
             method = call.method.as_str(),
@@ -157,7 +167,7 @@ pub(crate) struct ReceiverRegistration<'a>(&'a Registry);
 
 impl Drop for ReceiverRegistration<'_> {
     fn drop(&mut self) {
-        let held_up = lock(&self.0.state).receiver.take();
+        let held_up = self.0.change(|state| state.receiver.take());
         if let Some((by, since)) = held_up {
             trace::debug!("the receiver was held up for {:?} by {by}", since.elapsed());
         }
