@@ -331,6 +331,25 @@ async fn messages_without_a_byte_count_for_what_it_costs_to_keep_them() {
     server.is_idle().await;
 }
 
+/// It is counted where it is let in, and not where it waits for room in its stream's inbox.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_for_its_stream_is_counted_once() {
+    let (server, mut peer) = played_client(ServerConfig::default().stream_inbox_messages(1));
+    let used = || server.handle.snapshot().inbox_bytes.used;
+    peer.send(open_stream(1, "Hold")).await;
+    peer.send(Frame::message(1, &Empty {})).await;
+    settle().await;
+    let cost = used();
+    peer.send(Frame::message(1, &Empty {})).await;
+    settle().await;
+    assert_eq!(used(), cost);
+    server.service.release("hold");
+    peer.send(Frame::end(1)).await;
+    let reply: CollectResponse = payload_of(&peer.receive().await);
+    assert_eq!((reply.chunks, used()), (2, 0));
+    server.is_idle().await;
+}
+
 /// A message that nobody waits for takes no room from those that somebody does.
 #[tokio::test(start_paused = true)]
 async fn messages_to_a_handler_that_takes_no_more_do_not_wait_for_others() {
