@@ -394,6 +394,9 @@ mod tests {
 
     #[test]
     fn what_changes_the_direction_of_text_is_left_out() {
-        assert_becomes(" a \u{202E}b\u{202C} \u{2066}c\u{2069}\n", " a b c\n");
+        let directions = "\u{202A}\u{202B}\u{202C}\u{202D}\u{202E}\u{2066}\u{2067}\u{2068}\u{2069}";
+        for direction in directions.chars() {
+            assert_becomes(&format!(" a {direction}b c\n"), " a b c\n");
+        }
     }
 }
