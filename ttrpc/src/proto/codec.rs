@@ -6,7 +6,7 @@
 
 use std::mem;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
 
 use super::{
     buffer_pool::{self, BufferPool},
@@ -18,9 +18,18 @@ thread_local! {
     static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
 }
 
+/// Bytes for which there is room when frames are read: enough for hundreds of small ones.
+pub(crate) const READ_LEN: usize = 64 << 10;
+
 /// Data below this many bytes is copied out of the read buffer, so that a small message that is
 /// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
 const COPY_BELOW: usize = 16 << 10;
+
+/// An empty buffer with room for [`READ_LEN`] bytes.
+fn large_buffer() -> BytesMut {
+    let buffer: BytesMut = buffer_pool::take(&POOL);
+    if buffer.capacity() >= READ_LEN { buffer } else { BytesMut::with_capacity(READ_LEN) }
+}
 
 /// What [`Decoder::decode`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +71,62 @@ pub struct Decoder {
 impl Decoder {
     /// Adds bytes that arrived.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let skipped = self.skip.min(bytes.len());
-        self.skip -= skipped;
         self.drop_done();
         if self.buffer.capacity() == 0 {
             self.buffer = buffer_pool::take(&POOL);
         }
-        self.buffer.extend_from_slice(&bytes[skipped..]);
+        self.buffer.extend_from_slice(bytes);
+        self.drop_skipped();
+    }
+
+    /// Room for what arrives next, for a reader: for some frames, or for what is missing of a long one. A buffer grows
+    /// to nine times what has arrived at most, rounded up to a power of two, so that memory grows with what a peer
+    /// sends and not with what it announces.
+    ///
+    /// The reader calls [`Decoder::drop_skipped`] afterwards, or [`Decoder::release_room`] if nothing has arrived.
+    pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
+        let missing = self.missing();
+        self.drop_done();
+        let arrived = self.buffer.len();
+        if self.buffer.capacity() == 0 {
+            self.buffer = large_buffer();
+        } else if self.buffer.capacity() < READ_LEN {
+            self.replace_buffer(large_buffer());
+        }
+        if self.buffer.capacity() - arrived < missing.clamp(1, READ_LEN / 4) {
+            let wanted = arrived + missing.min(8 * arrived);
+            self.buffer.reserve(wanted.next_power_of_two() - arrived);
+        }
+        // What follows a long frame is not read with it, since it would have to be copied when that is taken.
+        (&mut self.buffer).limit(missing.max(READ_LEN))
+    }
+
+    /// Drops what has arrived of an oversized frame.
+    pub(crate) fn drop_skipped(&mut self) {
+        let skipped = self.skip.min(self.rest().len());
+        self.start += skipped;
+        self.skip -= skipped;
+    }
+
+    /// Nothing arrives: keeps no more than room for what is there if that is little.
+    pub(crate) fn release_room(&mut self) {
+        let arrived = self.buffer.len();
+        if arrived == 0 {
+            self.release_idle_memory();
+        } else if arrived < READ_LEN / 4 && self.buffer.capacity() >= READ_LEN {
+            self.replace_buffer(BytesMut::with_capacity(arrived));
+        }
+    }
+
+    /// Moves what has arrived to this buffer, and gives the present one to the pool.
+    fn replace_buffer(&mut self, mut buffer: BytesMut) {
+        if !self.buffer.is_empty() {
+            buffer.extend_from_slice(&self.buffer);
+        }
+        let before = mem::replace(&mut self.buffer, buffer);
+        if !mem::take(&mut self.is_rest) {
+            buffer_pool::put(&POOL, before);
+        }
     }
 
     /// The next whole frame, if it is there.
@@ -99,14 +157,14 @@ impl Decoder {
         &self.buffer[self.start..]
     }
 
-    /// Drops the bytes that are done with: once per read, and not per frame.
+    /// Drops the bytes that are done with: once per read, and not per frame. What is left is mostly a part of a
+    /// frame, and moves to the start, so that the buffer stays whole.
     fn drop_done(&mut self) {
         let start = mem::take(&mut self.start);
-        if start == self.buffer.len() {
-            self.buffer.clear();
-        } else {
-            self.buffer.advance(start);
-            self.is_rest = true;
+        if start > 0 {
+            let len = self.buffer.len();
+            self.buffer.copy_within(start.., 0);
+            self.buffer.truncate(len - start);
         }
     }
 
@@ -125,7 +183,8 @@ impl Decoder {
             self.start += data_len;
             return data;
         }
-        self.drop_done();
+        let start = mem::take(&mut self.start);
+        self.buffer.advance(start);
         if data_len == self.buffer.len() {
             // Nothing would be left to go on with but a little room that keeps all of this allocated.
             self.is_rest = false;
@@ -168,13 +227,6 @@ impl Decoder {
         }
     }
 
-    /// The buffer, for a reader that puts the rest of a long frame straight into it. The reader
-    /// may only append.
-    pub(crate) fn buffer_mut(&mut self) -> &mut BytesMut {
-        self.drop_done();
-        &mut self.buffer
-    }
-
     /// Whether the bytes so far end where a frame ends, so that an end of file here is clean.
     pub fn is_between_frames(&self) -> bool {
         self.rest().len() == self.data_len && self.skip == 0
@@ -212,7 +264,9 @@ mod tests {
         assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
         decoder.feed(&[1; 1000]);
         assert_eq!(decoder.decode(), None);
-        assert!(decoder.buffer.is_empty());
+        assert!(decoder.rest().is_empty());
+        decoder.release_idle_memory();
+        assert_eq!(decoder.buffer.capacity(), 0);
 
         let mut decoder = Decoder::default();
         decoder.feed(&announce(100_000));
@@ -256,6 +310,71 @@ mod tests {
             assert_eq!(data.as_ptr() != before, is_copied, "{len} bytes");
             assert!(decoder.data().is_empty() && decoder.decode().is_some());
         }
+    }
+
+    #[test]
+    fn room_is_for_many_frames_and_grows_with_what_has_arrived_of_a_long_one() {
+        let mut decoder = Decoder::default();
+        let mut arrive = |bytes: &[u8]| {
+            let mut room = decoder.room();
+            let offered =
+                room.remaining_mut().min(room.get_ref().capacity() - room.get_ref().len());
+            room.put_slice(bytes);
+            decoder.drop_skipped();
+            while decoder.decode().is_some() {}
+            (offered, decoder.buffer.capacity())
+        };
+        let short = [&announce(90)[..], &[7; 90]].concat();
+        assert_eq!(arrive(&short.repeat(600)), (READ_LEN, READ_LEN));
+        assert_eq!(
+            arrive(&announce(MAX_DATA_LEN)),
+            (READ_LEN, READ_LEN),
+            "what is done with is gone"
+        );
+        let mut capacities = Vec::new();
+        let mut arrived = HEADER_LEN;
+        while arrived < READ_LEN + MAX_DATA_LEN / 2 {
+            let (_, capacity) = arrive(&[7; 4 << 10]);
+            assert!(
+                capacity <= (9 * arrived).next_power_of_two().max(READ_LEN),
+                "{arrived}: {capacity}"
+            );
+            capacities.push(capacity);
+            arrived += 4 << 10;
+        }
+        capacities.dedup();
+        assert!(capacities.len() <= 4, "few of these are copied: {capacities:?}");
+    }
+
+    #[test]
+    fn a_reader_reads_no_further_than_the_end_of_a_long_frame() {
+        let mut decoder = Decoder::default();
+        decoder.feed(&[&announce(3 * READ_LEN)[..], &vec![7; 2 * READ_LEN + 1]].concat());
+        assert_eq!(decoder.decode(), None);
+        assert_eq!(
+            decoder.room().remaining_mut(),
+            READ_LEN,
+            "a read's worth, though less is missing"
+        );
+        let mut decoder = Decoder::default();
+        decoder.feed(&[&announce(3 * READ_LEN)[..], &vec![7; READ_LEN]].concat());
+        assert_eq!(decoder.decode(), None);
+        assert_eq!(decoder.room().remaining_mut(), 2 * READ_LEN);
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_takes_little_room_while_nothing_arrives() {
+        let mut decoder = Decoder::default();
+        decoder.room().put_slice(&announce(1000));
+        decoder.release_room();
+        assert!(decoder.buffer.capacity() < 100);
+        decoder.room().put_slice(&[7; 1000]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.data(), [7; 1000]);
+        assert_eq!(decoder.decode(), None);
+        decoder.room();
+        decoder.release_room();
+        assert_eq!(decoder.buffer.capacity(), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The bytes of a message on their way into prost.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
@@ -14,6 +14,28 @@ const CHUNK_LEN: usize = 1 << 10;
 thread_local! {
     /// The rest of the present chunk.
     static CHUNK: RefCell<BytesMut> = RefCell::default();
+}
+
+thread_local! {
+    /// Where what is decoded now lies meanwhile, one message after the other.
+    static DECODED: Cell<BytesMut> = Cell::default();
+}
+
+/// Copies bytes that are about to be decoded into what is most likely no [`Bytes`], so that the copy is dropped at once
+/// and its memory used again.
+fn copy_for_now(bytes: &[u8]) -> Bytes {
+    if bytes.len() <= SHORT {
+        return copy(bytes);
+    }
+    let mut buffer = DECODED.take();
+    // What is kept keeps no more than twice its length allocated.
+    if !buffer.try_reclaim(bytes.len()) || buffer.capacity() > 2 * bytes.len() {
+        buffer = BytesMut::with_capacity(bytes.len());
+    }
+    buffer.extend_from_slice(bytes);
+    let copied = buffer.split().freeze();
+    DECODED.set(buffer);
+    copied
 }
 
 /// Copies bytes. Short ones share an allocation of a kibibyte with others; most of them are decoded
@@ -86,8 +108,8 @@ impl<'a> Payload<'a> {
     }
 
     /// The bytes, to be kept: shared, or copied.
-    pub fn to_bytes(mut self) -> Bytes {
-        self.copy_to_bytes(self.bytes.len())
+    pub fn to_bytes(self) -> Bytes {
+        self.shared.map_or_else(|| copy(self.bytes), |data| data.slice_ref(self.bytes))
     }
 }
 
@@ -107,10 +129,7 @@ impl Buf for Payload<'_> {
     fn copy_to_bytes(&mut self, len: usize) -> Bytes {
         let (taken, rest) = self.bytes.split_at(len);
         self.bytes = rest;
-        match self.shared {
-            Some(data) => data.slice_ref(taken),
-            None => copy(taken),
-        }
+        self.shared.map_or_else(|| copy_for_now(taken), |data| data.slice_ref(taken))
     }
 }
 
@@ -133,6 +152,21 @@ mod tests {
         assert_eq!(copy(&[8; SHORT + 1]), [8; SHORT + 1][..]);
         assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
         assert!(kept.iter().all(|bytes| *bytes == [7; SHORT][..]));
+    }
+
+    #[test]
+    fn what_is_decoded_lies_in_memory_that_is_used_again_unless_it_is_kept() {
+        let first = copy_for_now(&[1; 1000]);
+        let place = first.as_ptr();
+        drop(first);
+        let second = copy_for_now(&[2; 900]);
+        assert_eq!(second.as_ptr(), place);
+        let third = copy_for_now(&[3; 1000]);
+        assert!(second == [2; 900][..] && third == [3; 1000][..], "the second was kept");
+        drop((second, third));
+        let short = copy_for_now(&[4; SHORT + 1]);
+        let rest = DECODED.take().capacity();
+        assert!(rest <= short.len(), "it keeps {rest} bytes more");
     }
 
     #[test]

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
-const SHARED_FRAME_LEN: usize = 16 << 10;
+pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
 
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
@@ -108,6 +108,11 @@ impl Chunks {
         };
         let chunk = self.shared_chunk(len);
         let start = chunk.bytes.len();
+        if chunk.bytes.capacity() < start + len {
+            // No longer than what the pool takes back.
+            let grown = (2 * chunk.bytes.capacity()).clamp(start + len, SHARED_CHUNK_LEN);
+            chunk.bytes.reserve_exact(grown - start);
+        }
         chunk.bytes.extend_from_slice(bytes);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
         chunk.room.count += room.count;

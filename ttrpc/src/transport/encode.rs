@@ -1,6 +1,8 @@
 //! Messages to frames: encoded once, straight into the frame.
 
-use super::chunk::FrameBytes;
+use std::cell::Cell;
+
+use super::chunk::{FrameBytes, SHARED_FRAME_LEN};
 use crate::{
     Status,
     proto::{
@@ -11,6 +13,11 @@ use crate::{
 
 /// Frames up to this many bytes are put together on the stack, as most are. It is cleared for each.
 const STACK_FRAME_LEN: usize = 256;
+
+thread_local! {
+    /// Longer ones that are copied from here too are put together in this buffer.
+    static MEDIUM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// A frame that is known to fit, not yet encoded.
 pub(crate) struct Frame<D> {
@@ -45,8 +52,17 @@ impl<D: FrameData> Frame<D> {
     /// Encodes the frame and hands it on.
     pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
         let len = self.len();
-        if len > STACK_FRAME_LEN {
+        if len > SHARED_FRAME_LEN {
             return hand_on(FrameBytes::Large(self.to_vec()));
+        }
+        if len > STACK_FRAME_LEN {
+            // Not borrowed meanwhile: to encode a message is the program's. A thread that is ending has none.
+            let mut medium = MEDIUM.try_with(Cell::take).unwrap_or_default();
+            medium.clear();
+            self.append_to(&mut medium);
+            let handed_on = hand_on(FrameBytes::Small(&medium));
+            let _ = MEDIUM.try_with(|kept| kept.set(medium));
+            return handed_on;
         }
         let mut stack = [0; STACK_FRAME_LEN];
         stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
@@ -56,10 +72,15 @@ impl<D: FrameData> Frame<D> {
 
     /// Encodes the frame into a buffer of its own.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len());
-        bytes.extend_from_slice(&self.header.to_bytes());
-        self.data.encode(&mut bytes);
+        let mut bytes = Vec::new();
+        self.append_to(&mut bytes);
         bytes
+    }
+
+    fn append_to(&self, bytes: &mut Vec<u8>) {
+        bytes.reserve_exact(self.len());
+        bytes.extend_from_slice(&self.header.to_bytes());
+        self.data.encode(bytes);
     }
 }
 
@@ -67,15 +88,24 @@ impl<D: FrameData> Frame<D> {
 mod tests {
     use super::*;
 
-    fn is_put_together_on_the_stack(len: usize) -> bool {
-        let data = vec![0; len - HEADER_LEN];
+    fn is_to_be_copied(len: usize) -> bool {
+        let data = vec![7; len - HEADER_LEN];
         let frame = Frame::new(FrameType::Data, Flags::NONE, 1, &data[..]).expect("it is short");
-        frame.encode(|bytes| matches!(bytes, FrameBytes::Small(bytes) if bytes.len() == len))
+        let expected = [&frame.header.to_bytes()[..], &data].concat();
+        frame.encode(|bytes| match bytes {
+            FrameBytes::Small(bytes) => bytes == expected,
+            FrameBytes::Large(bytes) => {
+                assert!(bytes == expected);
+                false
+            }
+        })
     }
 
     #[test]
-    fn only_short_frames_are_put_together_on_the_stack() {
-        assert!(is_put_together_on_the_stack(STACK_FRAME_LEN));
-        assert!(!is_put_together_on_the_stack(STACK_FRAME_LEN + 1));
+    fn frames_that_share_a_chunk_are_put_together_elsewhere_and_longer_ones_in_their_own() {
+        for len in [STACK_FRAME_LEN, STACK_FRAME_LEN + 1, SHARED_FRAME_LEN, 2 * STACK_FRAME_LEN] {
+            assert!(is_to_be_copied(len), "{len} bytes");
+        }
+        assert!(!is_to_be_copied(SHARED_FRAME_LEN + 1));
     }
 }

@@ -1,26 +1,15 @@
 //! Reading frames from the socket.
 
-use std::{cell::Cell, future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
+use std::{future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
 
-use tokio::{
-    io::ReadBuf,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tokio_util::io::poll_read_buf;
 
 use super::io::ReadHalf;
 use crate::proto::codec::{Decoded, Decoder};
 
-/// Bytes asked for with one read between frames: enough for hundreds of small frames.
-const READ_LEN: usize = 64 << 10;
-
 /// How often a receiver that is held up looks whether its peer has gone.
 const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
-
-thread_local! {
-    /// What is read goes through here. On the stack it would have to be touched, page by page, for each read.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
 
 /// How reading ended.
 #[derive(Debug)]
@@ -35,9 +24,8 @@ pub(crate) enum ReadEnd {
 
 /// Cuts what arrives on a socket into frames.
 ///
-/// Between frames it reads into a buffer of its thread's and copies what came, so that a connection
-/// needs a buffer only while it has something to put into it. The rest of a long frame is read
-/// straight into place.
+/// It reads straight to where frames are decoded. The buffer is of its thread's pool, and goes back when nothing
+/// is there to be read, so that a connection has one only while it has something to put into it.
 pub(crate) struct FrameReader<R> {
     io: R,
     decoder: Decoder,
@@ -65,13 +53,13 @@ impl<R: ReadHalf> FrameReader<R> {
             if let Some(decoded) = self.decoder.decode() {
                 return Ok(decoded);
             }
-            self.decoder.release_idle_memory();
             let read = poll_fn(|cx| {
-                let missing = self.decoder.missing();
-                if missing > READ_LEN {
-                    return self.poll_read_in_place(missing, cx);
+                let read = poll_read_buf(Pin::new(&mut self.io), cx, &mut self.decoder.room());
+                match read {
+                    Poll::Ready(Ok(_)) => self.decoder.drop_skipped(),
+                    _ => self.decoder.release_room(),
                 }
-                self.poll_read_through_scratch(cx)
+                read
             });
             let read = read.await;
             self.read_at = None;
@@ -102,35 +90,5 @@ impl<R: ReadHalf> FrameReader<R> {
     /// The decoder, and the half that it is fed from.
     pub(crate) fn parts(&mut self) -> (&mut Decoder, &mut R) {
         (&mut self.decoder, &mut self.io)
-    }
-
-    fn poll_read_through_scratch(
-        &mut self,
-        cx: &mut std::task::Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        // Not borrowed meanwhile: the stream may be the program's. A thread that is ending has none.
-        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
-        scratch.reserve_exact(READ_LEN);
-        let mut buffer = ReadBuf::uninit(&mut scratch.spare_capacity_mut()[..READ_LEN]);
-        let polled = Pin::new(&mut self.io).poll_read(cx, &mut buffer).map_ok(|()| {
-            self.decoder.feed(buffer.filled());
-            buffer.filled().len()
-        });
-        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
-        polled
-    }
-
-    /// Reserves no more than has arrived already, so that memory grows with what a peer sends and
-    /// not with what it announces.
-    fn poll_read_in_place(
-        &mut self,
-        missing: usize,
-        cx: &mut std::task::Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        let buffer = self.decoder.buffer_mut();
-        if buffer.capacity() == buffer.len() {
-            buffer.reserve(missing.min(buffer.len().max(READ_LEN)));
-        }
-        poll_read_buf(Pin::new(&mut self.io), cx, buffer)
     }
 }
