@@ -17,8 +17,8 @@ thread_local! {
 }
 
 thread_local! {
-    /// Where what is decoded now lies meanwhile, one message after the other.
-    static DECODED: Cell<BytesMut> = Cell::default();
+    /// Where what is decoded now lies meanwhile, one message after the other, and the length of that.
+    static DECODED: Cell<(BytesMut, usize)> = Cell::default();
 }
 
 /// Copies bytes that are about to be decoded into what is most likely no [`Bytes`], so that the copy is dropped at once
@@ -27,14 +27,16 @@ fn copy_for_now(bytes: &[u8]) -> Bytes {
     if bytes.len() <= SHORT {
         return copy(bytes);
     }
-    let mut buffer = DECODED.take();
-    // What is kept keeps no more than twice its length allocated.
-    if !buffer.try_reclaim(bytes.len()) || buffer.capacity() > 2 * bytes.len() {
-        buffer = BytesMut::with_capacity(bytes.len());
+    let (mut buffer, mut capacity) = DECODED.take();
+    // What is kept has a buffer to itself, no more than twice as long.
+    let fits = (bytes.len()..=2 * bytes.len()).contains(&capacity);
+    if !fits || !buffer.try_reclaim(capacity) {
+        capacity = bytes.len();
+        buffer = BytesMut::with_capacity(capacity);
     }
     buffer.extend_from_slice(bytes);
     let copied = buffer.split().freeze();
-    DECODED.set(buffer);
+    DECODED.set((buffer, capacity));
     copied
 }
 
@@ -161,12 +163,18 @@ mod tests {
         drop(first);
         let second = copy_for_now(&[2; 900]);
         assert_eq!(second.as_ptr(), place);
-        let third = copy_for_now(&[3; 1000]);
-        assert!(second == [2; 900][..] && third == [3; 1000][..], "the second was kept");
+        let third = copy_for_now(&[3; 500]);
+        assert!(distance(&second, &third) >= 1000, "the second was kept, with all of its buffer");
+        assert!(second == [2; 900][..] && third == [3; 500][..]);
         drop((second, third));
-        let short = copy_for_now(&[4; SHORT + 1]);
-        let rest = DECODED.take().capacity();
-        assert!(rest <= short.len(), "it keeps {rest} bytes more");
+        copy_for_now(&[4; 249]);
+        assert_eq!(DECODED.take().1, 500, "short ones lie elsewhere");
+        copy_for_now(&[5; 2 * SHORT + 2]);
+        copy_for_now(&[5; SHORT + 1]);
+        assert_eq!(DECODED.take().1, 2 * SHORT + 2);
+        copy_for_now(&[5; 2 * SHORT + 3]);
+        copy_for_now(&[5; SHORT + 1]);
+        assert_eq!(DECODED.take().1, SHORT + 1, "the other was more than twice as long");
     }
 
     #[test]
