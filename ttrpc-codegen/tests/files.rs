@@ -129,6 +129,21 @@ fn an_include_file_has_a_name_of_its_own() {
     };
     assert_eq!(error("p.rs"), "the include file `p.rs` has the name of the file for package `p`");
     assert_eq!(error("../x.rs"), "the include file `../x.rs` is no plain file name");
+    // The package's own name is not that of its file.
+    let proto = "syntax = \"proto3\"; package Upper.Case; message M {}";
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    assert_eq!(
+        error("upper.case.rs"),
+        "the include file `upper.case.rs` has the name of the file for package `Upper.Case`"
+    );
+}
+
+#[test]
+fn a_package_of_which_nothing_is_generated_has_no_file() {
+    let proto = "syntax = \"proto3\"; package p; import \"google/protobuf/empty.proto\";
+        message M { google.protobuf.Empty empty = 1; }";
+    let folder = generate(configure(), &[("a.proto", proto)]);
+    assert_eq!(names(folder.path()), ["p.rs"]);
 }
 
 #[test]
@@ -242,6 +257,31 @@ fn code_is_left_as_it_is_where_rustfmt_says_nothing() {
     assert!(code.contains("struct A"), "{code}");
 }
 
+/// The variable says which rustfmt it is, and one that fails has formatted nothing, whatever it has printed.
+#[test]
+fn code_is_left_as_it_is_where_the_rustfmt_that_is_named_fails() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let Some(out_dir) = env::var_os("OUT_DIR") else {
+        let folder = tempfile::tempdir().unwrap();
+        let rustfmt = folder.path().join("another-rustfmt");
+        fs::write(&rustfmt, "#!/bin/sh\ncat > \"$0.input\"\necho no code\nexit 1\n").unwrap();
+        fs::set_permissions(&rustfmt, fs::Permissions::from_mode(0o755)).unwrap();
+        let status = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "code_is_left_as_it_is_where_the_rustfmt_that_is_named_fails"])
+            .env("OUT_DIR", folder.path())
+            .env("RUSTFMT", &rustfmt)
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    };
+    let folder = folder_of(&[("a.proto", "syntax = \"proto3\"; package p; message A {}")]);
+    configure().compile_protos(&["a.proto"], &[folder.path()]).unwrap();
+    let read = |name| fs::read_to_string(Path::new(&out_dir).join(name)).unwrap();
+    assert!(read("p.rs").contains("struct A"), "{}", read("p.rs"));
+    assert_eq!(read("p.rs"), read("another-rustfmt.input"));
+}
+
 #[test]
 fn a_default_that_is_another_name_of_a_value_is_that_value() {
     let proto = "syntax = \"proto2\"; package p;
@@ -251,9 +291,12 @@ message M {
   message Inner { optional Kind kind = 1 [default = LARGE]; }
   enum Shape { option allow_alias = true; ROUND = 0; ANGULAR = 1; SQUARE = 1; }
   optional Shape shape = 2 [default = SQUARE];
+  message Outer { message Middle { enum Size { option allow_alias = true; NONE = 0; FULL = 1; WHOLE = 1; } } }
+  optional Outer.Middle.Size size = 3 [default = WHOLE];
 }";
     let code = read(&generate(configure(), &[("a.proto", proto)]), "p.rs");
     assert_eq!(code.matches("default = \"Big\"").count(), 2, "{code}");
     assert!(code.contains("default = \"Angular\""), "{code}");
+    assert!(code.contains("default = \"Full\""), "{code}");
     assert!(!code.contains("Large") && !code.contains("Square"), "{code}");
 }

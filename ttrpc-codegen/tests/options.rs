@@ -35,6 +35,14 @@ fn plugin_response(parameter: &str) -> CodeGeneratorResponse {
     CodeGeneratorResponse::decode(&response[..]).unwrap()
 }
 
+/// The code of package `p` from this file.
+fn generated_from(builder: Builder, proto: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()]).unwrap();
+    fs::read_to_string(folder.path().join("p.rs")).unwrap()
+}
+
 #[test]
 fn each_side_can_be_left_out() {
     let both = generated(configure());
@@ -78,6 +86,87 @@ fn the_generator_works_in_a_prost_build_set_up_of_ones_own() {
     assert!(output.contains("pub struct ReferenceClient"));
 }
 
+/// Nobody has looked through the comments before, as the builder does.
+#[test]
+fn in_a_set_up_of_ones_own_comments_are_no_doctests_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let proto = "syntax = \"proto3\"; package p;
+
+        // Belongs to nothing.
+
+        // Leads:
+        //
+        //     indented code
+        service S {
+          // ```
+          // fenced code
+          // ```
+          rpc Call(M) returns (M);
+          // Trails:
+          //
+          //     more code
+        }
+        message M {}";
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    let files = protox::compile(["a.proto"], [folder.path()]).unwrap();
+    prost_build::Config::new()
+        .out_dir(folder.path())
+        .service_generator(Box::new(ServiceGenerator::new().blocking_client(true)))
+        .compile_fds(files)
+        .unwrap();
+    let code = fs::read_to_string(folder.path().join("p.rs")).unwrap();
+    let lines: Vec<_> = code.lines().map(str::trim_start).collect();
+    for text in ["indented code", "fenced code", "more code"] {
+        let before: Vec<_> =
+            lines.windows(2).filter(|pair| pair[1].contains(text)).map(|pair| pair[0]).collect();
+        assert!(before.len() > 1, "{text}: {code}");
+        assert!(before.iter().all(|line| line.ends_with("```text")), "{text}: {before:?}");
+    }
+    assert!(!code.contains("Belongs to nothing"), "{code}");
+}
+
+#[test]
+fn the_clients_methods_step_aside_for_functions_that_it_has() {
+    let methods = ["New", "Client", "Clone", "From", "Into", "TryInto"];
+    let rpcs = methods.map(|name| format!("rpc {name}(M) returns (M);")).concat();
+    let proto = format!("syntax = \"proto3\"; package p; message M {{}} service S {{ {rpcs} }}");
+    let code = generated_from(configure().blocking_client(true), &proto);
+    for (method, name) in methods.iter().zip(["new", "client", "clone", "from", "into", "try_into"])
+    {
+        let calls = code.matches(&format!("pub fn {name}_(&self")).count();
+        assert_eq!(calls, 2, "one in each client: {name}");
+        assert!(code.contains(&format!("async fn {name}(")), "the trait's has its own name");
+        assert_eq!(code.matches(&format!("(Self::NAME, \"{method}\"")).count(), 2, "{method}");
+    }
+}
+
+#[test]
+fn what_goes_over_the_wire_has_the_names_of_the_proto() {
+    let proto = "syntax = \"proto3\"; message M {} service lower_case { rpc DoIt(M) returns (M); }";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    let builder = configure().default_bodies(true).out_dir(folder.path());
+    builder.compile_protos(&["a.proto"], &[folder.path()]).unwrap();
+    let code = fs::read_to_string(folder.path().join("_.rs")).unwrap();
+    assert_eq!(code.matches("NAME: &'static str = \"lower_case\"").count(), 2, "{code}");
+    assert!(code.contains("unimplemented(\"method DoIt\")"), "{code}");
+}
+
+/// The macro `async_trait` writes `Box` without a path.
+#[test]
+fn a_package_with_a_type_called_box_needs_no_macro() {
+    let service = "message M {} service S { rpc Call(M) returns (M); }";
+    let code = |more: &str| {
+        generated_from(configure(), &format!("syntax = \"proto3\"; package p; {service} {more}"))
+    };
+    for more in ["message Box {}", "enum Box { ZERO = 0; }", "service Box {}"] {
+        let code = code(more);
+        assert!(!code.contains("#[::ttrpc::async_trait]"), "{more}: {code}");
+        assert!(code.contains("::std::boxed::Box<"), "{more}: {code}");
+    }
+    assert!(code("message Boxes {}").contains("#[::ttrpc::async_trait]"));
+}
+
 #[test]
 fn the_plugin_gives_what_the_library_gives() {
     let response = plugin_response("");
@@ -106,6 +195,52 @@ fn the_plugin_writes_packages_asked_for_and_reads_what_they_import() {
     assert_eq!(response.file[0].name(), "reference.v1.rs");
     let golden = fs::read_to_string("tests/golden/reference.v1.rs").unwrap();
     assert_eq!(response.file[0].content(), golden);
+}
+
+#[test]
+fn the_plugin_leaves_services_of_imports_to_their_own_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let head = "syntax = \"proto3\"; package p;";
+    let service = |name: &str| format!("service {name} {{ rpc Call(M) returns (M); }}");
+    let imported = format!("{head} message M {{}} {}", service("Imported"));
+    fs::write(folder.path().join("b.proto"), imported).unwrap();
+    let importing = format!("{head} import \"b.proto\"; {}", service("Wanted"));
+    fs::write(folder.path().join("a.proto"), importing).unwrap();
+    let request = CodeGeneratorRequest {
+        file_to_generate: vec!["a.proto".to_owned()],
+        proto_file: protox::compile(["a.proto"], [folder.path()]).unwrap().file,
+        ..CodeGeneratorRequest::default()
+    };
+    let response = plugin::run(&request.encode_to_vec()).unwrap();
+    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    let code = response.file[0].content();
+    assert!(code.contains("trait Wanted") && code.contains("struct M "), "{code}");
+    assert!(!code.contains("Imported"), "{code}");
+}
+
+#[test]
+fn the_plugin_resolves_defaults_that_are_another_name_of_a_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let proto = "syntax = \"proto2\"; package p;
+        enum Kind { option allow_alias = true; SMALL = 0; BIG = 1; LARGE = 1; }
+        message M { optional Kind kind = 1 [default = LARGE]; }";
+    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    let request = CodeGeneratorRequest {
+        file_to_generate: vec!["a.proto".to_owned()],
+        proto_file: protox::compile(["a.proto"], [folder.path()]).unwrap().file,
+        ..CodeGeneratorRequest::default()
+    };
+    let response = plugin::run(&request.encode_to_vec()).unwrap();
+    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    assert!(response.file[0].content().contains("default = \"Big\""), "{response:?}");
+}
+
+#[test]
+fn the_plugins_parameters_may_have_spaces_between_them() {
+    assert_eq!(
+        plugin_response(" no_client , default_bodies,"),
+        plugin_response("no_client,default_bodies")
+    );
 }
 
 #[test]
@@ -189,6 +324,19 @@ fn a_side_that_is_left_out_takes_no_names() {
     assert!(compile(configure()).unwrap_err().to_string().contains("`SClient`"));
 }
 
+#[test]
+fn all_types_of_a_service_take_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["S", "SServer", "SClient", "SBlocking", "SBlockingServer", "SBlockingClient"] {
+        let proto = format!("syntax = \"proto3\"; package p; message {name} {{}} service s {{}}");
+        fs::write(folder.path().join("a.proto"), proto).unwrap();
+        let builder = configure().blocking_client(true).blocking_server(true);
+        let result = builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()]);
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(&format!("both become the Rust type `{name}`")), "{error}");
+    }
+}
+
 /// In a process of its own, since what is asked for is what it prints and what cargo says to it.
 #[test]
 fn a_build_script_is_run_again_when_an_import_changes() {
@@ -206,6 +354,27 @@ fn a_build_script_is_run_again_when_an_import_changes() {
     let lines: Vec<_> =
         output.lines().filter_map(|line| line.split("cargo:rerun-if-changed=").nth(1)).collect();
     assert_eq!(lines, ["tests/protos/other/deep.proto", "tests/protos/reference.proto"]);
+}
+
+#[test]
+fn a_program_that_is_no_build_script_prints_nothing_for_cargo() {
+    const RUN: &str = "RUN_TO_BE_READ";
+    if std::env::var_os(RUN).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        return configure().out_dir(folder.path()).compile_protos(&[PROTO], &INCLUDES).unwrap();
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "a_program_that_is_no_build_script_prints_nothing_for_cargo",
+            "--nocapture",
+        ])
+        .env(RUN, "1")
+        .env_remove("OUT_DIR")
+        .output()
+        .unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("1 passed") && !output.contains("cargo:"), "{output}");
 }
 
 #[test]
@@ -279,7 +448,8 @@ fn the_runtime_can_lie_elsewhere() {
     assert_eq!(response.file[0].content(), code);
     let own = configure().prost_config(prost_build::Config::new()).runtime_path("crate::rpc");
     let code = generated(own);
-    assert!(code.contains("::prost::Message") && code.contains("crate::rpc::Client"));
+    assert!(code.contains("(::prost::Message") || code.contains(", ::prost::Message"), "{code}");
+    assert!(!code.contains("crate::rpc::prost") && code.contains("crate::rpc::Client"), "{code}");
 }
 
 #[test]
