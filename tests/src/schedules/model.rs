@@ -6,7 +6,7 @@ use ttrpc::Code;
 
 use super::{
     play::Ending,
-    schedule::{CallKind, Consumer, Schedule},
+    schedule::{CallKind, Consumer, PlannedCall, Schedule},
 };
 
 /// What a timer may be late: tokio's timers go by milliseconds.
@@ -56,8 +56,8 @@ fn waits_only_for_the_call(kind: &CallKind) -> bool {
 fn may_be_refused(schedule: &Schedule, index: usize) -> bool {
     let (limits, calls) = (&schedule.limits, &schedule.calls);
     let kind = &calls[index].kind;
-    let keeping = calls.iter().filter(|call| call.kind.may_keep_its_place()).count();
-    let others_keeping = keeping - usize::from(kind.may_keep_its_place());
+    let keeping = calls.iter().filter(|call| may_keep_its_place(schedule, call)).count();
+    let others_keeping = keeping - usize::from(may_keep_its_place(schedule, &calls[index]));
     let all_bytes: usize = calls.iter().map(|call| request_bytes(&call.kind)).sum();
     let at_the_client = keeping > 0 && calls.len() > limits.client_calls;
     let at_the_server = others_keeping >= limits.handlers.min(limits.all_handlers);
@@ -68,6 +68,18 @@ fn may_be_refused(schedule: &Schedule, index: usize) -> bool {
         || for_its_bytes
         || kind.may_fill_an_inbox()
         || is_short_of_inboxes(schedule, kind)
+}
+
+/// Whether a call may stand still and keep its place among the calls in flight, by itself or since what it sends to
+/// its client lies behind messages that a consumer takes slowly.
+fn may_keep_its_place(schedule: &Schedule, call: &PlannedCall) -> bool {
+    let connection = |call: &PlannedCall| call.connection % schedule.connections.max(1);
+    let holds_up = |other: &PlannedCall| {
+        connection(other) == connection(call)
+            && matches!(other.kind, CallKind::Generate(_, consumer) | CallKind::Exchange(_, consumer)
+                if consumer != Consumer::Eager)
+    };
+    call.kind.may_keep_its_place() || schedule.calls.iter().any(holds_up)
 }
 
 /// Whether messages that lie at the server may take the room that the call's messages need.
