@@ -66,6 +66,34 @@ fn enum_values_do_not_clash_where_the_prefix_is_kept() {
 }
 
 #[test]
+fn an_enum_value_is_named_by_a_digit_or_a_keyword_without_its_prefix() {
+    assert_eq!(
+        error_of("enum Kind {\n  KIND_SELF = 0;\n  SELF = 1;\n}"),
+        "a.proto:4:3: value `SELF` and value `KIND_SELF` of enum `Kind` both become the Rust \
+         variant `Self_`"
+    );
+    // A digit begins no name, so that the prefix stays.
+    let proto = "syntax = \"proto3\"; package p; enum Kind { KIND_1 = 0; _1 = 1; }";
+    compile(&[("a.proto", proto)]).unwrap();
+}
+
+#[test]
+fn a_oneof_steps_aside_for_an_enum_too() {
+    assert_eq!(
+        error_of("message M { enum A { X = 0; }\n oneof a { string s = 1; }\n message AOneOf {} }"),
+        "a.proto:3:2: oneof `a` of message `M` and message `M.AOneOf` both become the Rust type `AOneOf`"
+    );
+}
+
+#[test]
+fn accessors_of_a_field_that_is_a_keyword_have_its_plain_name() {
+    let error = error_of(
+        "enum E { X = 0; }\nmessage M {\n repeated E type = 1;\n optional E push_type = 2; }",
+    );
+    assert!(error.contains("both become the Rust method `push_type`"), "{error}");
+}
+
+#[test]
 fn oneofs_clash() {
     assert_eq!(
         error_of("message M {\n  oneof foo { string a = 1; }\n  oneof Foo { string b = 2; }\n}"),
@@ -241,6 +269,44 @@ message Foo { p.foo.M m = 1; }";
     compile_with(with_include_file, &[("a.proto", &a("")), ("b.proto", b)]).unwrap_err();
 }
 
+/// Compiled from the last file, which imports the others.
+#[test]
+fn any_reference_binds_packages_to_each_other() {
+    let foo = |nested: &str| format!("package p; message Foo {{ message Bar {{ {nested} }} }}");
+    let (plain, m) = (foo(""), "package p.foo; message M {}".to_owned());
+    let referring = foo("p.foo.M m = 1;");
+    let deep = "package p.foo.deep; message M { p.Foo foo = 1; }".to_owned();
+    let reverse = "package p.foo; message M { p.Foo foo = 1; }".to_owned();
+    let third = "package q; message Q { p.Foo foo = 1; p.foo.M m = 2; }".to_owned();
+    let method = format!("{plain} service S {{ rpc Call(Foo) returns (p.foo.M); }}");
+    let an_enum = "package p.foo; enum E { ZERO = 0; }".to_owned();
+    let of_enum = foo("p.foo.E e = 1;");
+    let service = "package p.foo; service S { rpc Call(p.Foo) returns (p.Foo); }".to_owned();
+    for files in [
+        vec![&m, &referring],
+        vec![&plain, &reverse],
+        vec![&plain, &deep],
+        vec![&plain, &m, &third],
+        vec![&m, &method],
+        vec![&an_enum, &of_enum],
+        vec![&plain, &service],
+    ] {
+        let names: Vec<_> = (0..files.len()).map(|index| format!("{index}.proto")).collect();
+        let mut protos: Vec<(&str, String)> = Vec::new();
+        for (name, rest) in names.iter().zip(&files) {
+            let imports: String =
+                protos.iter().map(|(earlier, _)| format!("import \"{earlier}\";")).collect();
+            let (package, rest) = rest.split_once(';').unwrap();
+            let proto = format!("syntax = \"proto3\"; {package}; {imports} {rest}");
+            protos.push((name, proto));
+        }
+        protos.reverse();
+        let protos: Vec<_> = protos.iter().map(|(name, proto)| (*name, &proto[..])).collect();
+        let error = compile(&protos).unwrap_err().to_string();
+        assert!(error.contains("both become the Rust module `foo`"), "{error}: {files:?}");
+    }
+}
+
 #[test]
 fn names_of_underscores_alone_have_no_name_in_rust() {
     for (rest, what) in [
@@ -274,6 +340,12 @@ fn types_that_are_not_generated_take_no_names() {
         config.extern_path(".p.b", "crate::b");
         config.extern_path(".p._", "crate::Underscore");
     });
+    compile_with(builder, &[("a.proto", proto)]).unwrap();
+    // Whichever of two comes first.
+    let builder = ttrpc_codegen::configure().prost(|config| {
+        config.extern_path(".p.B", "crate::B");
+    });
+    let proto = "syntax = \"proto3\"; package p; message B {} message b {}";
     compile_with(builder, &[("a.proto", proto)]).unwrap();
 }
 
