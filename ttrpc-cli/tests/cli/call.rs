@@ -1,7 +1,5 @@
 //! `ttrpc call`, from the shell, with every method of the conformance service.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpListener,
@@ -13,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::*;
+use crate::common::*;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
@@ -58,8 +56,12 @@ fn waiting_clients(server: &TcpListener) -> Vec<OwnedFd> {
     rustix::net::listen(server, 0).unwrap();
     let address = server.local_addr().unwrap();
     let connect = |_| {
-        let client =
-            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None);
+        let client = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        );
         let client = client.unwrap();
         assert_eq!(rustix::net::connect(&client, &address), Err(Errno::INPROGRESS));
         client
@@ -429,8 +431,7 @@ fn a_reader_that_goes_away_ends_the_call() {
 
 #[test]
 fn servers_without_reflection_are_called_with_what_is_built_in() {
-    let server =
-        common::serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
+    let server = serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
     let reply = run(&["call", &server.address, "Health/Check"]).json();
     assert_eq!(reply, json!({ "status": "SERVING" }));
     let reply = run(&["call", &server.address, "Health/Check", "service=a.B"]);

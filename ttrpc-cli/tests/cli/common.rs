@@ -1,7 +1,5 @@
 //! Servers in a runtime of their own, and the program as a user runs it.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -27,7 +25,8 @@ pub struct Served {
     pub folder: TempDir,
     pub address: String,
     handle: ServerHandle,
-    debug: Debug,
+    /// Shows the server for as long as it is kept.
+    _debug: Debug,
     runtime: Option<Runtime>,
 }
 
@@ -81,7 +80,7 @@ pub fn serve(add: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Served {
     };
     runtime.spawn(serving);
     debug.show(handle.clone());
-    Served { folder, address, handle, debug, runtime: Some(runtime) }
+    Served { folder, address, handle, _debug: debug, runtime: Some(runtime) }
 }
 
 /// The conformance service, with reflection and health.

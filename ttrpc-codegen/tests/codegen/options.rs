@@ -9,6 +9,8 @@ use prost_types::{
 };
 use ttrpc_codegen::{Builder, ServiceGenerator, configure, plugin};
 
+use crate::run_again;
+
 const PROTO: &str = "tests/protos/other/deep.proto";
 const INCLUDES: [&str; 1] = ["tests/protos"];
 
@@ -345,12 +347,10 @@ fn a_build_script_is_run_again_when_an_import_changes() {
         let protos = ["tests/protos/reference.proto"];
         return configure().out_dir(folder.path()).compile_protos(&protos, &INCLUDES).unwrap();
     }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_build_script_is_run_again_when_an_import_changes", "--nocapture"])
-        .env("OUT_DIR", folder.path())
-        .output()
-        .unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
+    let test = "options::a_build_script_is_run_again_when_an_import_changes";
+    let output = run_again(test, |command| {
+        command.env("OUT_DIR", folder.path());
+    });
     let lines: Vec<_> =
         output.lines().filter_map(|line| line.split("cargo:rerun-if-changed=").nth(1)).collect();
     assert_eq!(lines, ["tests/protos/other/deep.proto", "tests/protos/reference.proto"]);
@@ -363,18 +363,11 @@ fn a_program_that_is_no_build_script_prints_nothing_for_cargo() {
         let folder = tempfile::tempdir().unwrap();
         return configure().out_dir(folder.path()).compile_protos(&[PROTO], &INCLUDES).unwrap();
     }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "a_program_that_is_no_build_script_prints_nothing_for_cargo",
-            "--nocapture",
-        ])
-        .env(RUN, "1")
-        .env_remove("OUT_DIR")
-        .output()
-        .unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
-    assert!(output.contains("1 passed") && !output.contains("cargo:"), "{output}");
+    let test = "options::a_program_that_is_no_build_script_prints_nothing_for_cargo";
+    let output = run_again(test, |command| {
+        command.env(RUN, "1").env_remove("OUT_DIR");
+    });
+    assert!(!output.contains("cargo:"), "{output}");
 }
 
 #[test]

@@ -3,10 +3,6 @@
 //! In a block that is called `console figures`, figures with their units may differ. With
 //! `UPDATE_TRANSCRIPTS=1` the page is written anew instead.
 
-mod common;
-#[path = "common/greeter.rs"]
-mod greeter;
-
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -14,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use common::*;
+use crate::{common::*, greeter};
 use ttrpc_reflection::{Health, Reflection, proto};
 
 /// Ends the output of a command.
@@ -52,7 +48,7 @@ impl Stage {
         let reflection = Reflection::new(set).unwrap();
         let reflection = reflection.and(proto::health::FILE_DESCRIPTOR_SET).unwrap();
         let reflection = reflection.and(proto::debug::FILE_DESCRIPTOR_SET).unwrap();
-        let greeter = common::serve(|builder| {
+        let greeter = serve(|builder| {
             builder
                 .add_service(greeter::Greeter)
                 .add_service(reflection)
@@ -62,7 +58,7 @@ impl Stage {
         fs::rename(&greeter.address, folder.join("greeter.sock")).unwrap();
         fs::copy(greeter_proto(), folder.join("greeter.proto")).unwrap();
 
-        let shim = common::only(greeter::Shim);
+        let shim = only(greeter::Shim);
         let stopped = stopped_proxy(&folder.join("hanging.sock"), &shim);
         for (id, socket) in
             [("web", &*shim.address), ("db", &*folder.join("hanging.sock").display().to_string())]

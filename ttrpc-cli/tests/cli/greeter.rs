@@ -1,7 +1,5 @@
 //! The greeter of the examples, and a shim, by hand.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::sync::Arc;
 
 use prost::Message;

@@ -1,9 +1,5 @@
 //! The program on a terminal of 60 columns.
 
-mod common;
-#[path = "common/greeter.rs"]
-mod greeter;
-
 use std::{
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Read, Split, Write},
@@ -13,7 +9,7 @@ use std::{
     thread,
 };
 
-use common::*;
+use crate::{common::*, greeter};
 use rustix::{
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
@@ -28,7 +24,7 @@ fn terminal() -> (File, OwnedFd) {
 }
 
 fn terminal_of(columns: u16, rows: u16) -> (File, OwnedFd) {
-    let here = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let here = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&here).unwrap();
     unlockpt(&here).unwrap();
     let name = ptsname(&here, Vec::new()).unwrap();
@@ -132,7 +128,7 @@ fn add_pod(state: &Path, pod: usize, containers: usize, socket: &str) {
 #[test]
 fn a_narrow_terminal_loses_nothing_of_a_shim() {
     let state = tempfile::tempdir().unwrap();
-    let shim = common::only(greeter::Shim);
+    let shim = only(greeter::Shim);
     add_pod(state.path(), 7, 3, &shim.address);
     let _listener = hanging_shim(state.path());
     for columns in [60, 80, 120] {
@@ -165,7 +161,7 @@ fn a_narrow_terminal_loses_nothing_of_a_shim() {
 #[test]
 fn a_watch_keeps_what_hangs_on_the_screen() {
     let state = tempfile::tempdir().unwrap();
-    let shim = common::only(greeter::Shim);
+    let shim = only(greeter::Shim);
     for pod in 0..30 {
         // Each link is a shim of its own.
         let link = state.path().join(format!("{pod}.sock"));

@@ -1,8 +1,6 @@
 //! Types that a server tells only when they are asked for, from the shell.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use prost_reflect::{DescriptorPool, prost_types::FileDescriptorSet};
 use serde_json::json;
 use ttrpc::{
@@ -148,7 +146,7 @@ fn sparse() -> Served {
     }
     let set: FileDescriptorSet = compiler.file_descriptor_set();
     let pool = DescriptorPool::from_file_descriptor_set(set).unwrap();
-    common::serve(|builder| builder.add_service(Back).add_service(Sparse(pool)))
+    serve(|builder| builder.add_service(Back).add_service(Sparse(pool)))
 }
 
 #[test]

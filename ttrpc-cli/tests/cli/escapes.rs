@@ -1,14 +1,12 @@
 //! Names that clients make up, in the output of `ttrpc trace` and `ttrpc show`.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     process::Stdio,
 };
 
-use common::*;
+use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A Request for `C` of a service with this name.

@@ -1,9 +1,5 @@
 //! `ttrpc shims`, from the shell: with processes that are stopped, and with containerd if it is here.
 
-mod common;
-#[path = "common/greeter.rs"]
-mod greeter;
-
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -12,7 +8,7 @@ use std::{
     process::{Child, ChildStdout, Stdio},
 };
 
-use common::*;
+use crate::{common::*, greeter};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -253,7 +249,7 @@ fn a_watch_sees_a_shim_answer_again() {
 #[test]
 fn the_containers_of_a_pod_are_all_named() {
     let folder = tempfile::tempdir().unwrap();
-    let pod = common::only(greeter::Shim);
+    let pod = only(greeter::Shim);
     let ids = ["0123456789abcdef0123456789abcdef", "sidecar", "web"];
     for id in ids {
         add_bundle(folder.path(), id, Path::new(&pod.address));
@@ -293,7 +289,7 @@ fn a_bootstrap_file_that_is_damaged_is_told() {
 #[test]
 fn shims_of_later_versions_are_asked_as_the_newest() {
     let folder = tempfile::tempdir().unwrap();
-    let shim = common::only(greeter::Shim);
+    let shim = only(greeter::Shim);
     add_bundle(folder.path(), "web", Path::new(&shim.address));
     let file = "io.containerd.runtime.v2.task/default/web/bootstrap.json";
     let file = folder.path().join(file);

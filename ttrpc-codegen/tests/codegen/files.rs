@@ -1,13 +1,11 @@
 //! Which files are read and which are written.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, path::Path, process::Command};
 
 use tempfile::TempDir;
 use ttrpc_codegen::{Builder, configure};
+
+use crate::run_again;
 
 /// A folder with these files.
 fn folder_of(files: &[(&str, &str)]) -> TempDir {
@@ -159,21 +157,18 @@ fn a_folder_in_prosts_options_is_an_error_and_not_ignored() {
 }
 
 /// Runs a test of this file again, as a build script: in a process of its own with an `OUT_DIR`.
-fn run_as_build_script(test: &str, folder: &TempDir, path: Option<PathBuf>) {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", test]).env("OUT_DIR", folder.path());
-    if let Some(path) = path {
-        command.env("PATH", path);
-    }
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+#[track_caller]
+fn run_as_build_script(test: &str, folder: &TempDir, prepare: impl FnOnce(&mut Command)) {
+    run_again(&format!("files::{test}"), |command| {
+        prepare(command.env("OUT_DIR", folder.path()));
+    });
 }
 
 #[test]
 fn a_second_run_for_a_package_does_not_overwrite_the_first() {
     let Some(out_dir) = env::var_os("OUT_DIR") else {
         let test = "a_second_run_for_a_package_does_not_overwrite_the_first";
-        return run_as_build_script(test, &tempfile::tempdir().unwrap(), None);
+        return run_as_build_script(test, &tempfile::tempdir().unwrap(), |_| ());
     };
     let a = "syntax = \"proto3\"; package p; message A {}";
     let b = "syntax = \"proto3\"; package p; message B {}";
@@ -231,9 +226,10 @@ fn code_is_formatted_where_there_is_rustfmt_with_the_folders_options() {
 fn code_is_generated_without_rustfmt_too() {
     let Some(out_dir) = env::var_os("OUT_DIR") else {
         let empty = tempfile::tempdir().unwrap();
-        let path = Some(empty.path().to_owned());
         let test = "code_is_generated_without_rustfmt_too";
-        return run_as_build_script(test, &tempfile::tempdir().unwrap(), path);
+        return run_as_build_script(test, &tempfile::tempdir().unwrap(), |command| {
+            command.env("PATH", empty.path());
+        });
     };
     let folder = folder_of(&[("a.proto", "syntax = \"proto3\"; package p; message A {}")]);
     configure().compile_protos(&["a.proto"], &[folder.path()]).unwrap();
@@ -248,8 +244,9 @@ fn code_is_left_as_it_is_where_rustfmt_says_nothing() {
         let rustfmt = folder.path().join("rustfmt");
         std::os::unix::fs::symlink("/bin/true", rustfmt).unwrap();
         let test = "code_is_left_as_it_is_where_rustfmt_says_nothing";
-        let path = Some(folder.path().to_owned());
-        return run_as_build_script(test, &tempfile::tempdir().unwrap(), path);
+        return run_as_build_script(test, &tempfile::tempdir().unwrap(), |command| {
+            command.env("PATH", folder.path());
+        });
     };
     let folder = folder_of(&[("a.proto", "syntax = \"proto3\"; package p; message A {}")]);
     configure().compile_protos(&["a.proto"], &[folder.path()]).unwrap();
@@ -267,13 +264,10 @@ fn code_is_left_as_it_is_where_the_rustfmt_that_is_named_fails() {
         let rustfmt = folder.path().join("another-rustfmt");
         fs::write(&rustfmt, "#!/bin/sh\ncat > \"$0.input\"\necho no code\nexit 1\n").unwrap();
         fs::set_permissions(&rustfmt, fs::Permissions::from_mode(0o755)).unwrap();
-        let status = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "code_is_left_as_it_is_where_the_rustfmt_that_is_named_fails"])
-            .env("OUT_DIR", folder.path())
-            .env("RUSTFMT", &rustfmt)
-            .status();
-        assert!(status.unwrap().success());
-        return;
+        let test = "code_is_left_as_it_is_where_the_rustfmt_that_is_named_fails";
+        return run_as_build_script(test, &folder, |command| {
+            command.env("RUSTFMT", &rustfmt);
+        });
     };
     let folder = folder_of(&[("a.proto", "syntax = \"proto3\"; package p; message A {}")]);
     configure().compile_protos(&["a.proto"], &[folder.path()]).unwrap();

@@ -1,7 +1,5 @@
 //! `ttrpc trace`, `ttrpc show`, `ttrpc replay`, from the shell.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::{
@@ -17,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use common::*;
+use crate::common::*;
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, kill_process},
@@ -230,7 +228,7 @@ fn a_recording_is_shown_and_made_again() {
     let methods = again["methods"].as_array().unwrap();
     assert!(methods.iter().all(|method| method["sameReply"] == method["calls"]), "{again}");
     // A server that has none of it answers otherwise.
-    let other = common::serve(|builder| builder);
+    let other = serve(|builder| builder);
     let different = run(&["replay", &file, &other.address, "--speed", "0"]);
     assert_eq!(different.code, 1);
     assert!(different.stdout.contains("OK then, UNIMPLEMENTED"), "{}", different.stdout);

@@ -3,11 +3,7 @@
 use std::io::{BufRead, Read, Write};
 use std::os::unix::net::UnixListener;
 
-mod common;
-#[path = "common/greeter.rs"]
-mod greeter;
-
-use common::*;
+use crate::{common::*, greeter};
 
 #[test]
 fn list_prints_what_reflection_tells() {
@@ -23,8 +19,7 @@ fn list_prints_what_reflection_tells() {
 
 #[test]
 fn list_asks_servers_without_reflection_for_what_is_built_in() {
-    let server =
-        common::serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
+    let server = serve(|builder| builder.add_service(ttrpc_reflection::Health::new().service()));
     let listed = run(&["list", &server.address]).ok();
     assert_eq!(listed, "grpc.health.v1.Health\nttrpc.debug.v1.Debug\n");
 }
@@ -103,7 +98,7 @@ fn describe_needs_no_server_for_what_is_built_in() {
 
 #[test]
 fn a_server_tells_which_of_two_built_in_services_is_meant() {
-    let server = common::only(greeter::Shim);
+    let server = only(greeter::Shim);
     let listed = run(&["list", &server.address, "Task"]).ok();
     assert!(listed.lines().all(|line| line.starts_with("containerd.task.v3.Task/")), "{listed}");
     assert_eq!(listed.lines().count(), 17);
@@ -115,8 +110,7 @@ fn a_server_tells_which_of_two_built_in_services_is_meant() {
 
 #[test]
 fn the_newest_of_two_versions_that_a_server_has_is_meant() {
-    let server =
-        common::serve(|builder| builder.add_service(greeter::Shim).add_service(greeter::OldShim));
+    let server = serve(|builder| builder.add_service(greeter::Shim).add_service(greeter::OldShim));
     let described = run(&["describe", &server.address, "Task", "--json"]).json();
     assert_eq!(described["name"], "containerd.task.v3.Task");
     let reply = run(&["call", &server.address, "Task/State", "id=c"]).json();
@@ -185,7 +179,7 @@ fn reflection_alone_needs_a_server() {
 
 #[test]
 fn a_service_that_the_server_does_not_have_is_not_listed() {
-    let server = common::only(greeter::OldShim);
+    let server = only(greeter::OldShim);
     let refused = run(&["list", &server.address, "Sandbox"]);
     assert_eq!((refused.code, &*refused.stdout), (2, ""));
     assert!(refused.stderr.contains("the server has no service"), "{}", refused.stderr);
@@ -195,7 +189,7 @@ fn a_service_that_the_server_does_not_have_is_not_listed() {
 
 #[test]
 fn a_method_that_is_not_there_is_told_of_the_version_that_the_server_has() {
-    let server = common::only(greeter::OldShim);
+    let server = only(greeter::OldShim);
     let refused = run(&["call", &server.address, "Task/Stat"]);
     assert_eq!(refused.code, 2);
     assert!(
@@ -208,8 +202,8 @@ fn a_method_that_is_not_there_is_told_of_the_version_that_the_server_has() {
 #[test]
 fn a_server_tells_which_of_two_built_in_messages_is_meant() {
     for (server, package) in [
-        (common::only(greeter::OldShim), "containerd.task.v2"),
-        (common::only(greeter::Shim), "containerd.task.v3"),
+        (only(greeter::OldShim), "containerd.task.v2"),
+        (only(greeter::Shim), "containerd.task.v3"),
     ] {
         let described = run(&["describe", &server.address, "StateRequest", "--json"]).json();
         assert_eq!(described["name"], format!("{package}.StateRequest"));
@@ -299,7 +293,7 @@ fn comments_of_a_server_do_not_reach_the_terminal() {
     };
     let set = prost::Message::encode_to_vec(&FileDescriptorSet { file: vec![file] });
     let reflection = ttrpc_reflection::Reflection::new(set).unwrap();
-    let server = common::serve(|builder| builder.add_service(reflection));
+    let server = serve(|builder| builder.add_service(reflection));
     let color = ["--color", "always"];
     for command in [&["describe", &server.address, "evil.M"][..], &["schema", &server.address]] {
         let text = run(&[command, &color].concat()).ok();

@@ -1,8 +1,6 @@
 //! A server's metrics beside what `ttrpc load` has counted: with deadlines, with calls that are dropped, and where one of
 //! both is killed.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     env,
@@ -14,7 +12,7 @@ use std::{
     thread::yield_now,
 };
 
-use common::*;
+use crate::common::*;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::{Value, json};
@@ -222,7 +220,7 @@ fn counts_of_a_server_that_is_killed_are_no_less_than_its_replies() {
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("a.sock");
     let mut server = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "server_that_is_killed"])
+        .args(["--exact", "metrics::server_that_is_killed"])
         .env(FOLDER, folder.path())
         .stdout(Stdio::null())
         .spawn()

@@ -11,13 +11,13 @@ mod golden {
     #![deny(missing_docs, warnings)]
     pub mod reference {
         pub mod v1 {
-            include!("golden/reference.v1.rs");
+            include!("../golden/reference.v1.rs");
         }
     }
     pub mod other {
         pub mod deep {
             pub mod nested {
-                include!("golden/other.deep.nested.rs");
+                include!("../golden/other.deep.nested.rs");
             }
         }
     }

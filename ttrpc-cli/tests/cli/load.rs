@@ -1,13 +1,11 @@
 //! `ttrpc load`, from the shell.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStderr, Command, Stdio},
 };
 
-use common::*;
+use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn load(arguments: &[&str]) -> serde_json::Value {

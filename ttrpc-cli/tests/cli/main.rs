@@ -1,0 +1,14 @@
+//! The program `ttrpc` as a user runs it. One file for each subject; together they link it once.
+
+mod call;
+mod common;
+mod docs;
+mod escapes;
+mod explore;
+mod greeter;
+mod learning;
+mod load;
+mod metrics;
+mod shims;
+mod terminal;
+mod trace;
