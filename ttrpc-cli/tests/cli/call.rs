@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::*;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
     process::{Pid, Signal, kill_process},
 };
 use serde_json::json;
+
+use crate::common::*;
 
 fn lines(text: &str) -> Vec<serde_json::Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

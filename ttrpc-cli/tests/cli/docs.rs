@@ -10,8 +10,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::{common::*, greeter};
 use ttrpc_reflection::{Health, Reflection, proto};
+
+use crate::{common::*, greeter};
 
 /// Ends the output of a command.
 const MARK: char = '\u{1}';

@@ -6,8 +6,9 @@ use std::{
     process::Stdio,
 };
 
-use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::*;
 
 /// A Request for `C` of a service with this name.
 fn request(stream: u8, service: &str) -> Vec<u8> {

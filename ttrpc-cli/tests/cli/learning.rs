@@ -1,6 +1,5 @@
 //! Types that a server tells only when they are asked for, from the shell.
 
-use crate::common::*;
 use prost_reflect::{DescriptorPool, prost_types::FileDescriptorSet};
 use serde_json::json;
 use ttrpc::{
@@ -12,6 +11,8 @@ use ttrpc_reflection::proto::reflection::{
     ServerReflectionResponse, ServiceResponse, server_reflection_request::MessageRequest,
     server_reflection_response::MessageResponse,
 };
+
+use crate::common::*;
 
 const SERVICE: &str = r#"syntax = "proto3";
 package rf;

@@ -5,8 +5,9 @@ use std::{
     process::{Child, ChildStderr, Command, Stdio},
 };
 
-use crate::common::*;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::*;
 
 fn load(arguments: &[&str]) -> serde_json::Value {
     run(&[&["load", "--json"], arguments].concat()).json()

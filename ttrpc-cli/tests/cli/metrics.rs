@@ -12,7 +12,6 @@ use std::{
     thread::yield_now,
 };
 
-use crate::common::*;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::{Value, json};
@@ -27,6 +26,8 @@ use ttrpc_tests::{
     conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
     service::ConformanceService,
 };
+
+use crate::common::*;
 
 /// A server that counts.
 struct Counting {
@@ -226,6 +227,7 @@ fn counts_of_a_server_that_is_killed_are_no_less_than_its_replies() {
         .spawn()
         .unwrap();
     while UnixStream::connect(&address).is_err() {
+        assert_eq!(server.try_wait().unwrap(), None, "the server ended before it listened");
         yield_now();
     }
     let in_flight = IN_FLIGHT.to_string();

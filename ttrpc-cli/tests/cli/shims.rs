@@ -8,9 +8,10 @@ use std::{
     process::{Child, ChildStdout, Stdio},
 };
 
-use crate::{common::*, greeter};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+
+use crate::{common::*, greeter};
 
 /// A process that does not outlive the test.
 struct Process(Child);

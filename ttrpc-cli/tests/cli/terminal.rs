@@ -9,12 +9,13 @@ use std::{
     thread,
 };
 
-use crate::{common::*, greeter};
 use rustix::{
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
+
+use crate::{common::*, greeter};
 
 const COLUMNS: u16 = 60;
 

@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-use crate::common::*;
 use rustix::{
     fs::{Mode, OFlags},
     process::{Pid, Signal, kill_process},
@@ -25,6 +24,8 @@ use ttrpc::Client;
 use ttrpc_tests::conformance::{
     Chunk, ConformanceClient, EchoRequest, GenerateRequest, KeyRequest,
 };
+
+use crate::common::*;
 
 /// A trace that is running.
 struct Trace {

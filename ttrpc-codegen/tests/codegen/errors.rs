@@ -1,20 +1,6 @@
 //! Bad input ends in a sentence that names the file, and the line where there is one.
 
-use std::fs;
-
-/// Compiles these files, of which the first is the one to generate from, and gives back the error.
-fn error_of(files: &[(&str, &str)]) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, content) in files {
-        fs::write(folder.path().join(name), content).unwrap();
-    }
-    let error = ttrpc_codegen::configure()
-        .out_dir(folder.path())
-        .compile_protos(&[folder.path().join(files[0].0)], &[folder.path()])
-        .unwrap_err();
-    assert_eq!(format!("{error:?}"), error.to_string(), "unwrapping prints the same sentence");
-    error.to_string()
-}
+use crate::error_of;
 
 /// A proto3 file with a message `M` in line 2 and the rest from line 3.
 fn proto(rest: &str) -> String {

@@ -5,35 +5,7 @@ use std::{env, fs, path::Path, process::Command};
 use tempfile::TempDir;
 use ttrpc_codegen::{Builder, configure};
 
-use crate::run_again;
-
-/// A folder with these files.
-fn folder_of(files: &[(&str, &str)]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, content) in files {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-    folder
-}
-
-/// Generates from the first of these files, and gives back the folder with all.
-fn generate(builder: Builder, files: &[(&str, &str)]) -> TempDir {
-    let folder = folder_of(files);
-    builder.out_dir(folder.path()).compile_protos(&[files[0].0], &[folder.path()]).unwrap();
-    folder
-}
-
-fn error_of(files: &[(&str, &str)]) -> String {
-    let folder = folder_of(files);
-    let result = configure().out_dir(folder.path()).compile_protos(&[files[0].0], &[folder.path()]);
-    result.unwrap_err().to_string()
-}
-
-fn read(folder: &TempDir, name: &str) -> String {
-    fs::read_to_string(folder.path().join(name)).unwrap()
-}
+use crate::{error_of, folder_of, generate, read, run_again};
 
 /// The names of the .rs files in a folder.
 fn names(folder: &Path) -> Vec<String> {

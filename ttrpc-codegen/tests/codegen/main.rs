@@ -8,7 +8,10 @@ mod golden_code;
 mod names;
 mod options;
 
-use std::{env, process::Command};
+use std::{env, fs, process::Command};
+
+use tempfile::TempDir;
+use ttrpc_codegen::{Builder, Error, configure};
 
 /// Runs a test of this program again, in a process of its own, and returns what that prints.
 #[track_caller]
@@ -20,4 +23,36 @@ fn run_again(test: &str, prepare: impl FnOnce(&mut Command)) -> String {
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
     printed
+}
+
+/// A folder with these files.
+fn folder_of(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    folder
+}
+
+/// Generates from the first of these files, and gives back the folder with all.
+fn compile(builder: Builder, files: &[(&str, &str)]) -> Result<TempDir, Error> {
+    let folder = folder_of(files);
+    builder.out_dir(folder.path()).compile_protos(&[files[0].0], &[folder.path()])?;
+    Ok(folder)
+}
+
+fn generate(builder: Builder, files: &[(&str, &str)]) -> TempDir {
+    compile(builder, files).unwrap()
+}
+
+fn error_of(files: &[(&str, &str)]) -> String {
+    let error = compile(configure(), files).unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string(), "unwrapping prints the same sentence");
+    error.to_string()
+}
+
+fn read(folder: &TempDir, name: &str) -> String {
+    fs::read_to_string(folder.path().join(name)).unwrap()
 }

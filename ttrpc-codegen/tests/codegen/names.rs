@@ -1,31 +1,15 @@
 //! Names that become the same in Rust, or none at all, are errors that name file, line and column.
 
-use std::fs;
+use ttrpc_codegen::configure;
 
-/// Compiles these files, of which the first is the one to generate from.
-fn compile(files: &[(&str, &str)]) -> Result<(), ttrpc_codegen::Error> {
-    compile_with(ttrpc_codegen::configure(), files)
-}
-
-fn compile_with(
-    builder: ttrpc_codegen::Builder,
-    files: &[(&str, &str)],
-) -> Result<(), ttrpc_codegen::Error> {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, content) in files {
-        fs::write(folder.path().join(name), content).unwrap();
-    }
-    builder
-        .out_dir(folder.path())
-        .compile_protos(&[folder.path().join(files[0].0)], &[folder.path()])
-}
+use crate::compile;
 
 /// The error for a file of proto2, which has the fewest rules for names, with the rest from line 2. It is the same
 /// without a package.
 fn error_of(rest: &str) -> String {
     let [error, without] = ["package p;", ""].map(|package| {
         let proto = format!("syntax = \"proto2\"; {package}\n{rest}");
-        compile(&[("a.proto", &proto)]).unwrap_err().to_string()
+        crate::error_of(&[("a.proto", &proto)])
     });
     assert_eq!(error, without);
     error
@@ -53,16 +37,16 @@ fn enum_values_clash_in_nested_enums_too() {
 fn enum_values_of_one_number_are_one_variant() {
     let proto = "syntax = \"proto3\"; package p;
         enum Kind { option allow_alias = true; KIND_BIG = 0; BIG = 0; }";
-    compile(&[("a.proto", proto)]).unwrap();
+    compile(configure(), &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
 fn enum_values_do_not_clash_where_the_prefix_is_kept() {
     let proto = "syntax = \"proto3\"; package p; enum Kind { KIND_BIG = 0; BIG = 1; }";
-    let builder = ttrpc_codegen::configure().prost(|config| {
+    let builder = configure().prost(|config| {
         config.retain_enum_prefix();
     });
-    compile_with(builder, &[("a.proto", proto)]).unwrap();
+    compile(builder, &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
@@ -74,7 +58,7 @@ fn an_enum_value_is_named_by_a_digit_or_a_keyword_without_its_prefix() {
     );
     // A digit begins no name, so that the prefix stays.
     let proto = "syntax = \"proto3\"; package p; enum Kind { KIND_1 = 0; _1 = 1; }";
-    compile(&[("a.proto", proto)]).unwrap();
+    compile(configure(), &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
@@ -124,7 +108,7 @@ fn a_oneof_whose_type_steps_aside_clashes_with_what_stands_there() {
 fn a_oneof_whose_type_stands_alone_does_not_step_aside() {
     let proto = "syntax = \"proto3\"; package p;
 message M { message Bar {} message FooOneOf {} oneof foo { Bar a = 1; } }";
-    compile(&[("a.proto", proto)]).unwrap();
+    compile(configure(), &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
@@ -144,7 +128,7 @@ message M {
   repeated Foo foos = 2;
   optional int32 get_foos = 3;
 }";
-    compile(&[("a.proto", proto)]).unwrap();
+    compile(configure(), &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
@@ -198,7 +182,7 @@ fn accessors_of_fields_clash() {
             "syntax = \"proto2\"; enum E {{ A = 0; }}
             message M {{ optional E kind = 1; {field} set_kind = 2; }}"
         );
-        compile(&[("a.proto", &proto)]).unwrap();
+        compile(configure(), &[("a.proto", &proto)]).unwrap();
     }
 }
 
@@ -240,7 +224,7 @@ fn packages_that_become_one_module_share_their_names() {
     let a = "syntax = \"proto3\"; package Foo.type;\nimport \"b.proto\";\nmessage M {}";
     let b = "syntax = \"proto3\"; package foo.Type;\nmessage M {}";
     assert_eq!(
-        compile(&[("a.proto", a), ("b.proto", b)]).unwrap_err().to_string(),
+        crate::error_of(&[("a.proto", a), ("b.proto", b)]),
         "a.proto:3:1: message `M` and message `M` of b.proto both become the Rust type `M`"
     );
 }
@@ -255,18 +239,18 @@ message Foo {{ message Bar {{}} {field} }}"
     };
     let b = "syntax = \"proto3\";\npackage p.foo;\nmessage M {}";
     assert_eq!(
-        compile(&[("a.proto", &a("p.foo.M m = 1;")), ("b.proto", b)]).unwrap_err().to_string(),
+        crate::error_of(&[("a.proto", &a("p.foo.M m = 1;")), ("b.proto", b)]),
         "a.proto:3:1: message `Foo` and package `p.foo` of b.proto both become the Rust module \
          `foo`"
     );
     // Where neither names the other their modules may lie anywhere.
-    compile(&[("a.proto", &a("")), ("b.proto", b)]).unwrap();
+    compile(configure(), &[("a.proto", &a("")), ("b.proto", b)]).unwrap();
     // A message without anything inside has no module.
     let plain = "syntax = \"proto3\"; package p;\nimport \"b.proto\";
 message Foo { p.foo.M m = 1; }";
-    compile(&[("a.proto", plain), ("b.proto", b)]).unwrap();
-    let with_include_file = ttrpc_codegen::configure().include_file("protos.rs");
-    compile_with(with_include_file, &[("a.proto", &a("")), ("b.proto", b)]).unwrap_err();
+    compile(configure(), &[("a.proto", plain), ("b.proto", b)]).unwrap();
+    let with_include_file = configure().include_file("protos.rs");
+    compile(with_include_file, &[("a.proto", &a("")), ("b.proto", b)]).unwrap_err();
 }
 
 /// Compiled from the last file, which imports the others.
@@ -302,7 +286,7 @@ fn any_reference_binds_packages_to_each_other() {
         }
         protos.reverse();
         let protos: Vec<_> = protos.iter().map(|(name, proto)| (*name, &proto[..])).collect();
-        let error = compile(&protos).unwrap_err().to_string();
+        let error = crate::error_of(&protos);
         assert!(error.contains("both become the Rust module `foo`"), "{error}: {files:?}");
     }
 }
@@ -326,7 +310,7 @@ fn names_of_underscores_alone_have_no_name_in_rust() {
     }
     let proto = "syntax = \"proto3\";\npackage a._;\nmessage M {}";
     assert_eq!(
-        compile(&[("a.proto", proto)]).unwrap_err().to_string(),
+        crate::error_of(&[("a.proto", proto)]),
         "a.proto:2:1: package `a._` has no letter or digit of which a Rust name could be made"
     );
 }
@@ -335,18 +319,18 @@ fn names_of_underscores_alone_have_no_name_in_rust() {
 fn types_that_are_not_generated_take_no_names() {
     let proto = "syntax = \"proto3\"; package p; message M { message A {} enum a { X = 0; } }
         message B {} message b {} message _ {}";
-    let builder = ttrpc_codegen::configure().prost(|config| {
+    let builder = configure().prost(|config| {
         config.extern_path(".p.M", "crate::M");
         config.extern_path(".p.b", "crate::b");
         config.extern_path(".p._", "crate::Underscore");
     });
-    compile_with(builder, &[("a.proto", proto)]).unwrap();
+    compile(builder, &[("a.proto", proto)]).unwrap();
     // Whichever of two comes first.
-    let builder = ttrpc_codegen::configure().prost(|config| {
+    let builder = configure().prost(|config| {
         config.extern_path(".p.B", "crate::B");
     });
     let proto = "syntax = \"proto3\"; package p; message B {} message b {}";
-    compile_with(builder, &[("a.proto", proto)]).unwrap();
+    compile(builder, &[("a.proto", proto)]).unwrap();
 }
 
 #[test]
@@ -358,25 +342,25 @@ fn types_of_a_program_in_googles_package_are_none_that_prost_has() {
     ] {
         let proto = format!("syntax = \"proto3\"; package {package};\n{rest}");
         assert_eq!(
-            compile(&[("a.proto", &proto)]).unwrap_err().to_string(),
+            crate::error_of(&[("a.proto", &proto)]),
             format!(
                 "a.proto:2:1: {what} is of package `{package}`, of which prost generates nothing but \
                  with its option `compile_well_known_types`"
             )
         );
-        let builder = ttrpc_codegen::configure().prost(|config| {
+        let builder = configure().prost(|config| {
             config.compile_well_known_types();
         });
-        compile_with(builder, &[("a.proto", &proto)]).unwrap();
-        let builder = ttrpc_codegen::configure().prost(|config| {
+        compile(builder, &[("a.proto", &proto)]).unwrap();
+        let builder = configure().prost(|config| {
             config.extern_path(".google.protobuf.Mine", "crate::Mine");
             config.extern_path(".google.protobuf.mine", "crate::mine");
         });
-        compile_with(builder, &[("a.proto", &proto)]).unwrap();
+        compile(builder, &[("a.proto", &proto)]).unwrap();
     }
     // The standard ones are there, and a service may be anywhere.
     let proto =
         "syntax = \"proto3\"; package google.protobuf; import \"google/protobuf/any.proto\";
         service Greeter { rpc Greet(Any) returns (Any); }";
-    compile(&[("a.proto", proto)]).unwrap();
+    compile(configure(), &[("a.proto", proto)]).unwrap();
 }

@@ -9,7 +9,7 @@ use prost_types::{
 };
 use ttrpc_codegen::{Builder, ServiceGenerator, configure, plugin};
 
-use crate::run_again;
+use crate::{compile, error_of, folder_of, generate, read, run_again};
 
 const PROTO: &str = "tests/protos/other/deep.proto";
 const INCLUDES: [&str; 1] = ["tests/protos"];
@@ -21,10 +21,10 @@ fn generated(builder: Builder) -> String {
     fs::read_to_string(folder.path().join("other.deep.nested.rs")).unwrap()
 }
 
-fn plugin_request(parameter: &str) -> Vec<u8> {
-    let files = protox::compile([PROTO], INCLUDES).unwrap();
+/// What protoc asks the plugin.
+fn request(file: &str, parameter: &str, files: FileDescriptorSet) -> Vec<u8> {
     let request = CodeGeneratorRequest {
-        file_to_generate: vec!["other/deep.proto".to_owned()],
+        file_to_generate: vec![file.to_owned()],
         parameter: Some(parameter.to_owned()),
         proto_file: files.file,
         ..CodeGeneratorRequest::default()
@@ -32,17 +32,28 @@ fn plugin_request(parameter: &str) -> Vec<u8> {
     request.encode_to_vec()
 }
 
+fn plugin_request(parameter: &str) -> Vec<u8> {
+    request("other/deep.proto", parameter, protox::compile([PROTO], INCLUDES).unwrap())
+}
+
+fn run_plugin(request: &[u8]) -> CodeGeneratorResponse {
+    CodeGeneratorResponse::decode(&*plugin::run(request).unwrap()).unwrap()
+}
+
 fn plugin_response(parameter: &str) -> CodeGeneratorResponse {
-    let response = plugin::run(&plugin_request(parameter)).unwrap();
-    CodeGeneratorResponse::decode(&response[..]).unwrap()
+    run_plugin(&plugin_request(parameter))
+}
+
+/// What the plugin generates from the first of these files.
+fn plugin_code(files: &[(&str, &str)]) -> String {
+    let (folder, wanted) = (folder_of(files), files[0].0);
+    let set = protox::compile([wanted], [folder.path()]).unwrap();
+    run_plugin(&request(wanted, "", set)).file[0].content().to_owned()
 }
 
 /// The code of package `p` from this file.
 fn generated_from(builder: Builder, proto: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()]).unwrap();
-    fs::read_to_string(folder.path().join("p.rs")).unwrap()
+    read(&generate(builder, &[("a.proto", proto)]), "p.rs")
 }
 
 #[test]
@@ -91,7 +102,6 @@ fn the_generator_works_in_a_prost_build_set_up_of_ones_own() {
 /// Nobody has looked through the comments before, as the builder does.
 #[test]
 fn in_a_set_up_of_ones_own_comments_are_no_doctests_either() {
-    let folder = tempfile::tempdir().unwrap();
     let proto = "syntax = \"proto3\"; package p;
 
         // Belongs to nothing.
@@ -109,14 +119,14 @@ fn in_a_set_up_of_ones_own_comments_are_no_doctests_either() {
           //     more code
         }
         message M {}";
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
+    let folder = folder_of(&[("a.proto", proto)]);
     let files = protox::compile(["a.proto"], [folder.path()]).unwrap();
     prost_build::Config::new()
         .out_dir(folder.path())
         .service_generator(Box::new(ServiceGenerator::new().blocking_client(true)))
         .compile_fds(files)
         .unwrap();
-    let code = fs::read_to_string(folder.path().join("p.rs")).unwrap();
+    let code = read(&folder, "p.rs");
     let lines: Vec<_> = code.lines().map(str::trim_start).collect();
     for text in ["indented code", "fenced code", "more code"] {
         let before: Vec<_> =
@@ -145,11 +155,7 @@ fn the_clients_methods_step_aside_for_functions_that_it_has() {
 #[test]
 fn what_goes_over_the_wire_has_the_names_of_the_proto() {
     let proto = "syntax = \"proto3\"; message M {} service lower_case { rpc DoIt(M) returns (M); }";
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    let builder = configure().default_bodies(true).out_dir(folder.path());
-    builder.compile_protos(&["a.proto"], &[folder.path()]).unwrap();
-    let code = fs::read_to_string(folder.path().join("_.rs")).unwrap();
+    let code = read(&generate(configure().default_bodies(true), &[("a.proto", proto)]), "_.rs");
     assert_eq!(code.matches("NAME: &'static str = \"lower_case\"").count(), 2, "{code}");
     assert!(code.contains("unimplemented(\"method DoIt\")"), "{code}");
 }
@@ -183,16 +189,10 @@ fn the_plugin_gives_what_the_library_gives() {
 #[test]
 fn the_plugin_writes_packages_asked_for_and_reads_what_they_import() {
     let imports = ["reference.proto", "other/deep.proto", "google/protobuf/timestamp.proto"];
-    let files = protox::compile(["tests/protos/reference.proto"], INCLUDES).unwrap().file;
-    let names: Vec<_> = files.iter().map(|file| file.name().to_owned()).collect();
+    let files = protox::compile(["tests/protos/reference.proto"], INCLUDES).unwrap();
+    let names: Vec<_> = files.file.iter().map(|file| file.name().to_owned()).collect();
     assert!(imports.iter().all(|import| names.iter().any(|name| name == import)), "{names:?}");
-    let request = CodeGeneratorRequest {
-        file_to_generate: vec!["reference.proto".to_owned()],
-        proto_file: files,
-        ..CodeGeneratorRequest::default()
-    };
-    let response = plugin::run(&request.encode_to_vec()).unwrap();
-    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    let response = run_plugin(&request("reference.proto", "", files));
     assert_eq!(response.file.len(), 1);
     assert_eq!(response.file[0].name(), "reference.v1.rs");
     let golden = fs::read_to_string("tests/golden/reference.v1.rs").unwrap();
@@ -201,40 +201,22 @@ fn the_plugin_writes_packages_asked_for_and_reads_what_they_import() {
 
 #[test]
 fn the_plugin_leaves_services_of_imports_to_their_own_run() {
-    let folder = tempfile::tempdir().unwrap();
     let head = "syntax = \"proto3\"; package p;";
     let service = |name: &str| format!("service {name} {{ rpc Call(M) returns (M); }}");
     let imported = format!("{head} message M {{}} {}", service("Imported"));
-    fs::write(folder.path().join("b.proto"), imported).unwrap();
     let importing = format!("{head} import \"b.proto\"; {}", service("Wanted"));
-    fs::write(folder.path().join("a.proto"), importing).unwrap();
-    let request = CodeGeneratorRequest {
-        file_to_generate: vec!["a.proto".to_owned()],
-        proto_file: protox::compile(["a.proto"], [folder.path()]).unwrap().file,
-        ..CodeGeneratorRequest::default()
-    };
-    let response = plugin::run(&request.encode_to_vec()).unwrap();
-    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
-    let code = response.file[0].content();
+    let code = plugin_code(&[("a.proto", &importing), ("b.proto", &imported)]);
     assert!(code.contains("trait Wanted") && code.contains("struct M "), "{code}");
     assert!(!code.contains("Imported"), "{code}");
 }
 
 #[test]
 fn the_plugin_resolves_defaults_that_are_another_name_of_a_value() {
-    let folder = tempfile::tempdir().unwrap();
     let proto = "syntax = \"proto2\"; package p;
         enum Kind { option allow_alias = true; SMALL = 0; BIG = 1; LARGE = 1; }
         message M { optional Kind kind = 1 [default = LARGE]; }";
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    let request = CodeGeneratorRequest {
-        file_to_generate: vec!["a.proto".to_owned()],
-        proto_file: protox::compile(["a.proto"], [folder.path()]).unwrap().file,
-        ..CodeGeneratorRequest::default()
-    };
-    let response = plugin::run(&request.encode_to_vec()).unwrap();
-    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
-    assert!(response.file[0].content().contains("default = \"Big\""), "{response:?}");
+    let code = plugin_code(&[("a.proto", proto)]);
+    assert!(code.contains("default = \"Big\""), "{code}");
 }
 
 #[test]
@@ -281,12 +263,7 @@ fn custom_options_stay_in_the_file_descriptor_set() {
         extend google.protobuf.MessageOptions { optional string note = 50001; }
         message M { option (note) = \"kept by the compiler\"; }";
     let path = folder.path().join("set.bin");
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    configure()
-        .out_dir(folder.path())
-        .file_descriptor_set_path(&path)
-        .compile_protos(&["a.proto"], &[folder.path()])
-        .unwrap();
+    generated_from(configure().file_descriptor_set_path(&path), proto);
     let (set, note) = (fs::read(path).unwrap(), b"kept by the compiler");
     assert!(set.windows(note.len()).any(|bytes| bytes == note));
 }
@@ -299,42 +276,28 @@ fn source_info_may_be_left_out_of_the_file_descriptor_set() {
         // What M is for.
         message M { option (note) = \"kept by the compiler\"; }";
     let path = folder.path().join("set.bin");
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    configure()
-        .out_dir(folder.path())
-        .file_descriptor_set_path(&path)
-        .file_descriptor_set_source_info(false)
-        .compile_protos(&["a.proto"], &[folder.path()])
-        .unwrap();
+    let builder = configure().file_descriptor_set_path(&path);
+    let code = generated_from(builder.file_descriptor_set_source_info(false), proto);
     let (set, note) = (fs::read(path).unwrap(), b"kept by the compiler");
     assert!(set.windows(note.len()).any(|bytes| bytes == note));
     let set = FileDescriptorSet::decode(&*set).unwrap();
     assert!(set.file.iter().all(|file| file.source_code_info.is_none()));
-    let code = fs::read_to_string(folder.path().join("p.rs")).unwrap();
     assert!(code.contains("What M is for."));
 }
 
 #[test]
 fn a_side_that_is_left_out_takes_no_names() {
-    let folder = tempfile::tempdir().unwrap();
     let proto = "syntax = \"proto3\"; package p; message SClient {} service S {}";
-    fs::write(folder.path().join("a.proto"), proto).unwrap();
-    let compile = |builder: Builder| {
-        builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()])
-    };
-    compile(configure().client(false)).unwrap();
-    assert!(compile(configure()).unwrap_err().to_string().contains("`SClient`"));
+    generated_from(configure().client(false), proto);
+    assert!(error_of(&[("a.proto", proto)]).contains("`SClient`"));
 }
 
 #[test]
 fn all_types_of_a_service_take_their_names() {
-    let folder = tempfile::tempdir().unwrap();
     for name in ["S", "SServer", "SClient", "SBlocking", "SBlockingServer", "SBlockingClient"] {
         let proto = format!("syntax = \"proto3\"; package p; message {name} {{}} service s {{}}");
-        fs::write(folder.path().join("a.proto"), proto).unwrap();
         let builder = configure().blocking_client(true).blocking_server(true);
-        let result = builder.out_dir(folder.path()).compile_protos(&["a.proto"], &[folder.path()]);
-        let error = result.unwrap_err().to_string();
+        let error = compile(builder, &[("a.proto", &proto)]).unwrap_err().to_string();
         assert!(error.contains(&format!("both become the Rust type `{name}`")), "{error}");
     }
 }
@@ -449,8 +412,7 @@ fn the_runtime_can_lie_elsewhere() {
 fn the_plugin_names_an_edition_in_an_import() {
     let mut request = CodeGeneratorRequest::decode(&plugin_request("")[..]).unwrap();
     request.proto_file[0].syntax = Some("editions".to_owned());
-    let response = plugin::run(&request.encode_to_vec()).unwrap();
-    let response = CodeGeneratorResponse::decode(&response[..]).unwrap();
+    let response = run_plugin(&request.encode_to_vec());
     let error = response.error();
     assert!(error.starts_with("other/deep.proto: editions are not supported"), "{error}");
 }
