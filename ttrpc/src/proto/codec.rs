@@ -357,6 +357,44 @@ mod tests {
     }
 
     #[test]
+    fn room_stays_where_it_is_while_it_is_enough_for_what_is_missing() {
+        let mut decoder = Decoder::default();
+        decoder.room().put_slice(&announce(100 << 10));
+        assert_eq!(decoder.decode(), None);
+        while decoder.missing() > 0 {
+            let (missing, before) = (decoder.missing(), decoder.buffer.as_ptr());
+            let had_room = decoder.buffer.capacity() - decoder.buffer.len() >= missing;
+            let room = decoder.room().chunk_mut().len();
+            assert!(missing > READ_LEN || room >= missing, "{room} of {missing} bytes");
+            assert!(missing > READ_LEN || !had_room || decoder.buffer.as_ptr() == before);
+            decoder.room().put_slice(&[7; 1 << 10]);
+        }
+        assert!(decoder.decode().is_some());
+    }
+
+    #[test]
+    fn a_small_buffer_is_exchanged_for_one_of_the_usual_length() {
+        let mut decoder = Decoder::default();
+        decoder.room().put_slice(&announce(1000));
+        let before = decoder.buffer.as_ptr();
+        decoder.room().put_slice(&[7; 10]);
+        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
+        decoder.release_room();
+        decoder.room();
+        assert_eq!(decoder.buffer.capacity(), READ_LEN);
+        assert_eq!(decoder.rest(), [&announce(1000)[..], &[7; 10]].concat());
+    }
+
+    #[test]
+    fn much_of_a_frame_stays_where_it_is_while_nothing_arrives() {
+        let mut decoder = Decoder::default();
+        decoder.room().put_slice(&[&announce(30 << 10)[..], &[7; 20 << 10]].concat());
+        let before = decoder.buffer.as_ptr();
+        decoder.release_room();
+        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
+    }
+
+    #[test]
     fn a_buffer_that_runs_empty_is_used_again_and_what_is_left_of_a_shared_one_is_not() {
         let capacity = |decoder: &mut Decoder| {
             decoder.feed(&[0]);
@@ -369,13 +407,18 @@ mod tests {
         decoder.release_idle_memory();
         assert_eq!(capacity(&mut Decoder::default()), large);
 
-        let mut decoder = Decoder::default();
         let long = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
-        decoder.feed(&[&long[..], &announce(3000), &[7; 3000]].concat());
-        assert!(decoder.decode().is_some());
-        let _shared = decoder.take_data();
-        assert!(decoder.decode().is_some() && decoder.decode().is_none());
-        decoder.release_idle_memory();
-        assert_eq!(capacity(&mut Decoder::default()), 1 << 10, "none was kept");
+        let give_back = [Decoder::release_idle_memory, |decoder: &mut Decoder| {
+            decoder.room();
+        }];
+        for give_back in give_back {
+            let mut decoder = Decoder::default();
+            decoder.feed(&[&long[..], &announce(3000), &[7; 3000]].concat());
+            assert!(decoder.decode().is_some());
+            let _shared = decoder.take_data();
+            assert!(decoder.decode().is_some() && decoder.decode().is_none());
+            give_back(&mut decoder);
+            assert_eq!(capacity(&mut Decoder::default()), 1 << 10, "none was kept");
+        }
     }
 }
