@@ -211,6 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_chunk_grows_where_it_must_and_never_beyond_its_length() {
+        const FRAME: usize = 5000;
+        let mut chunks = Chunks::default();
+        let mut before = 0;
+        for needed in (FRAME..SHARED_CHUNK_LEN).step_by(FRAME) {
+            push(&mut chunks, FrameType::Request, 1, FRAME - HEADER_LEN);
+            let capacity = chunks.chunks[0].bytes.capacity();
+            assert!((needed..=SHARED_CHUNK_LEN).contains(&capacity), "{capacity} for {needed}");
+            assert!(before < needed || capacity == before, "it was enough: {before} for {needed}");
+            before = capacity;
+        }
+        assert_eq!(chunks.chunks.len(), 1);
+    }
+
+    #[test]
     fn withdrawn_streams_go_with_all_their_frames_unless_their_request_has_begun() {
         use FrameType::{Data, Request};
         let mut chunks = Chunks::default();
