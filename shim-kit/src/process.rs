@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(600);
 
     fn process() -> Process {
         Process::new("e1".to_owned(), Paths::default(), Vec::new())

@@ -26,7 +26,7 @@ use proto::{
 
 const NAME: &str = "io.containerd.invocations.v1";
 /// Far more than anything here takes, on a machine that is busy with other things.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 
 /// A runtime that can clean up, and nothing else.
 struct Nothing;

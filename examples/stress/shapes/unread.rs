@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What the slowest call may take beside the stall timeouts: the machine may be busy. Far less than for
 /// ever, which is what a call takes that waits for a stream that is not given up.
-const MARGIN: Duration = Duration::from_secs(60);
+const MARGIN: Duration = Duration::from_secs(600);
 
 pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
     let stage = Stage::set(Shape::Unread, options, true).await?;

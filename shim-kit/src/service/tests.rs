@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Far more than anything here takes, on a machine that is busy with other things.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A container whose first process is a shell that waits for the word to start.
 pub(crate) struct Shell {

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 
 /// Far more than anything here takes, on a machine that is busy with other things.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 /// A patience that must not have been waited for.
 const HOUR: Duration = Duration::from_secs(3600);
 

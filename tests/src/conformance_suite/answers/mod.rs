@@ -112,7 +112,7 @@ mod tests {
             let cases = all_cases();
             let case = cases.iter().find(|case| case.name == answer.case).unwrap();
             let trial = Trial::new(path.to_str().unwrap(), true);
-            let row = run_case(case, &trial, std::time::Duration::from_secs(60)).await;
+            let row = run_case(case, &trial, std::time::Duration::from_secs(1200)).await;
             assert!(row.has_passed(), "{}: {row}", answer.name);
             server.abort();
         }
