@@ -191,6 +191,22 @@ async fn the_access_log_has_one_short_line_for_each_call_whoever_refuses_it() {
     assert!(longest < Some(2000), "{longest:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_access_log_has_the_whole_message_of_a_method_that_the_server_has() {
+    let (log, _guard) = Log::start(Level::INFO);
+    let (here, there) = duplex(PIPE_LEN);
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(AccessLog::default()).io(there)
+    });
+    let client = ConformanceClient::new(Client::from_io(here, ClientConfig::default()));
+    let message = "x".repeat(600);
+    let fail = FailRequest { code: code::NOT_FOUND, message, ..Default::default() };
+    client.fail(fail.clone()).await.unwrap_err();
+    server.is_idle().await;
+    let error = format!("error={:?}", fail.message);
+    assert_eq!(log.lines(&["method=\"Fail\"", &error]).len(), 1, "{:?}", log.lines(&[]));
+}
+
 /// Longer than a frame may be.
 const TOO_LONG: u32 = 5 << 20;
 

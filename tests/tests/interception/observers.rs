@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::sleep;
 use ttrpc::{
     ClientConfig, Code, Context, Raw, RawEnd, ServerConfig, Status, async_trait,
     observer::{
@@ -170,6 +171,40 @@ async fn calls_over_a_limit_are_told_with_the_time_that_they_waited() {
     assert!(waited >= SECOND && waited < 3 * SECOND, "{waited:?}");
     server.service.release("a");
     call.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn replies_that_wait_for_a_client_to_read_are_told_with_the_time_that_they_waited() {
+    #[derive(Clone, Default)]
+    struct Waits(Arc<Mutex<Vec<(String, Duration)>>>);
+    impl Observer for Waits {
+        fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+            self.0.lock().unwrap().push((call.method.to_owned(), end.waited_for_room));
+        }
+    }
+    let waits = Waits::default();
+    let (here, there) = duplex(4096);
+    let config = patient_server().send_queue_frames(1);
+    let server = TestServer::start_with(config, |builder| builder.observe(waits.clone()).io(there));
+    let mut peer = Peer::new(here);
+    peer.send(call(1, "Wait", &key("a"))).await;
+    peer.send(open_stream(3, "Hold")).await;
+    peer.send(Frame::end(3)).await;
+    server.has_begun(2).await;
+    // The reply fills the pipe, and the rest of it the queue.
+    peer.send(call(5, "Echo", &echo_request([7; 10_000]))).await;
+    settle().await;
+    server.service.release("a");
+    server.service.release("hold");
+    sleep(3 * SECOND).await;
+    for _ in 0..3 {
+        peer.receive().await;
+    }
+    server.is_idle().await;
+    let mut waits = waits.0.lock().unwrap().clone();
+    waits.sort_unstable();
+    let expected = [("Echo", 0), ("Hold", 3), ("Wait", 3)];
+    assert_eq!(waits, expected.map(|(method, seconds)| (method.to_owned(), seconds * SECOND)));
 }
 
 /// On the machine's clock, since a paused one would hide a wait that was none.

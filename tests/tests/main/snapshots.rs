@@ -55,6 +55,7 @@ async fn a_server_whose_client_does_not_read_says_so() {
     ];
     assert_eq!(waits, expected);
     let text = snapshot.to_string();
+    assert_eq!(text.lines().next(), Some("server: serving, 1/16384 connections"));
     for part in ["serving", "1/1 frames", "socket full for 3.0s", "the full send queue", "#7 "] {
         assert!(text.contains(part), "`{part}` in:\n{text}");
     }

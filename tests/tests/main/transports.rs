@@ -297,6 +297,30 @@ async fn a_stream_of_connections_is_served_until_it_ends() {
 }
 
 #[tokio::test]
+async fn a_program_accepts_connections_itself_until_there_are_no_more() {
+    let folder = tempdir().unwrap();
+    let path = path_in(&folder, "a");
+    let (sender, receiver) = mpsc::channel(1);
+    let (here, there) = UnixStream::pair().unwrap();
+    sender.try_send(Ok(there)).unwrap();
+    drop(sender);
+    let mut socket = Listener::bind(&path).unwrap().start().unwrap();
+    let mut stream = Listener::incoming(Channel(receiver)).start().unwrap();
+    let clients = [
+        Client::connect(&path).await.unwrap(),
+        Client::from_unix_stream(here, ClientConfig::default()),
+    ];
+    for (acceptor, client) in [&mut socket, &mut stream].into_iter().zip(clients) {
+        let accepted = timeout(PATIENCE, acceptor.accept()).await.expect("it is there");
+        let (_handle, serving) = start(builder().connection(accepted.unwrap().unwrap()));
+        assert!(is_served(&client).await);
+        drop(client);
+        serving.await.unwrap().unwrap();
+    }
+    assert!(stream.accept().await.is_none());
+}
+
+#[tokio::test]
 async fn a_stream_of_connections_that_ends_leaves_other_listeners_alone() {
     let folder = tempdir().unwrap();
     let path = path_in(&folder, "a");

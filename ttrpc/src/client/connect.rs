@@ -188,7 +188,7 @@ fn is_timeout(error: &Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::{cell::Cell, future::pending};
 
     use super::*;
 
@@ -219,6 +219,25 @@ mod tests {
         let error = retry::<(), _>(SECOND, "a", |_| pending()).await.expect_err("it hangs");
         assert_eq!(start.elapsed(), SECOND);
         let text = "no connection within 1s, after 1 attempt: cannot connect to `a`: timed out";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_attempts_without_an_answer_hide_is_told() {
+        let attempts = Cell::new(0);
+        let failed =
+            |kind: io::ErrorKind| Error::Connect { address: "a".into(), source: kind.into() };
+        let open = async |_| {
+            attempts.set(attempts.get() + 1);
+            match attempts.get() {
+                1 => Err::<(), _>(failed(io::ErrorKind::ConnectionRefused)),
+                2 => Err(failed(io::ErrorKind::TimedOut)),
+                _ => pending().await,
+            }
+        };
+        let error = retry(SECOND, "a", open).await.expect_err("nobody answers");
+        let text = "no connection within 1s, after 3 attempts; the last one: cannot connect to `a`: timed out; \
+                    before that: cannot connect to `a`: connection refused";
         assert_eq!(error.to_string(), text);
     }
 
