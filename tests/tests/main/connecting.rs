@@ -2,8 +2,10 @@
 
 use std::{os::unix::net::UnixListener, time::Duration};
 
+#[cfg(target_os = "linux")]
+use rustix::io::Errno;
 use tempfile::tempdir;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use ttrpc::{Client, Error, Server, client::ConnectOptions};
 use ttrpc_tests::{
     conformance::*,
@@ -139,6 +141,23 @@ async fn an_address_that_makes_no_sense_is_not_tried_again() {
         assert!(matches!(error, Error::Address { .. }), "{error:?}");
     }
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// The host, if there is one, has nobody at the last port, and neither has the first virtual machine, which may be this one.
+/// What the system says of that differs; it is said behind the attempt, and not while it goes on.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_port_of_vsock_at_which_nobody_is_is_an_error() {
+    for address in ["vsock://2:4294967294", "vsock://3:4294967294"] {
+        let connecting = timeout(PATIENCE, Client::connect(address)).await;
+        match connecting.expect("the system gives it up").unwrap_err() {
+            Error::Connect { source, .. } => {
+                let in_progress = Errno::INPROGRESS.raw_os_error();
+                assert_ne!(source.raw_os_error(), Some(in_progress), "{address}");
+            }
+            error => panic!("{address}: {error:?}"),
+        }
+    }
 }
 
 /// The hypervisor's socket is open, and nobody answers: the time for connecting bounds the handshake.

@@ -131,3 +131,22 @@ async fn a_stream_whose_messages_nobody_wants_any_more_holds_up_nobody() {
     drop(requests);
     assert_eq!(client.calls_in_flight(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn replies_that_nobody_wants_any_more_hold_up_nobody_while_requests_go_on() {
+    let config = ClientConfig::default().stream_inbox_messages(4);
+    let (_client, conformance, mut peer) = played_server(config);
+    let (mut requests, replies) = conformance.exchange().await.unwrap();
+    let stream_id = peer.receive().await.id;
+    feed(&mut peer, stream_id, 0..2).await;
+    settle().await;
+    drop(replies);
+    let start = Instant::now();
+    feed(&mut peer, stream_id, 2..100).await;
+    let echo = tokio::spawn(conformance.echo(echo_request([])).into_future());
+    answer_echo(&mut peer).await;
+    echo.await.unwrap().unwrap();
+    assert!(start.elapsed() < BIT);
+    requests.send(chunk(0)).await.unwrap();
+    assert_eq!(peer.receive().await.id, stream_id);
+}
