@@ -230,6 +230,11 @@ pub fn run(out: &Path, jobs: usize, pass: Pass, files: &[&str]) {
     });
 }
 
+/// How long these take, one after the other.
+fn seconds(tests: &[&Test]) -> f64 {
+    tests.iter().map(|test| test.seconds).sum()
+}
+
 fn judge(number: usize, tests: &[&Test], pass: Pass) -> (&'static str, String) {
     if tests.is_empty() {
         return ("unreached", String::new());
@@ -238,7 +243,10 @@ fn judge(number: usize, tests: &[&Test], pass: Pass) -> (&'static str, String) {
     for test in tests.iter().filter(|test| (test.seconds > SLOW) == (pass == Pass::Slow)) {
         groups.entry(&test.binary).or_default().push(test);
     }
-    for group in groups.values() {
+    // The unit tests, mostly, come first: what has others hang makes them fail.
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    for group in &groups {
         let longest = group.iter().map(|test| test.seconds).fold(0.0, f64::max);
         match run_tests(number, group, Duration::from_secs_f64(20.0 + 5.0 * longest)) {
             Ended::Passed => {}
