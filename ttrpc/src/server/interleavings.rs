@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use shuttle::{check_random, future::block_on, thread::spawn};
+use shuttle::{future::block_on, thread::spawn};
 
 use super::end_signal::EndSignal;
-use crate::transport::interleavings::{join, schedules};
+use crate::transport::interleavings::{join, try_all};
 
 #[test]
 fn a_token_fires_whenever_it_was_asked_for() {
@@ -20,7 +20,7 @@ fn a_token_fires_whenever_it_was_asked_for() {
         join(asks.into_iter().chain([spawn(move || fires.fire())]));
         assert!(end.is_over() && end.is_graceful());
     };
-    check_random(model, schedules());
+    try_all(model);
 }
 
 #[test]
@@ -36,5 +36,5 @@ fn a_handler_that_begins_hears_of_the_end() {
         join([spawn(handler), spawn(move || fires.fire())]);
         assert!(!end.begin(), "a call that is over does not begin");
     };
-    check_random(model, schedules());
+    try_all(model);
 }

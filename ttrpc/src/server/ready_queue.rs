@@ -22,6 +22,8 @@
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
 //! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
 
+#[cfg(all(test, shuttle))]
+mod interleavings;
 mod runner;
 
 use std::{
@@ -43,7 +45,7 @@ use tokio::{
 use self::runner::{Runner, RunnerStep};
 use super::connection::Connection;
 use crate::{
-    sync::{Mutex, MutexGuard},
+    sync::{Mutex, MutexGuard, spawn},
     transport::{BoxFuture, lock},
 };
 
@@ -230,7 +232,7 @@ impl ReadyQueue {
     fn offer(self: &Arc<Self>) {
         let queue = self.clone();
         let mut last = Instant::now();
-        tokio::spawn(poll_fn(move |cx| {
+        spawn(poll_fn(move |cx| {
             if !queue.keep_offering() {
                 return Poll::Ready(());
             }
@@ -263,7 +265,7 @@ impl ReadyQueue {
 
     /// Makes a runner that goes on with this step.
     fn spawn(self: &Arc<Self>, step: RunnerStep, is_scheduled: bool) {
-        tokio::spawn(Runner { queue: self.clone(), step, is_scheduled });
+        spawn(Runner { queue: self.clone(), step, is_scheduled });
     }
 
     /// Whether a runner that has run comes again: there are calls that no scheduled runner comes for, and

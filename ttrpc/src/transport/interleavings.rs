@@ -13,8 +13,9 @@ use std::{
 
 use bytes::Bytes;
 use shuttle::{
-    check_random,
+    Config, Runner,
     future::block_on,
+    scheduler::{RandomScheduler, Schedule, Scheduler, Task, TaskId},
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
     thread::{JoinHandle, spawn},
 };
@@ -29,13 +30,52 @@ use super::{
 };
 use crate::{Status, proto::payload::Payload};
 
-/// How many schedules each model is run with, all drawn at random from one seed.
-pub(crate) fn schedules() -> usize {
-    std::env::var("TTRPC_INTERLEAVINGS").map_or(5000, |text| text.parse().expect("a number"))
+/// Runs a model with as many schedules as `TTRPC_INTERLEAVINGS` says, all drawn at random from one seed.
+pub(crate) fn try_all(model: impl Fn() + Send + Sync + 'static) {
+    let schedules = std::env::var("TTRPC_INTERLEAVINGS");
+    let schedules = schedules.map_or(5000, |text| text.parse().expect("a number"));
+    Runner::new(Bursts::new(schedules), Config::default()).run(model);
 }
 
-fn try_all(model: impl Fn() + Send + Sync + 'static) {
-    check_random(model, schedules());
+/// Draws each step's thread at random. In every other schedule most steps are those of the thread that made
+/// the last one: else one that stands still while others get far would be too rare to be met.
+struct Bursts {
+    random: RandomScheduler,
+    is_on: bool,
+}
+
+impl Bursts {
+    /// A thread makes so many steps at a time, on average.
+    const STEPS: u64 = 16;
+
+    fn new(schedules: usize) -> Self {
+        Bursts { random: RandomScheduler::new(schedules), is_on: false }
+    }
+}
+
+impl Scheduler for Bursts {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        self.is_on = !self.is_on;
+        self.random.new_execution()
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let goes_on = |id: &TaskId| !is_yielding && runnable.iter().any(|task| task.id() == *id);
+        let current_goes_on = current.filter(goes_on);
+        if self.is_on && current_goes_on.is_some() && self.next_u64() % Self::STEPS != 0 {
+            return current_goes_on;
+        }
+        self.random.next_task(runnable, current, is_yielding)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.next_u64()
+    }
 }
 
 pub(crate) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
@@ -166,7 +206,7 @@ fn a_limiter_that_closes_tells_those_who_wait() {
 fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
     const FRAMES: usize = 2;
     try_all(|| {
-        let queue = Arc::new(Queue::new(1, 1000, Vec::new()));
+        let queue = Arc::new(Queue::new(2, 1000, Vec::new()));
         let producers = (0..2).map(|_| {
             let queue = queue.clone();
             spawn(move || {
@@ -183,17 +223,43 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
         });
         let sends = queue.clone();
         let sender = spawn(move || {
-            let (mut sent, mut batch) = (0, VecDeque::new());
-            while sent < 2 * FRAMES {
+            let (mut sent, mut batch) = (Vec::new(), VecDeque::new());
+            while sent.len() < 2 * FRAMES {
                 assert!(block_on(sends.take(&mut batch)), "it is open");
                 for chunk in batch.drain(..) {
-                    sent += chunk.headers().count();
+                    sent.extend(chunk.headers().map(|(_, header)| header.stream_id));
                     sends.release(chunk);
                 }
             }
+            assert_eq!(sent, sends.streams(|pushed| pushed.clone()));
         });
         join(producers.chain([sender]));
-        assert_eq!(queue.streams(|pushed| pushed.clone()), [1, 3, 5, 7]);
+    });
+}
+
+#[test]
+fn a_flush_ends_when_what_was_queued_is_written() {
+    try_all(|| {
+        let queue = Arc::new(Queue::new(2, 1000, ()));
+        let pushes = queue.clone();
+        let producer = spawn(move || {
+            for _ in 0..3 {
+                let room = block_on(pushes.reserve(10)).expect("it is open");
+                room.push(FrameBytes::Small(&[0; 10]), |()| Some(1));
+                block_on(pushes.flushed());
+                assert_eq!(pushes.fill().0, Load::default());
+            }
+        });
+        let sends = queue.clone();
+        let sender = spawn(move || {
+            let mut batch = VecDeque::new();
+            while block_on(sends.take(&mut batch)) {
+                batch.drain(..).for_each(|chunk| sends.release(chunk));
+            }
+        });
+        join([producer]);
+        queue.close();
+        join([sender]);
     });
 }
 

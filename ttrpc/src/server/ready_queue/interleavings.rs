@@ -1,0 +1,158 @@
+//! The ready queue, its runners and its receiver, in the orders in which shuttle has their tasks run; see
+//! [`transport`](crate::transport)'s.
+//!
+//! Each task of shuttle has a thread of its own, so a handler that blocks its thread blocks nothing else. What is
+//! shown here is that whoever is needed is called; which threads of a runtime come is for the tests with one.
+
+use std::{pin::pin, sync::Arc};
+
+use shuttle::{
+    future::{block_on, yield_now},
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    thread,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    ServerConfig,
+    server::tests::idle_connection,
+    transport::interleavings::{join, try_all},
+};
+
+/// Runners that may be scheduled at a time.
+const MAX_RUNNERS: usize = 2;
+
+/// A ready queue whose outgoing queue has room for one frame, and how many of its calls have ended.
+#[derive(Clone)]
+struct Model {
+    queue: Arc<ReadyQueue>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Model {
+    fn new(is_single: bool) -> Self {
+        let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+        let (_server, connection) = idle_connection(config);
+        let state = Mutex::default();
+        let queue = ReadyQueue { connection, is_single, max_runners: MAX_RUNNERS, state };
+        Model { queue: Arc::new(queue), ended: Arc::default() }
+    }
+
+    /// Adds a call that was just read.
+    fn push(&self, handler: impl Future<Output = ()> + Send + 'static) {
+        self.push_read_at(Instant::now(), handler);
+    }
+
+    fn push_read_at(&self, read_at: Instant, handler: impl Future<Output = ()> + Send + 'static) {
+        let ended = self.ended.clone();
+        let call = async move {
+            handler.await;
+            ended.fetch_add(1, SeqCst);
+        };
+        self.queue.push(Box::pin(call), read_at);
+    }
+
+    /// Runs the receiver, and then waits until no task of the queue is left: all of its calls have ended.
+    fn run(self, calls: usize, receiver: impl Future<Output = ()>) {
+        let others = Arc::strong_count(&self.queue);
+        block_on(self.queue.drive(pin!(receiver)));
+        while Arc::strong_count(&self.queue) > others {
+            thread::yield_now();
+        }
+        assert_eq!(self.ended.load(SeqCst), calls);
+        let state = lock(&self.queue.state);
+        assert!(state.calls.is_empty() && !state.is_offered && !state.is_held);
+        assert_eq!(state.scheduled, 0);
+    }
+}
+
+/// Waits for room in the outgoing queue, has it for a while and gives it back, as a reply does that is written.
+async fn take_room(connection: &Connection) {
+    if let Ok(room) = connection.queue.reserve(1).await {
+        yield_now().await;
+        drop(room);
+    }
+}
+
+#[test]
+fn a_call_ends_however_long_those_before_it_wait() {
+    for (is_single, are_read_together) in
+        [(false, false), (false, true), (true, false), (true, true)]
+    {
+        try_all(move || {
+            let model = Model::new(is_single);
+            let last = CancellationToken::new();
+            model.clone().run(3, async {
+                let ends = last.clone();
+                model.push(async move { ends.cancelled().await });
+                if !are_read_together {
+                    yield_now().await;
+                }
+                let ends = last.clone();
+                model.push(async move {
+                    match is_single {
+                        true => ends.cancelled().await,
+                        false => block_on(ends.cancelled()),
+                    }
+                });
+                yield_now().await;
+                model.push(async move { last.cancel() });
+            });
+        });
+    }
+}
+
+#[test]
+fn calls_that_are_late_end_while_more_of_them_come() {
+    let model = || {
+        let model = Model::new(false);
+        model.clone().run(CALLS_PER_LOOK + 3, async {
+            let read_at = Instant::now() - 2 * LATE;
+            for _ in 0..CALLS_PER_LOOK + 3 {
+                model.push_read_at(read_at, async {});
+            }
+        });
+    };
+    try_all(model);
+}
+
+/// Reads some calls in two turns, each of which replies, while others take the room for replies, too.
+fn calls_that_reply(is_single: bool, beside: impl FnOnce(&Connection) + Send + 'static) {
+    let model = Model::new(is_single);
+    let connection = model.queue.connection.clone();
+    let beside = thread::spawn(move || beside(&connection));
+    model.clone().run(5, async {
+        for calls in [3, 2] {
+            for _ in 0..calls {
+                let connection = model.queue.connection.clone();
+                model.push(async move { take_room(&connection).await });
+            }
+            yield_now().await;
+        }
+    });
+    join([beside]);
+}
+
+#[test]
+fn calls_end_that_were_held_back_while_the_outgoing_queue_was_full() {
+    for is_single in [false, true] {
+        try_all(move || {
+            calls_that_reply(is_single, |connection| block_on(take_room(connection)));
+        });
+    }
+}
+
+#[test]
+fn calls_end_that_were_held_back_when_the_connection_ended() {
+    for is_single in [false, true] {
+        let model = move || {
+            calls_that_reply(is_single, |connection| {
+                let _never_written = block_on(connection.queue.reserve(1));
+                thread::yield_now();
+                connection.queue.close();
+            });
+        };
+        try_all(model);
+    }
+}
