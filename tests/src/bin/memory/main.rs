@@ -10,7 +10,7 @@ mod victim;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::{runtime::Builder, task::JoinSet};
 use ttrpc_tests::process::raise_descriptor_limit;
 
 use attacks::{ATTACKS, Attack};
@@ -44,16 +44,23 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     raise_descriptor_limit();
     match arguments.part {
-        Some(Part::Server { address }) => block_on(victim::serve(&address)),
+        Some(Part::Server { address }) => block_on(of_victim(), victim::serve(&address)),
         Some(Part::Client { address, streams }) => {
-            block_on(victim::take_nothing(&address, streams))
+            block_on(of_victim(), victim::take_nothing(&address, streams))
         }
-        None => block_on(attack(&arguments)),
+        None => block_on(Builder::new_multi_thread(), attack(&arguments)),
     }
 }
 
-fn block_on(part: impl Future<Output = Result<(), String>>) -> ExitCode {
-    let runtime = Runtime::new().expect("a runtime can be made");
+/// With so many threads on every machine, since what a process holds grows with them.
+fn of_victim() -> Builder {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(victim::THREADS);
+    builder
+}
+
+fn block_on(mut builder: Builder, part: impl Future<Output = Result<(), String>>) -> ExitCode {
+    let runtime = builder.enable_all().build().expect("a runtime can be made");
     match runtime.block_on(part) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -28,6 +28,16 @@ const IDLE_CONNECTION: u64 = 16 << 10;
 /// What a call in flight costs beside its bytes: its task, its table entry, its handler's state.
 const CALL: u64 = 4 << 10;
 
+/// Threads of a victim's runtime, on every machine: each of them keeps buffers, and may hold a reply that it makes.
+pub(crate) const THREADS: usize = 2;
+
+/// What each of them keeps: four buffers of the pools, and two in which frames and chunks of medium length are put
+/// together.
+const THREAD: u64 = 4 * (64 << 10) + 2 * (16 << 10);
+
+/// Arenas of glibc's allocator, which are eight for each CPU otherwise. What is free in one is of no use to another.
+const ARENAS: &str = "16";
+
 /// What allocation adds, in hundredths: room that buffers which grow have not used yet, size
 /// classes, pages that are free and not given back.
 const ALLOCATION_PERCENT: u64 = 200;
@@ -69,7 +79,10 @@ impl Load {
         let queues = self.unread * config.send_queue_bytes as u64;
         let running = self.running * LATE_REPLY as u64;
         let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
-        self.connections * IDLE_CONNECTION + self.calls * CALL + buffers * ALLOCATION_PERCENT / 100
+        let threads = THREADS as u64 * (THREAD + LATE_REPLY as u64 * u64::from(self.replying > 0));
+        self.connections * IDLE_CONNECTION
+            + self.calls * CALL
+            + (buffers + threads) * ALLOCATION_PERCENT / 100
     }
 }
 
@@ -77,7 +90,8 @@ impl Load {
 /// bytes, over what it holds at rest.
 pub(crate) fn client_bound(streams: u64) -> u64 {
     let inboxes = streams * ClientConfig::default().stream_inbox_bytes as u64;
-    IDLE_CONNECTION + (inboxes + 2 * MAX_DATA_LEN as u64) * ALLOCATION_PERCENT / 100
+    let threads = THREADS as u64 * THREAD;
+    IDLE_CONNECTION + (inboxes + 2 * MAX_DATA_LEN as u64 + threads) * ALLOCATION_PERCENT / 100
 }
 
 /// Memory of a victim, in bytes.
@@ -116,7 +130,7 @@ fn fresh_address() -> String {
 /// This program, as one of its parts.
 fn part(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("a running program has a path"));
-    command.arg(name);
+    command.arg(name).env("MALLOC_ARENA_MAX", ARENAS);
     command
 }
 
