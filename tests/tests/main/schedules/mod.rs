@@ -1,6 +1,7 @@
 //! Random schedules: every call ends, in the way that the model says; nothing is left behind; order
 //! within a stream is kept. The same schedules catch designs that can deadlock.
 
+mod ids;
 mod late;
 mod strategy;
 mod tokens;
