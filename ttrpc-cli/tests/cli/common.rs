@@ -4,6 +4,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -109,6 +110,9 @@ const WITH_TIMEOUT: [&str; 6] = ["list", "describe", "schema", "call", "load", "
 
 /// Longer than any machine takes.
 pub const LONG: &str = "1h";
+
+/// How long a test waits for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The program. However long the machine takes, it waits for answers, and makes all the calls of a load, unless the
 /// arguments name a time for that.

@@ -6,6 +6,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     process::{Child, ChildStdout, Stdio},
+    time::Instant,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -83,12 +84,7 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
     // On a busy machine a round may be too short for some of the others, but not each one is.
     let mut watch = Watch::start(folder.path(), "1s");
     let is_answered = |shim: &&Value| shim["answer"] == "answered";
-    let all = loop {
-        let round = watch.round();
-        if round.iter().filter(is_answered).count() == 50 {
-            break round;
-        }
-    };
+    let all = watch.until(|round| round.iter().filter(is_answered).count() == 50);
     watch.end();
     assert_eq!(all[0]["containers"][0]["id"], "hanging");
     assert_eq!(all[0]["answer"], "timed out");
@@ -221,6 +217,18 @@ impl Watch {
         serde_json::from_str(&round).unwrap()
     }
 
+    /// The first round of which this is true. A program for which it never is fails the test after [`PATIENCE`].
+    fn until(&mut self, is_wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let begin = Instant::now();
+        loop {
+            let round = self.round();
+            if is_wanted(&round) {
+                return round;
+            }
+            assert!(begin.elapsed() < PATIENCE, "the last round was {round:?}");
+        }
+    }
+
     /// The only shim in the next round.
     fn next(&mut self) -> Value {
         self.round().remove(0)
@@ -241,9 +249,9 @@ fn a_watch_sees_a_shim_answer_again() {
         assert_eq!(watch.next()["answer"], "timed out");
     }
     server.signal(Signal::CONT);
-    while watch.next()["answer"] != "answered" {}
+    watch.until(|round| round[0]["answer"] == "answered");
     stop(&server.0);
-    while watch.next()["answer"] != "timed out" {}
+    watch.until(|round| round[0]["answer"] == "timed out");
     watch.end();
 }
 

@@ -7,6 +7,7 @@ use std::{
     path::Path,
     process::{Child, Stdio},
     thread,
+    time::Instant,
 };
 
 use rustix::{
@@ -96,8 +97,10 @@ impl Watch {
         Watch { process, screens: BufReader::new(here).split(b'J') }
     }
 
-    /// The first screen that has all of this. On a busy machine not all shims answer in each round.
+    /// The first screen that has all of this. On a busy machine not all shims answer in each round. A program that never
+    /// shows it fails the test after [`PATIENCE`].
     fn until(&mut self, wanted: &[&str]) -> String {
+        let begin = Instant::now();
         // Each ends where the next one begins, with the sequence that clears it.
         for screen in &mut self.screens {
             let screen = String::from_utf8(screen.unwrap()).unwrap();
@@ -105,6 +108,7 @@ impl Watch {
             if wanted.iter().all(|wanted| plain.contains(wanted)) {
                 return plain;
             }
+            assert!(begin.elapsed() < PATIENCE, "{wanted:?} is not on the last screen:\n{plain}");
         }
         unreachable!("it goes on until it is interrupted");
     }
