@@ -383,6 +383,9 @@ fn traits_have_async_fns_without_a_macro_when_they_are_asked_for() {
     for word in ["::async_trait", "'async_trait", "unimplemented("] {
         assert!(!code.contains(word), "{word}: {code}");
     }
+    // Unary calls cost no allocation for their future. Streams have no function that takes one of any type.
+    let functions = [".unary_unboxed(", ".unary(", "::Box::pin("];
+    assert_eq!(functions.map(|function| code.matches(function).count()), [3, 0, 3], "{code}");
     let response = plugin_response("no_client,async_fn_in_trait");
     assert_eq!(response.file[0].content(), code);
     let code = generated(configure().client(false).async_fn_in_trait(true).default_bodies(true));
