@@ -18,6 +18,7 @@ mod debug;
 mod ends;
 mod handlers;
 mod hybrid_vsock;
+mod interception;
 mod key_provider;
 mod metadata;
 mod migration;

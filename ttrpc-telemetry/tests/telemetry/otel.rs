@@ -1,11 +1,7 @@
 //! Spans as an exporter gets them.
-#![cfg(feature = "otel")]
-
-mod kit;
 
 use std::{sync::Arc, time::Duration};
 
-use kit::{SERVICE, TestServer, chat, eventually, say};
 use opentelemetry::{
     Context as OtelContext, KeyValue, Value,
     baggage::BaggageExt,
@@ -26,6 +22,8 @@ use ttrpc::{
     server::{Interceptor, Next, Routes},
 };
 use ttrpc_telemetry::Tracing;
+
+use crate::kit::{SERVICE, TestServer, chat, eventually, say};
 
 const TRACE: TraceId = TraceId::from_bytes([7; 16]);
 

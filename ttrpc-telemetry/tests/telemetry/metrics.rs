@@ -1,7 +1,4 @@
 //! What is counted is what has happened, to the call.
-#![cfg(feature = "metrics")]
-
-mod kit;
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
 use tokio::{io::AsyncWriteExt, net::UnixStream, task::JoinSet};
 use ttrpc::{
     Client, Code, Connection, Server, ServerConfig, Status, async_trait, client::ConnectOptions,
@@ -22,6 +18,8 @@ use ttrpc_telemetry::{
     Metrics,
     metrics::{MAX_METHODS, OTHER},
 };
+
+use crate::kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
 
 fn options(metrics: &Metrics) -> ConnectOptions {
     ConnectOptions::new().observe(metrics.clone())

@@ -1,12 +1,8 @@
 //! A server with all that a service needs around it: a token before the first frame, authorization by method, a policy
 //! on the requests' bytes, spans and metrics. What is counted is what the load has seen, to the call.
-#![cfg(all(feature = "metrics", feature = "otel"))]
-
-mod kit;
 
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
-use kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
 use opentelemetry::trace::SpanKind;
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 use tokio::{
@@ -21,6 +17,8 @@ use ttrpc::{
     server::{ConnectionHook, Interceptor, Next, PeerPolicy},
 };
 use ttrpc_telemetry::Tracing;
+
+use crate::kit::{SERVICE, TestServer, chat, counted::Counted, eventually, say};
 
 const TOKEN: [u8; 4] = *b"open";
 

@@ -215,7 +215,7 @@ async fn a_token_tells_who_calls_as_the_page_says() {
     assert_eq!(say(&nobody, "Ben").await, Err(Code::Unavailable));
 }
 
-const PAGE: &str = include_str!("../../../docs/interceptors.md");
+const PAGE: &str = include_str!("../../../../docs/interceptors.md");
 
 /// All but white space, in whatever way lines are broken.
 fn words(text: &str) -> String {
