@@ -110,7 +110,7 @@ impl Drop for EndGuard {
 mod tests {
     use std::{error::Error, future::poll_fn, pin::Pin, task::Poll};
 
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::{
         super::{Client, UnaryCall},
@@ -119,14 +119,26 @@ mod tests {
     use crate::{
         Code, Status,
         observer::{CallEnd, CallInfo, EndCause, Observer},
-        proto::{
-            codec::{Decoded, Decoder},
-            frame::{Flags, FrameType, Header},
-        },
+        proto::frame::{Flags, FrameType, HEADER_LEN, Header},
     };
 
     fn call(tasks: &Arc<ConnectionTasks>) -> UnaryCall<(), ()> {
         Client::from_tasks(tasks.clone()).unary("S", "M", ())
+    }
+
+    /// Takes a Request, and says which id it has.
+    async fn request_id(there: &mut DuplexStream) -> u32 {
+        let mut header = [0; HEADER_LEN];
+        there.read_exact(&mut header).await.unwrap();
+        let header = Header::from_bytes(&header);
+        assert_eq!(header.frame_type, FrameType::Request);
+        there.read_exact(&mut vec![0; header.data_len as usize]).await.unwrap();
+        header.stream_id
+    }
+
+    fn response(stream_id: u32) -> [u8; HEADER_LEN] {
+        Header { data_len: 0, stream_id, frame_type: FrameType::Response, flags: Flags::NONE }
+            .to_bytes()
     }
 
     #[tokio::test]
@@ -179,25 +191,14 @@ mod tests {
         assert!(is_spent(status));
         assert!(tasks.connection().close_reason().is_none(), "a call is in flight");
 
-        let header = Header {
-            data_len: 0,
-            stream_id: u32::MAX,
-            frame_type: FrameType::Response,
-            flags: Flags::NONE,
-        };
-        there.write_all(&header.to_bytes()).await.unwrap();
+        there.write_all(&response(u32::MAX)).await.unwrap();
         last.await.unwrap();
         let reason = tasks.connection().closed().await;
         assert!(matches!(reason, ConnectionError::IdsExhausted));
         assert!(is_spent(call(&tasks).await.unwrap_err()));
         let causes = causes.0.lock().expect("no observer panics").clone();
         assert_eq!(causes, [EndCause::Limit, EndCause::Replied, EndCause::Limit]);
-        let mut request = [0; 100];
-        let len = tokio::io::AsyncReadExt::read(&mut there, &mut request).await.unwrap();
-        let mut decoder = Decoder::default();
-        decoder.feed(&request[..len]);
-        let decoded = decoder.decode();
-        assert!(matches!(decoded, Some(Decoded::Frame(header)) if header.stream_id == u32::MAX));
+        assert_eq!(request_id(&mut there).await, u32::MAX);
     }
 
     #[tokio::test]
@@ -216,5 +217,79 @@ mod tests {
         call(&tasks).await.unwrap_err();
         let reason = tasks.connection().close_reason();
         assert!(matches!(reason, Some(ConnectionError::IdsExhausted)));
+    }
+
+    /// What happens next on a connection whose ids run out.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Call,
+        AnswerOldest,
+        AnswerNewest,
+        DropOldest,
+        DropNewest,
+    }
+
+    const STEPS: [Step; 5] =
+        [Step::Call, Step::AnswerOldest, Step::AnswerNewest, Step::DropOldest, Step::DropNewest];
+
+    /// Two ids are left. Every call that gets one goes on, whatever becomes of the others; the connection
+    /// ends when a call has found no id and none is in flight, and not before.
+    async fn two_ids_are_used_up(steps: &[Step]) {
+        let (here, mut there) = tokio::io::duplex(1000);
+        let table = ClientTable::starting_at(u32::MAX - 2);
+        let config = ClientConfig::default();
+        let tasks =
+            ConnectionTasks::with_table(Connection::new(here), config, Observers::default(), table);
+        let mut left = vec![u32::MAX, u32::MAX - 2];
+        let (mut in_flight, mut is_noticed) = (Vec::new(), false);
+        for step in steps {
+            let at = match step {
+                Step::AnswerOldest | Step::DropOldest => 0,
+                Step::Call | Step::AnswerNewest | Step::DropNewest => {
+                    in_flight.len().saturating_sub(1)
+                }
+            };
+            match step {
+                Step::Call => {
+                    let mut call = call(&tasks);
+                    let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
+                    match (polled, left.pop()) {
+                        (Poll::Pending, Some(id)) => {
+                            assert_eq!(request_id(&mut there).await, id, "{steps:?}");
+                            in_flight.push((id, call));
+                        }
+                        (Poll::Ready(Err(status)), None) => {
+                            let reason = ConnectionError::IdsExhausted.to_string();
+                            assert_eq!(status.message(), reason, "{steps:?}");
+                            is_noticed = true;
+                        }
+                        (polled, id) => panic!("{steps:?}: {id:?} is left, but {polled:?}"),
+                    }
+                }
+                Step::AnswerOldest | Step::AnswerNewest if at < in_flight.len() => {
+                    let (stream_id, call) = in_flight.remove(at);
+                    there.write_all(&response(stream_id)).await.unwrap();
+                    call.await.unwrap();
+                }
+                Step::DropOldest | Step::DropNewest if at < in_flight.len() => {
+                    drop(in_flight.remove(at));
+                }
+                _ => {}
+            }
+            let reason = tasks.connection().close_reason();
+            let has_ended = matches!(reason, Some(ConnectionError::IdsExhausted));
+            assert_eq!(has_ended, is_noticed && in_flight.is_empty(), "{steps:?}: {reason:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_ids_serve_their_calls_in_whatever_order_these_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let len = if cfg!(miri) { 3 } else { 5 };
+        for schedule in 0..STEPS.len().pow(len) {
+            let steps: Vec<_> =
+                (0..len).map(|at| STEPS[schedule / STEPS.len().pow(at) % STEPS.len()]).collect();
+            runtime.block_on(two_ids_are_used_up(&steps));
+        }
     }
 }
