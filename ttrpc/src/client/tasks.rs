@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn the_last_ids_serve_their_calls_in_whatever_order_these_end() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let len = if cfg!(miri) { 2 } else { 5 };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let len = if cfg!(miri) { 3 } else { 6 };
         for schedule in 0..STEPS.len().pow(len) {
             let steps: Vec<_> =
                 (0..len).map(|at| STEPS[schedule / STEPS.len().pow(at) % STEPS.len()]).collect();
