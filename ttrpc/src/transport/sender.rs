@@ -140,7 +140,7 @@ mod tests {
             slices: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
             self.vectored += 1;
-            let all: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+            let all = slices.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat();
             let len = all.len().min(self.at_once);
             self.taken.extend_from_slice(&all[..len]);
             Poll::Ready(Ok(len))
