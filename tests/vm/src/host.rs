@@ -115,8 +115,8 @@ async fn run(arguments: &Arguments) -> Tried {
     is_refused_elsewhere(&machine).await?;
     let is_chosen =
         |name: &str| matches(&arguments.case, name) && (arguments.heavy || !SLOW.contains(&name));
-    conforms(&address, &is_chosen).await?;
-    conforms_inside(&address, &is_chosen).await?;
+    explained(&address, conforms(&address, &is_chosen).await).await?;
+    explained(&address, conforms_inside(&address, &is_chosen).await).await?;
     in_time(&address, descriptors_are_served(&machine)).await?;
     in_time(&address, streams_push_back(&address)).await?;
     in_time(&address, calls_back(&machine, &address)).await?;
@@ -134,13 +134,18 @@ async fn run(arguments: &Arguments) -> Tried {
     in_time(&address, ends_while_stopped(&mut machine, &address)).await
 }
 
-/// Bounds a step, and says what the guest waits for if it does not end.
+/// Bounds a step, and says what the guest waits for if it does not end well.
 async fn in_time(address: &str, step: impl Future<Output = Tried>) -> Tried {
-    let error = match timeout(PATIENCE, step).await {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => error,
-        Err(_) => format!("no end within {PATIENCE:?}").into(),
-    };
+    let tried = timeout(PATIENCE, step).await;
+    let tried = tried.unwrap_or_else(|_| Err(format!("no end within {PATIENCE:?}").into()));
+    explained(address, tried).await
+}
+
+/// Says what the guest waits for if a step has failed.
+async fn explained(address: &str, tried: Tried) -> Tried {
+    if tried.is_ok() {
+        return tried;
+    }
     let guest = async {
         let client = connect(address).await?;
         snapshot(&client).await
@@ -150,7 +155,7 @@ async fn in_time(address: &str, step: impl Future<Output = Tried>) -> Tried {
         Ok(Err(error)) => println!("the guest says nothing: {error}"),
         Err(_) => println!("the guest says nothing"),
     }
-    Err(error)
+    tried
 }
 
 /// What the guest's server waits for.
@@ -221,6 +226,10 @@ async fn conforms(address: &str, is_chosen: &dyn Fn(&str) -> bool) -> Tried {
         if is_chosen(&case.name) && !LEFT_OUT.contains(&&*case.name) {
             let row = run_case(&case, &Trial::new(address, true), SUITE_LIMIT).await;
             report.add(&row, &mut io::stdout())?;
+            // What one case has left behind fails the next ones, each after its patience.
+            if row.has_failed() {
+                break;
+            }
         }
     }
     check(report.finish(&mut io::stdout())?, || "conformance cases failed".to_owned())
