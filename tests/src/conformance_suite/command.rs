@@ -55,8 +55,8 @@ pub struct ServerArguments {
 #[derive(Debug, Parser)]
 #[command(name = "ttrpc-conformance-client")]
 pub struct ClientArguments {
-    /// The server's address: unix:///path, unix://@abstract, a path, or hvsock:///path:PORT. Cases of
-    /// the API alone also run over vsock:// and tcp://.
+    /// The server's address: unix:///path, unix://@abstract, a path, hvsock:///path:PORT, or
+    /// vsock://CID:PORT. Cases of the API alone also run over tcp://.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list")]
     pub connect: Option<String>,
     /// The cases to run; a star stands for any text, and a bar between patterns means any of them.

@@ -113,8 +113,11 @@ impl Trial {
     }
 }
 
-/// Connects to a Unix socket, or to a port of a virtual machine behind its hypervisor's.
+/// Connects to a Unix socket, to a port of a virtual machine behind its hypervisor's, or over vsock.
 async fn connect(address: &str) -> io::Result<UnixStream> {
+    if let Some(name) = address.strip_prefix("vsock://") {
+        return connect_vsock(name);
+    }
     let hybrid = address.strip_prefix("hvsock://").and_then(|name| name.rsplit_once(':'));
     let Some((path, port)) = hybrid else {
         return UnixStream::connect(socket_name(address)).await;
@@ -123,6 +126,33 @@ async fn connect(address: &str) -> io::Result<UnixStream> {
     socket.write_all(format!("CONNECT {port}\n").as_bytes()).await?;
     while socket.read_u8().await? != b'\n' {}
     Ok(socket)
+}
+
+/// Connects to `CID:PORT`, while others wait. The socket is used as if it were a Unix one: what is done to both
+/// is the same.
+#[cfg(target_os = "linux")]
+fn connect_vsock(name: &str) -> io::Result<UnixStream> {
+    use std::os::{fd::OwnedFd, unix::net};
+
+    use socket2::{Domain, SockAddr, Socket, Type};
+
+    /// The machine itself (vsock(7)).
+    const VMADDR_CID_LOCAL: u32 = 1;
+
+    let port = name.split_once(':').and_then(|(cid, port)| {
+        let cid = if cid == "local" { VMADDR_CID_LOCAL } else { cid.parse().ok()? };
+        Some((cid, port.parse().ok()?))
+    });
+    let (cid, port) = port.ok_or(io::ErrorKind::InvalidInput)?;
+    let socket = Socket::new(Domain::VSOCK, Type::STREAM, None)?;
+    socket.connect(&SockAddr::vsock(cid, port))?;
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(net::UnixStream::from(OwnedFd::from(socket)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn connect_vsock(_name: &str) -> io::Result<UnixStream> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// The address as the operating system names it: an abstract one begins with a zero byte there.

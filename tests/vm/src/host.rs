@@ -39,17 +39,16 @@ const START_LIMIT: Duration = Duration::from_secs(600);
 /// Cases that fail by the device. The first sends 4 GiB, which takes a minute. The second fills both directions
 /// at once, in which the device stands still: it writes nothing to the host's socket as long as there is
 /// something to read from it, for which the guest may have no room. The others reset a connection: the
-/// device ignores an error of its read, so its guest does not always hear of it. The guest runs the second
+/// device ignores an error of its read, so its guest does not always hear of it. The guest runs all but the first
 /// over its kernel's own vsock.
-const LEFT_OUT: [&str; 4] = [
-    "wire/length_4_gib_less_1",
-    "large_stream_messages",
-    "wire/eof_reset",
-    "wire/eof_reset_with_calls",
-];
+const LEFT_OUT: &str = "wire/length_4_gib_less_1|large_stream_messages|wire/eof_reset*";
+
+/// Cases that wait until the guest has heard of a connection's end. In one of some forty runs it never did, for
+/// which nobody knows a reason. The guest runs them over its kernel's own vsock.
+const ENDS: &str = "wire/eof_*|wire/length_4_gib_*";
 
 /// Cases with so many calls that they take a minute in a machine that is emulated.
-const SLOW: [&str; 2] = ["concurrent_unary", "concurrent_streams"];
+const SLOW: &str = "concurrent_unary|concurrent_streams";
 
 /// How long the guest may take for the suite. It takes seconds.
 const SUITE_LIMIT: Duration = Duration::from_secs(1800);
@@ -84,8 +83,8 @@ struct Arguments {
     /// The conformance cases to run; a star stands for any text, and a bar means "or".
     #[arg(long, value_name = "GLOB", default_value = "*")]
     case: String,
-    /// Also run the cases with the most calls, fill both directions at once, and go on after a stop by
-    /// QEMU's monitor, in which the device fails by itself at times.
+    /// Also run the cases with the most calls and those that wait for a connection's end, fill both
+    /// directions at once, and go on after a stop by QEMU's monitor, in which the device fails by itself at times.
     #[arg(long)]
     heavy: bool,
 }
@@ -114,8 +113,11 @@ async fn run(arguments: &Arguments) -> Tried {
     starts(&address).await?;
     is_refused_elsewhere(&machine).await?;
     let is_chosen =
-        |name: &str| matches(&arguments.case, name) && (arguments.heavy || !SLOW.contains(&name));
-    explained(&address, conforms(&address, &is_chosen).await).await?;
+        |name: &str| matches(&arguments.case, name) && (arguments.heavy || !matches(SLOW, name));
+    let left_out = if arguments.heavy { LEFT_OUT.to_owned() } else { format!("{LEFT_OUT}|{ENDS}") };
+    let is_carried = |name: &str| is_chosen(name) && !matches(&left_out, name);
+    println!("left out, for what the device cannot do: {left_out}");
+    explained(&address, conforms(&address, &is_carried).await).await?;
     explained(&address, conforms_inside(&address, &is_chosen).await).await?;
     in_time(&address, descriptors_are_served(&machine)).await?;
     in_time(&address, streams_push_back(&address)).await?;
@@ -219,11 +221,10 @@ async fn is_refused_elsewhere(machine: &Machine) -> Tried {
     Ok(())
 }
 
-async fn conforms(address: &str, is_chosen: &dyn Fn(&str) -> bool) -> Tried {
+async fn conforms(address: &str, is_carried: &dyn Fn(&str) -> bool) -> Tried {
     let mut report = Report::new(None::<File>);
-    println!("left out, for what the device cannot do: {}", LEFT_OUT.join(", "));
     for case in all_cases() {
-        if is_chosen(&case.name) && !LEFT_OUT.contains(&&*case.name) {
+        if is_carried(&case.name) {
             let row = run_case(&case, &Trial::new(address, true), SUITE_LIMIT).await;
             report.add(&row, &mut io::stdout())?;
             // What one case has left behind fails the next ones, each after its patience.
@@ -235,13 +236,12 @@ async fn conforms(address: &str, is_chosen: &dyn Fn(&str) -> bool) -> Tried {
     check(report.finish(&mut io::stdout())?, || "conformance cases failed".to_owned())
 }
 
-/// The cases that go through the library's API, over vsock alone: inside of the guest, whose kernel is on
-/// both sides.
+/// The cases over vsock alone: inside of the guest, whose kernel is on both sides.
 async fn conforms_inside(address: &str, is_chosen: &dyn Fn(&str) -> bool) -> Tried {
     let client = connect(address).await?;
     let cases = all_cases().into_iter().map(|case| case.name);
     let cases: Vec<_> =
-        cases.filter(|name| is_chosen(name) && !name.starts_with("wire/")).collect();
+        cases.filter(|name| is_chosen(name) && name != "wire/length_4_gib_less_1").collect();
     let report = client.unary("ttrpc.vm.Guest", "Conform", cases.join("|"));
     let report: String = report.timeout(SUITE_LIMIT).await.map_err(|status| {
         format!("conformance cases failed inside of the guest: {}", status.message())
