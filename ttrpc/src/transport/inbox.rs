@@ -384,6 +384,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_failure_wakes_all_tasks_that_wait_for_it() {
+        let inbox = Inbox::default();
+        let has_failed = || inbox.is_closed();
+        let mut waits =
+            [0; 3].map(|_| Box::pin(super::super::wait_until(inbox.changed(), &has_failed)));
+        for wait in &mut waits {
+            assert!(poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await.is_pending());
+        }
+        inbox.fail(|stream| {
+            stream.0 = Some(Err(Status::internal("it fails")));
+            true
+        });
+        for wait in waits {
+            assert_eq!(tokio::time::timeout(SECOND, wait).await, Ok(()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stands_still_is_not() {
         let (inbox, patience, mut batch) =
             (Inbox::default(), Patience::new(SECOND), Batch::default());

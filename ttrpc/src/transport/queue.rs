@@ -338,6 +338,7 @@ mod tests {
     use std::{
         future::Future,
         pin::{Pin, pin},
+        sync::Arc,
         task::Context,
         time::Duration,
     };
@@ -364,6 +365,17 @@ mod tests {
         let frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
         let room = queue.try_reserve(len).unwrap().unwrap();
         assert!(room.push(FrameBytes::Large(frame), |()| Some(stream_id)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_waits_for_frames_learns_that_the_queue_is_closed() {
+        let queue = Arc::new(queue());
+        let waiting = queue.clone();
+        let sender = tokio::spawn(async move { waiting.take(&mut VecDeque::new()).await });
+        tokio::task::yield_now().await;
+        queue.close();
+        let is_open = timeout(Duration::from_secs(1), sender).await.expect("it is woken");
+        assert!(!is_open.unwrap());
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
