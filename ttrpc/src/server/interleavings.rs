@@ -1,11 +1,12 @@
-//! How a call's end is told, in the orders in which shuttle has its threads run; see
+//! How the end of a call is told, and that of a server, in the orders in which shuttle has its threads run; see
 //! [`transport`](crate::transport)'s.
 
 use std::sync::Arc;
 
 use shuttle::{future::block_on, thread::spawn};
+use tokio::time::Instant;
 
-use super::end_signal::EndSignal;
+use super::{end_signal::EndSignal, shutdown::Lifecycle};
 use crate::transport::interleavings::{join, try_all};
 
 #[test]
@@ -35,6 +36,23 @@ fn a_handler_that_begins_hears_of_the_end() {
         };
         join([spawn(handler), spawn(move || fires.fire())]);
         assert!(!end.begin(), "a call that is over does not begin");
+    };
+    try_all(model);
+}
+
+#[test]
+fn a_server_that_is_shut_down_while_it_starts_does_not_run() {
+    let model = || {
+        let lifecycle = Arc::new(Lifecycle::default());
+        let (starts, drains, waits) = (lifecycle.clone(), lifecycle.clone(), lifecycle.clone());
+        join([
+            spawn(move || {
+                starts.start();
+            }),
+            spawn(move || drains.drain(Instant::now())),
+            spawn(move || block_on(waits.draining())),
+        ]);
+        assert!(!lifecycle.is_running());
     };
     try_all(model);
 }

@@ -103,7 +103,7 @@ impl Lifecycle {
     }
 
     /// Begins to drain. Of two limits the earlier counts.
-    fn drain(&self, limit: Instant) {
+    pub(super) fn drain(&self, limit: Instant) {
         self.advance(|stage| match stage {
             Stage::Idle => Stage::Done,
             Stage::Running => Stage::Draining(limit),
