@@ -120,14 +120,14 @@ impl Drop for ConnectionOwner {
 }
 
 /// A connection that is on its server's list, with its permit to be open.
-struct OpenConnection {
+pub(super) struct OpenConnection {
     connection: Arc<Connection>,
     key: usize,
 }
 
 impl OpenConnection {
     /// Lists a connection, or returns its permit.
-    fn new(connection: Arc<Connection>) -> Result<Self, Error> {
+    pub(super) fn new(connection: Arc<Connection>) -> Result<Self, Error> {
         let server = &connection.server;
         let mut connections = lock(&server.connections);
         // Looked at while the list is locked: a server that drains has seen a connection on its list, or

@@ -6,8 +6,17 @@ use std::sync::Arc;
 use shuttle::{future::block_on, thread::spawn};
 use tokio::time::Instant;
 
-use super::{end_signal::EndSignal, shutdown::Lifecycle};
-use crate::transport::interleavings::{join, try_all};
+use super::{
+    connection_task::OpenConnection, end_signal::EndSignal, shutdown::Lifecycle,
+    tests::idle_connection,
+};
+use crate::{
+    ServerConfig,
+    transport::{
+        interleavings::{join, try_all},
+        lock,
+    },
+};
 
 #[test]
 fn a_token_fires_whenever_it_was_asked_for() {
@@ -53,6 +62,21 @@ fn a_server_that_is_shut_down_while_it_starts_does_not_run() {
             spawn(move || block_on(waits.draining())),
         ]);
         assert!(!lifecycle.is_running());
+    };
+    try_all(model);
+}
+
+#[test]
+fn a_server_that_drains_has_seen_a_connection_or_refuses_it() {
+    let model = || {
+        let (_server, connection) = idle_connection(ServerConfig::default());
+        let shared = connection.server.clone();
+        shared.lifecycle.start();
+        let opens = spawn(move || OpenConnection::new(connection));
+        shared.lifecycle.drain(Instant::now());
+        let has_seen = lock(&shared.connections).len() == 1;
+        let is_open = opens.join().expect("it does not panic").is_ok();
+        assert!(has_seen || !is_open);
     };
     try_all(model);
 }
