@@ -60,13 +60,11 @@ fn requests_are_read_as_prost_writes_them() {
 fn requests_are_read_in_steps_and_no_further_than_to_too_many_pairs() {
     let data = reference_request(7).encode_to_vec();
     let mut decoder = RequestDecoder::new(&data, 3);
-    let mut steps = 0;
-    let request = loop {
+    let mut steps = 1;
+    while !decoder.advance(1).unwrap() {
         steps += 1;
-        if let Some(request) = decoder.advance(1).unwrap() {
-            break request;
-        }
-    };
+    }
+    let request = decoder.request();
     assert_eq!((steps, request.timeout_nano), (8, 7));
     assert_eq!(request.metadata.cost(), 3 * 48 + 4 * (16 + 1));
 
@@ -80,8 +78,9 @@ fn requests_have_a_limited_number_of_fields_beside_their_metadata() {
     for unknown in [[0x78, 0], [0x28, 0]] {
         let mut data = reference_request(7).encode_to_vec();
         data.extend(unknown.repeat(4096 - 4));
-        let request = RequestDecoder::new(&data, 3).advance(usize::MAX).unwrap().unwrap();
-        assert_eq!(request.metadata.pairs(), 3);
+        let mut decoder = RequestDecoder::new(&data, 3);
+        assert!(decoder.advance(usize::MAX).unwrap());
+        assert_eq!(decoder.request().metadata.pairs(), 3);
         data.extend(unknown);
         for max_fields in [1, usize::MAX] {
             let mut decoder = RequestDecoder::new(&data, 3);

@@ -3,7 +3,9 @@
 use bytes::BufMut;
 use prost::{
     Message,
-    encoding::{WireType, decode_varint, encode_key, encode_varint, encoded_len_varint, key_len},
+    encoding::{
+        WireType, decode_key, decode_varint, encode_key, encode_varint, encoded_len_varint, key_len,
+    },
 };
 
 use super::{FrameData, Malformed, Measured};
@@ -23,20 +25,31 @@ pub(super) fn varint_len(tag: u32, number: u64) -> usize {
     if number == 0 { 0 } else { key_len(tag) + encoded_len_varint(number) }
 }
 
-/// Begins a length-delimited field.
-pub(super) fn put_key(tag: u32, len: usize, buf: &mut impl BufMut) {
-    encode_key(tag, WireType::LengthDelimited, buf);
-    encode_varint(len as u64, buf);
+/// The key of a length-delimited field, which is one byte for the tags of this protocol.
+pub(super) const fn delimited_key(tag: u8) -> u8 {
+    tag << 3 | WireType::LengthDelimited as u8
 }
 
-pub(super) fn put_non_empty(tag: u32, bytes: &[u8], buf: &mut impl BufMut) {
+/// Begins a length-delimited field, whose tag is below 16.
+pub(super) fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+    match u8::try_from(len) {
+        // Most lengths are one byte as well.
+        Ok(len @ ..0x80) => buf.put_slice(&[delimited_key(tag), len]),
+        _ => {
+            buf.put_u8(delimited_key(tag));
+            encode_varint(len as u64, buf);
+        }
+    }
+}
+
+pub(super) fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
     if !bytes.is_empty() {
         put_key(tag, bytes.len(), buf);
         buf.put_slice(bytes);
     }
 }
 
-pub(super) fn put_message(tag: u32, message: &Measured<'_, impl Message>, buf: &mut impl BufMut) {
+pub(super) fn put_message(tag: u8, message: &Measured<'_, impl Message>, buf: &mut impl BufMut) {
     let len = message.encoded_len();
     if len > 0 {
         put_key(tag, len, buf);
@@ -51,7 +64,38 @@ pub(super) fn put_varint(tag: u32, number: u64, buf: &mut impl BufMut) {
     }
 }
 
+/// Takes the key of a field: its tag and its wire type.
+#[inline]
+pub(super) fn take_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    match **data {
+        // All fields of this protocol but two have such a key.
+        [key @ 8..0x80, ref rest @ ..] if key & 7 == WireType::LengthDelimited as u8 => {
+            *data = rest;
+            Ok((u32::from(key >> 3), WireType::LengthDelimited))
+        }
+        _ => take_any_key(data),
+    }
+}
+
+#[inline(never)]
+fn take_any_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    Ok(decode_key(data)?)
+}
+
+/// Takes the bytes of a length-delimited field, behind its key.
+#[inline]
 pub(super) fn take_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    if let [len @ ..0x80, ref rest @ ..] = **data
+        && let Some((taken, rest)) = rest.split_at_checked(len.into())
+    {
+        *data = rest;
+        return Ok(taken);
+    }
+    take_long_bytes(data)
+}
+
+#[inline(never)]
+fn take_long_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     let len = usize::try_from(decode_varint(data)?).unwrap_or(usize::MAX);
     let (taken, rest) = data.split_at_checked(len).ok_or(Malformed::Truncated)?;
     *data = rest;

@@ -3,14 +3,14 @@
 use bytes::BufMut;
 use prost::{
     Message,
-    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+    encoding::{DecodeContext, WireType, decode_varint, skip_field},
 };
 
 use super::{
     FrameData, Malformed, Measured,
     fields::{
         delimited_len, non_empty_len, put_key, put_message, put_non_empty, put_varint, take_bytes,
-        varint_len,
+        take_key, varint_len,
     },
 };
 use crate::Metadata;
@@ -49,8 +49,9 @@ impl<'a> Request<'a> {
     /// # Errors
     /// If the bytes are not a protobuf message of this shape.
     pub fn decode(data: &'a [u8]) -> Result<Self, Malformed> {
-        let request = RequestDecoder::new(data, usize::MAX).advance(usize::MAX)?;
-        Ok(request.expect("no frame has so many fields"))
+        let mut decoder = RequestDecoder::new(data, usize::MAX);
+        assert!(decoder.advance(usize::MAX)?, "no frame has so many fields");
+        Ok(decoder.request)
     }
 
     /// The names of service and method. A receiver that compares bytes with the names that it knows need
@@ -87,11 +88,16 @@ impl EncodedMetadata<'_> {
     ///
     /// # Errors
     /// [`Malformed::NotUtf8`].
+    #[inline]
     pub fn decode(&self) -> Result<Metadata, Malformed> {
+        if self.pairs == 0 { Ok(Metadata::new()) } else { self.decode_pairs() }
+    }
+
+    fn decode_pairs(&self) -> Result<Metadata, Malformed> {
         let mut metadata = Metadata::with_capacity(self.pairs);
         let mut data = self.data;
         while metadata.len() < self.pairs {
-            let (tag, wire_type) = decode_key(&mut data)?;
+            let (tag, wire_type) = take_key(&mut data)?;
             if (tag, wire_type) == (5, WireType::LengthDelimited) {
                 let (key, value) = decode_key_value(take_bytes(&mut data)?)?;
                 let (key, value) = (std::str::from_utf8(key)?, std::str::from_utf8(value)?);
@@ -131,22 +137,20 @@ impl<'a> RequestDecoder<'a> {
         &self.request
     }
 
-    /// Decodes up to so many fields more; returns the Request once it is whole. Unknown fields are
-    /// skipped.
+    /// Decodes up to so many fields more; returns whether the Request is whole. Unknown fields are skipped.
     ///
     /// # Errors
     /// If the bytes are not a protobuf message of this shape, or it has too many pairs of metadata or other
     /// fields.
-    pub fn advance(&mut self, max_fields: usize) -> Result<Option<Request<'a>>, Malformed> {
+    pub fn advance(&mut self, max_fields: usize) -> Result<bool, Malformed> {
         let (data, request) = (&mut self.rest, &mut self.request);
         let fields = max_fields.min(self.fields_left);
         for _ in 0..fields {
             if data.is_empty() {
-                return Ok(Some(*request));
+                return Ok(true);
             }
             let field = *data;
-            let (tag, wire_type) = decode_key(data)?;
-            match (tag, wire_type) {
+            match take_key(data)? {
                 (1, WireType::LengthDelimited) => request.service = take_bytes(data)?,
                 (2, WireType::LengthDelimited) => request.method = take_bytes(data)?,
                 (3, WireType::LengthDelimited) => request.payload = take_bytes(data)?,
@@ -163,14 +167,14 @@ impl<'a> RequestDecoder<'a> {
                     metadata.pairs += 1;
                     metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
                 }
-                _ => skip(wire_type, tag, data)?,
+                (tag, wire_type) => skip(wire_type, tag, data)?,
             }
         }
         self.fields_left -= fields;
         match self.fields_left {
-            0 if data.is_empty() => Ok(Some(*request)),
+            0 if data.is_empty() => Ok(true),
             0 => Err(Malformed::TooManyFields),
-            _ => Ok(None),
+            _ => Ok(false),
         }
     }
 }
@@ -227,7 +231,7 @@ fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
         if data.is_empty() {
             return Ok((key, value));
         }
-        let (tag, wire_type) = decode_key(&mut data)?;
+        let (tag, wire_type) = take_key(&mut data)?;
         match (tag, wire_type) {
             (1, WireType::LengthDelimited) => key = take_bytes(&mut data)?,
             (2, WireType::LengthDelimited) => value = take_bytes(&mut data)?,

@@ -3,13 +3,15 @@
 use bytes::BufMut;
 use prost::{
     Message,
-    encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
+    encoding::{DecodeContext, WireType, decode_varint, skip_field},
 };
 use prost_types::Any;
 
 use super::{
     FrameData, Malformed, Measured,
-    fields::{delimited_len, non_empty_len, put_message, take_bytes, take_str},
+    fields::{
+        delimited_key, delimited_len, non_empty_len, put_message, take_bytes, take_key, take_str,
+    },
 };
 use crate::Status;
 
@@ -18,7 +20,7 @@ use crate::Status;
 pub const MAX_DETAILS: usize = 1024;
 
 /// The first byte of an encoded `status`, field 1 of a Response.
-const STATUS_KEY: u8 = 1 << 3 | 2;
+const STATUS_KEY: u8 = delimited_key(1);
 
 /// Whether the data of a Response begins with a status, as that of a failure does.
 pub(crate) fn begins_with_status(data: &[u8]) -> bool {
@@ -31,19 +33,23 @@ pub(crate) fn begins_with_status(data: &[u8]) -> bool {
 /// # Errors
 /// If the bytes are not a protobuf message of this shape.
 pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malformed> {
-    let (mut status, mut payload) = (StatusMessage::default(), &[][..]);
+    let (mut status, mut payload) = (None, &[][..]);
     while !data.is_empty() {
-        let (tag, wire_type) = decode_key(&mut data)?;
+        let (tag, wire_type) = take_key(&mut data)?;
         match (tag, wire_type) {
-            (1, WireType::LengthDelimited) => merge_status(&mut status, take_bytes(&mut data)?)?,
+            (1, WireType::LengthDelimited) => {
+                merge_status(status.get_or_insert_default(), take_bytes(&mut data)?)?;
+            }
             (2, WireType::LengthDelimited) => payload = take_bytes(&mut data)?,
             _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
         }
     }
-    if status.code == 0 {
-        return Ok(Ok(payload));
+    match status {
+        Some(StatusMessage { code, message, details }) if code != 0 => {
+            Ok(Err(Status::received(code, message, details)))
+        }
+        _ => Ok(Ok(payload)),
     }
-    Ok(Err(Status::received(status.code, status.message, status.details)))
 }
 
 /// A successful Response with this payload. Its status is left out, which means OK.
@@ -87,7 +93,7 @@ struct StatusMessage {
 /// Decodes what is found of a status into what there is of it, as protobuf merges messages.
 fn merge_status(status: &mut StatusMessage, mut data: &[u8]) -> Result<(), Malformed> {
     while !data.is_empty() {
-        let (tag, wire_type) = decode_key(&mut data)?;
+        let (tag, wire_type) = take_key(&mut data)?;
         match (tag, wire_type) {
             (1, WireType::Varint) => status.code = decode_varint(&mut data)? as i32,
             (2, WireType::LengthDelimited) => status.message = take_str(&mut data)?.to_owned(),
