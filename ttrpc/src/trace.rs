@@ -16,7 +16,11 @@ mod enabled {
     /// Makes a span at level DEBUG, with the fields that `tracing` takes.
     macro_rules! span {
         ($($field:tt)*) => {
-            $crate::trace::Span::new(tracing::debug_span!($($field)*))
+            // Looked at first, since a span is large, also where it is none.
+            match tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
+                true => $crate::trace::Span::new(tracing::debug_span!($($field)*)),
+                false => $crate::trace::Span::NONE,
+            }
         };
     }
     pub(crate) use span;
@@ -26,6 +30,8 @@ mod enabled {
     pub(crate) struct Span(Option<Arc<tracing::Span>>);
 
     impl Span {
+        pub(crate) const NONE: Self = Span(None);
+
         pub(crate) fn new(span: tracing::Span) -> Self {
             Span((!span.is_disabled()).then(|| Arc::new(span)))
         }
