@@ -150,7 +150,7 @@ impl CallEntry {
             let is_announced = caller_waits && self.shape.is_unary();
             let is_answered = state.answer(response, ends_stream, is_announced);
             if is_answered && is_announced {
-                queue.announced.announce();
+                queue.announced.announce(1);
             }
             is_answered
         });

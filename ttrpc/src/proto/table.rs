@@ -169,11 +169,38 @@ impl<T: Clone> ClientTable<T> {
     }
 }
 
+/// The ids that a client's Requests came with.
+#[derive(Debug, Default)]
+pub struct RequestIds {
+    highest: u32,
+}
+
+impl RequestIds {
+    /// Uses an id for a stream.
+    ///
+    /// # Errors
+    /// If it is none that may follow those before it.
+    pub fn use_id(&mut self, id: u32) -> Result<(), Violation> {
+        if id.is_multiple_of(2) {
+            return Err(Violation("a client's stream id must be odd"));
+        }
+        if id <= self.highest {
+            return Err(Violation("a stream id must be higher than every one before it"));
+        }
+        self.highest = id;
+        Ok(())
+    }
+
+    /// A receiver may keep ids of its own, and uses them first: these follow.
+    fn note(&mut self, id: u32) {
+        self.highest = self.highest.max(id);
+    }
+}
+
 /// The streams of a server's connection.
 #[derive(Debug)]
 pub struct ServerTable<T> {
-    /// The highest id that a Request came with.
-    last_id: u32,
+    ids: RequestIds,
     streams: StreamMap<T>,
     /// Ids of streams that the server ended while the client's side was open, rising.
     ended_early: Vec<u32>,
@@ -195,7 +222,11 @@ pub enum ServerEvent<T> {
 
 impl<T> Default for ServerTable<T> {
     fn default() -> Self {
-        ServerTable { last_id: 0, streams: StreamMap::default(), ended_early: Vec::new() }
+        ServerTable {
+            ids: RequestIds::default(),
+            streams: StreamMap::default(),
+            ended_early: Vec::new(),
+        }
     }
 }
 
@@ -205,23 +236,16 @@ impl<T: Clone> ServerTable<T> {
         match header.frame_type {
             // Unknown types are ignored whatever their id; a Response is none of a client's.
             FrameType::Response | FrameType::Unknown(_) => ServerEvent::Ignore,
-            _ if header.stream_id.is_multiple_of(2) => {
+            FrameType::Request => match self.ids.use_id(header.stream_id) {
+                Ok(()) => ServerEvent::Open,
+                // A peer that reuses the id of a live stream takes the refusal for that stream's end.
+                Err(violation) => ServerEvent::Refuse(violation, self.remove(header.stream_id)),
+            },
+            FrameType::Data if header.stream_id.is_multiple_of(2) => {
                 ServerEvent::Refuse(Violation("a client's stream id must be odd"), None)
             }
-            FrameType::Request => self.receive_request(header.stream_id),
             FrameType::Data => self.receive_data(header.stream_id, header.flags),
         }
-    }
-
-    fn receive_request(&mut self, id: u32) -> ServerEvent<T> {
-        if id <= self.last_id {
-            // A peer that reuses the id of a live stream takes the refusal for that stream's end.
-            let ended = self.remove(id);
-            let violation = Violation("a stream id must be higher than every one before it");
-            return ServerEvent::Refuse(violation, ended);
-        }
-        self.last_id = id;
-        ServerEvent::Open
     }
 
     fn receive_data(&mut self, id: u32, flags: Flags) -> ServerEvent<T> {
@@ -248,14 +272,16 @@ impl<T: Clone> ServerTable<T> {
         ServerEvent::Ignore
     }
 
-    /// Puts a stream into the table, after [`ServerEvent::Open`].
+    /// Puts a stream into the table, after [`ServerEvent::Open`] or [`RequestIds::use_id`].
     pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
+        self.ids.note(id);
         self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
     }
 
     /// Notes that a Request was refused instead of opened. What a client that takes the stream
     /// for open still sends on it is dropped.
     pub fn refuse(&mut self, id: u32, flags: Flags) {
+        self.ids.note(id);
         if flags.contains(Flags::REMOTE_OPEN) {
             self.note_ended_early(id);
         }

@@ -282,7 +282,7 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use tokio::sync::mpsc;
+    use tokio::{runtime, sync::mpsc};
 
     use super::*;
     use crate::{
@@ -316,5 +316,45 @@ mod tests {
         }
         let context = contexts.recv().await.expect("there were calls");
         assert_eq!(context.call().connection.queue.announced.count(), 0);
+    }
+
+    /// Holds something for ever that, when it is dropped, tells how many calls hold a permit.
+    struct Hangs {
+        begun: mpsc::UnboundedSender<()>,
+        dropped: std::sync::mpsc::Sender<usize>,
+    }
+
+    struct TellsPermits(Context, std::sync::mpsc::Sender<usize>);
+
+    impl Drop for TellsPermits {
+        fn drop(&mut self) {
+            let permits = self.0.call().connection.calls.load().count;
+            self.1.send(permits).expect("the test listens");
+        }
+    }
+
+    #[async_trait]
+    impl Fallback for Hangs {
+        async fn call(&self, ctx: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            let _held = TellsPermits(ctx.clone(), self.dropped.clone());
+            self.begun.send(()).expect("the test goes on");
+            pending().await
+        }
+    }
+
+    /// What a handler holds is gone before another call may take its place.
+    #[test]
+    fn a_runtime_that_ends_drops_a_handler_before_its_permit() {
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        let (dropped, drops) = std::sync::mpsc::channel();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::builder().fallback(Hangs { begun, dropped });
+            let client = testing::Setup::new(server).connect();
+            tokio::spawn(client.unary::<Raw, Raw>("a.B", "C", Raw::default()));
+            begins.recv().await.expect("the handler begins");
+        });
+        drop(runtime);
+        assert_eq!(drops.iter().collect::<Vec<_>>(), [1]);
     }
 }

@@ -52,6 +52,7 @@ mod interceptor;
 mod interleavings;
 mod listener;
 mod observe;
+mod opened_calls;
 mod ready_queue;
 mod reasons;
 mod receiver;

@@ -22,6 +22,7 @@
 //! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
 //! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
 
+mod boxed_call;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod runner;
@@ -42,11 +43,12 @@ use tokio::{
     time::Instant,
 };
 
+pub(super) use self::boxed_call::BoxedCall;
 use self::runner::{Runner, RunnerStep};
 use super::connection::Connection;
 use crate::{
     sync::{Mutex, MutexGuard, spawn},
-    transport::{BoxFuture, lock},
+    transport::lock,
 };
 
 /// The clock is read once for so many calls that are held back.
@@ -66,9 +68,6 @@ const MIN_RUNNERS: usize = 32;
 /// Calls for which an empty queue keeps room.
 const IDLE_CAPACITY: usize = 32;
 
-/// A call that has not begun, or has had to wait.
-type CallFuture = BoxFuture<'static, ()>;
-
 /// The ready queue of one connection. The receiver and the runners own it, and the calls in it do not: so it is
 /// dropped, with its calls, when a runtime that shuts down drops these tasks.
 pub(super) struct ReadyQueue {
@@ -82,7 +81,7 @@ pub(super) struct ReadyQueue {
 /// The calls, and what is under way to begin them.
 #[derive(Default)]
 struct Calls {
-    calls: VecDeque<CallFuture>,
+    calls: VecDeque<BoxedCall>,
     /// There is a task that offers them.
     is_offered: bool,
     /// A runner waits for room in the outgoing queue; until then no call begins.
@@ -97,7 +96,7 @@ impl Calls {
         !self.calls.is_empty() && !self.is_offered && !self.is_held
     }
 
-    fn pop(&mut self) -> Option<CallFuture> {
+    fn pop(&mut self) -> Option<BoxedCall> {
         let call = self.calls.pop_front();
         if self.calls.is_empty() {
             self.calls.shrink_to(IDLE_CAPACITY);
@@ -114,14 +113,18 @@ impl ReadyQueue {
         Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
-    /// Adds a call that was read at this time. The call is held back until the receiver has acted on all that was
-    /// read with it, see [`ReadyQueue::drive`], since several calls that begin together cost less. A call that is
-    /// late is offered at once.
-    pub(super) fn push(self: &Arc<Self>, call: CallFuture, read_at: Instant) {
+    /// Takes calls over, the last of which was read at this time. They are held back until the receiver has acted on all that was
+    /// read with them, see [`ReadyQueue::drive`], since several calls that begin together cost less. Calls that are
+    /// late are offered at once.
+    pub(super) fn push(self: &Arc<Self>, calls: &mut VecDeque<BoxedCall>, read_at: Instant) {
         let mut state = lock(&self.state);
-        state.calls.push_back(call);
-        let is_late =
-            || state.calls.len().is_multiple_of(CALLS_PER_LOOK) && read_at.elapsed() > LATE;
+        let before = state.calls.len();
+        match before {
+            0 => mem::swap(&mut state.calls, calls),
+            _ => state.calls.append(calls),
+        }
+        let is_looked_at = before / CALLS_PER_LOOK != state.calls.len() / CALLS_PER_LOOK;
+        let is_late = || is_looked_at && read_at.elapsed() > LATE;
         if !self.is_single && state.wants_offer() && is_late() {
             state.is_offered = true;
             drop(state);
@@ -157,7 +160,7 @@ impl ReadyQueue {
     /// Begins the calls of a turn in this task, which alone adds some: they are taken out meanwhile. One
     /// that has to wait gets a task. A turn is over early when handlers compute for long: other tasks,
     /// timers and sockets have to come in.
-    fn begin_here(self: &Arc<Self>, mut calls: VecDeque<CallFuture>, cx: &mut Context<'_>) {
+    fn begin_here(self: &Arc<Self>, mut calls: VecDeque<BoxedCall>, cx: &mut Context<'_>) {
         let start = (calls.len() > 1).then(Instant::now);
         let outgoing = &self.connection.queue;
         for nth in 0..MIN_RUNNERS {
@@ -167,8 +170,9 @@ impl ReadyQueue {
                 break;
             }
             let Some(mut call) = calls.pop_front() else { break };
-            if call.as_mut().poll(cx).is_pending() {
-                self.spawn(RunnerStep::Call(call), false);
+            match call.poll(cx) {
+                Poll::Pending => self.spawn(RunnerStep::Call(call), false),
+                Poll::Ready(()) => call.recycle(),
             }
         }
         if calls.is_empty() {
@@ -324,7 +328,7 @@ mod tests {
 
         fn set(&self, calls: usize, scheduled: usize, is_held: bool) {
             let mut state = lock(&self.state);
-            state.calls = (0..calls).map(|_| -> CallFuture { Box::pin(ready(())) }).collect();
+            state.calls = (0..calls).map(|_| BoxedCall::new(ready(()))).collect();
             (state.scheduled, state.is_held) = (scheduled, is_held);
         }
     }
@@ -338,14 +342,14 @@ mod tests {
             let (_server, queue) = queue(is_single);
             tokio::time::advance(start + age - Instant::now()).await;
             for _ in 1..CALLS_PER_LOOK {
-                queue.push(Box::pin(ready(())), start);
+                queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
             }
             assert_eq!(queue.state(), (CALLS_PER_LOOK - 1, 0, false));
-            queue.push(Box::pin(ready(())), start);
+            queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
             let runners = usize::from(is_offered);
             assert_eq!(queue.state(), (CALLS_PER_LOOK, runners, is_offered));
             for _ in 0..CALLS_PER_LOOK {
-                queue.push(Box::pin(ready(())), start);
+                queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
             }
             let calls = 2 * CALLS_PER_LOOK;
             assert_eq!(queue.state(), (calls, runners, is_offered), "there is one offer");

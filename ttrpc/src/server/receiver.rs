@@ -15,6 +15,7 @@ use tokio::{task::coop::consume_budget, time::Instant};
 use super::{
     call::Call,
     connection::Connection,
+    opened_calls::OpenedCalls,
     ready_queue::ReadyQueue,
     reasons::{EndReason, Refusal, RefusedCall},
     request::{Failure, Received, open},
@@ -24,7 +25,7 @@ use crate::{
         codec::{Decoded, Decoder},
         frame::{FrameType, Header, MAX_DATA_LEN},
         stream::DataEvent,
-        table::ServerEvent,
+        table::{RequestIds, ServerEvent},
     },
     snapshot::ReceiverWait,
     trace,
@@ -45,21 +46,39 @@ pub(super) async fn run(
     io: impl ReadHalf,
 ) -> EndReason {
     let mut reader = FrameReader::new(io);
+    let mut ids = RequestIds::default();
+    let mut opened = OpenedCalls::new(connection.clone(), ready_queue.clone());
     let mut violations = Violations::of("client");
     loop {
-        let decoded = match next_frame(connection, &mut reader).await {
-            Ok(decoded) => decoded,
-            Err(reason) => return reason,
+        let decoded = match reader.try_next() {
+            Some(decoded) => decoded,
+            None => {
+                opened.hand_on();
+                match next_frame(connection, &mut reader).await {
+                    Ok(decoded) => decoded,
+                    Err(reason) => return reason,
+                }
+            }
         };
-        if wait_for_room(connection).await.is_err() {
-            return EndReason::closed_here();
+        if connection.queue.is_full() {
+            opened.hand_on();
+            if wait_for_room(connection).await.is_err() {
+                return EndReason::closed_here();
+            }
         }
         let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
+        // Looked at here, where no lock is needed for it.
+        let opens = header.frame_type == FrameType::Request && ids.use_id(header.stream_id).is_ok();
         let received = match decoded {
+            Decoded::Frame(_) if opens => open(connection, &mut opened, header, &mut reader),
             Decoded::Frame(_) => {
-                receive(connection, ready_queue, header, &mut reader, &mut violations)
+                opened.hand_on();
+                receive(connection, header, &mut reader, &mut violations)
             }
-            Decoded::Oversized(_) => receive_oversized(connection, header, reader.read_at()),
+            Decoded::Oversized(_) => {
+                opened.hand_on();
+                receive_oversized(connection, header, reader.read_at())
+            }
         };
         let refusal = match received {
             Received::Done => continue,
@@ -110,23 +129,18 @@ async fn next_frame<R: ReadHalf>(
 /// Nothing is acted on while the outgoing queue is full: a peer that does not read is not read.
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
-    if connection.queue.is_full() {
-        let _held_up = connection.hold_up(ReceiverWait::Room);
-        return Box::pin(connection.queue.has_room()).await;
-    }
-    Ok(())
+    let _held_up = connection.hold_up(ReceiverWait::Room);
+    Box::pin(connection.queue.has_room()).await
 }
 
-/// Acts on one frame.
+/// Acts on a frame that opens no stream.
 fn receive<'a, R: ReadHalf>(
-    connection: &'a Arc<Connection>,
-    ready_queue: &'a Arc<ReadyQueue>,
+    connection: &'a Connection,
     header: Header,
     reader: &'a mut FrameReader<R>,
     violations: &mut Violations,
 ) -> Received<'a> {
     match connection.queue.streams(|table| table.receive(header)) {
-        ServerEvent::Open => open(connection, ready_queue, header, reader),
         ServerEvent::Data(call, event) => deliver(connection, call, event, reader),
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
@@ -135,7 +149,8 @@ fn receive<'a, R: ReadHalf>(
             taken_out(connection, header, reader.read_at(), ended, &refusal);
             Received::Refused(refusal)
         }
-        ServerEvent::Ignore => Received::Ignored,
+        // No Request opens a stream that the receiver's own look has not found to do so.
+        ServerEvent::Open | ServerEvent::Ignore => Received::Ignored,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     call_count::CallCount,
     connection::Connection,
     driver::AdmittedCall,
-    ready_queue::ReadyQueue,
+    opened_calls::OpenedCalls,
     reasons::{EndReason, Refusal, RefusedCall},
     services::Target,
 };
@@ -64,7 +64,7 @@ impl From<Refusal> for Failure {
 /// Opens a stream, or refuses it.
 pub(super) fn open<'a, R: ReadHalf>(
     connection: &'a Arc<Connection>,
-    ready_queue: &'a Arc<ReadyQueue>,
+    opened: &'a mut OpenedCalls,
     header: Header,
     reader: &'a mut FrameReader<R>,
 ) -> Received<'a> {
@@ -72,15 +72,20 @@ pub(super) fn open<'a, R: ReadHalf>(
     let (decoder, io) = reader.parts();
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
-    let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
-    match incoming.try_open() {
+    let incoming = IncomingRequest { connection, header, data, arrived };
+    match incoming.try_open(opened) {
         Ok(true) => Received::Done,
-        Ok(false) => Received::Waits(Box::pin(async move {
-            let data = decoder.payload(&long_data);
-            let incoming = IncomingRequest { connection, ready_queue, header, data, arrived };
-            incoming.open_in_turn(io).await
-        })),
+        Ok(false) => {
+            // It may be for these that it waits.
+            opened.hand_on();
+            Received::Waits(Box::pin(async move {
+                let data = decoder.payload(&long_data);
+                let incoming = IncomingRequest { connection, header, data, arrived };
+                incoming.open_in_turn(opened, io).await
+            }))
+        }
         Err(refusal) => {
+            opened.hand_on();
             incoming.refuse(&refusal, false);
             Received::Refused(refusal)
         }
@@ -90,7 +95,6 @@ pub(super) fn open<'a, R: ReadHalf>(
 /// A Request on its way to its handler.
 struct IncomingRequest<'a> {
     connection: &'a Arc<Connection>,
-    ready_queue: &'a Arc<ReadyQueue>,
     header: Header,
     data: Payload<'a>,
     /// When it was read.
@@ -109,8 +113,8 @@ impl Drop for LostRequest<'_> {
 
 /// A Request whose method has been found.
 #[derive(Clone, Copy)]
-struct Routed<'a> {
-    request: Request<'a>,
+struct Routed<'r, 'a> {
+    request: &'r Request<'a>,
     target: Target<'a>,
     timeout: Option<Duration>,
 }
@@ -118,52 +122,62 @@ struct Routed<'a> {
 impl<'a> IncomingRequest<'a> {
     /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
-    fn try_open(&self) -> Result<bool, Refusal> {
+    fn try_open(&self, opened: &mut OpenedCalls) -> Result<bool, Refusal> {
         if !self.connection.server.lifecycle.is_running() {
             let status = Status::unavailable("the server is shutting down");
             return Err(Refusal { cause: EndCause::Shutdown, status });
         }
-        let Some(request) = self.advance(&mut self.decoder())? else { return Ok(false) };
+        let mut decoder = self.decoder();
+        if !self.advance(&mut decoder)? {
+            return Ok(false);
+        }
+        let request = decoder.request();
         let routed = self.route(request)?;
-        let Some(permit) = self.connection.try_admit_call(self.load(&request)) else {
+        let Some(permit) = self.connection.try_admit_call(self.load(request)) else {
             return Ok(false);
         };
-        self.start(routed, permit, false).map(|()| true)
+        self.start(routed, permit, opened, false).map(|()| true)
     }
 
     /// The same with waits.
-    async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
+    async fn open_in_turn(
+        &self,
+        opened: &mut OpenedCalls,
+        io: &mut impl ReadHalf,
+    ) -> Result<(), Failure> {
         let lost = LostRequest(self);
-        let opened = self.wait_and_open(io).await;
-        if !matches!(opened, Err(Failure::Gone)) {
+        let result = self.wait_and_open(opened, io).await;
+        if !matches!(result, Err(Failure::Gone)) {
             mem::forget(lost);
         }
-        if let Err(Failure::Refused(refusal)) = &opened {
+        if let Err(Failure::Refused(refusal)) = &result {
             self.refuse(refusal, true);
         }
-        opened
+        result
     }
 
     /// Gives other tasks their turn while it decodes, and waits until the call is let in.
-    async fn wait_and_open(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
+    async fn wait_and_open(
+        &self,
+        opened: &mut OpenedCalls,
+        io: &mut impl ReadHalf,
+    ) -> Result<(), Failure> {
         let mut decoder = self.decoder();
-        let request = loop {
-            match self.advance(&mut decoder)? {
-                Some(request) => break request,
-                None => yield_now().await,
-            }
-        };
+        while !self.advance(&mut decoder)? {
+            yield_now().await;
+        }
+        let request = decoder.request();
         let routed = self.route(request)?;
         let permit = tokio::select! {
             biased;
-            permit = self.connection.admit_call(self.load(&request)) => permit,
+            permit = self.connection.admit_call(self.load(request)) => permit,
             () = hung_up(io) => {
                 let _ = self.connection.end_reason.set(EndReason::closed_by_client());
                 return Err(Failure::Gone);
             }
         };
         match permit {
-            Ok(permit) => Ok(self.start(routed, permit, true)?),
+            Ok(permit) => Ok(self.start(routed, permit, opened, true)?),
             Err(Refused::Closed) => Err(Failure::Gone),
             Err(Refused::Stalled) => Err(self.stalled().into()),
         }
@@ -174,9 +188,9 @@ impl<'a> IncomingRequest<'a> {
         RequestDecoder::new(self.data.bytes(), max_pairs)
     }
 
-    /// Decodes for a turn. A Request that is refused for its metadata, and whose method no service has,
+    /// Decodes for a turn; returns whether the Request is whole. A Request that is refused for its metadata, and whose method no service has,
     /// is refused for its method.
-    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<Option<Request<'a>>, Refusal> {
+    fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<bool, Refusal> {
         decoder.advance(FIELDS_PER_TURN).map_err(|error| {
             let names = decoder.request().names().unwrap_or_default();
             match names {
@@ -199,7 +213,7 @@ impl<'a> IncomingRequest<'a> {
         })
     }
 
-    fn route(&self, request: Request<'a>) -> Result<Routed<'a>, Refusal> {
+    fn route<'r>(&self, request: &'r Request<'a>) -> Result<Routed<'r, 'a>, Refusal> {
         let target =
             match self.connection.server.services.find_method(request.service, request.method) {
                 Some(target) => target,
@@ -219,8 +233,9 @@ impl<'a> IncomingRequest<'a> {
 
     fn start(
         &self,
-        routed: Routed<'a>,
+        routed: Routed<'_, 'a>,
         permit: CallPermit<'_>,
+        opened: &mut OpenedCalls,
         has_waited: bool,
     ) -> Result<(), Refusal> {
         let Routed { request, target, timeout } = routed;
@@ -229,7 +244,7 @@ impl<'a> IncomingRequest<'a> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(too_late());
         }
-        let (service, method) = target.names(&request).map_err(malformed)?;
+        let (service, method) = target.names(request).map_err(malformed)?;
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
@@ -240,7 +255,7 @@ impl<'a> IncomingRequest<'a> {
             started: self.arrived,
             deadline,
         };
-        let (flags, ready_queue) = (self.header.flags, self.ready_queue);
+        let flags = self.header.flags;
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
         let is_simple = !flags.open_a_stream() && !has_waited;
@@ -251,7 +266,7 @@ impl<'a> IncomingRequest<'a> {
             stats.has_waited_for_place();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, ready_queue };
+        let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, opened };
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
     }
 

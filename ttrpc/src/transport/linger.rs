@@ -22,9 +22,9 @@ const MAX_LINGER: Duration = Duration::from_micros(300);
 pub(crate) struct Announced(AtomicUsize);
 
 impl Announced {
-    /// A task was woken or spawned that will probably push soon.
-    pub(crate) fn announce(&self) {
-        self.0.fetch_add(1, Relaxed);
+    /// So many tasks were woken or spawned that will probably push soon.
+    pub(crate) fn announce(&self, count: usize) {
+        self.0.fetch_add(count, Relaxed);
     }
 
     /// The announced task has run, or never will.
@@ -63,14 +63,14 @@ mod tests {
     async fn a_sender_lingers_as_long_as_announced_producers_become_fewer_and_not_for_long() {
         let announced = Announced::default();
         assert!(!Linger::default().is_worth_it(&announced), "there is nobody to wait for");
-        (0..4).for_each(|_| announced.announce());
+        (0..4).for_each(|_| announced.announce(1));
         assert_eq!(announced.count(), 4);
         let mut linger = Linger::default();
         assert!(linger.is_worth_it(&announced));
         assert!(!linger.is_worth_it(&announced), "nobody has run");
         announced.retract();
         assert!(linger.is_worth_it(&announced));
-        announced.announce();
+        announced.announce(1);
         assert!(!linger.is_worth_it(&announced), "more have come");
         announced.retract();
         tokio::time::advance(MAX_LINGER).await;

@@ -13,7 +13,8 @@ use crate::{
         call::Call,
         context::Context,
         interceptor::{Chain, intercepted},
-        ready_queue::ReadyQueue,
+        opened_calls::OpenedCalls,
+        ready_queue::BoxedCall,
     },
     transport::messages::message_cost,
 };
@@ -28,8 +29,8 @@ pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
-    /// Where it waits to begin.
-    pub(in crate::server) ready_queue: &'a Arc<ReadyQueue>,
+    /// Through which it comes to begin.
+    pub(in crate::server) opened: &'a mut OpenedCalls,
 }
 
 impl AdmittedCall<'_> {
@@ -92,13 +93,10 @@ impl AdmittedCall<'_> {
         handler: impl Future<Output = Result<R, Status>> + Send + 'static,
         finish: Finish<R>,
     ) {
-        let AdmittedCall { call, permit, flags, ready_queue, .. } = self;
-        let (stream_id, started) = (call.head.stream_id, call.head.started);
-        call.connection.queue.streams(|table| table.open(stream_id, flags, call.clone()));
-        call.connection.queue.announced.announce();
+        let AdmittedCall { call, permit, flags, opened, .. } = self;
         let (state, load) = (DriverState::Ready, permit.into_load());
-        let driver = Driver { state, is_announced: true, load, call };
+        let driver = Driver { state, is_announced: true, load, call: call.clone() };
         let handler = Some(Finished { handler, finish, rest: None });
-        ready_queue.push(Box::pin(CallDriver { handler, driver }), started);
+        opened.add(call, flags, BoxedCall::new(CallDriver { handler, driver }));
     }
 }

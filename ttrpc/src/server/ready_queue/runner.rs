@@ -2,12 +2,13 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use super::{CallFuture, ReadyQueue};
+use super::{BoxedCall, ReadyQueue};
 use crate::transport::{BoxFuture, limiter::Closed, lock};
 
 /// A task that runs one call after another until none is left, or one has to wait.
@@ -25,7 +26,7 @@ pub(super) enum RunnerStep {
     /// Waits for room in the outgoing queue, on behalf of all calls.
     WaitForRoom(BoxFuture<'static, Result<(), Closed>>),
     /// Runs a call.
-    Call(CallFuture),
+    Call(BoxedCall),
 }
 
 impl Future for Runner {
@@ -42,11 +43,13 @@ impl Future for Runner {
                     queue.release(lock(&queue.state))
                 }
                 RunnerStep::Call(call) => {
-                    if call.as_mut().poll(cx).is_pending() {
+                    if call.poll(cx).is_pending() {
                         queue.hand_over();
                         return Poll::Pending;
                     }
-                    *step = RunnerStep::TakeCall;
+                    if let RunnerStep::Call(call) = mem::replace(step, RunnerStep::TakeCall) {
+                        call.recycle();
+                    }
                     if !queue.reschedule() {
                         return Poll::Ready(());
                     }
