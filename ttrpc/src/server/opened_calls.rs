@@ -3,14 +3,16 @@
 //! The receiver hands them on together: each of the two is locked once for the calls that were read together, and not
 //! for each. It does so before it waits for anything, and before it acts on a frame that may be for one of them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use super::{
     call::Call,
     connection::Connection,
     ready_queue::{BoxedCall, ReadyQueue},
 };
-use crate::proto::frame::Flags;
+use crate::proto::{frame::Flags, table::ServerTable};
 
 /// Calls that are handed on together at most: with more of them the locks cost next to nothing per call already.
 const MAX_CALLS: usize = 16;
@@ -19,35 +21,55 @@ const MAX_CALLS: usize = 16;
 pub(super) struct OpenedCalls {
     connection: Arc<Connection>,
     ready_queue: Arc<ReadyQueue>,
-    /// For the table, with the flags of their Requests.
-    streams: Vec<(Arc<Call>, Flags)>,
-    /// For the ready queue.
-    futures: VecDeque<BoxedCall>,
+    /// Apart from the others, so that a connection with one call at a time allocates nothing for it here.
+    first: Option<OpenedCall>,
+    others: Vec<OpenedCall>,
+}
+
+struct OpenedCall {
+    /// For the table, which takes it.
+    call: Option<Arc<Call>>,
+    flags: Flags,
+    future: BoxedCall,
 }
 
 impl OpenedCalls {
     pub(super) fn new(connection: Arc<Connection>, ready_queue: Arc<ReadyQueue>) -> Self {
-        OpenedCalls { connection, ready_queue, streams: Vec::new(), futures: VecDeque::new() }
+        OpenedCalls { connection, ready_queue, first: None, others: Vec::new() }
     }
 
     pub(super) fn add(&mut self, call: Arc<Call>, flags: Flags, future: BoxedCall) {
-        self.streams.push((call, flags));
-        self.futures.push_back(future);
-        if self.futures.len() == MAX_CALLS {
+        let opened = OpenedCall { call: Some(call), flags, future };
+        if self.first.is_none() {
+            self.first = Some(opened);
+            return;
+        }
+        self.others.push(opened);
+        if self.others.len() + 1 == MAX_CALLS {
             self.hand_on();
         }
     }
 
     /// Opens the streams of the calls, and has their handlers begin.
     pub(super) fn hand_on(&mut self) {
-        let Some((last, _)) = self.streams.last() else { return };
-        let (read_at, queue) = (last.head.started, &self.connection.queue);
-        queue.announced.announce(self.futures.len());
-        queue.streams(|table| {
-            for (call, flags) in self.streams.drain(..) {
-                table.open(call.head.stream_id, flags, call);
-            }
+        let Some(mut first) = self.first.take() else { return };
+        let queue = &self.connection.queue;
+        queue.announced.announce(1 + self.others.len());
+        let read_at = queue.streams(|table| {
+            let read_at = first.open(table);
+            self.others.iter_mut().fold(read_at, |_, opened| opened.open(table))
         });
-        self.ready_queue.push(&mut self.futures, read_at);
+        let others = self.others.drain(..).map(|opened| opened.future);
+        self.ready_queue.push(first.future, others, read_at);
+    }
+}
+
+impl OpenedCall {
+    /// Puts the call into the table. Returns when it was read.
+    fn open(&mut self, table: &mut ServerTable<Arc<Call>>) -> Instant {
+        let call = self.call.take().expect("a call is opened once");
+        let (stream_id, read_at) = (call.head.stream_id, call.head.started);
+        table.open(stream_id, self.flags, call);
+        read_at
     }
 }

@@ -113,15 +113,20 @@ impl ReadyQueue {
         Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
-    /// Takes calls over, the last of which was read at this time. They are held back until the receiver has acted on all that was
+    /// Adds calls, the last of which was read at this time. They are held back until the receiver has acted on all that was
     /// read with them, see [`ReadyQueue::drive`], since several calls that begin together cost less. Calls that are
     /// late are offered at once.
-    pub(super) fn push(self: &Arc<Self>, calls: &mut VecDeque<BoxedCall>, read_at: Instant) {
+    pub(super) fn push(
+        self: &Arc<Self>,
+        first: BoxedCall,
+        others: impl Iterator<Item = BoxedCall>,
+        read_at: Instant,
+    ) {
         let mut state = lock(&self.state);
         let before = state.calls.len();
-        match before {
-            0 => mem::swap(&mut state.calls, calls),
-            _ => state.calls.append(calls),
+        state.calls.push_back(first);
+        for call in others {
+            state.calls.push_back(call);
         }
         let is_looked_at = before / CALLS_PER_LOOK != state.calls.len() / CALLS_PER_LOOK;
         let is_late = || is_looked_at && read_at.elapsed() > LATE;
@@ -303,7 +308,10 @@ impl ReadyQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::{
+        future::{pending, ready},
+        iter,
+    };
 
     use super::*;
     use crate::{Server, ServerConfig, server::tests::idle_connection};
@@ -342,14 +350,14 @@ mod tests {
             let (_server, queue) = queue(is_single);
             tokio::time::advance(start + age - Instant::now()).await;
             for _ in 1..CALLS_PER_LOOK {
-                queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
+                queue.push(BoxedCall::new(ready(())), iter::empty(), start);
             }
             assert_eq!(queue.state(), (CALLS_PER_LOOK - 1, 0, false));
-            queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
+            queue.push(BoxedCall::new(ready(())), iter::empty(), start);
             let runners = usize::from(is_offered);
             assert_eq!(queue.state(), (CALLS_PER_LOOK, runners, is_offered));
             for _ in 0..CALLS_PER_LOOK {
-                queue.push(&mut [BoxedCall::new(ready(()))].into(), start);
+                queue.push(BoxedCall::new(ready(())), iter::empty(), start);
             }
             let calls = 2 * CALLS_PER_LOOK;
             assert_eq!(queue.state(), (calls, runners, is_offered), "there is one offer");

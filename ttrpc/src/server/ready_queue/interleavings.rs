@@ -50,7 +50,7 @@ impl Model {
             handler.await;
             ended.fetch_add(1, SeqCst);
         };
-        self.queue.push(&mut [BoxedCall::new(call)].into(), read_at);
+        self.queue.push(BoxedCall::new(call), std::iter::empty(), read_at);
     }
 
     /// Runs the receiver, and then waits until no task of the queue is left: all of its calls have ended.
