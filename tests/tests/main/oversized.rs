@@ -58,6 +58,17 @@ async fn a_longer_request_is_skipped_and_refused_and_the_connection_lives() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn oversized_data_ends_the_stream_whose_request_came_with_it() {
+    let (server, mut peer) = played_client(ServerConfig::default());
+    let mut bytes = open_stream(1, "Collect").to_bytes();
+    bytes.extend(header(MAX_DATA_LEN as u32 + 1, 1, DATA, 0));
+    peer.send_bytes(&bytes).await;
+    let refusal = peer.receive().await;
+    assert_eq!((refusal.id, refusal.code()), (1, RESOURCE_EXHAUSTED));
+    server.is_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_announcement_of_four_gibibytes_costs_nothing_and_is_refused_at_once() {
     let (_server, mut peer) = played_client(ServerConfig::default());
     peer.send_bytes(&header(u32::MAX, 1, REQUEST, 0)).await;

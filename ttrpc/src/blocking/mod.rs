@@ -25,9 +25,9 @@
 //! them reads and writes the socket for all, and when its own call is done the next one takes over. Names in
 //! `tcp://` addresses are the exception: they are looked up on a thread, which lives for some seconds.
 //!
-//! No thread waits for another's call: requests leave in the order in which the calls were made, and a thread
-//! returns when its reply has come or its deadline has passed, however many others go on. The system decides which
-//! of the threads that may return runs first.
+//! No thread waits for another's call: a thread returns when its reply has come or its deadline has passed, however
+//! many others go on. The system decides which of the threads that may return runs first. Calls of several threads
+//! that are under way at the same time may be written in any order, as [those of tasks](crate::client#order).
 //!
 //! # While no thread waits
 //!

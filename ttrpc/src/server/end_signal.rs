@@ -96,3 +96,17 @@ impl EndSignal {
         lock(&self.waiting).blame.unwrap_or(EndCause::Failed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_the_first_cause_that_was_set() {
+        let end = EndSignal::default();
+        assert_eq!(end.failure(), EndCause::Failed);
+        end.blame(EndCause::Limit);
+        end.blame(EndCause::Refused);
+        assert_eq!(end.failure(), EndCause::Limit);
+    }
+}

@@ -278,8 +278,12 @@ mod tests {
 
     /// A connection of a server that does not run: nothing is read or written.
     pub(super) fn idle_connection(config: ServerConfig) -> (Server, Arc<Connection>) {
-        let server = Server::builder().config(config).keep_open().build();
-        let server = server.expect("it is kept open");
+        idle_connection_of(Server::builder().config(config))
+    }
+
+    /// The same of this server.
+    pub(super) fn idle_connection_of(server: ServerBuilder) -> (Server, Arc<Connection>) {
+        let server = server.keep_open().build().expect("it is kept open");
         let ServerOwner(shared) = &server.shared;
         let connection = Connection::new(shared.clone(), Peer::unknown(), Extensions::default(), 1);
         (server, Arc::new(connection))

@@ -313,3 +313,82 @@ fn receive_oversized(
     taken_out(connection, header, arrived, ended, &refusal);
     Received::Refused(refusal)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::OnceLock,
+        task::{Context, Waker},
+    };
+
+    use async_trait::async_trait;
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::{
+        Metadata, Raw, RawEnd, Server, ServerConfig, Status,
+        observer::{CallInfo, Observer},
+        proto::{
+            frame::Flags,
+            message::{FrameData, Measured, RequestParts},
+        },
+        server::{
+            Context as CallContext, Fallback, FallbackCall, ServerOwner, tests::idle_connection_of,
+        },
+    };
+
+    struct Replies;
+
+    #[async_trait]
+    impl Fallback for Replies {
+        async fn call(&self, _: &CallContext, _: FallbackCall) -> Result<RawEnd, Status> {
+            Ok(RawEnd::Reply(Raw::default()))
+        }
+    }
+
+    /// Takes all room in the outgoing queue when a call begins, as replies of other threads may.
+    struct TakesRoom(Arc<OnceLock<Arc<Connection>>>);
+
+    impl Observer for TakesRoom {
+        fn call_begun(&self, _: &CallInfo<'_>) {
+            let connection = self.0.get().expect("it is set before a call comes");
+            if let Ok(Some(room)) = connection.queue.try_reserve(1) {
+                std::mem::forget(room);
+            }
+        }
+    }
+
+    fn request(stream_id: u32) -> Vec<u8> {
+        let parts = RequestParts {
+            service: "a.B",
+            method: "C",
+            payload: None::<Measured<'_, Raw>>,
+            timeout_nano: 0,
+            metadata: &Metadata::new(),
+        };
+        let mut data = Vec::new();
+        parts.encode(&mut data);
+        let (data_len, frame_type) = (data.len() as u32, FrameType::Request);
+        let header = Header { data_len, stream_id, frame_type, flags: Flags::NONE };
+        [&header.to_bytes()[..], &data].concat()
+    }
+
+    #[tokio::test]
+    async fn calls_are_handed_on_before_the_receiver_waits_for_room() {
+        let connected = Arc::<OnceLock<_>>::default();
+        let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+        let server = Server::builder().config(config).fallback(Replies);
+        let (server, connection) = idle_connection_of(server.observe(TakesRoom(connected.clone())));
+        let ServerOwner(shared) = &server.shared;
+        shared.lifecycle.start();
+        connected.set(connection.clone()).expect("it is set once");
+
+        let (here, mut there) = duplex(1 << 10);
+        there.write_all(&[request(1), request(3)].concat()).await.expect("it is open");
+        let mut io = crate::Connection::new(here).reader;
+        let ready_queue = ReadyQueue::new(connection.clone());
+        let mut receiver = pin!(run(&connection, &ready_queue, &mut io));
+        assert!(receiver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(connection.queue.streams(|table| table.contains(1) && !table.contains(3)));
+    }
+}

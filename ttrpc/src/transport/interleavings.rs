@@ -24,9 +24,10 @@ use super::{
     chunk::FrameBytes,
     inbox::{Inbox, StreamState},
     limiter::{Closed, Limiter, Load, Overshoot},
-    messages::Batch,
+    messages::{Batch, InboxLimits},
     queue::Queue,
     stall::Patience,
+    wait_until,
 };
 use crate::{Status, proto::payload::Payload};
 
@@ -203,6 +204,23 @@ fn a_limiter_that_closes_tells_those_who_wait() {
 }
 
 #[test]
+fn a_limiter_is_not_stalled_behind_a_release() {
+    try_all(|| {
+        let limiter = limiter(1);
+        let held = limiter.try_acquire(Load::one(1)).expect("there is room").into_load();
+        let (releases, stalls) = (limiter.clone(), limiter.clone());
+        let mut waiting = pin!(limiter.acquire(Load::one(1)));
+        // It stands in line, so that the release is noticed.
+        block_on(poll_fn(|cx| {
+            assert!(waiting.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        }));
+        join([spawn(move || releases.release(held)), spawn(move || drop(stalls.note_stall(0)))]);
+        assert!(!limiter.is_stalled());
+    });
+}
+
+#[test]
 fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
     const FRAMES: usize = 2;
     try_all(|| {
@@ -322,6 +340,24 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
         }
         assert_eq!(taken, [0, 1, 2]);
         join([producer]);
+    });
+}
+
+#[test]
+fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
+    try_all(|| {
+        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
+        let inbox = Arc::new(Inbox::<Ended>::default());
+        inbox.push(Payload::borrowed(b"message"), &patience);
+        let waits = inbox.clone();
+        let receiver = spawn(move || {
+            let has_room = || waits.watches_room(1, InboxLimits::new(1, 100));
+            block_on(wait_until(waits.changed(), &has_room));
+        });
+        let mut batch = Batch::default();
+        let taken = block_on(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience)));
+        assert_eq!(taken, Ok(Some(Bytes::from_static(b"message"))));
+        join([receiver]);
     });
 }
 

@@ -401,7 +401,9 @@ mod tests {
         assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
         assert_eq!(start.elapsed(), SECOND, "refused at once until something is released");
         limiter.release(call);
-        assert!(acquire().await.is_ok());
+        acquire().await.unwrap().into_load();
+        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert_eq!(start.elapsed(), 2 * SECOND, "it waits again, since something was released");
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,12 +31,7 @@ impl<S: StreamState + Send> Inbox<S> {
         if patience.stood_still_since(self.moved_at.load(SeqCst)) {
             return self.has_room(bytes, limits);
         }
-        let wake_at = Fill::wake_at(bytes, limits).pack().max(1);
-        let has_room = || {
-            // Set before it looks: what the consumer takes afterwards wakes it.
-            self.wake_at.store(wake_at, SeqCst);
-            self.has_room(bytes, limits)
-        };
+        let has_room = || self.watches_room(bytes, limits);
         let moves = || self.fill.load(SeqCst);
         let credit = self.credit.load(SeqCst);
         let wait = patience.begin(self.is_read.load(SeqCst), Duration::from_nanos(credit));
@@ -60,6 +55,14 @@ impl<S: StreamState + Send> Inbox<S> {
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         self.credit.store(credit.saturating_add(earned), SeqCst);
         true
+    }
+
+    /// Whether there is room. What the consumer takes afterwards wakes the receiver.
+    pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: InboxLimits) -> bool {
+        // Set before it looks.
+        let wake_at = Fill::wake_at(bytes, limits).pack().max(1);
+        self.wake_at.store(wake_at, SeqCst);
+        self.has_room(bytes, limits)
     }
 
     /// Waits for room, and looks for it now and then, at longer and longer intervals: room for one

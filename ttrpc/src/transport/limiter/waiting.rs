@@ -77,7 +77,7 @@ impl Limiter {
     }
 
     /// Notes that a wait was in vain, unless something has been released after all.
-    pub(super) fn note_stall(&self, releases: u64) -> bool {
+    pub(in crate::transport) fn note_stall(&self, releases: u64) -> bool {
         let queue = lock(&self.queue);
         let is_stalled = queue.releases == releases;
         if is_stalled {
