@@ -92,3 +92,115 @@ impl<F: Future<Output = ()> + Send + 'static> CallSlot for Slot<F> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, ready},
+        sync::Arc,
+        task::Waker,
+    };
+
+    use super::*;
+
+    /// Which box it is.
+    fn place(call: &BoxedCall) -> *const u8 {
+        (&raw const *call.0).cast()
+    }
+
+    fn run(call: &mut BoxedCall) {
+        assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+
+    fn spare() -> usize {
+        SPARE.with_borrow(Vec::len)
+    }
+
+    /// A call that holds this much.
+    fn call<const LEN: usize>() -> BoxedCall {
+        let held = [1_u8; LEN];
+        BoxedCall::new(async move {
+            ready(()).await;
+            assert_eq!(held, [1; LEN]);
+        })
+    }
+
+    #[test]
+    fn a_box_is_used_again_for_the_next_future_of_its_type() {
+        let mut first = call::<8>();
+        let second = call::<8>();
+        let (first_place, second_place) = (place(&first), place(&second));
+        assert_ne!(first_place, second_place);
+        run(&mut first);
+        first.recycle();
+        let mut again = call::<8>();
+        assert_eq!((place(&again), spare()), (first_place, 0));
+        run(&mut again);
+        again.recycle();
+        run(&mut call::<16>());
+        assert_eq!(spare(), 0, "it was for another type");
+    }
+
+    #[test]
+    fn a_future_that_has_ended_holds_nothing() {
+        let held = Arc::new(());
+        let new = |held: Arc<()>| {
+            BoxedCall::new(async move {
+                ready(()).await;
+                drop(held);
+            })
+        };
+        let mut call = new(held.clone());
+        run(&mut call);
+        assert_eq!(Arc::strong_count(&held), 1);
+        call.recycle();
+        let call = new(held.clone());
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(call);
+        assert_eq!((Arc::strong_count(&held), spare()), (1, 0));
+    }
+
+    #[test]
+    fn what_a_future_holds_is_dropped_as_it_ends() {
+        /// Ends at once, and keeps what it holds until it is dropped.
+        struct Keeps(#[expect(dead_code, reason = "it is only held")] Arc<()>);
+
+        impl Future for Keeps {
+            type Output = ();
+
+            fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+                Poll::Ready(())
+            }
+        }
+
+        let held = Arc::new(());
+        let mut call = BoxedCall::new(Keeps(held.clone()));
+        run(&mut call);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn few_boxes_are_kept_and_only_small_ones() {
+        let mut calls: Vec<_> = (0..=MAX_SPARE).map(|_| call::<8>()).collect();
+        calls.iter_mut().for_each(run);
+        calls.into_iter().for_each(BoxedCall::recycle);
+        assert_eq!(spare(), MAX_SPARE);
+        let mut large = call::<MAX_SPARE_LEN>();
+        assert_eq!(spare(), MAX_SPARE, "no box is taken for a large one");
+        run(&mut large);
+        large.recycle();
+        assert_eq!(spare(), MAX_SPARE);
+        SPARE.take();
+        let mut large = call::<MAX_SPARE_LEN>();
+        run(&mut large);
+        large.recycle();
+        assert_eq!(spare(), 0);
+    }
+
+    #[test]
+    fn a_call_that_waits_is_polled_until_it_ends() {
+        let mut call = BoxedCall::new(pending());
+        assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+}
