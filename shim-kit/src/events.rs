@@ -248,7 +248,10 @@ mod tests {
     use ttrpc::{Context, Server, async_trait};
 
     use super::*;
-    use crate::proto::publish::{Events, EventsServer};
+    use crate::{
+        proto::publish::{Events, EventsServer},
+        service::tests::LONG,
+    };
 
     fn numbered(number: u32) -> events::TaskStart {
         events::TaskStart { container_id: "c1".to_owned(), pid: number }
@@ -324,7 +327,7 @@ mod tests {
         assert!(server.await.unwrap_err().is_cancelled());
         is_failing.store(false, Ordering::Relaxed);
         let server = tokio::spawn(containerd().serve());
-        timeout(Duration::from_secs(60), outbox.emptied()).await.unwrap();
+        timeout(LONG, outbox.emptied()).await.unwrap();
 
         for number in 0..10 {
             assert_eq!(events.try_recv().unwrap(), ("/tasks/start".to_owned(), number));

@@ -25,7 +25,7 @@ use ttrpc_tests::conformance::{ConformanceClient, EchoRequest};
 
 use crate::{
     meter::{Figures, Meter, Metered},
-    options::{Options, STALL_TIMEOUT_MILLIS},
+    options::{LONG_STALL_TIMEOUT_MILLIS, Options},
     process::{ServerProcess, SocketPath},
     report::{Outcome, Verdict},
     socket,
@@ -85,11 +85,11 @@ impl Shape {
     }
 
     /// The limits for this shape. Where nothing stands still by itself, only a machine that is busy could
-    /// make it look so, and it is given the longest time.
+    /// make it look so, and it is given a long time.
     fn limits(self, options: &Options) -> Options {
         let stall_timeout = match self {
             Shape::Unread | Shape::WaitRelease | Shape::Control => options.stall_timeout,
-            _ => *STALL_TIMEOUT_MILLIS.end(),
+            _ => LONG_STALL_TIMEOUT_MILLIS,
         };
         Options { stall_timeout, ..options.clone() }
     }

@@ -42,7 +42,7 @@ pub async fn run(options: &Options, display: &Display) -> io::Result<Outcome> {
             lives += 1;
             // It finds the socket file of the one that was killed.
             let address = stage.address.clone();
-            server = ServerProcess::start(options, &address, false).await?;
+            server = ServerProcess::start(&stage.options, &address, false).await?;
         }
         let client = ConformanceClient::new(stage.connect()?);
         echo(&client, options).await.map_err(io::Error::other)?;

@@ -100,8 +100,7 @@ impl Stdout {
 async fn everything_is_read_before_the_exit_is_told() {
     let mut output = Stdout::new(HOUR, true);
     let mut client = client(&output.path);
-    let said = vec![b'x'; 40_000];
-    output.say(&said);
+    let said = vec![b'x'; output.say_much().await];
     drop(output.process.take());
     let mut ended = std::pin::pin!(output.io.ended());
     let mut heard = Vec::new();
@@ -126,8 +125,7 @@ async fn a_reader_that_stands_still_or_drips_holds_back_the_exit_for_one_patienc
     let patience = Duration::from_secs(2);
     for drips in [false, true] {
         let (mut output, mut client) = Stdout::with_reader(patience, true, client);
-        output.say(&[b'x'; 60_000]);
-        output.say(b"rest");
+        output.say_much().await;
         // The process ends with bytes in its pipe and in the FIFO.
         let begin = Instant::now();
         let mut ended = std::pin::pin!(output.io.ended());

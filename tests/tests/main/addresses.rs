@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use ttrpc::{Client, Error, Server, server::ServerBuilder};
 use ttrpc_tests::{
     conformance::*,
-    harness::{Handmade, echo_request, eventually},
+    harness::{Handmade, PATIENCE, echo_request, eventually},
     service::ConformanceService,
 };
 
@@ -235,7 +235,7 @@ async fn the_socket_file_goes_as_soon_as_the_shutdown_begins() {
     let waiting =
         tokio::spawn(async move { client.wait(KeyRequest { key: "a".to_owned() }).await });
     eventually("the call arrives", || handle.calls_in_flight() == 1).await;
-    handle.begin_shutdown(Duration::from_secs(60));
+    handle.begin_shutdown(PATIENCE);
     eventually("the file is removed", || !fs::exists(&path).unwrap()).await;
     assert_eq!(handle.calls_in_flight(), 1, "the call is still waited for");
     handle.close().await;

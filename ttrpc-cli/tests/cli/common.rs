@@ -2,9 +2,10 @@
 
 use std::{
     io::Write,
+    iter,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -113,6 +114,17 @@ pub const LONG: &str = "1h";
 
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long a command waits for something that hangs: where the machine was too slow for the others meanwhile, it is
+/// tried with twice of it. A program for which none is enough fails the test after [`PATIENCE`].
+pub fn doubled(first: Duration) -> impl Iterator<Item = String> {
+    let begin = Instant::now();
+    let limits = iter::successors(Some(first), |limit| Some(*limit * 2));
+    limits.map(move |limit| {
+        assert!(begin.elapsed() < PATIENCE, "less than {limit:?} was not enough");
+        format!("{}ms", limit.as_millis())
+    })
+}
 
 /// The program. However long the machine takes, it waits for answers, and makes all the calls of a load, unless the
 /// arguments name a time for that.

@@ -176,7 +176,10 @@ fn calls_in_flight_cost_little_memory() {
     // 1 GiB of data; with recorders for each call in flight it would be 4.
     let script = "ulimit -d 1048576; exec \"$0\" load \"$1\" Echo -c 8000 -n 8000 --json \
                   --timeout \"$2\" --duration \"$2\"";
-    let output = Command::new("sh").args(["-c", script, program, &server.address, LONG]).output();
+    let mut command = Command::new("sh");
+    // Each thread has a stack, and there would be one for each processor.
+    command.env("TOKIO_WORKER_THREADS", "2");
+    let output = command.args(["-c", script, program, &server.address, LONG]).output();
     let ran: Ran = output.unwrap().into();
     assert_eq!(ran.json()["calls"], 8000);
 }

@@ -6,7 +6,7 @@ use std::{
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     process::{Child, ChildStdout, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -79,16 +79,17 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
     let socket = folder.path().join("hanging.sock");
     let _listener = UnixListener::bind(&socket).unwrap();
     add_bundle(folder.path(), "hanging", &socket);
-    let (code, all) = shims(folder.path(), &["--timeout", "1s"]);
-    assert_eq!((code, all.len()), (1, 51), "one hangs");
-    // On a busy machine a round may be too short for some of the others, but not each one is.
-    let mut watch = Watch::start(folder.path(), "1s");
-    let is_answered = |shim: &&Value| shim["answer"] == "answered";
-    let all = watch.until(|round| round.iter().filter(is_answered).count() == 50);
-    watch.end();
-    assert_eq!(all[0]["containers"][0]["id"], "hanging");
-    assert_eq!(all[0]["answer"], "timed out");
-    assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+    for timeout in doubled(Duration::from_secs(1)) {
+        let (code, all) = shims(folder.path(), &["--timeout", &timeout]);
+        assert_eq!((code, all.len()), (1, 51), "one hangs");
+        if all.iter().filter(|shim| shim["answer"] == "answered").count() < 50 {
+            continue;
+        }
+        assert_eq!(all[0]["containers"][0]["id"], "hanging");
+        assert_eq!(all[0]["answer"], "timed out");
+        assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+        return;
+    }
 }
 
 /// What clients that wait for it leave behind of a shim that hangs for days.
@@ -243,16 +244,22 @@ impl Watch {
 #[test]
 fn a_watch_sees_a_shim_answer_again() {
     let upstream = conformance();
-    let (folder, server) = stopped_shim(&upstream.address);
-    let mut watch = Watch::start(folder.path(), "300ms");
-    for _ in 0..3 {
-        assert_eq!(watch.next()["answer"], "timed out");
+    for timeout in doubled(Duration::from_millis(300)) {
+        let (folder, server) = stopped_shim(&upstream.address);
+        let mut watch = Watch::start(folder.path(), &timeout);
+        for _ in 0..3 {
+            assert_eq!(watch.next()["answer"], "timed out");
+        }
+        server.signal(Signal::CONT);
+        // The first of these rounds may have been as good as over.
+        if !(0..3).any(|_| watch.next()["answer"] == "answered") {
+            continue;
+        }
+        stop(&server.0);
+        watch.until(|round| round[0]["answer"] == "timed out");
+        watch.end();
+        return;
     }
-    server.signal(Signal::CONT);
-    watch.until(|round| round[0]["answer"] == "answered");
-    stop(&server.0);
-    watch.until(|round| round[0]["answer"] == "timed out");
-    watch.end();
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{BufRead, BufReader, Read, Split, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::{fd::OwnedFd, unix::net::UnixListener},
     path::Path,
-    process::{Child, Stdio},
+    process::Stdio,
     thread,
-    time::Instant,
+    time::Duration,
 };
 
 use rustix::{
@@ -81,42 +81,25 @@ fn tables_fit_and_have_colours() {
     assert!(!without.contains('\u{1b}'), "{without}");
 }
 
-/// `ttrpc shims --watch` on a terminal.
-struct Watch {
-    process: Child,
-    screens: Split<BufReader<File>>,
-}
-
-impl Watch {
-    /// A shim that hangs is asked for a second in each round.
-    fn start(columns: u16, rows: u16, state: &Path) -> Self {
+/// The first screen of `ttrpc shims --watch`, of a run in which it has all of this.
+fn watched(columns: u16, rows: u16, state: &Path, wanted: &[&str]) -> String {
+    for timeout in doubled(Duration::from_secs(1)) {
         let (here, there) = terminal_of(columns, rows);
-        let arguments = ["--watch=10ms", "--timeout", "1s", "--state", state.to_str().unwrap()];
+        let arguments = ["--watch=10ms", "--timeout", &timeout, "--state", state.to_str().unwrap()];
         let mut command = ttrpc(&[&["shims"], &arguments[..]].concat());
-        let process = command.env("TERM", "xterm").stdout(there).spawn().unwrap();
-        Watch { process, screens: BufReader::new(here).split(b'J') }
-    }
-
-    /// The first screen that has all of this. On a busy machine not all shims answer in each round. A program that never
-    /// shows it fails the test after [`PATIENCE`].
-    fn until(&mut self, wanted: &[&str]) -> String {
-        let begin = Instant::now();
-        // Each ends where the next one begins, with the sequence that clears it.
-        for screen in &mut self.screens {
-            let screen = String::from_utf8(screen.unwrap()).unwrap();
-            let plain = anstream::adapter::strip_str(&screen).to_string();
-            if wanted.iter().all(|wanted| plain.contains(wanted)) {
-                return plain;
-            }
-            assert!(begin.elapsed() < PATIENCE, "{wanted:?} is not on the last screen:\n{plain}");
+        let mut process = command.env("TERM", "xterm").stdout(there).spawn().unwrap();
+        let mut screens = BufReader::new(here).split(b'J').skip(1);
+        // It ends where the next one begins, with the sequence that clears it.
+        let screen = String::from_utf8(screens.next().unwrap().unwrap()).unwrap();
+        kill_process(Pid::from_child(&process), Signal::INT).unwrap();
+        process.wait().unwrap();
+        let plain = anstream::adapter::strip_str(&screen).to_string();
+        if wanted.iter().all(|wanted| plain.contains(wanted)) {
+            return plain;
         }
-        unreachable!("it goes on until it is interrupted");
+        println!("{wanted:?} is not on this screen:\n{plain}");
     }
-
-    fn end(mut self) {
-        kill_process(Pid::from_child(&self.process), Signal::INT).unwrap();
-        self.process.wait().unwrap();
-    }
+    unreachable!("it is tried until it fails");
 }
 
 /// A pod of this many containers, with ids as Kubernetes has them.
@@ -137,9 +120,7 @@ fn a_narrow_terminal_loses_nothing_of_a_shim() {
     add_pod(state.path(), 7, 3, &shim.address);
     let _listener = hanging_shim(state.path());
     for columns in [60, 80, 120] {
-        let mut watch = Watch::start(columns, 100, state.path());
-        let plain = watch.until(&["3 running"]).to_lowercase();
-        watch.end();
+        let plain = watched(columns, 100, state.path(), &["3 running"]).to_lowercase();
         for line in plain.lines() {
             assert!(line.chars().count() <= usize::from(columns), "{line}");
         }
@@ -174,9 +155,8 @@ fn a_watch_keeps_what_hangs_on_the_screen() {
         add_pod(state.path(), pod, 1, link.to_str().unwrap());
     }
     let _listener = hanging_shim(state.path());
-    let mut watch = Watch::start(COLUMNS, 10, state.path());
-    let plain = watch.until(&["1 did not answer, 30 did", "no answer to Connect"]);
-    watch.end();
+    let wanted = ["1 did not answer, 30 did", "no answer to Connect"];
+    let plain = watched(COLUMNS, 10, state.path(), &wanted);
     // The cursor stands below the last line.
     assert!(plain.matches('\n').count() < 10, "{plain}");
     assert!(plain.contains("TIMED OUT") && plain.contains(" more"), "{plain}");

@@ -10,6 +10,7 @@ mod victim;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rustix::thread::disable_transparent_huge_pages;
 use tokio::{runtime::Builder, task::JoinSet};
 use ttrpc_tests::process::raise_descriptor_limit;
 
@@ -52,8 +53,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// With so many threads on every machine, since what a process holds grows with them.
+/// With so many threads on every machine, since what a process holds grows with them, and without huge pages, of which
+/// all is resident as soon as a byte is used.
 fn of_victim() -> Builder {
+    let _ = disable_transparent_huge_pages(true);
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(victim::THREADS);
     builder

@@ -99,8 +99,8 @@ fn part() -> Command {
 }
 
 fn start_server(address: &str) -> Result<Process, String> {
-    Process::start_server(part().args(["server", "--listen", address]))
-        .map_err(|error| error.to_string())
+    let arguments = ["server", "--stall-timeout", "600", "--listen", address];
+    Process::start_server(part().args(arguments)).map_err(|error| error.to_string())
 }
 
 fn address(name: &str) -> String {
