@@ -28,7 +28,7 @@ const STALL_TIMEOUT_MILLIS: RangeInclusive<u64> = 50..=4000;
 
 /// The stall timeout where nothing stands still by itself: more than the machine takes, and less than
 /// the time after which standing still is taken for a deadlock.
-pub const LONG_STALL_TIMEOUT_MILLIS: u64 = 4_000;
+pub const LONG_STALL_TIMEOUT_MILLIS: u64 = 30_000;
 
 /// Descriptors that are needed beside those of connections.
 const OTHER_DESCRIPTORS: u64 = 32;

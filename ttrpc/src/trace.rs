@@ -16,7 +16,7 @@ mod enabled {
     /// Makes a span at level DEBUG, with the fields that `tracing` takes.
     macro_rules! span {
         ($($field:tt)*) => {
-            // Looked at first, since a span is large, also where it is none.
+            // A span is large even when it is disabled, so the level is checked first.
             match tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
                 true => $crate::trace::Span::new(tracing::debug_span!($($field)*)),
                 false => $crate::trace::Span::NONE,

@@ -191,7 +191,7 @@ impl RequestIds {
         Ok(())
     }
 
-    /// A receiver may keep ids of its own, and uses them first: these follow.
+    /// Keeps up with a receiver that has [`RequestIds`] of its own.
     fn note(&mut self, id: u32) {
         self.highest = self.highest.max(id);
     }

@@ -276,6 +276,24 @@ mod tests {
     use super::{connection::Connection, *};
     use crate::Extensions;
 
+    /// A unary call that was read just now.
+    #[cfg(shuttle)]
+    pub(super) fn unary_call(connection: Arc<Connection>, stream_id: u32) -> Arc<call::Call> {
+        let started = tokio::time::Instant::now();
+        let head = call::CallHead {
+            stream_id,
+            service: "a.B".into(),
+            method: "C".into(),
+            is_known: true,
+            is_stream: false,
+            metadata: crate::Metadata::new(),
+            started,
+            deadline: None,
+        };
+        let count = call_count::CallCount::new(&connection.server.observers, started, 0, true);
+        Arc::new(call::Call::new(connection, head, false, count))
+    }
+
     /// A connection of a server that does not run: nothing is read or written.
     pub(super) fn idle_connection(config: ServerConfig) -> (Server, Arc<Connection>) {
         idle_connection_of(Server::builder().config(config))

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::{
     call::Call,
-    connection::Connection,
     ready_queue::{BoxedCall, ReadyQueue},
 };
 use crate::proto::{frame::Flags, table::ServerTable};
@@ -19,7 +18,6 @@ const MAX_CALLS: usize = 16;
 
 /// The opened calls of one connection that have not been handed on.
 pub(super) struct OpenedCalls {
-    connection: Arc<Connection>,
     ready_queue: Arc<ReadyQueue>,
     /// Apart from the others, so that a connection with one call at a time allocates nothing for it here.
     first: Option<OpenedCall>,
@@ -34,8 +32,8 @@ struct OpenedCall {
 }
 
 impl OpenedCalls {
-    pub(super) fn new(connection: Arc<Connection>, ready_queue: Arc<ReadyQueue>) -> Self {
-        OpenedCalls { connection, ready_queue, first: None, others: Vec::new() }
+    pub(super) fn new(ready_queue: Arc<ReadyQueue>) -> Self {
+        OpenedCalls { ready_queue, first: None, others: Vec::new() }
     }
 
     pub(super) fn add(&mut self, call: Arc<Call>, flags: Flags, future: BoxedCall) {
@@ -53,14 +51,24 @@ impl OpenedCalls {
     /// Opens the streams of the calls, and has their handlers begin.
     pub(super) fn hand_on(&mut self) {
         let Some(mut first) = self.first.take() else { return };
-        let queue = &self.connection.queue;
+        let queue = &self.ready_queue.connection().queue;
         queue.announced.announce(1 + self.others.len());
         let read_at = queue.streams(|table| {
             let read_at = first.open(table);
-            self.others.iter_mut().fold(read_at, |_, opened| opened.open(table))
+            for opened in &mut self.others {
+                opened.open(table);
+            }
+            read_at
         });
         let others = self.others.drain(..).map(|opened| opened.future);
         self.ready_queue.push(first.future, others, read_at);
+    }
+}
+
+impl Drop for OpenedCalls {
+    /// The end of the connection finds all calls that were told to have begun, also if the receiver panics.
+    fn drop(&mut self) {
+        self.hand_on();
     }
 }
 

@@ -106,6 +106,10 @@ impl Calls {
 }
 
 impl ReadyQueue {
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
         let runtime = Handle::current();
         let is_single = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
@@ -113,7 +117,7 @@ impl ReadyQueue {
         Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
-    /// Adds calls, the last of which was read at this time. They are held back until the receiver has acted on all that was
+    /// Adds calls, the first of which was read at this time. They are held back until the receiver has acted on all that was
     /// read with them, see [`ReadyQueue::drive`], since several calls that begin together cost less. Calls that are
     /// late are offered at once.
     pub(super) fn push(
@@ -362,6 +366,15 @@ mod tests {
             let calls = 2 * CALLS_PER_LOOK;
             assert_eq!(queue.state(), (calls, runners, is_offered), "there is one offer");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_is_looked_at_also_where_calls_come_together() {
+        let (start, (_server, queue)) = (Instant::now(), queue(false));
+        tokio::time::advance(2 * LATE).await;
+        let others = (0..CALLS_PER_LOOK).map(|_| BoxedCall::new(ready(())));
+        queue.push(BoxedCall::new(ready(())), others, start);
+        assert_eq!(queue.state(), (CALLS_PER_LOOK + 1, 1, true));
     }
 
     #[tokio::test]

@@ -47,7 +47,7 @@ pub(super) async fn run(
 ) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut ids = RequestIds::default();
-    let mut opened = OpenedCalls::new(connection.clone(), ready_queue.clone());
+    let mut opened = OpenedCalls::new(ready_queue.clone());
     let mut violations = Violations::of("client");
     loop {
         let decoded = match reader.try_next() {

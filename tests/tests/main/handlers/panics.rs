@@ -1,7 +1,14 @@
 //! Code of the program's that panics where the library calls it: the call ends all the same, and
 //! nobody else is harmed.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{DuplexStream, duplex},
@@ -10,6 +17,7 @@ use tokio::{
 };
 use ttrpc::{
     Client, ClientConfig, Code, Error, Server, ServerConfig, Status,
+    observer::{CallEnd, CallInfo, Observer},
     prost::{
         DecodeError, Message,
         bytes::{Buf, BufMut},
@@ -66,6 +74,7 @@ impl Drop for Panics {
 /// Each method, and what tells those that wait to go on.
 fn routes(go_on: &Arc<Notify>) -> Routes {
     Routes::new(NAME)
+        .unary("Fine", go_on, |_, _, ()| Box::pin(async { Ok(()) }))
         .unary("Undecodable", go_on, |_, _, _: Panics| Box::pin(async { Ok(()) }))
         .unary("Unencodable", go_on, |_, _, ()| Box::pin(async { Ok(Panics::Encoded) }))
         .unary("Undroppable", go_on, |_, _, ()| Box::pin(async { Ok(Panics::Dropped) }))
@@ -154,4 +163,36 @@ async fn a_call_ends_when_its_reply_or_its_end_panics() {
     eventually("no handler is left", || handle.calls_in_flight() == 0).await;
 
     assert_eq!(client.unary::<(), ()>(NAME, "Fine", ()).await, Ok(()));
+}
+
+/// Counts calls that begin and calls that end.
+#[derive(Default)]
+struct Counts {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Observer for Counts {
+    fn call_begun(&self, _: &CallInfo<'_>) {
+        self.begun.fetch_add(1, SeqCst);
+    }
+
+    fn call_ended(&self, _: &CallInfo<'_>, _: &CallEnd<'_>) {
+        self.ended.fetch_add(1, SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_read_with_a_request_that_panics_are_told_as_ended() {
+    let (here, there) = duplex(PIPE_LEN);
+    let (counts, go_on) = (Arc::new(Counts::default()), Arc::new(Notify::new()));
+    let server = Server::builder().add_service(Handmade(routes(&go_on))).observe(counts.clone());
+    let serving = tokio::spawn(server.io(there).serve());
+    let mut peer = Peer::new(here);
+    let mut frames = Frame::unary(1, NAME, "Fine", &()).to_bytes();
+    frames.extend(Frame::unary(3, NAME, "Fine", &()).to_bytes());
+    frames.extend(Frame::unary(5, NAME, "Undecodable", &Panics::Decoded).to_bytes());
+    peer.send_bytes(&frames).await;
+    serving.await.unwrap().unwrap();
+    assert_eq!((counts.begun.load(SeqCst), counts.ended.load(SeqCst)), (2, 2));
 }

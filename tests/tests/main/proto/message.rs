@@ -130,6 +130,9 @@ fn a_status_has_no_more_details_than_are_kept() {
 fn rubbish_is_an_error_and_never_a_panic() {
     assert!(Request::decode(&[0xff; 12]).is_err());
     assert!(matches!(Request::decode(&[0x0a, 5, b'x']), Err(Malformed::Truncated)));
+    // There is no field 0.
+    assert!(matches!(Request::decode(&[2, 0]), Err(Malformed::Protobuf(_))));
+    assert!(matches!(decode_response(&[2, 0]), Err(Malformed::Protobuf(_))));
     let request = Request::decode(&[0x0a, 1, 0xff]).unwrap();
     assert!(matches!(request.names(), Err(Malformed::NotUtf8(_))));
     assert!(decode_response(&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).is_err());

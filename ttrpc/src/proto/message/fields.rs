@@ -27,6 +27,7 @@ pub(super) fn varint_len(tag: u32, number: u64) -> usize {
 
 /// The key of a length-delimited field, which is one byte for the tags of this protocol.
 pub(super) const fn delimited_key(tag: u8) -> u8 {
+    assert!(tag < 16, "its key is longer");
     tag << 3 | WireType::LengthDelimited as u8
 }
 

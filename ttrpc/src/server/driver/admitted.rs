@@ -29,7 +29,7 @@ pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
-    /// Through which it comes to begin.
+    /// Where it waits to be handed on.
     pub(in crate::server) opened: &'a mut OpenedCalls,
 }
 

@@ -32,7 +32,7 @@ impl BoxedCall {
         let mut future = Some(future);
         // A thread that is ending has none.
         let spare = || SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        if size_of::<F>() <= MAX_SPARE_LEN
+        if size_of::<Slot<F>>() <= MAX_SPARE_LEN
             && let Some(mut spare) = spare()
             && spare.0.as_mut().fill(&mut future)
         {

@@ -16,7 +16,11 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     ServerConfig,
-    server::tests::idle_connection,
+    proto::frame::Flags,
+    server::{
+        opened_calls::OpenedCalls,
+        tests::{idle_connection, unary_call},
+    },
     transport::interleavings::{join, try_all},
 };
 
@@ -112,6 +116,31 @@ fn calls_that_are_late_end_while_more_of_them_come() {
             for _ in 0..CALLS_PER_LOOK + 3 {
                 model.push_read_at(read_at, async {});
             }
+        });
+    };
+    try_all(model);
+}
+
+#[test]
+fn a_call_begins_when_its_stream_is_open() {
+    let model = || {
+        let model = Model::new(false);
+        let connection = model.queue.connection.clone();
+        model.clone().run(3, async {
+            let mut opened = OpenedCalls::new(model.queue.clone());
+            // Its runner may come for the next ones.
+            model.push(async {});
+            yield_now().await;
+            for stream_id in [1, 3] {
+                let call = unary_call(connection.clone(), stream_id);
+                let (connection, ended) = (connection.clone(), model.ended.clone());
+                let future = async move {
+                    assert!(connection.queue.streams(|table| table.remove(stream_id)).is_some());
+                    ended.fetch_add(1, SeqCst);
+                };
+                opened.add(call, Flags::NONE, BoxedCall::new(future));
+            }
+            opened.hand_on();
         });
     };
     try_all(model);
