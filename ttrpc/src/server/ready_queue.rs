@@ -117,9 +117,9 @@ impl ReadyQueue {
         Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
     }
 
-    /// Adds calls, the first of which was read at this time. They are held back until the receiver has acted on all that was
-    /// read with them, see [`ReadyQueue::drive`], since several calls that begin together cost less. Calls that are
-    /// late are offered at once.
+    /// Adds calls, the first of which was read at this time. They are held back until the receiver has acted on
+    /// all that was read with them, see [`ReadyQueue::drive`], since several calls that begin together cost less.
+    /// Calls that are late are offered at once.
     pub(super) fn push(
         self: &Arc<Self>,
         first: BoxedCall,
