@@ -101,11 +101,13 @@ pub struct Header {
 impl Header {
     /// The header as it goes over the wire.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        // As two numbers: read again as wholes, at once, after they were written field by field, they would
+        // have to wait for the processor's store buffer.
+        let lengths = u64::from(self.data_len) << 32 | u64::from(self.stream_id);
+        let kinds = u16::from(self.frame_type.to_byte()) << 8 | u16::from(self.flags.0);
         let mut bytes = [0; HEADER_LEN];
-        bytes[0..4].copy_from_slice(&self.data_len.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.stream_id.to_be_bytes());
-        bytes[8] = self.frame_type.to_byte();
-        bytes[9] = self.flags.0;
+        bytes[..8].copy_from_slice(&lengths.to_be_bytes());
+        bytes[8..].copy_from_slice(&kinds.to_be_bytes());
         bytes
     }
 
