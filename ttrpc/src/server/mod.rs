@@ -277,7 +277,6 @@ mod tests {
     use crate::Extensions;
 
     /// A unary call that was read just now.
-    #[cfg(shuttle)]
     pub(super) fn unary_call(connection: Arc<Connection>, stream_id: u32) -> Arc<call::Call> {
         let started = tokio::time::Instant::now();
         let head = call::CallHead {

@@ -81,3 +81,31 @@ impl OpenedCall {
         read_at
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::ready, time::Duration};
+
+    use super::*;
+    use crate::server::ready_queue::tests::queue;
+
+    /// Else calls that have waited for long would wait on behind one that was read just now.
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_are_handed_on_together_are_as_late_as_the_first_of_them() {
+        let (_server, queue) = queue(false);
+        let mut opened = OpenedCalls::new(queue.clone());
+        let mut add = |number: usize| {
+            let call = queue.new_call(2 * number as u32 + 1);
+            opened.add(call, Flags::NONE, BoxedCall::new(ready(())));
+        };
+        // The queue looks at the clock with the last of these.
+        let calls = 2 * MAX_CALLS;
+        for number in 0..calls - 1 {
+            add(number);
+        }
+        assert_eq!(queue.state(), (MAX_CALLS, 0, false));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        add(calls - 1);
+        assert_eq!(queue.state(), (calls, 1, true), "they are offered");
+    }
+}

@@ -311,20 +311,26 @@ impl ReadyQueue {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{
         future::{pending, ready},
         iter,
     };
 
     use super::*;
-    use crate::{Server, ServerConfig, server::tests::idle_connection};
+    use crate::{
+        Server, ServerConfig,
+        server::{
+            call::Call,
+            tests::{idle_connection, unary_call},
+        },
+    };
 
     const MAX_RUNNERS: usize = 2;
 
     /// A queue as on a runtime of one thread or of several. This one has one: tasks that are made do not run before
     /// the test waits.
-    fn queue(is_single: bool) -> (Server, Arc<ReadyQueue>) {
+    pub(in crate::server) fn queue(is_single: bool) -> (Server, Arc<ReadyQueue>) {
         let (server, connection) = idle_connection(ServerConfig::default());
         let state = Mutex::default();
         let max_runners = MAX_RUNNERS;
@@ -333,9 +339,14 @@ mod tests {
 
     impl ReadyQueue {
         /// Calls, scheduled runners, and whether there is an offer.
-        fn state(&self) -> (usize, usize, bool) {
+        pub(in crate::server) fn state(&self) -> (usize, usize, bool) {
             let state = lock(&self.state);
             (state.calls.len(), state.scheduled, state.is_offered)
+        }
+
+        /// A call of its connection that was read just now.
+        pub(in crate::server) fn new_call(&self, stream_id: u32) -> Arc<Call> {
+            unary_call(self.connection.clone(), stream_id)
         }
 
         fn set(&self, calls: usize, scheduled: usize, is_held: bool) {
