@@ -20,7 +20,7 @@
 
 mod waiting;
 
-use std::{mem, time::Duration};
+use std::{mem, sync::OnceLock, time::Duration};
 
 use tokio::sync::Notify;
 
@@ -30,7 +30,7 @@ use super::{
     wait_until,
 };
 use crate::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{
         AtomicU64,
         Ordering::{AcqRel, Acquire},
@@ -120,6 +120,13 @@ pub(crate) struct Limiter {
     overshoot: Overshoot,
     /// A packed [`Load`] and the flags.
     used: AtomicU64,
+    /// Made when somebody first has to wait: an idle connection has none.
+    line: OnceLock<Box<Line>>,
+}
+
+/// Those who wait.
+#[derive(Debug, Default)]
+struct Line {
     queue: Mutex<WaiterQueue>,
     /// Notified of releases while [`WATCHED`].
     released: Notify,
@@ -156,13 +163,15 @@ impl Limiter {
     pub(crate) fn new(limit: Load, overshoot: Overshoot) -> Self {
         let limit =
             Load { count: clamp(limit.count, COUNT_BITS), cost: clamp(limit.cost, COST_BITS) };
-        Limiter {
-            limit,
-            overshoot,
-            used: AtomicU64::new(0),
-            queue: Mutex::default(),
-            released: Notify::new(),
-        }
+        Limiter { limit, overshoot, used: AtomicU64::new(0), line: OnceLock::new() }
+    }
+
+    fn line(&self) -> &Line {
+        self.line.get_or_init(Box::default)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, WaiterQueue> {
+        lock(&self.line().queue)
     }
 
     pub(crate) fn limit(&self) -> Load {
@@ -248,7 +257,7 @@ impl Limiter {
 
     /// Waits until nothing has been released for `stall_timeout`, and notes that.
     async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
-        let releases = || lock(&self.queue).releases;
+        let releases = || self.queue().releases;
         while !self.note_stall(stands_still(stall_timeout, &releases, is_paused).await) {}
     }
 
@@ -270,7 +279,7 @@ impl Limiter {
     /// Cancel safe.
     pub(crate) async fn at_most(&self, load: Load) {
         let _watch = Watch::new(self);
-        wait_until(&self.released, &|| self.load().is_within(load)).await;
+        wait_until(&self.line().released, &|| self.load().is_within(load)).await;
     }
 
     /// The same as long as loads are released, see [`Limiter::acquire_while_moving`].
@@ -533,7 +542,7 @@ mod tests {
 
     impl Drop for LooksAtTheLock {
         fn drop(&mut self) {
-            if self.limiter.queue.try_lock().is_err() {
+            if self.limiter.line().queue.try_lock().is_err() {
                 self.was_locked.store(true, Relaxed);
             }
         }

@@ -9,10 +9,7 @@ use std::{
 };
 
 use super::{CLOSED, Closed, Limiter, Load, Permit, STALLED, WAITING, WATCHED};
-use crate::{
-    sync::{MutexGuard, atomic::Ordering::AcqRel},
-    transport::lock,
-};
+use crate::sync::{MutexGuard, atomic::Ordering::AcqRel};
 
 /// The waiters, and what they have to know of releases.
 #[derive(Debug, Default)]
@@ -36,7 +33,7 @@ struct Waiter {
 impl Limiter {
     #[cold]
     pub(super) fn note_release(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue();
         queue.releases += 1;
         self.used.fetch_and(!STALLED, AcqRel);
         self.note_room(queue);
@@ -45,14 +42,14 @@ impl Limiter {
     /// A load that was granted is not used.
     #[cold]
     pub(super) fn note_unused(&self) {
-        self.note_room(lock(&self.queue));
+        self.note_room(self.queue());
     }
 
     fn note_room(&self, queue: MutexGuard<'_, WaiterQueue>) {
         let is_watched = queue.watchers > 0;
         self.grant(queue);
         if is_watched {
-            self.released.notify_waiters();
+            self.line().released.notify_waiters();
         }
     }
 
@@ -78,7 +75,7 @@ impl Limiter {
 
     /// Notes that a wait was in vain, unless something has been released after all.
     pub(in crate::transport) fn note_stall(&self, releases: u64) -> bool {
-        let queue = lock(&self.queue);
+        let queue = self.queue();
         let is_stalled = queue.releases == releases;
         if is_stalled {
             self.used.fetch_or(STALLED, AcqRel);
@@ -88,7 +85,7 @@ impl Limiter {
 
     /// Nothing is granted any more, and all waiters are woken.
     pub(crate) fn close(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue();
         self.used.fetch_or(CLOSED, AcqRel);
         let waiters = queue.waiters.values_mut();
         let wakers: Vec<_> = waiters.filter_map(|waiter| waiter.waker.take()).collect();
@@ -102,7 +99,7 @@ pub(super) struct Watch<'a>(&'a Limiter);
 
 impl<'a> Watch<'a> {
     pub(super) fn new(limiter: &'a Limiter) -> Self {
-        lock(&limiter.queue).watchers += 1;
+        limiter.queue().watchers += 1;
         limiter.used.fetch_or(WATCHED, AcqRel);
         Watch(limiter)
     }
@@ -110,7 +107,7 @@ impl<'a> Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
+        let mut queue = self.0.queue();
         queue.watchers -= 1;
         if queue.watchers == 0 {
             self.0.used.fetch_and(!WATCHED, AcqRel);
@@ -134,7 +131,7 @@ impl<'a> Waiting<'a> {
     /// Enters the queue. `Some` if it need not wait.
     fn enter(&mut self, waker: Waker) -> Option<Result<Permit<'a>, Closed>> {
         let (limiter, load) = (self.limiter, self.load);
-        let mut queue = lock(&limiter.queue);
+        let mut queue = limiter.queue();
         // From here on a release is noticed.
         limiter.used.fetch_or(WAITING, AcqRel);
         // There may have been a release since it was found full.
@@ -161,7 +158,7 @@ impl<'a> Future for Waiting<'a> {
             let entered = waker.take().and_then(|waker| self.enter(waker));
             return entered.map_or(Poll::Pending, Poll::Ready);
         };
-        let mut queue = lock(&limiter.queue);
+        let mut queue = limiter.queue();
         let Some(waiter) = queue.waiters.get_mut(&ticket) else {
             self.ticket = None;
             return Poll::Ready(Ok(Permit { limiter, load }));
@@ -185,7 +182,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let limiter = self.limiter;
-        let mut queue = lock(&limiter.queue);
+        let mut queue = limiter.queue();
         let waiter = queue.waiters.remove(&ticket);
         match &waiter {
             // The next one may need less.
