@@ -103,8 +103,8 @@ impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         // As two numbers: read again as wholes, at once, after they were written field by field, they would
         // have to wait for the processor's store buffer.
-        let lengths = u64::from(self.data_len) << 32 | u64::from(self.stream_id);
-        let kinds = u16::from(self.frame_type.to_byte()) << 8 | u16::from(self.flags.0);
+        let lengths = (u64::from(self.data_len) << 32) + u64::from(self.stream_id);
+        let kinds = (u16::from(self.frame_type.to_byte()) << 8) + u16::from(self.flags.0);
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&lengths.to_be_bytes());
         bytes[8..].copy_from_slice(&kinds.to_be_bytes());
