@@ -178,6 +178,10 @@ fn errors(tree: &Path, package: &str, texts: &BTreeMap<String, String>) -> BTree
 fn marked(span: &Value, texts: &BTreeMap<String, String>) -> Option<usize> {
     let text = texts.get(span["file_name"].as_str()?)?;
     let (start, end) = (span["byte_start"].as_u64()? as usize, span["byte_end"].as_u64()? as usize);
+    // A switch may stand where no function can be called.
+    if let Some(switch) = text.get(start..end)?.strip_prefix("crate::mutation::on(") {
+        return switch.strip_suffix(')')?.parse().ok();
+    }
     let number = |text: &str| text.split("*/").next().and_then(|number| number.parse().ok());
     let mut enclosing = None;
     for (at, _) in text.get(..start)?.match_indices("/*<") {
