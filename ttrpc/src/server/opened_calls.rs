@@ -84,7 +84,7 @@ impl OpenedCall {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::ready, time::Duration};
+    use std::{future::ready, mem, time::Duration};
 
     use super::*;
     use crate::server::ready_queue::tests::queue;
@@ -107,5 +107,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         add(calls - 1);
         assert_eq!(queue.state(), (calls, 1, true), "they are offered");
+        // The end of a connection, which its calls refer to.
+        drop(queue.connection().queue.streams(mem::take));
     }
 }

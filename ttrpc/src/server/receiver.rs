@@ -317,7 +317,8 @@ fn receive_oversized(
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::OnceLock,
+        mem,
+        sync::{OnceLock, Weak},
         task::{Context, Waker},
     };
 
@@ -347,13 +348,13 @@ mod tests {
     }
 
     /// Takes all room in the outgoing queue when a call begins, as replies of other threads may.
-    struct TakesRoom(Arc<OnceLock<Arc<Connection>>>);
+    struct TakesRoom(Arc<OnceLock<Weak<Connection>>>);
 
     impl Observer for TakesRoom {
         fn call_begun(&self, _: &CallInfo<'_>) {
-            let connection = self.0.get().expect("it is set before a call comes");
+            let connection = self.0.get().and_then(Weak::upgrade).expect("a call of its has come");
             if let Ok(Some(room)) = connection.queue.try_reserve(1) {
-                std::mem::forget(room);
+                mem::forget(room);
             }
         }
     }
@@ -381,7 +382,7 @@ mod tests {
         let (server, connection) = idle_connection_of(server.observe(TakesRoom(connected.clone())));
         let ServerOwner(shared) = &server.shared;
         shared.lifecycle.start();
-        connected.set(connection.clone()).expect("it is set once");
+        connected.set(Arc::downgrade(&connection)).expect("it is set once");
 
         let (here, mut there) = duplex(1 << 10);
         there.write_all(&[request(1), request(3)].concat()).await.expect("it is open");
@@ -390,5 +391,7 @@ mod tests {
         let mut receiver = pin!(run(&connection, &ready_queue, &mut io));
         assert!(receiver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(connection.queue.streams(|table| table.contains(1) && !table.contains(3)));
+        // The end of the connection, which its calls refer to.
+        drop(connection.queue.streams(mem::take));
     }
 }
