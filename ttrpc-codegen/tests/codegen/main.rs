@@ -25,6 +25,17 @@ fn run_again(test: &str, prepare: impl FnOnce(&mut Command)) -> String {
     printed
 }
 
+/// Whether there is a rustfmt. A minimal toolchain has none, or only rustup's stand-in, which fails. Code is
+/// generated without formatting then.
+fn has_rustfmt() -> bool {
+    let output = Command::new("rustfmt").arg("--version").output();
+    let has_rustfmt = output.is_ok_and(|output| output.status.success());
+    if !has_rustfmt {
+        println!("skipped: there is no rustfmt");
+    }
+    has_rustfmt
+}
+
 /// A folder with these files.
 fn folder_of(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use prost_types::{
 };
 use ttrpc_codegen::{Builder, ServiceGenerator, configure, plugin};
 
-use crate::{compile, error_of, folder_of, generate, read, run_again};
+use crate::{compile, error_of, folder_of, generate, has_rustfmt, read, run_again};
 
 const PROTO: &str = "tests/protos/other/deep.proto";
 const INCLUDES: [&str; 1] = ["tests/protos"];
@@ -195,8 +195,10 @@ fn the_plugin_writes_packages_asked_for_and_reads_what_they_import() {
     let response = run_plugin(&request("reference.proto", "", files));
     assert_eq!(response.file.len(), 1);
     assert_eq!(response.file[0].name(), "reference.v1.rs");
-    let golden = fs::read_to_string("tests/golden/reference.v1.rs").unwrap();
-    assert_eq!(response.file[0].content(), golden);
+    if has_rustfmt() {
+        let golden = fs::read_to_string("tests/golden/reference.v1.rs").unwrap();
+        assert_eq!(response.file[0].content(), golden);
+    }
 }
 
 #[test]
