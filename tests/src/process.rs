@@ -11,8 +11,8 @@ use std::{
 use rustix::{
     io::Errno,
     process::{
-        Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, kill_process, prlimit, setrlimit,
-        waitpid,
+        Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, prlimit,
+        setrlimit, waitid,
     },
 };
 
@@ -72,11 +72,13 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// Stops the process until [`Process::resume`], and waits until it stands. Its threads stop when they
+    /// Stops the process until [`Process::resume`], and waits until it stands or has ended. Its threads stop when they
     /// next get to run, which may take a while on a busy machine.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        while let Err(Errno::INTR) = waitpid(Some(self.pid()), WaitOptions::UNTRACED) {}
+        // One that has ended is still there for `try_wait`.
+        let until = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        while let Err(Errno::INTR) = waitid(WaitId::Pid(self.pid()), until) {}
     }
 
     /// Lets the process go on.

@@ -4,7 +4,7 @@
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
@@ -78,29 +78,38 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The server, where a user without rights can run it.
+/// The server, run by a user who has no rights: by nobody, where this one is root. Nothing where nobody cannot run it.
 ///
 /// Another process copies it. While this one had it open for writing, a test on another thread could
 /// start a process, which would for a moment have it open too, and no file can be run that somebody
 /// may write to (execve(2), ETXTBSY).
-fn copy_of_server(folder: &Path) -> PathBuf {
+fn server_without_rights(folder: &Path) -> Option<Command> {
+    if !is_root() {
+        return Some(Command::new(SERVER));
+    }
     let copy = folder.join("server");
     let copied = Command::new("cp").arg(SERVER).arg(&copy).status().expect("it can be run");
     assert!(copied.success(), "the folder can be written");
-    copy
+    let command = || {
+        let mut command = Command::new(&copy);
+        command.uid(NOBODY).gid(NOBODY);
+        command
+    };
+    let helped = command().arg("--help").output();
+    helped.is_ok_and(|output| output.status.success()).then(command)
 }
 
 #[test]
 fn a_folder_without_permission_is_named_with_the_cause() {
     let folder = folder();
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let mut command = Command::new(copy_of_server(folder.path()));
+    let Some(mut command) = server_without_rights(folder.path()) else {
+        println!("skipped: nobody but root can run a program in {}", folder.path().display());
+        return;
+    };
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, PermissionsExt::from_mode(0o555)).unwrap();
-    if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
     let address = socket_in(&closed);
     let text = complaint(command.args(["--listen", &address]));
     assert!(text.contains(&address) && text.contains("Permission denied"), "{text}");
@@ -109,15 +118,19 @@ fn a_folder_without_permission_is_named_with_the_cause() {
 #[test]
 fn a_full_disk_is_named_with_the_path() {
     let folder = folder();
-    let script = "mount -t tmpfs -o nr_inodes=1 none \"$0\" && exec \"$1\" --listen \"$2\"";
     let address = socket_in(folder.path());
-    let may_mount = Command::new("unshare").args(["-rm", "true"]).output();
+    // A program, on a file system of its own that has no room.
+    let on_full_disk = |program: &[&str]| {
+        let script = "mount -t tmpfs -o nr_inodes=1 none \"$0\" && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", script]).arg(folder.path()).args(program);
+        command
+    };
+    let may_mount = on_full_disk(&["true"]).output();
     if !may_mount.is_ok_and(|output| output.status.success()) {
         println!("skipped: this user may not mount a file system of its own");
         return;
     }
-    let mut command = Command::new("unshare");
-    command.args(["-rm", "sh", "-c", script]).arg(folder.path()).args([SERVER, &address]);
-    let text = complaint(&mut command);
+    let text = complaint(&mut on_full_disk(&[SERVER, "--listen", &address]));
     assert!(text.contains(&address) && text.contains("No space left"), "{text}");
 }

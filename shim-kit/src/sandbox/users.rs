@@ -235,7 +235,14 @@ mod tests {
 
     #[test]
     fn a_network_namespace_has_an_owner() {
-        let found = owner_of(Path::new("/proc/self/ns/net")).unwrap();
+        let found = match owner_of(Path::new("/proc/self/ns/net")) {
+            // The namespace is of a user namespace further out: in a container without one of its own.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                println!("skipped: {error}");
+                return;
+            }
+            found => found.unwrap(),
+        };
         let target = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap();
         assert!(target.to_string_lossy().starts_with("user:["), "{}", target.display());
         assert!(owner_of(Path::new("/missing")).is_err());

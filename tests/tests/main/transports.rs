@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File},
     io,
+    net::IpAddr,
     os::{fd::OwnedFd, unix::fs::PermissionsExt},
     path::Path,
     pin::Pin,
@@ -62,10 +63,14 @@ fn tcp_listener() -> (std::net::TcpListener, String) {
     (listener, address)
 }
 
-/// A TCP address that nobody else takes: a port below those that the system chooses, on an address of this process.
+/// A TCP address that nobody else takes: a port below those that the system chooses, on an address of this process. A
+/// program that listens on all addresses may have the first ones.
 fn free_tcp_address() -> String {
     let [_, a, b, c] = std::process::id().to_be_bytes();
-    format!("tcp://127.{a}.{b}.{c}:4001")
+    let address = IpAddr::from([127, a, b, c]);
+    let mut ports = 4001..5000;
+    let port = ports.find(|port| std::net::TcpListener::bind((address, *port)).is_ok());
+    format!("tcp://{address}:{}", port.expect("a port is free"))
 }
 
 /// A client whose connection is handed to a server that runs, and what came of it.

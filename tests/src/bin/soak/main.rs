@@ -98,9 +98,15 @@ fn part() -> Command {
     Command::new(env::current_exe().expect("a running program has a path"))
 }
 
-fn start_server(address: &str) -> Result<Process, String> {
-    let arguments = ["server", "--stall-timeout", "600", "--listen", address];
-    Process::start_server(part().args(arguments)).map_err(|error| error.to_string())
+/// The start blocks until the server listens, so it has a thread to itself.
+async fn start_server(address: &str) -> Result<Process, String> {
+    let address = address.to_owned();
+    let start = move || {
+        let arguments = ["server", "--stall-timeout", "600", "--listen", &address];
+        Process::start_server(part().args(arguments))
+    };
+    let started = tokio::task::spawn_blocking(start).await.map_err(|error| error.to_string())?;
+    started.map_err(|error| error.to_string())
 }
 
 fn address(name: &str) -> String {
@@ -110,7 +116,7 @@ fn address(name: &str) -> String {
 
 async fn soak(arguments: &Arguments) -> Result<(), String> {
     let address = Arc::new(address("server"));
-    let server = start_server(&address)?;
+    let server = start_server(&address).await?;
     let client = Client::connect_with(&address, patient_client())
         .await
         .map_err(|error| error.to_string())?;
@@ -230,7 +236,7 @@ async fn mistreat_children(address: &str, until: Instant) -> Result<(), String> 
 async fn kill_servers(until: Instant) -> Result<(), String> {
     let address = address("victim");
     while Instant::now() < until {
-        let mut server = start_server(&address)?;
+        let mut server = start_server(&address).await?;
         let client = Client::connect_with(&address, patient_client())
             .await
             .map_err(|error| error.to_string())?;
