@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libtest_mimic::{Arguments, Trial};
 use prost::Message;
 use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
 use ttrpc::{Any, Client, prost};
@@ -64,11 +65,13 @@ fn main() -> ExitCode {
     if env::args().any(|arg| arg == "-namespace" || arg == "-info" || arg == "-v") {
         return shim_kit::run::<Nothing>(NAME);
     }
-    for (name, test) in TESTS {
-        test();
-        println!("test {name} ... ok");
-    }
-    ExitCode::SUCCESS
+    let trial = |&(name, test): &(&str, fn())| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_args(), TESTS.iter().map(trial).collect()).exit_code()
 }
 
 const TESTS: &[(&str, fn())] = &[

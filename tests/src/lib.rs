@@ -1,6 +1,7 @@
 //! What the tests share: the conformance service, a peer that is played frame by frame, and set-up.
 
 pub mod conformance_suite;
+pub mod gate;
 pub mod harness;
 pub mod process;
 pub mod schedules;

@@ -12,8 +12,8 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use ttrpc::{
-    Any, Context, Status, async_trait,
-    server::{ServerHandle, StreamReceiver, StreamSender},
+    Any, Context, Server, Status, async_trait,
+    server::{ServerBuilder, ServerHandle, StreamReceiver, StreamSender},
 };
 
 use crate::conformance::*;
@@ -40,6 +40,11 @@ impl ConformanceService {
         let service = ConformanceService::default();
         service.observe(server);
         service
+    }
+
+    /// A server of the service alone, still to be configured.
+    pub fn builder() -> ServerBuilder {
+        Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
     }
 
     /// Answers `Stats` with what this server says of itself. The first server counts.

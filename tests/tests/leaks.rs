@@ -5,7 +5,7 @@ use std::{fs, os::unix::net::UnixListener, time::Duration};
 
 use tempfile::TempDir;
 use tokio::{net::UnixStream, time::timeout};
-use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::ServerBuilder};
+use ttrpc::{Client, ClientConfig, ServerConfig};
 use ttrpc_tests::{
     conformance::*,
     harness::{alive_tasks, echo_request, eventually, key},
@@ -17,10 +17,6 @@ const TIMES: usize = 20;
 
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("this is Linux").count()
-}
-
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
 }
 
 struct Folder(TempDir);
@@ -44,7 +40,7 @@ async fn leaves_nothing<F: Future<Output = ()>>(name: &str, scenario: impl Fn(St
 }
 
 async fn in_use(address: String) {
-    let server = builder().bind(&address).unwrap().build().unwrap();
+    let server = ConformanceService::builder().bind(&address).unwrap().build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
     let client = Client::connect(&address).await.unwrap();
@@ -70,12 +66,12 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     leaves_nothing("warming up", in_use).await;
 
     leaves_nothing("a server that was built and dropped", |address| async move {
-        drop(builder().bind(&address).unwrap().build().unwrap());
+        drop(ConformanceService::builder().bind(&address).unwrap().build().unwrap());
     })
     .await;
 
     leaves_nothing("a serve future that was never polled", |address| async move {
-        drop(builder().bind(&address).unwrap().serve());
+        drop(ConformanceService::builder().bind(&address).unwrap().serve());
     })
     .await;
 
@@ -88,15 +84,19 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     .await;
 
     leaves_nothing("a server whose second address is in use", |address| async move {
-        let living = builder().bind(&address).unwrap();
+        let living = ConformanceService::builder().bind(&address).unwrap();
         let other = format!("{address}.2");
-        builder().bind(&other).unwrap().bind(&address).expect_err("it is in use");
+        ConformanceService::builder()
+            .bind(&other)
+            .unwrap()
+            .bind(&address)
+            .expect_err("it is in use");
         drop(living);
     })
     .await;
 
     leaves_nothing("a server that was aborted with connections and calls", |address| async move {
-        let serving = tokio::spawn(builder().bind(&address).unwrap().serve());
+        let serving = tokio::spawn(ConformanceService::builder().bind(&address).unwrap().serve());
         let conformance = ConformanceClient::new(Client::connect(&address).await.unwrap());
         conformance.echo(echo_request([])).await.unwrap();
         let wait = tokio::spawn(conformance.wait(key("a")).into_future());
@@ -126,7 +126,7 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
 
     leaves_nothing("a connection that a policy refuses", |address| async move {
         let nobody = ttrpc::server::PeerPolicy::custom(|_| false);
-        let server = builder().allow_peers(nobody).bind(&address).unwrap();
+        let server = ConformanceService::builder().allow_peers(nobody).bind(&address).unwrap();
         let serving = tokio::spawn(server.serve());
         let client = Client::connect(&address).await.unwrap();
         client.closed().await;
@@ -136,7 +136,7 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     .await;
 
     leaves_nothing("clients that went away while the server produced", |address| async move {
-        let server = builder().bind(&address).unwrap().build().unwrap();
+        let server = ConformanceService::builder().bind(&address).unwrap().build().unwrap();
         let handle = server.handle();
         let serving = tokio::spawn(server.serve());
         for _ in 0..5 {
@@ -153,7 +153,7 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
     .await;
 
     leaves_nothing("calls whose handlers outlived them", |address| async move {
-        let server = builder().bind(&address).unwrap().build().unwrap();
+        let server = ConformanceService::builder().bind(&address).unwrap().build().unwrap();
         let handle = server.handle();
         let serving = tokio::spawn(server.serve());
         let client = Client::connect(&address).await.unwrap();
@@ -176,7 +176,8 @@ async fn whatever_was_built_and_dropped_or_failed_half_way_leaves_nothing_behind
 
     leaves_nothing("ten thousand connections that were made and broken", |address| async move {
         let config = ServerConfig::default().max_connections(16);
-        let server = builder().config(config).bind(&address).unwrap().build().unwrap();
+        let server =
+            ConformanceService::builder().config(config).bind(&address).unwrap().build().unwrap();
         let handle = server.handle();
         let serving = tokio::spawn(server.serve());
         for number in 0..10_000 / TIMES {

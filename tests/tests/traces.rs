@@ -1,12 +1,10 @@
 //! Traces tell what happened. One test, since a subscriber changes what other threads trace.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+mod log;
 
-use tracing_subscriber::fmt::MakeWriter;
+use std::time::Duration;
+
+use tracing::Level;
 use ttrpc::{
     ClientConfig, Connection, ServerConfig,
     client::ConnectOptions,
@@ -14,30 +12,9 @@ use ttrpc::{
 };
 use ttrpc_tests::{conformance::*, harness::*};
 
+use log::Log;
+
 const SECOND: Duration = Duration::from_secs(1);
-
-/// What a subscriber wrote.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Log;
-
-    fn make_writer(&self) -> Log {
-        self.clone()
-    }
-}
 
 async fn panics_of_an_observer_harm_nobody() {
     struct Panics;
@@ -54,13 +31,7 @@ async fn panics_of_an_observer_harm_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn traces_tell_of_connections_calls_outcomes_and_waits() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::start(Level::DEBUG);
 
     let config = ClientConfig::default().send_queue_frames(1);
     let (server, client, conformance) = connected(config, ServerConfig::default(), 4096);
@@ -78,9 +49,8 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
     eventually("the connection ends", || server.handle.connections() == 0).await;
     server.is_idle().await;
 
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(log.matches("an observer panicked").count(), 1, "{log}");
-    let has_line = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|p| line.contains(p)));
+    let all = log.lines(&[]).join("\n");
+    assert_eq!(log.lines(&["an observer panicked"]).len(), 1, "{all}");
     for parts in [
         &["connection{id=1", "connection accepted"][..],
         &[
@@ -105,6 +75,6 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
         &["method=\"Echo\"", "waited ", "room in the send queue"],
         &["connection{id=1", "connection ended", "duration="],
     ] {
-        assert!(has_line(parts), "a line with {parts:?} in:\n{log}");
+        assert!(!log.lines(parts).is_empty(), "a line with {parts:?} in:\n{all}");
     }
 }

@@ -2,19 +2,16 @@
 //! wait, and of a server that is full; what the access log has. In a binary of their own, since a subscriber changes
 //! what other threads trace.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+mod log;
+
+use std::{sync::Arc, time::Duration};
 
 use tempfile::tempdir;
 use tokio::{
     io::{AsyncWriteExt, duplex, split},
     time::sleep,
 };
-use tracing::{Level, subscriber::DefaultGuard};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::Level;
 use ttrpc::{
     Client, ClientConfig, Code, Connection, Server, ServerConfig, Status,
     interceptors::{AccessLog, Authorize},
@@ -27,48 +24,7 @@ use ttrpc_tests::{
     wire::{Frame, Response},
 };
 
-/// What a subscriber wrote, line by line.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Log;
-
-    fn make_writer(&self) -> Log {
-        self.clone()
-    }
-}
-
-impl Log {
-    /// Takes down this thread's events of this level and above.
-    fn start(level: Level) -> (Log, DefaultGuard) {
-        let log = Log::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(level)
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    /// The lines that hold all of these.
-    fn lines(&self, parts: &[&str]) -> Vec<String> {
-        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
-        let holds = |line: &&str| parts.iter().all(|part| line.contains(part));
-        log.lines().filter(holds).map(str::to_owned).collect()
-    }
-}
+use log::Log;
 
 /// The most warnings of one connection within a second.
 const FEW: usize = 5;

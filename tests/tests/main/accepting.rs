@@ -21,8 +21,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use ttrpc::{
-    Client, ClientConfig, Code, Connection, Context as CallContext, Error, Server, ServerConfig,
-    Status, async_trait,
+    Client, ClientConfig, Code, Connection, Context as CallContext, Error, ServerConfig, Status,
+    async_trait,
     server::{
         ConnectionHook, Interceptor, Listener, Next, PeerPolicy, ServerBuilder, ServerHandle,
     },
@@ -34,10 +34,6 @@ use ttrpc_tests::{
 };
 
 type Accepted = io::Result<Connection>;
-
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
-}
 
 fn start(builder: ServerBuilder) -> (ServerHandle, JoinHandle<Result<(), Error>>) {
     let server = builder.build().expect("the server is complete");
@@ -98,7 +94,8 @@ async fn time_of_echo(connections: &UnboundedSender<Accepted>) -> Duration {
 async fn a_listener_that_fails_holds_up_no_other() {
     for lack in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
         let ((failing, first), (working, second)) = (channel(), channel());
-        let (_handle, serving) = start(builder().listener(first).listener(second));
+        let (_handle, serving) =
+            start(ConformanceService::builder().listener(first).listener(second));
         failing.send(Err(lack.into())).unwrap();
         let (here, there) = tokio::join!(time_of_echo(&failing), time_of_echo(&working));
         assert_eq!(there, Duration::ZERO, "{lack}");
@@ -112,7 +109,7 @@ async fn a_listener_that_fails_holds_up_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_without_descriptors_is_left_alone_whatever_else_happens() {
     let (asked, listener) = failing(Errno::MFILE);
-    let (handle, serving) = start(builder().listener(listener));
+    let (handle, serving) = start(ConformanceService::builder().listener(listener));
     let mut others = Vec::new();
     for _ in 0..10 {
         let (connections, other) = channel();
@@ -133,7 +130,7 @@ async fn a_listener_without_descriptors_is_left_alone_whatever_else_happens() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_fails_holds_up_nobody() {
     let (connections, listener) = channel();
-    let (_handle, serving) = start(builder().listener(listener));
+    let (_handle, serving) = start(ConformanceService::builder().listener(listener));
     for error in [Errno::CONNABORTED, Errno::CONNRESET, Errno::PROTO].map(io::Error::from) {
         connections.send(Err(error)).unwrap();
         connections.send(Err(io::Error::other("a handshake failed"))).unwrap();
@@ -146,7 +143,7 @@ async fn a_connection_that_fails_holds_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_listener_that_fails_for_ever_is_asked_now_and_then() {
     let (asked, listener) = failing(Errno::PROTO);
-    let (_handle, serving) = start(builder().listener(listener));
+    let (_handle, serving) = start(ConformanceService::builder().listener(listener));
     sleep(Duration::from_secs(1)).await;
     let asked = asked.load(Relaxed);
     assert!((20..=20 * 16 + 16).contains(&asked), "{asked} times in a second");
@@ -170,13 +167,13 @@ impl ConnectionHook for ShutsDown {
 /// The shutdown was looked for before the peer was, and not again: the connection was said to be served.
 #[tokio::test]
 async fn a_connection_that_a_shutdown_overtakes_is_refused() {
-    let by_policy = builder().keep_open();
+    let by_policy = ConformanceService::builder().keep_open();
     let handle = by_policy.handle();
     let policy = PeerPolicy::custom(move |_| {
         handle.begin_shutdown(PATIENCE);
         true
     });
-    let by_hook = builder().keep_open();
+    let by_hook = ConformanceService::builder().keep_open();
     let hook = ShutsDown(by_hook.handle());
     for builder in [by_policy.allow_peers(policy), by_hook.on_connection(hook, PATIENCE)] {
         let (handle, serving) = start(builder);
@@ -205,7 +202,8 @@ fn waiting_echo(client: &ConformanceClient) -> JoinHandle<Result<EchoResponse, S
 #[tokio::test]
 async fn a_pause_holds_for_streams_of_connections_and_for_tcp() {
     let ((connections, incoming), (listener, address)) = (channel(), tcp());
-    let (handle, serving) = start(builder().listener(incoming).listener(listener));
+    let (handle, serving) =
+        start(ConformanceService::builder().listener(incoming).listener(listener));
     handle.pause_accepting().await;
     let (first, connection) = pair();
     connections.send(Ok(connection)).unwrap();
@@ -226,7 +224,7 @@ async fn a_pause_holds_for_streams_of_connections_and_for_tcp() {
 async fn a_full_server_that_goes_on_accepting_waits_for_a_place() {
     let (listener, address) = tcp();
     let config = ServerConfig::default().max_connections(1);
-    let (handle, serving) = start(builder().config(config).listener(listener));
+    let (handle, serving) = start(ConformanceService::builder().config(config).listener(listener));
     let first = ConformanceClient::new(Client::connect(&address).await.unwrap());
     first.echo(echo_request([])).await.unwrap();
     handle.pause_accepting().await;
@@ -270,7 +268,8 @@ async fn interceptors_and_the_policy_hold_wherever_a_connection_comes_from() {
         let is_open = is_open.clone();
         move |_| is_open.load(Relaxed)
     });
-    let builder = builder().intercept(Counts(calls.clone())).allow_peers(policy);
+    let builder =
+        ConformanceService::builder().intercept(Counts(calls.clone())).allow_peers(policy);
     let builder = builder.bind(&bound).unwrap().listener(incoming).listener(listener);
     let (handle, serving) = start(builder);
     handle.bind(&added).unwrap();

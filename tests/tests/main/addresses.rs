@@ -9,7 +9,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use ttrpc::{Client, Error, Server, server::ServerBuilder};
+use ttrpc::{Client, Error};
 use ttrpc_tests::{
     conformance::*,
     harness::{Handmade, PATIENCE, echo_request, eventually},
@@ -29,12 +29,8 @@ impl Folder {
     }
 }
 
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
-}
-
 fn bind_error(address: &str) -> Error {
-    builder().bind(address).expect_err("the address cannot be bound")
+    ConformanceService::builder().bind(address).expect_err("the address cannot be bound")
 }
 
 /// Leaves the socket file of a server that is dead.
@@ -53,7 +49,13 @@ async fn every_form_of_address_is_served_by_one_server() {
     let folder = Folder::new();
     let (path, url) = (folder.file("path.sock"), format!("unix://{}", folder.file("url.sock")));
     let abstract_name = format!("unix://@ttrpc-test-{}", std::process::id());
-    let server = builder().bind(&path).unwrap().bind(&url).unwrap().bind(&abstract_name).unwrap();
+    let server = ConformanceService::builder()
+        .bind(&path)
+        .unwrap()
+        .bind(&url)
+        .unwrap()
+        .bind(&abstract_name)
+        .unwrap();
     let serving = tokio::spawn(server.serve());
     expect_service_at(&format!("unix://{path}")).await;
     expect_service_at(&url).await;
@@ -73,7 +75,7 @@ async fn the_socket_file_of_a_dead_server_is_replaced() {
     let folder = Folder::new();
     let path = folder.file("a.sock");
     leave_stale_socket(&path);
-    let server = builder().bind(&path).expect("nobody is alive there");
+    let server = ConformanceService::builder().bind(&path).expect("nobody is alive there");
     let serving = tokio::spawn(server.serve());
     expect_service_at(&path).await;
     serving.abort();
@@ -83,7 +85,7 @@ async fn the_socket_file_of_a_dead_server_is_replaced() {
 async fn the_socket_of_a_living_server_is_left_alone() {
     let folder = Folder::new();
     let path = folder.file("a.sock");
-    let living = tokio::spawn(builder().bind(&path).unwrap().serve());
+    let living = tokio::spawn(ConformanceService::builder().bind(&path).unwrap().serve());
     let error = bind_error(&path);
     assert!(matches!(error, Error::AddressInUse { .. }), "{error:?}");
     let text = error.to_string();
@@ -106,12 +108,12 @@ fn the_socket_of_a_server_that_accepts_nothing_is_left_alone() {
 #[tokio::test]
 async fn an_abstract_name_is_used_once() {
     let address = format!("unix://@ttrpc-once-{}", std::process::id());
-    let first = builder().bind(&address).unwrap();
+    let first = ConformanceService::builder().bind(&address).unwrap();
     let error = bind_error(&address);
     assert!(matches!(error, Error::AddressInUse { .. }), "{error:?}");
     assert!(error.to_string().contains(&address));
     drop(first);
-    drop(builder().bind(&address).expect("it is free again"));
+    drop(ConformanceService::builder().bind(&address).expect("it is free again"));
 }
 
 #[test]
@@ -155,7 +157,7 @@ async fn the_longest_path_can_be_served_and_called() {
     let folder = Folder::new();
     let path = folder.file("");
     let path = format!("{path}{}", "x".repeat(107 - path.len()));
-    let serving = tokio::spawn(builder().bind(&path).unwrap().serve());
+    let serving = tokio::spawn(ConformanceService::builder().bind(&path).unwrap().serve());
     expect_service_at(&path).await;
     serving.abort();
 }
@@ -163,7 +165,11 @@ async fn the_longest_path_can_be_served_and_called() {
 #[test]
 fn a_builder_that_fails_half_way_leaves_no_socket_file() {
     let folder = Folder::new();
-    let error = builder().bind(&folder.file("a.sock")).unwrap().bind("http://1.2.3.4").unwrap_err();
+    let error = ConformanceService::builder()
+        .bind(&folder.file("a.sock"))
+        .unwrap()
+        .bind("http://1.2.3.4")
+        .unwrap_err();
     assert!(error.to_string().contains("http://1.2.3.4"));
     assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 0);
 }
@@ -172,9 +178,9 @@ fn a_builder_that_fails_half_way_leaves_no_socket_file() {
 async fn a_socket_file_that_another_server_has_put_in_place_is_not_removed() {
     let folder = Folder::new();
     let path = folder.file("a.sock");
-    let first = builder().bind(&path).unwrap();
+    let first = ConformanceService::builder().bind(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    let second = tokio::spawn(builder().bind(&path).unwrap().serve());
+    let second = tokio::spawn(ConformanceService::builder().bind(&path).unwrap().serve());
     drop(first);
     expect_service_at(&path).await;
     second.abort();
@@ -193,7 +199,7 @@ fn of_servers_that_start_at_once_on_a_stale_socket_exactly_one_gets_it() {
             let (path, barrier) = (path.clone(), barrier.clone());
             thread::spawn(move || {
                 barrier.wait();
-                builder().bind(&path)
+                ConformanceService::builder().bind(&path)
             })
         };
         let starting: Vec<_> = (0..SERVERS).map(start).collect();
@@ -215,7 +221,7 @@ async fn a_listener_of_the_program_is_served_and_its_file_is_left_alone() {
     let folder = Folder::new();
     let path = folder.file("a.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let server = builder().listener(listener).build().unwrap();
+    let server = ConformanceService::builder().listener(listener).build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
     expect_service_at(&path).await;
@@ -228,7 +234,7 @@ async fn a_listener_of_the_program_is_served_and_its_file_is_left_alone() {
 async fn the_socket_file_goes_as_soon_as_the_shutdown_begins() {
     let folder = Folder::new();
     let path = folder.file("a.sock");
-    let server = builder().bind(&path).unwrap().build().unwrap();
+    let server = ConformanceService::builder().bind(&path).unwrap().build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
     let client = ConformanceClient::new(Client::connect(&path).await.unwrap());
@@ -245,10 +251,11 @@ async fn the_socket_file_goes_as_soon_as_the_shutdown_begins() {
 
 #[test]
 fn a_server_without_anything_to_serve_and_one_with_a_service_twice_are_refused() {
-    let error = builder().build().unwrap_err();
+    let error = ConformanceService::builder().build().unwrap_err();
     assert!(matches!(error, Error::NothingToServe), "{error:?}");
     let folder = Folder::new();
-    let twice = builder().add_service(ConformanceServer::new(ConformanceService::default()));
+    let twice = ConformanceService::builder()
+        .add_service(ConformanceServer::new(ConformanceService::default()));
     let error = twice.bind(&folder.file("a.sock")).unwrap().build().unwrap_err();
     assert!(matches!(error, Error::DuplicateService(_)), "{error:?}");
     assert!(error.to_string().contains(ConformanceClient::NAME), "{error}");
@@ -264,8 +271,9 @@ async fn several_services_are_told_apart_by_their_names() {
             Box::pin(async { Ok(ctx.service().to_owned()) })
         })
     };
-    let server =
-        builder().add_service(Handmade(routes("a.A"))).add_service(Handmade(routes("b.B")));
+    let server = ConformanceService::builder()
+        .add_service(Handmade(routes("a.A")))
+        .add_service(Handmade(routes("b.B")));
     let serving = tokio::spawn(server.bind(&path).unwrap().serve());
     expect_service_at(&path).await;
     let client = Client::connect(&path).await.unwrap();

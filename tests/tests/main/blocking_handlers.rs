@@ -1,10 +1,7 @@
 //! Handlers without `async`: what they hold up, how many run, and what ends them.
 
 use std::{
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +17,7 @@ use ttrpc::{
 };
 use ttrpc_tests::{
     conformance::{ConformanceClient, ConformanceServer, GenerateRequest},
+    gate::Gate,
     harness::{
         PATIENCE, PIPE_LEN, SERVICE, echo_request, eventually, patient_client, patient_server,
     },
@@ -37,32 +35,6 @@ use greeter::{
 
 /// Bytes of the reply to "large".
 const LARGE: usize = 1 << 20;
-
-/// Where handlers wait, with their threads, until it is open.
-#[derive(Default)]
-struct Gate {
-    is_open: Mutex<bool>,
-    opened: Condvar,
-    /// Handlers that have come here.
-    came: AtomicUsize,
-}
-
-impl Gate {
-    fn open(&self) {
-        *self.is_open.lock().unwrap() = true;
-        self.opened.notify_all();
-    }
-
-    fn wait(&self) {
-        self.came.fetch_add(1, SeqCst);
-        let is_open = self.is_open.lock().unwrap();
-        drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
-    }
-
-    async fn has_come(&self, count: usize) {
-        eventually("the handlers begin", || self.came.load(SeqCst) == count).await;
-    }
-}
 
 struct Blocking {
     gate: Arc<Gate>,
@@ -83,13 +55,13 @@ impl GreeterBlocking for Blocking {
                 }
             }
             "token" => {
-                self.gate.came.fetch_add(1, SeqCst);
+                self.gate.come();
                 let token = ctx.cancellation_token();
                 tokio::runtime::Handle::current().block_on(token.cancelled());
             }
             "panic" => panic!("asked to"),
             "large" => {
-                self.gate.came.fetch_add(1, SeqCst);
+                self.gate.come();
                 return Ok(HelloReply { message: "x".repeat(LARGE) });
             }
             _ => {}
@@ -245,7 +217,7 @@ async fn no_more_run_at_a_time_than_may_but_for_the_first_of_each_connection() {
     server.gate.has_come(3).await;
     let call = greeter.say_hello(hello("Ann")).timeout(Duration::from_millis(1));
     assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
-    assert_eq!(server.gate.came.load(SeqCst), 3);
+    assert_eq!(server.gate.came(), 3);
     server.gate.open();
     for call in calls {
         call.await.unwrap().unwrap();
@@ -344,7 +316,7 @@ async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
         };
         eventually("all but the reply in the queue wait", stands_still).await;
     }
-    let made = server.gate.came.load(SeqCst);
+    let made = server.gate.came();
     let (with_room, only_ones) = (2 * CONNECTIONS, CONNECTIONS);
     assert!(made <= with_room + PLACES + only_ones, "{made} replies of 1 MiB were made");
 }
@@ -422,7 +394,7 @@ async fn a_handler_is_told_of_its_deadline_and_keeps_its_place_until_it_returns(
         let greeter = server.greeter().await;
         let call = greeter.say_hello(hello("deadline")).timeout(Duration::from_millis(20));
         assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
-        if server.gate.came.load(SeqCst) == 1 {
+        if server.gate.came() == 1 {
             break (server, greeter);
         }
     };

@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::{net::UnixStream, runtime::Runtime};
-use ttrpc::{Client, ClientConfig, Server, server::ServerBuilder};
+use ttrpc::{Client, ClientConfig};
 use ttrpc_tests::{conformance::*, harness::echo_request, service::ConformanceService};
 
 fn panics<T>(action: impl FnOnce() -> T) -> bool {
@@ -18,10 +18,6 @@ fn panics<T>(action: impl FnOnce() -> T) -> bool {
 /// Polls once, outside of any runtime.
 fn poll<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
 }
 
 struct Folder(tempfile::TempDir);
@@ -41,8 +37,10 @@ fn connecting_and_serving_panic_outside_of_a_runtime() {
     assert!(panics(|| poll(Client::connect_with(&listening, ClientConfig::default()))));
     assert!(panics(|| Client::from_io(tokio::io::duplex(10).0, ClientConfig::default())));
 
-    assert!(panics(|| poll(builder().bind(&folder.address()).unwrap().serve())));
-    let server = || builder().bind(&folder.address()).unwrap().build().unwrap();
+    assert!(panics(|| poll(
+        ConformanceService::builder().bind(&folder.address()).unwrap().serve()
+    )));
+    let server = || ConformanceService::builder().bind(&folder.address()).unwrap().build().unwrap();
     assert!(panics(|| poll(server().serve())));
     assert!(panics(|| poll(server().serve_until(std::future::pending(), Duration::ZERO))));
 }
@@ -50,7 +48,7 @@ fn connecting_and_serving_panic_outside_of_a_runtime() {
 #[test]
 fn building_a_server_and_shutting_it_down_need_no_runtime() {
     let folder = Folder(tempfile::tempdir().unwrap());
-    let server = builder().bind(&folder.address()).unwrap().build().unwrap();
+    let server = ConformanceService::builder().bind(&folder.address()).unwrap().build().unwrap();
     let handle = server.handle();
     handle.begin_shutdown(Duration::from_secs(1));
     drop(server);
@@ -64,7 +62,7 @@ fn calls_may_be_awaited_outside_of_the_runtime_unless_they_have_a_timeout() {
     let runtime = Runtime::new().unwrap();
     let (conformance, serving) = runtime.block_on(async {
         let (here, there) = UnixStream::pair().unwrap();
-        let serving = tokio::spawn(builder().unix_stream(there).serve());
+        let serving = tokio::spawn(ConformanceService::builder().unix_stream(there).serve());
         let client = Client::from_unix_stream(here, ClientConfig::default());
         (ConformanceClient::new(client), serving)
     });

@@ -9,19 +9,12 @@ use tokio::{
     io::{AsyncReadExt, duplex},
     net::UnixStream,
 };
-use ttrpc::{
-    Client, ClientConfig, Server, ServerConfig,
-    server::{PeerPolicy, ServerBuilder},
-};
+use ttrpc::{Client, ClientConfig, ServerConfig, server::PeerPolicy};
 use ttrpc_tests::{
     conformance::*,
     harness::{PATIENCE, echo_request, eventually, key},
     service::ConformanceService,
 };
-
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
-}
 
 fn abstract_address(name: &str) -> String {
     format!("unix://@ttrpc-{name}-{}", std::process::id())
@@ -42,7 +35,7 @@ async fn a_policy_decides_before_the_first_frame() {
         counted.fetch_add(1, SeqCst) > 0
     });
     let address = abstract_address("policy");
-    let server = builder().allow_peers(policy).bind(&address).unwrap();
+    let server = ConformanceService::builder().allow_peers(policy).bind(&address).unwrap();
     let serving = tokio::spawn(server.serve());
     let refused = Client::connect(&address).await.unwrap();
     // Nothing was sent, and yet the connection ends.
@@ -61,7 +54,7 @@ async fn a_policy_that_panics_refuses_one_connection_and_ends_no_server() {
         _ => true,
     });
     let address = abstract_address("panics");
-    let server = builder().allow_peers(policy).bind(&address).unwrap();
+    let server = ConformanceService::builder().allow_peers(policy).bind(&address).unwrap();
     let serving = tokio::spawn(server.serve());
     let refused = Client::connect(&address).await.unwrap();
     refused.closed().await;
@@ -78,7 +71,9 @@ async fn policies_hold_for_streams_that_were_handed_over() {
         [(mine.clone(), true), (nobody.clone(), false), (nobody.or(mine), true)]
     {
         let (here, there) = UnixStream::pair().unwrap();
-        let serving = tokio::spawn(builder().allow_peers(policy).unix_stream(there).serve());
+        let serving = tokio::spawn(
+            ConformanceService::builder().allow_peers(policy).unix_stream(there).serve(),
+        );
         assert_eq!(is_served(here).await, expected);
         serving.await.unwrap().unwrap();
     }
@@ -87,7 +82,9 @@ async fn policies_hold_for_streams_that_were_handed_over() {
 #[tokio::test]
 async fn what_is_no_unix_socket_has_no_peer_and_passes_no_policy_of_users() {
     let (mut here, there) = duplex(100);
-    let server = builder().allow_peers(PeerPolicy::same_user().or(PeerPolicy::root())).io(there);
+    let server = ConformanceService::builder()
+        .allow_peers(PeerPolicy::same_user().or(PeerPolicy::root()))
+        .io(there);
     server.serve().await.unwrap();
     assert_eq!(here.read(&mut [0]).await.unwrap(), 0);
 }
@@ -96,7 +93,8 @@ async fn what_is_no_unix_socket_has_no_peer_and_passes_no_policy_of_users() {
 async fn connections_over_the_limit_wait_until_one_ends() {
     let address = abstract_address("limit");
     let config = ServerConfig::default().max_connections(2);
-    let server = builder().config(config).bind(&address).unwrap().build().unwrap();
+    let server =
+        ConformanceService::builder().config(config).bind(&address).unwrap().build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
     let mut clients = Vec::new();
@@ -119,7 +117,7 @@ async fn connections_over_the_limit_wait_until_one_ends() {
 #[tokio::test]
 async fn a_key_is_waited_for_and_released_over_different_connections() {
     let address = abstract_address("keys");
-    let server = builder().bind(&address).unwrap().build().unwrap();
+    let server = ConformanceService::builder().bind(&address).unwrap().build().unwrap();
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
     let waiter = ConformanceClient::new(Client::connect(&address).await.unwrap());

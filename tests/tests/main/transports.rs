@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 use ttrpc::{
-    Client, ClientConfig, Connection, Error, Server, ServerConfig,
+    Client, ClientConfig, Connection, Error, ServerConfig,
     server::{Listener, Peer, PeerPolicy, Routes, ServerBuilder, ServerHandle},
 };
 use ttrpc_tests::{
@@ -31,10 +31,6 @@ use ttrpc_tests::{
 };
 
 type Serving = JoinHandle<Result<(), Error>>;
-
-fn builder() -> ServerBuilder {
-    Server::builder().add_service(ConformanceServer::new(ConformanceService::default()))
-}
 
 fn start(builder: ServerBuilder) -> (ServerHandle, Serving) {
     let server = builder.build().expect("the server is complete");
@@ -86,7 +82,8 @@ async fn one_server_listens_on_addresses_of_every_kind() {
     let path = path_in(&folder, "a.sock");
     let hybrid = path_in(&folder, "vm.sock");
     let tcp = free_tcp_address();
-    let builder = builder().bind(&format!("unix://{path}")).unwrap().bind(&tcp).unwrap();
+    let builder =
+        ConformanceService::builder().bind(&format!("unix://{path}")).unwrap().bind(&tcp).unwrap();
     let (handle, serving) = start(builder.bind(&format!("hvsock://{hybrid}:1024")).unwrap());
     let clients = [
         expect_service_at(&path).await,
@@ -105,7 +102,7 @@ async fn one_server_listens_on_addresses_of_every_kind() {
 #[tokio::test]
 async fn a_tcp_address_in_use_is_named() {
     let (_listener, address) = tcp_listener();
-    let error = builder().bind(&address).unwrap_err();
+    let error = ConformanceService::builder().bind(&address).unwrap_err();
     assert!(matches!(&error, Error::AddressInUse { address: named, .. } if *named == address));
 }
 
@@ -116,7 +113,7 @@ async fn the_port_that_the_system_chose_is_told() {
     let tokio = Listener::from(TcpListener::bind("127.0.0.1:0").await.unwrap());
     assert_eq!(Listener::bind(&path_in(&folder, "a")).unwrap().socket_addr(), None);
     let addresses = [&bound, &tokio].map(|listener| listener.socket_addr().expect("it is TCP"));
-    let (_handle, serving) = start(builder().listener(bound).listener(tokio));
+    let (_handle, serving) = start(ConformanceService::builder().listener(bound).listener(tokio));
     for address in addresses {
         expect_service_at(&format!("tcp://{address}")).await;
     }
@@ -137,7 +134,7 @@ async fn listeners_and_descriptors_of_the_program_are_served() {
     let ((std_tcp, a), (tokio_tcp, b), (tcp_descriptor, c)) =
         (tcp_listener(), tcp_listener(), tcp_listener());
     tokio_tcp.set_nonblocking(true).unwrap();
-    let builder = builder()
+    let builder = ConformanceService::builder()
         .listener(bind("std"))
         .listener(tokio::net::UnixListener::bind(path("tokio")).unwrap())
         .listener(OwnedFd::from(bind("descriptor")))
@@ -156,9 +153,9 @@ async fn listeners_and_descriptors_of_the_program_are_served() {
 #[tokio::test]
 async fn a_descriptor_that_is_no_socket_is_an_error() {
     let file = || OwnedFd::from(File::open("/dev/null").unwrap());
-    let error = builder().listener(file()).serve().await.unwrap_err();
+    let error = ConformanceService::builder().listener(file()).serve().await.unwrap_err();
     assert!(matches!(error, Error::Listener(_)), "{error:?}");
-    let (handle, serving) = start(builder().keep_open());
+    let (handle, serving) = start(ConformanceService::builder().keep_open());
     let error = handle.listen(file()).unwrap_err();
     assert!(matches!(error, Error::Listener(_)), "{error:?}");
     Connection::from_fd(file()).unwrap_err();
@@ -172,7 +169,7 @@ async fn a_descriptor_that_does_not_listen_is_an_error() {
     let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for socket in [OwnedFd::from(connected), datagrams.into(), udp.into()] {
-        let serving = builder().listener(socket).serve();
+        let serving = ConformanceService::builder().listener(socket).serve();
         let result = timeout(PATIENCE, serving).await.expect("it is refused at once");
         assert!(matches!(result, Err(Error::Listener(_))), "{result:?}");
     }
@@ -195,7 +192,7 @@ async fn connected_descriptors_are_served_and_called() {
     let connection = Connection::from_fd(there.into()).unwrap();
     let credentials = connection.peer().credentials().expect("it is a Unix socket");
     assert_eq!(credentials.pid, Some(std::process::id() as i32));
-    let (_handle, serving) = start(builder().connection(connection));
+    let (_handle, serving) = start(ConformanceService::builder().connection(connection));
     let here = Connection::from_fd(here.into()).unwrap();
     let client = Client::from_connection(here, ClientConfig::default());
     assert!(is_served(&client).await);
@@ -207,7 +204,7 @@ async fn connected_descriptors_are_served_and_called() {
     let (there, address) = listener.accept().unwrap();
     let connection = Connection::from_fd(there.into()).unwrap();
     assert_eq!(connection.peer().socket_addr(), Some(address));
-    let (_handle, serving) = start(builder().connection(connection));
+    let (_handle, serving) = start(ConformanceService::builder().connection(connection));
     let here = Connection::from_fd(here.into()).unwrap();
     assert!(is_served(&Client::from_connection(here, ClientConfig::default())).await);
     serving.abort();
@@ -229,7 +226,8 @@ async fn descriptors_of_vsock_sockets_are_told_apart() {
     let socket = listener.into_fd().unwrap();
     let error = Connection::from_fd(socket.try_clone().unwrap()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
-    let (handle, serving) = start(builder().listener(socket.try_clone().unwrap()));
+    let (handle, serving) =
+        start(ConformanceService::builder().listener(socket.try_clone().unwrap()));
     handle.listen(socket).unwrap();
     settle().await;
     assert!(!serving.is_finished());
@@ -242,7 +240,8 @@ async fn an_address_is_added_while_the_server_runs_and_shares_its_limits() {
     let folder = tempdir().unwrap();
     let (first, second) = (path_in(&folder, "first"), path_in(&folder, "second"));
     let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
-    let (handle, serving) = start(builder().config(config).bind(&first).unwrap());
+    let (handle, serving) =
+        start(ConformanceService::builder().config(config).bind(&first).unwrap());
     let client = expect_service_at(&first).await;
     handle.bind(&second).unwrap();
     assert!(matches!(handle.bind(&second), Err(Error::AddressInUse { .. })));
@@ -263,7 +262,7 @@ async fn an_address_is_added_while_the_server_runs_and_shares_its_limits() {
 #[tokio::test]
 async fn an_address_that_is_added_to_a_server_that_never_runs_goes_with_it() {
     let folder = tempdir().unwrap();
-    let server = builder().keep_open().build().unwrap();
+    let server = ConformanceService::builder().keep_open().build().unwrap();
     let handle = server.handle();
     handle.bind(&path_in(&folder, "a")).unwrap();
     drop(server);
@@ -285,7 +284,8 @@ impl futures_core::Stream for Channel {
 #[tokio::test]
 async fn a_stream_of_connections_is_served_until_it_ends() {
     let (sender, receiver) = mpsc::channel(8);
-    let (handle, serving) = start(builder().listener(Listener::incoming(Channel(receiver))));
+    let (handle, serving) =
+        start(ConformanceService::builder().listener(Listener::incoming(Channel(receiver))));
     let mut clients = Vec::new();
     for _ in 0..3 {
         let (here, there) = UnixStream::pair().unwrap();
@@ -320,7 +320,8 @@ async fn a_program_accepts_connections_itself_until_there_are_no_more() {
     ];
     for (acceptor, client) in [&mut socket, &mut stream].into_iter().zip(clients) {
         let accepted = timeout(PATIENCE, acceptor.accept()).await.expect("it is there");
-        let (_handle, serving) = start(builder().connection(accepted.unwrap().unwrap()));
+        let (_handle, serving) =
+            start(ConformanceService::builder().connection(accepted.unwrap().unwrap()));
         assert!(is_served(&client).await);
         drop(client);
         serving.await.unwrap().unwrap();
@@ -334,7 +335,8 @@ async fn a_stream_of_connections_that_ends_leaves_other_listeners_alone() {
     let path = path_in(&folder, "a");
     let (sender, receiver) = mpsc::channel(1);
     let incoming = Listener::incoming(Channel(receiver));
-    let (_handle, serving) = start(builder().listener(incoming).bind(&path).unwrap());
+    let (_handle, serving) =
+        start(ConformanceService::builder().listener(incoming).bind(&path).unwrap());
     drop(expect_service_at(&path).await);
     drop(sender);
     settle().await;
@@ -351,7 +353,8 @@ async fn a_running_server_is_handed_connections_and_what_is_known_of_their_peers
             Ok(format!("{} {session}", ctx.peer().name().unwrap_or("nobody")))
         })
     });
-    let (handle, serving) = start(builder().add_service(Handmade(routes)).keep_open());
+    let (handle, serving) =
+        start(ConformanceService::builder().add_service(Handmade(routes)).keep_open());
     for (name, session) in [("plugin a", 1), ("plugin b", 2)] {
         let (here, there) = duplex(1000);
         let peer = Peer::unknown().with_name(name).with(Session(session));
@@ -371,7 +374,7 @@ async fn a_running_server_is_handed_connections_and_what_is_known_of_their_peers
 #[tokio::test]
 async fn the_policy_holds_for_connections_that_are_handed_over() {
     let policy = PeerPolicy::custom(|peer| peer.name() == Some("friend"));
-    let (handle, serving) = start(builder().keep_open().allow_peers(policy));
+    let (handle, serving) = start(ConformanceService::builder().keep_open().allow_peers(policy));
     let (mut here, there) = duplex(1000);
     let stranger = Connection::new(there).with_peer(Peer::vsock(3, 7));
     let error = handle.serve_connection(stranger).await.unwrap_err();
@@ -388,7 +391,7 @@ async fn the_policy_holds_for_connections_that_are_handed_over() {
 #[tokio::test]
 async fn connections_that_are_handed_over_wait_for_a_place() {
     let config = ServerConfig { max_connections: 2, ..ServerConfig::default() };
-    let (handle, serving) = start(builder().config(config).keep_open());
+    let (handle, serving) = start(ConformanceService::builder().config(config).keep_open());
     let (first, result) = hand_over(&handle).await;
     result.unwrap();
     let (second, result) = hand_over(&handle).await;
@@ -419,7 +422,7 @@ async fn connections_that_are_handed_over_wait_for_a_place() {
 #[tokio::test]
 async fn connections_that_are_handed_over_before_the_start_wait_for_a_place_too() {
     let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
-    let mut builder = builder().config(config);
+    let mut builder = ConformanceService::builder().config(config);
     let mut clients = Vec::new();
     for _ in 0..3 {
         let (here, there) = UnixStream::pair().unwrap();
@@ -436,7 +439,7 @@ async fn connections_that_are_handed_over_before_the_start_wait_for_a_place_too(
 
 #[tokio::test]
 async fn a_connection_is_handed_to_a_server_that_is_about_to_start() {
-    let server = builder().keep_open().build().unwrap();
+    let server = ConformanceService::builder().keep_open().build().unwrap();
     let handle = server.handle();
     let handed = tokio::spawn(async move { hand_over(&handle).await });
     settle().await;
@@ -454,7 +457,8 @@ async fn a_listener_that_waits_takes_no_place() {
     let folder = tempdir().unwrap();
     let path = path_in(&folder, "a");
     let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
-    let (handle, serving) = start(builder().config(config).bind(&path).unwrap());
+    let (handle, serving) =
+        start(ConformanceService::builder().config(config).bind(&path).unwrap());
     drop(expect_service_at(&path).await);
     let (client, result) = hand_over(&handle).await;
     result.unwrap();
@@ -466,7 +470,7 @@ async fn a_listener_that_waits_takes_no_place() {
 async fn accepting_pauses_and_resumes_without_touching_calls() {
     let folder = tempdir().unwrap();
     let path = path_in(&folder, "a");
-    let (handle, serving) = start(builder().bind(&path).unwrap());
+    let (handle, serving) = start(ConformanceService::builder().bind(&path).unwrap());
     let client = expect_service_at(&path).await;
     let conformance = ConformanceClient::new(client.clone());
     let wait = tokio::spawn(conformance.wait(key("a")).into_future());
@@ -502,10 +506,10 @@ async fn a_paused_server_hands_its_socket_on() {
     let path = path_in(&folder, "a");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let copy = listener.try_clone().unwrap();
-    let (old, serving) = start(builder().listener(listener));
+    let (old, serving) = start(ConformanceService::builder().listener(listener));
     let client = expect_service_at(&path).await;
     old.pause_accepting().await;
-    let (new, new_serving) = start(builder().listener(copy));
+    let (new, new_serving) = start(ConformanceService::builder().listener(copy));
     let mut clients = Vec::new();
     for _ in 0..10 {
         clients.push(expect_service_at(&path).await);
@@ -524,10 +528,10 @@ async fn a_socket_that_was_bound_with_a_mode_is_handed_on() {
     let folder = tempdir().unwrap();
     let path = path_in(&folder, "a");
     let socket = Listener::bind_with_mode(&path, 0o620).unwrap().into_fd().unwrap();
-    let (old, serving) = start(builder().listener(socket.try_clone().unwrap()));
+    let (old, serving) = start(ConformanceService::builder().listener(socket.try_clone().unwrap()));
     let client = expect_service_at(&path).await;
     old.pause_accepting().await;
-    let (new, new_serving) = start(builder().listener(socket));
+    let (new, new_serving) = start(ConformanceService::builder().listener(socket));
     let _clients = [expect_service_at(&path).await, expect_service_at(&path).await];
     assert_eq!((old.connections(), new.connections()), (1, 2));
     drop(client);
@@ -552,7 +556,7 @@ async fn a_server_without_a_place_accepts_nobody_and_pauses() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let copy = listener.try_clone().unwrap();
     let config = ServerConfig { max_connections: 1, ..ServerConfig::default() };
-    let (old, serving) = start(builder().config(config).listener(listener));
+    let (old, serving) = start(ConformanceService::builder().config(config).listener(listener));
     settle().await;
     let (handed_over, result) = hand_over(&old).await;
     result.unwrap();
@@ -561,7 +565,7 @@ async fn a_server_without_a_place_accepts_nobody_and_pauses() {
     settle().await;
     assert_eq!((old.connections(), echo.is_finished()), (1, false));
     timeout(PATIENCE, old.pause_accepting()).await.expect("it waits for no connection's end");
-    let (new, new_serving) = start(builder().listener(copy));
+    let (new, new_serving) = start(ConformanceService::builder().listener(copy));
     echo.await.unwrap().expect("the successor has accepted the client");
     assert_eq!((old.connections(), new.connections()), (1, 1));
     assert!(is_served(&handed_over).await);
@@ -571,7 +575,7 @@ async fn a_server_without_a_place_accepts_nobody_and_pauses() {
 
 #[tokio::test]
 async fn pausing_a_server_that_does_not_run_returns_at_once() {
-    let server = builder().keep_open().build().unwrap();
+    let server = ConformanceService::builder().keep_open().build().unwrap();
     let handle = server.handle();
     handle.pause_accepting().await;
     let serving = tokio::spawn(server.serve());
@@ -589,7 +593,8 @@ async fn a_tcp_peer_is_known_by_its_address() {
         true
     });
     let (listener, address) = tcp_listener();
-    let (handle, serving) = start(builder().listener(listener).allow_peers(policy));
+    let (handle, serving) =
+        start(ConformanceService::builder().listener(listener).allow_peers(policy));
     let _client = expect_service_at(&address).await;
     let seen = seen.lock().unwrap().expect("it is a TCP connection");
     assert!(seen.ip().is_loopback());
@@ -598,7 +603,8 @@ async fn a_tcp_peer_is_known_by_its_address() {
     let users = PeerPolicy::same_user().or(PeerPolicy::root());
     serving.abort();
     let (listener, address) = tcp_listener();
-    let (_handle, serving) = start(builder().listener(listener).allow_peers(users));
+    let (_handle, serving) =
+        start(ConformanceService::builder().listener(listener).allow_peers(users));
     Client::connect(&address).await.unwrap().closed().await;
     serving.abort();
 }
@@ -612,7 +618,8 @@ async fn a_socket_has_the_mode_that_it_is_bound_with() {
     let listener = Listener::bind_with_mode(name, 0o620).unwrap();
     let guests = Listener::bind_with_mode(&format!("hvsock://{hybrid}:7"), 0o600).unwrap();
     assert_eq!((mode(&path), mode(Path::new(&format!("{hybrid}_7")))), (0o620, 0o600));
-    let (_handle, serving) = start(builder().listener(listener).listener(guests));
+    let (_handle, serving) =
+        start(ConformanceService::builder().listener(listener).listener(guests));
     expect_service_at(name).await;
     serving.abort();
     let _ = serving.await;
@@ -630,7 +637,7 @@ fn a_mode_is_refused_where_there_is_no_file() {
 /// A server with only what came from its handle ends as every other does.
 #[tokio::test]
 async fn a_server_that_is_kept_open_drains() {
-    let (handle, serving) = start(builder().keep_open());
+    let (handle, serving) = start(ConformanceService::builder().keep_open());
     let (client, result) = hand_over(&handle).await;
     result.unwrap();
     let conformance = ConformanceClient::new(client);

@@ -1,13 +1,7 @@
 //! Handlers that block their threads, which async code should not do and some does: they hold up none of
 //! the calls that came with theirs as long as the runtime has another thread.
 
-use std::{
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     net::UnixStream,
@@ -19,32 +13,11 @@ use tokio::{
 use ttrpc::{Client, ClientConfig, Server, Status, server::Routes};
 use ttrpc_tests::{
     conformance::Empty,
-    harness::{Handmade, PATIENCE, eventually},
+    gate::Gate,
+    harness::{Handmade, PATIENCE},
 };
 
 const SERVICE: &str = "blocking.Test";
-
-/// Where handlers wait, with their threads, until it is open.
-#[derive(Default)]
-struct Gate {
-    is_open: Mutex<bool>,
-    opened: Condvar,
-    /// Handlers that have come here.
-    came: AtomicUsize,
-}
-
-impl Gate {
-    fn set(&self, is_open: bool) {
-        *self.is_open.lock().unwrap() = is_open;
-        self.opened.notify_all();
-    }
-
-    fn wait(&self) {
-        self.came.fetch_add(1, SeqCst);
-        let is_open = self.is_open.lock().unwrap();
-        drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
-    }
-}
 
 /// A server on a runtime of its own, with so many threads.
 struct TestServer {
@@ -93,7 +66,7 @@ fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
 impl Drop for TestServer {
     fn drop(&mut self) {
         // The runtime waits for its threads.
-        self.gate.set(true);
+        self.gate.open();
     }
 }
 
@@ -129,7 +102,7 @@ fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
             let blocking: Vec<_> =
                 (1..threads).map(|nth| (round + (nth - 1) * (1 + round % 7)) % CALLS).collect();
             blocking.iter().for_each(|&number| methods[number] = "Block");
-            server.gate.set(false);
+            server.gate.close();
             client_side.block_on(async {
                 let mut calls = call_all(&client, &methods);
                 let blocked = methods.iter().filter(|&&method| method == "Block").count();
@@ -137,7 +110,7 @@ fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
                     let number = next(&mut calls).await;
                     assert_eq!(methods[number], "Reply");
                 }
-                server.gate.set(true);
+                server.gate.open();
                 for _ in 0..blocked {
                     next(&mut calls).await;
                 }
@@ -153,13 +126,13 @@ fn a_call_that_another_one_has_woken_is_not_held_up_by_a_third_that_blocks() {
     let client_side = client_side();
     let (server, client) = start(2, &client_side);
     for _ in 0..200 {
-        server.gate.set(false);
+        server.gate.close();
         client_side.block_on(async {
             let mut calls = call_all(&client, &["Wait", "Wake", "Block", "Reply"]);
             for _ in 0..3 {
                 assert_ne!(next(&mut calls).await, 2);
             }
-            server.gate.set(true);
+            server.gate.open();
             assert_eq!(next(&mut calls).await, 2);
         });
     }
@@ -172,10 +145,10 @@ fn a_handler_that_blocks_the_only_thread_holds_up_every_other_call() {
     let (server, client) = start(1, &client_side);
     client_side.block_on(async {
         let mut blocked = call_all(&client, &["Block"]);
-        eventually("it blocks", || server.gate.came.load(SeqCst) == 1).await;
+        server.gate.has_come(1).await;
         let mut other = call_all(&client, &["Reply"]);
         timeout(Duration::from_millis(50), other.join_next()).await.expect_err("it is held up");
-        server.gate.set(true);
+        server.gate.open();
         next(&mut blocked).await;
         next(&mut other).await;
     });

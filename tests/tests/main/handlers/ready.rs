@@ -1,16 +1,10 @@
 //! Calls that are ready begin, whatever the other handlers of their connection do.
 
-use std::{
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, task::block_in_place};
 use ttrpc::{Client, ClientConfig, Server, ServerConfig, server::Routes};
-use ttrpc_tests::{conformance::*, harness::*, wire::*};
+use ttrpc_tests::{conformance::*, gate::Gate, harness::*, wire::*};
 
 const SERVICE: &str = "ready.Test";
 
@@ -40,21 +34,6 @@ async fn calls_begin_beside_streams_that_keep_the_outgoing_queue_full() {
     }
 }
 
-/// Where handlers wait, with their threads, until it is open.
-#[derive(Default)]
-struct Gate {
-    is_open: Mutex<bool>,
-    opened: Condvar,
-    came: AtomicUsize,
-}
-
-impl Gate {
-    fn open(&self) {
-        *self.is_open.lock().unwrap() = true;
-        self.opened.notify_all();
-    }
-}
-
 /// Opens the gate when a test ends, in whatever way: a runtime waits for its blocked threads.
 struct OpenedAtTheEnd(Arc<Gate>);
 
@@ -74,11 +53,7 @@ async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
     let routes = Routes::new(SERVICE)
         .unary("Wait", &gate, |gate, _, Empty {}| {
             Box::pin(async {
-                gate.came.fetch_add(1, SeqCst);
-                block_in_place(|| {
-                    let is_open = gate.is_open.lock().unwrap();
-                    drop(gate.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
-                });
+                block_in_place(|| gate.wait());
                 Ok(Empty {})
             })
         })
@@ -97,7 +72,7 @@ async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
         tokio::spawn(call)
     };
     let waits: Vec<_> = (0..BLOCKED).map(|_| call("Wait")).collect();
-    eventually("all wait", || gate.came.load(SeqCst) == BLOCKED).await;
+    gate.has_come(BLOCKED).await;
     call("Kill").await.unwrap().unwrap();
     for wait in waits {
         wait.await.unwrap().unwrap();

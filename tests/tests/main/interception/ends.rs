@@ -5,10 +5,6 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{
-        Condvar,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
     task::{self, Waker},
     time::Duration,
 };
@@ -19,6 +15,8 @@ use ttrpc::{
     client::{self, Answer, OutgoingCall},
     server::{Interceptor, Next, Routes, StreamReceiver, blocking},
 };
+
+use ttrpc_tests::gate::Gate;
 
 use super::*;
 
@@ -84,22 +82,6 @@ async fn an_interceptor_that_answers_nothing_has_refused_the_call() {
     all.at_server.expect("Echo", Code::Internal, EndCause::Refused).await;
 }
 
-/// Blocks the threads of its handlers until it is open.
-#[derive(Default)]
-struct Gate {
-    is_open: Mutex<bool>,
-    opened: Condvar,
-    has_come: AtomicBool,
-}
-
-impl Gate {
-    fn wait(&self) {
-        self.has_come.store(true, SeqCst);
-        let is_open = self.is_open.lock().unwrap();
-        drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
-    }
-}
-
 #[tokio::test]
 async fn a_call_that_gets_no_thread_is_told_as_ended_by_a_limit() {
     const NAME: &str = "test.Blocking";
@@ -116,13 +98,12 @@ async fn a_call_that_gets_no_thread_is_told_as_ended_by_a_limit() {
         builder.add_service(Handmade(routes))
     });
     let first = tokio::spawn(all.client.unary::<(), ()>(NAME, "Wait", ()));
-    eventually("the first one runs", || gate.has_come.load(SeqCst)).await;
+    gate.has_come(1).await;
     let status = all.client.unary::<(), ()>(NAME, "Wait", ()).await.unwrap_err();
     eventually("its end is told", || all.at_server.told(|told| !told.ends.is_empty())).await;
     let refused = all.at_server.told(|told| told.ends[0].clone());
     // Before anything may fail: the runtime waits for the thread.
-    *gate.is_open.lock().unwrap() = true;
-    gate.opened.notify_all();
+    gate.open();
     first.await.unwrap().unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!((refused.code, refused.cause), (Code::ResourceExhausted, EndCause::Limit));
