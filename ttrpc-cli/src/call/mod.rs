@@ -53,7 +53,15 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         .allow_unknown(arguments.allow_unknown_fields);
     let mut requests = Requests::from_arguments(&arguments.data, &method, json_of);
     // They may name types that the server tells when it is asked.
-    while requests.is_err() && schema.learn(&client).await {
+    let learning = limit(&arguments);
+    while requests.is_err() {
+        let is_more = tokio::select! {
+            is_more = schema.learn(&client, learning) => is_more,
+            _ = interrupts.recv() => return Err(Failure::Interrupted),
+        };
+        if !is_more {
+            break;
+        }
         requests = Requests::from_arguments(&arguments.data, &method, json_of);
     }
     let requests = requests?;
@@ -61,6 +69,7 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
         target: Target::from(&method),
         client: session::with_defaults(client, arguments.metadata, timeout),
         timeout,
+        learning,
         has_default_timeout: arguments.timeout.is_none(),
         is_pretty: !json && !is_stream,
         method,
@@ -70,8 +79,10 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     // How the schema came is not what was asked for.
     frames.turn_on();
     let start = Instant::now();
-    let result = match caller.call(requests, interrupts).await {
-        Err(failure @ Failure::Call { .. }) => Err(caller.with_known_details(failure).await),
+    let result = match caller.call(requests, &mut interrupts).await {
+        Err(failure @ Failure::Call { .. }) => {
+            Err(caller.with_known_details(failure, &mut interrupts).await)
+        }
         result => result,
     };
     prompt::remove();
@@ -82,12 +93,17 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     result
 }
 
+/// How long connecting may take, and then each answer about the schema.
+fn limit(arguments: &Call) -> Option<Duration> {
+    args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT))
+}
+
 /// Connects, and finds out what the method is.
 async fn prepare(
     arguments: &Call,
     frames: &Switch,
 ) -> Result<(Client, Schema, MethodDescriptor), Failure> {
-    let limit = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let limit = limit(arguments);
     let client = match arguments.verbose {
         true => session::connect_verbose(&arguments.address, limit, frames.clone()).await?,
         false => session::connect(&arguments.address, limit).await?,
@@ -103,6 +119,8 @@ struct Caller<'a> {
     client: Client,
     target: Target,
     timeout: Option<Duration>,
+    /// How long the server may take to tell a type.
+    learning: Option<Duration>,
     has_default_timeout: bool,
     is_pretty: bool,
     method: MethodDescriptor,
@@ -111,7 +129,7 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    async fn call(&self, mut requests: Requests, mut interrupts: Signal) -> Result<(), Failure> {
+    async fn call(&self, mut requests: Requests, interrupts: &mut Signal) -> Result<(), Failure> {
         if self.method.is_client_streaming() {
             return self.call_with_stream(requests, interrupts).await;
         }
@@ -137,7 +155,7 @@ impl Caller<'_> {
     async fn call_with_stream(
         &self,
         requests: Requests,
-        mut interrupts: Signal,
+        interrupts: &mut Signal,
     ) -> Result<(), Failure> {
         let (close, is_closed) = watch::channel(false);
         let interrupted = async {
@@ -198,9 +216,14 @@ impl Caller<'_> {
         Ok(())
     }
 
+    /// Asks the server for the types that were not known; whether there are more now.
+    async fn learn(&self) -> bool {
+        self.schema.learn(&self.client, self.learning).await
+    }
+
     async fn encode(&self, request: Value) -> Result<Raw, Failure> {
         self.json.look_for_anys(&request);
-        self.schema.learn(&self.client).await;
+        self.learn().await;
         self.json.encode(&self.method.input(), request).map(Raw).map_err(|error| {
             Failure::Usage(format!(
                 "the request does not fit: {error}. `ttrpc describe ADDRESS {} --template` prints \
@@ -220,7 +243,7 @@ impl Caller<'_> {
     async fn print(&self, Raw(reply): Raw) -> Result<(), Failure> {
         let mut decoded = self.json.decode(&self.method.output(), reply.clone());
         // Each may hold one of a further type.
-        while self.schema.learn(&self.client).await {
+        while self.learn().await {
             decoded = self.json.decode(&self.method.output(), reply.clone());
         }
         let value = decoded.map_err(|error| {
@@ -262,14 +285,20 @@ impl Caller<'_> {
         status.details().iter().map(|any| self.json.any(&any.type_url, &any.value)).collect()
     }
 
-    /// A failure's details again, once the server has told their types.
-    async fn with_known_details(&self, mut failure: Failure) -> Failure {
-        while self.schema.learn(&self.client).await {
+    /// A failure's details again, once the server has told their types. Ctrl-C leaves them as they are.
+    async fn with_known_details(&self, mut failure: Failure, interrupts: &mut Signal) -> Failure {
+        loop {
+            let is_more = tokio::select! {
+                is_more = self.learn() => is_more,
+                _ = interrupts.recv() => false,
+            };
+            if !is_more {
+                return failure;
+            }
             if let Failure::Call { status, details, .. } = &mut failure {
                 *details = self.details(status);
             }
         }
-        failure
     }
 }
 

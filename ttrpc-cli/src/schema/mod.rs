@@ -15,6 +15,7 @@ use std::{
     collections::HashSet,
     mem,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use prost_reflect::{
@@ -25,7 +26,7 @@ use prost_reflect::{
 };
 use ttrpc::Client;
 
-use crate::{args::DEFAULT_TIMEOUT, failure::Failure, trace::lock};
+use crate::{failure::Failure, trace::lock};
 pub use builtin::builtin;
 pub use lookup::{Symbol, method_name, newest};
 pub use reflection::fetch_schema;
@@ -113,8 +114,8 @@ impl Schema {
     }
 
     /// Asks the server for the types that [`Schema::any_type`] did not find. Returns whether more is known
-    /// now. A server that does not answer leaves them unknown.
-    pub async fn learn(&self, client: &Client) -> bool {
+    /// now. A server that does not answer in time leaves them unknown.
+    pub async fn learn(&self, client: &Client, timeout: Option<Duration>) -> bool {
         if lock(&self.learned).wanted.is_empty() {
             return false;
         }
@@ -130,7 +131,7 @@ impl Schema {
             return true;
         }
         // What came before an error is of use.
-        let _ = reflection::fetch_types(client, &names, DEFAULT_TIMEOUT, &mut pool).await;
+        let _ = reflection::fetch_types(client, &names, timeout, &mut pool).await;
         let is_more = names.iter().any(|name| pool.get_message_by_name(name).is_some());
         let mut learned = lock(&self.learned);
         learned.answered.extend(names);

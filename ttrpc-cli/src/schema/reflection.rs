@@ -189,10 +189,10 @@ async fn fetch(client: &Client, timeout: Option<Duration>) -> Result<Vec<u8>, St
 pub async fn fetch_types(
     client: &Client,
     names: &[String],
-    timeout: Duration,
+    timeout: Option<Duration>,
     pool: &mut DescriptorPool,
 ) -> Result<(), Status> {
-    let deadline = Instant::now().checked_add(timeout);
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut reflection = Reflection::open(client, deadline).await?;
     for name in names {
         let mut files = Files::default();

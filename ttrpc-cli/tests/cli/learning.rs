@@ -1,6 +1,13 @@
 //! Types that a server tells only when they are asked for, from the shell.
 
+use std::{
+    process::Stdio,
+    sync::mpsc::{self, Receiver, Sender},
+    time::Duration,
+};
+
 use prost_reflect::{DescriptorPool, prost_types::FileDescriptorSet};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use ttrpc::{
     Any, Context, Status,
@@ -37,6 +44,9 @@ package rf;
 message Untold { string text = 1; }
 "#;
 
+/// The server does not answer who asks for it.
+const SILENT: &str = "rf.Silent";
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct Box {
     #[prost(message, optional, tag = "1")]
@@ -59,7 +69,8 @@ impl Back {
     }
 
     async fn fail(&self, _ctx: &Context, request: Box) -> Result<Box, Status> {
-        Err(Status::aborted("no").with_detail(request.any.unwrap_or_default()))
+        let silent = || Any { type_url: SILENT.to_owned(), ..Any::default() };
+        Err(Status::aborted("no").with_detail(request.any.unwrap_or_else(silent)))
     }
 }
 
@@ -77,11 +88,16 @@ impl Service for Back {
 }
 
 /// Sends files without their imports.
-struct Sparse(DescriptorPool);
+struct Sparse {
+    files: DescriptorPool,
+    /// Gets each name that is asked for, and how much time there was.
+    asked: Sender<(String, Option<Duration>)>,
+}
 
 impl Sparse {
     async fn answer(
         &self,
+        ctx: &Context,
         mut requests: StreamReceiver<ServerReflectionRequest>,
         mut answers: StreamSender<ServerReflectionResponse>,
     ) -> Result<(), Status> {
@@ -98,10 +114,15 @@ impl Sparse {
                     continue;
                 }
                 MessageRequest::FileByFilename(name) if name.starts_with("google/") => None,
-                MessageRequest::FileByFilename(name) => self.0.get_file_by_name(&name),
+                MessageRequest::FileByFilename(name) => self.files.get_file_by_name(&name),
                 MessageRequest::FileContainingSymbol(name) => {
-                    let service = self.0.get_service_by_name(&name);
-                    let message = self.0.get_message_by_name(&name);
+                    // Most tests do not look.
+                    let _ = self.asked.send((name.clone(), ctx.timeout()));
+                    if name == SILENT {
+                        std::future::pending::<()>().await;
+                    }
+                    let service = self.files.get_service_by_name(&name);
+                    let message = self.files.get_message_by_name(&name);
                     let file = service.map(|service| service.parent_file());
                     file.or_else(|| message.map(|message| message.parent_file()))
                 }
@@ -130,12 +151,19 @@ impl Service for Sparse {
         Routes::new("grpc.reflection.v1.ServerReflection").bidi_streaming(
             "ServerReflectionInfo",
             &sparse,
-            |sparse, _, requests, answers| std::boxed::Box::pin(sparse.answer(requests, answers)),
+            |sparse, ctx, requests, answers| {
+                std::boxed::Box::pin(sparse.answer(ctx, requests, answers))
+            },
         )
     }
 }
 
 fn sparse() -> Served {
+    sparse_and_asked().0
+}
+
+/// A server, and the names that it is asked for, each with how much time there was.
+fn sparse_and_asked() -> (Served, Receiver<(String, Option<Duration>)>) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("s.proto", SERVICE), ("shared.proto", SHARED), ("extra.proto", EXTRA)] {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -146,8 +174,10 @@ fn sparse() -> Served {
         compiler.open_file(folder.path().join(name)).unwrap();
     }
     let set: FileDescriptorSet = compiler.file_descriptor_set();
-    let pool = DescriptorPool::from_file_descriptor_set(set).unwrap();
-    serve(|builder| builder.add_service(Back).add_service(Sparse(pool)))
+    let files = DescriptorPool::from_file_descriptor_set(set).unwrap();
+    let (asked, names) = mpsc::channel();
+    let sparse = Sparse { files, asked };
+    (serve(|builder| builder.add_service(Back).add_service(sparse)), names)
 }
 
 #[test]
@@ -172,6 +202,48 @@ fn a_type_that_only_an_any_names_is_asked_for() {
     assert_eq!(error["details"], json!([extra]));
     let unfit = run(&["call", &server.address, "S/Back", &bytes]);
     assert_eq!(unfit.code, 2, "its type is known, so it is a message: {unfit:?}");
+}
+
+#[test]
+fn a_type_is_asked_for_within_the_calls_timeout() {
+    let (server, asked) = sparse_and_asked();
+    let request = json!({ "any": { "@type": "rf.Extra", "text": "hi" } }).to_string();
+    for timeout in ["3h", "0"] {
+        let call = |data| ["call", &*server.address, "S/Back", data, "--timeout", timeout];
+        run(&call(&request)).ok();
+        run_with_input(&call("-"), &request).ok();
+        let of_type = asked.try_iter().filter(|(name, _)| name == "rf.Extra");
+        let times: Vec<_> = of_type.map(|(_, time)| time).collect();
+        assert_eq!(times.len(), 2, "each call asks");
+        // What is left of it when it is asked for.
+        let is_right = |time: &Option<Duration>| match timeout {
+            "0" => time.is_none(),
+            _ => time.is_some_and(|time| time > Duration::from_secs(2 * 3600)),
+        };
+        assert!(times.iter().all(is_right), "{timeout}: {times:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_a_type() {
+    let (server, asked) = sparse_and_asked();
+    let request = json!({ "any": { "@type": SILENT } }).to_string();
+    let file = server.folder.path().join("request.json");
+    std::fs::write(&file, &request).unwrap();
+    let input = std::fs::File::open(&file).unwrap().into();
+    // The last one has failed by then: its detail is of that type.
+    for (method, data, stdin, code) in [
+        ("S/Back", &*request, Stdio::null(), 130),
+        ("S/Back", "-", input, 130),
+        ("S/Fail", "{}", Stdio::null(), 64 + 10),
+    ] {
+        let call = ["call", &*server.address, method, data];
+        let waiting = ttrpc(&call).stdin(stdin).spawn().unwrap();
+        while asked.recv_timeout(PATIENCE).expect("it asks for the type").0 != SILENT {}
+        kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+        let ended = waiting.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{method} {data}");
+    }
 }
 
 #[test]
