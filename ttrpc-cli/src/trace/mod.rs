@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::server::{Acceptor, Listener};
 
 use crate::{
-    args::{DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
+    args::{self, SchemaOptions, parse_duration},
     failure::Failure,
     output, schema, session,
 };
@@ -71,6 +71,10 @@ pub struct Arguments {
     /// Tell of a call that is pending for longer than this
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pending: Duration,
+    /// How long connecting, and then the server's schema, may take before what is built in is used: 300ms, 5s, 2m; 0
+    /// for ever
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    timeout: Duration,
     #[command(flatten)]
     schema: SchemaOptions,
 }
@@ -85,7 +89,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let server = arguments.wrap.as_deref().or(arguments.upstream.as_deref()).unwrap_or_default();
     let schema = tokio::select! {
-        schema = find_schema(server, &arguments.schema) => schema?,
+        schema = find_schema(server, &arguments) => schema?,
         _ = interrupt.recv() => return Err(Failure::Interrupted),
         _ = terminate.recv() => return Err(Failure::Interrupted),
     };
@@ -143,13 +147,14 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
 
 /// The schema of what is proxied. A server that tells none, or that does not answer, is shown with
 /// what is built in.
-async fn find_schema(server: &str, options: &SchemaOptions) -> Result<schema::Schema, Failure> {
+async fn find_schema(server: &str, arguments: &Arguments) -> Result<schema::Schema, Failure> {
+    let (options, timeout) = (&arguments.schema, args::limit(arguments.timeout));
     if let Some(schema) = session::named_schema(options)? {
         return Ok(schema);
     }
     let asked = async {
-        let client = session::connect(server, Some(DEFAULT_TIMEOUT)).await?;
-        session::find_schema(&client, options, Some(DEFAULT_TIMEOUT)).await
+        let client = session::connect(server, timeout).await?;
+        session::find_schema(&client, options, timeout).await
     };
     match asked.await {
         Ok(schema) => Ok(schema),

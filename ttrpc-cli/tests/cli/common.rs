@@ -107,7 +107,7 @@ pub fn only(service: impl Service) -> Served {
 }
 
 /// The commands that give up after some seconds unless `--timeout` says otherwise.
-const WITH_TIMEOUT: [&str; 6] = ["list", "describe", "schema", "call", "load", "shims"];
+const WITH_TIMEOUT: [&str; 7] = ["list", "describe", "schema", "call", "load", "shims", "trace"];
 
 /// Longer than any machine takes.
 pub const LONG: &str = "1h";

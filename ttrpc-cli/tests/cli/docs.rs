@@ -127,7 +127,7 @@ fn patient(command: &str, timeout: &str) -> String {
         _ if is_update() => command.to_owned(),
         Some(&("list" | "describe" | "schema" | "call")) => format!("{command} --timeout {LONG}"),
         Some(&"load") => format!("{command} --timeout {LONG} --duration {LONG}"),
-        Some(&"trace") => format!("{command} --pending {LONG} --proto greeter.proto"),
+        Some(&"trace") => format!("{command} --pending {LONG} --timeout {LONG}"),
         Some(&"shims") if command.contains("--timeout 5s") => command.replace("5s", timeout),
         Some(&"shims") => format!("{command} --timeout {LONG}"),
         _ => command.to_owned(),

@@ -39,7 +39,7 @@ impl Trace {
     fn start(arguments: &[&str]) -> Self {
         let mut command = ttrpc(&[&["trace", "--json"], arguments].concat());
         if !arguments.contains(&"--schema") {
-            // A server may be too slow to tell its schema: a trace waits for that no longer than 5 s.
+            // A trace that asked for the schema would be a client of the trace behind it.
             command.arg("--proto").arg(conformance_proto());
         }
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
