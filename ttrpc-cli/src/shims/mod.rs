@@ -284,12 +284,14 @@ mod tests {
         }
     }
 
-    /// A round of a watch of the only shim, which does not answer.
-    async fn round(location: &Location, questions: &mut Questions) -> sockets::Server {
+    /// A round of a watch of the only shim, which does not answer. Nothing is known of its sockets where the kernel
+    /// does not tell.
+    async fn round(location: &Location, questions: &mut Questions) -> Option<sockets::Server> {
         let asked = ask(location, Duration::from_secs(2), questions).await;
         let [report] = &asked.unwrap_or_default()[..] else { panic!("there is one shim") };
         assert!(matches!(report.answer, Answer::TimedOut("Connect")), "{report:?}");
-        report.sockets.clone().unwrap()
+        assert_eq!(report.sockets.is_some(), sockets::are_told());
+        report.sockets.clone()
     }
 
     /// containerd needs the backlog to connect again.
@@ -301,8 +303,9 @@ mod tests {
         let _other = Other::with(UnixStream::connect(&socket).unwrap());
         let (location, mut questions) = (bundle(&folder, &socket), Questions::default());
         for _ in 0..4 {
-            let seen = round(&location, &mut questions).await;
-            assert_eq!(seen.pending, 1, "the other client: {seen:?}");
+            if let Some(seen) = round(&location, &mut questions).await {
+                assert_eq!(seen.pending, 1, "the other client: {seen:?}");
+            }
         }
         listener.set_nonblocking(true).unwrap();
         let waiting = std::iter::from_fn(|| listener.accept().ok()).count();
@@ -318,8 +321,9 @@ mod tests {
         round(&location, &mut questions).await;
         let _first = listener.accept().unwrap();
         for _ in 0..3 {
-            let seen = round(&location, &mut questions).await;
-            assert_eq!((seen.unread, seen.connections), (0, 0), "{seen:?}");
+            if let Some(seen) = round(&location, &mut questions).await {
+                assert_eq!((seen.unread, seen.connections), (0, 0), "{seen:?}");
+            }
         }
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "it connected once");

@@ -1,6 +1,6 @@
 //! Every transcript in `docs/cli.md` is run, and its output compared.
 //!
-//! In a block that is called `console figures`, figures with their units may differ. With
+//! In a block that is called `console figures`, figures with their units may differ, and where threads wait. With
 //! `UPDATE_TRANSCRIPTS=1` the page is written anew instead.
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 
 use ttrpc_reflection::{Health, Reflection, proto};
 
-use crate::{common::*, greeter};
+use crate::{common::*, greeter, kernel};
 
 /// Ends the output of a command.
 const MARK: char = '\u{1}';
@@ -155,8 +155,19 @@ fn stopped_proxy(socket: &Path, server: &Served) -> Child {
     child
 }
 
+/// A text without where threads wait, for which each kernel has names of its own.
+fn without_places(text: &str) -> String {
+    let mut parts = text.split("threads: ");
+    let before = parts.next().unwrap_or_default().to_owned();
+    parts.fold(before, |text, part| {
+        let (_, behind) = part.split_once(';').unwrap_or(("", part));
+        format!("{text}threads: PLACES;{behind}")
+    })
+}
+
 /// A text without what differs from run to run: figures, their units, bars, and the space between.
 fn without_figures(text: &str) -> String {
+    let text = without_places(text);
     let plain = |word: &str| -> Option<String> {
         if !word.contains(|c: char| c.is_ascii_digit()) {
             let is_unit = ["ns", "µs", "ms", "s", "B", "KiB", "MiB", "B/s", "KiB/s", "MiB/s", "≤"]
@@ -206,7 +217,9 @@ fn every_transcript_is_what_the_program_prints() {
             "figures" => (without_figures(&told), without_figures(&expected)),
             _ => (told.clone(), expected),
         };
-        if !is_update() {
+        let is_of_sockets = block.iter().any(|line| line.contains("not accepted"));
+        let is_known = !is_of_sockets || kernel::lists_sockets("the transcript of `ttrpc shims`");
+        if !is_update() && is_known {
             assert_eq!(told_plain, expected_plain);
         }
         written.push_str(&format!("{told}```\n"));

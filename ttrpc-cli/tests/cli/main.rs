@@ -6,6 +6,7 @@ mod docs;
 mod escapes;
 mod explore;
 mod greeter;
+mod kernel;
 mod learning;
 mod load;
 mod metrics;

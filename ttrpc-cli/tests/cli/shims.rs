@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{common::*, greeter};
+use crate::{common::*, greeter, kernel};
 
 /// A process that does not outlive the test.
 struct Process(Child);
@@ -87,7 +87,9 @@ fn a_shim_that_hangs_is_first_while_fifty_others_answer() {
         }
         assert_eq!(all[0]["containers"][0]["id"], "hanging");
         assert_eq!(all[0]["answer"], "timed out");
-        assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+        if kernel::lists_sockets("whose socket it is") {
+            assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+        }
         return;
     }
 }
@@ -103,7 +105,9 @@ fn a_shim_whose_backlog_is_full_hangs() {
     add_bundle(folder.path(), "full", &socket);
     let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
     assert_eq!((code, &all[0]["answer"]), (1, &json!("timed out")), "{all:?}");
-    assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+    if kernel::lists_sockets("whose socket it is") {
+        assert_eq!(all[0]["pid"], std::process::id(), "found by its socket");
+    }
 }
 
 #[test]
@@ -180,16 +184,26 @@ fn stopped_shim(upstream: &str) -> (tempfile::TempDir, Process) {
 fn a_stopped_process_is_described_from_outside() {
     let upstream = conformance();
     let (folder, server) = stopped_shim(&upstream.address);
+    let lists_sockets = kernel::lists_sockets("what is known of the process");
+    let mut places = kernel::waits(server.0.id());
     let (code, all) = shims(folder.path(), &["--timeout", "300ms"]);
     assert_eq!((code, all.len()), (1, 1));
-    assert_eq!(all[0]["processState"], "stopped (SIGSTOP)");
-    assert_eq!(all[0]["pid"], server.0.id());
-    assert_eq!(all[0]["waits"][0]["place"], "do_signal_stop");
+    if lists_sockets {
+        assert_eq!(all[0]["processState"], "stopped (SIGSTOP)");
+        assert_eq!(all[0]["pid"], server.0.id());
+        // A thread that is stopped may still be on its way to where it waits.
+        places.extend(kernel::waits(server.0.id()));
+        let waits = all[0]["waits"].as_array().unwrap();
+        assert!(!waits.is_empty());
+        for wait in waits {
+            assert!(places.contains(wait["place"].as_str().unwrap()), "{wait}: {places:?}");
+        }
+    }
     let state = folder.path().to_str().unwrap();
     let table = run(&["shims", "--timeout", "300ms", "--state", state]);
     assert_eq!(table.code, 1);
     assert!(table.stdout.contains("\nTIMED OUT"), "{}", table.stdout);
-    assert!(table.stdout.contains("is stopped (SIGSTOP)"), "{}", table.stdout);
+    assert_eq!(table.stdout.contains("is stopped (SIGSTOP)"), lists_sockets, "{}", table.stdout);
     assert!(table.stdout.contains("1 did not answer, 0 did"), "{}", table.stdout);
     server.signal(Signal::CONT);
     let (code, all) = shims(folder.path(), &[]);
