@@ -386,12 +386,6 @@ fn a_file_that_is_no_socket_is_not_wrapped() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
 }
 
-/// A TCP address that no other process takes.
-fn tcp_address(port: u16) -> String {
-    let [_, a, b, c] = process::id().to_be_bytes();
-    format!("tcp://127.{a}.{b}.{c}:{port}")
-}
-
 /// What a hypervisor does with a client of its guest's ports: it connects it to the server, or closes it if
 /// there is none.
 fn hypervisor(socket: &Path, server: Option<&str>) {
@@ -427,12 +421,10 @@ fn a_trace_stands_between_addresses_of_all_kinds() {
     let server = conformance();
     let guest = server.folder.path().join("vm.sock");
     hypervisor(&guest, Some(&server.address));
-    let (near, tcp, far) = (
-        format!("hvsock://{}:9", path(&server, "host.sock")),
-        tcp_address(4000),
-        format!("hvsock://{}:7", guest.display()),
-    );
-    let behind = Trace::start(&["--listen", &tcp, "--upstream", &far]);
+    let near = format!("hvsock://{}:9", path(&server, "host.sock"));
+    let far = format!("hvsock://{}:7", guest.display());
+    let behind = Trace::start(&["--listen", "tcp://127.0.0.1:0", "--upstream", &far]);
+    let tcp = behind.listening.clone();
     let before = Trace::start(&["--listen", &near, "--upstream", &tcp]);
     // A guest reaches port 9 of its host by this socket.
     let made = hammer(&path(&server, "host.sock_9"), 50);
