@@ -145,7 +145,15 @@ pub fn ttrpc(arguments: &[&str]) -> Command {
 pub fn ttrpc_as_it_is(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ttrpc"));
     command.args(arguments).stdin(Stdio::null());
+    without_wishes_for_colours(&mut command);
     command
+}
+
+/// The program has the colours of its defaults, whatever the tests' environment wants.
+pub fn without_wishes_for_colours(command: &mut Command) {
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(variable);
+    }
 }
 
 /// What a run of the program came to.

@@ -102,7 +102,9 @@ impl Stage {
             program.parent().unwrap().display(),
             std::env::var("PATH").unwrap_or_default()
         );
-        let output = Command::new("sh")
+        let mut shell = Command::new("sh");
+        without_wishes_for_colours(&mut shell);
+        let output = shell
             .args(["-c", &format!("exec 2>&1\n{script}")])
             .current_dir(self.greeter.folder.path())
             .env("PATH", path)

@@ -44,7 +44,7 @@ fn on_terminal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
 fn on_terminal_of(columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let (mut here, there) = terminal_of(columns, 24);
     let mut command = ttrpc(arguments);
-    command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
+    command.env("TERM", "xterm").envs(variables.iter().copied());
     let mut child = command.stdout(there).stderr(Stdio::null()).spawn().unwrap();
     // The program's side of the terminal is closed when it has ended, and reading fails then.
     drop(command);
