@@ -5,6 +5,7 @@ use std::{
     iter,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -43,9 +44,7 @@ impl Drop for Served {
 impl Served {
     /// Waits until the server has seen its last client go.
     pub fn settle(&self) {
-        while !self.handle.snapshot().connections.is_empty() {
-            std::thread::yield_now();
-        }
+        eventually("the last client goes", || self.handle.snapshot().connections.is_empty());
     }
 
     /// Waits until a call of this method is under way.
@@ -60,9 +59,7 @@ impl Served {
             let calls = connections.iter().flat_map(|connection| &connection.calls);
             calls.filter(|call| call.method == method).count()
         };
-        while under_way() < count {
-            std::thread::yield_now();
-        }
+        eventually(&format!("{count} calls of {method} are under way"), || under_way() >= count);
     }
 }
 
@@ -114,6 +111,16 @@ pub const LONG: &str = "1h";
 
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Waits until something holds that must come to hold.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "in time, {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// How long a command waits for something that hangs: where the machine was too slow for the others meanwhile, it is
 /// tried with twice of it. A program for which none is enough fails the test after [`PATIENCE`].

@@ -85,8 +85,9 @@ impl Stage {
         for command in commands {
             script.push_str(&match command.strip_suffix('&') {
                 Some(command) => format!(
-                    ": >background; {} >background 2>&1 &\nwhile ! grep -q 'are shown' background; do :; done\ntrue",
-                    patient(command, timeout)
+                    ": >background; {} >background 2>&1 &\n{}\ntrue",
+                    patient(command, timeout),
+                    wait_for("are shown")
                 ),
                 None if command.starts_with("kill -INT") => {
                     "kill -INT $!; wait $!; cat background".to_owned()
@@ -116,6 +117,19 @@ impl Stage {
         outputs.pop();
         outputs
     }
+}
+
+/// Waits in the shell until the command in the background has written this, as [`eventually`] does.
+fn wait_for(text: &str) -> String {
+    let pauses = PATIENCE.as_millis() / 10;
+    format!(
+        "left={pauses}
+        until grep -q '{text}' background; do
+            left=$((left - 1))
+            if [ $left = 0 ]; then echo 'in time, `{text}` is written'; cat background; break; fi
+            sleep 0.01
+        done"
+    )
 }
 
 fn is_update() -> bool {

@@ -9,7 +9,6 @@ use std::{
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command, Stdio},
-    thread::yield_now,
 };
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -72,9 +71,7 @@ impl Counting {
 
     /// Calls of the method by code and cause, when all have ended.
     fn ended(&self, method: &str, code: &str, cause: &str) -> u64 {
-        while self.sum("ttrpc_calls_in_flight", &[method]) > 0 {
-            yield_now();
-        }
+        eventually("the calls end", || self.sum("ttrpc_calls_in_flight", &[method]) == 0);
         let (code, cause) = (format!("code=\"{code}\""), format!("cause=\"{cause}\""));
         self.sum("ttrpc_calls_ended_total", &[method, &code, &cause])
     }
@@ -140,9 +137,8 @@ fn calls_of_a_load_that_is_killed_end_with_it_each_once() {
         let options =
             ["-c", "20", "--connections", "4", "--timeout", "0", "-d", "{\"key\": \"k\"}"];
         let mut load = counting.start_load(&[&["Wait"], &options[..]].concat());
-        while counting.sum("ttrpc_calls_in_flight", &[WAIT]) < 20 {
-            yield_now();
-        }
+        let in_flight = || counting.sum("ttrpc_calls_in_flight", &[WAIT]);
+        eventually("20 calls are in flight", || in_flight() >= 20);
         load.kill().unwrap();
         load.wait().unwrap();
         counting.server.settle();
@@ -155,9 +151,7 @@ fn calls_of_a_load_that_is_killed_end_with_it_each_once() {
 fn a_load_that_is_interrupted_has_counted_what_the_server_has() {
     let counting = counting();
     let load = counting.start_load(&["Echo", "-c", "8", "--duration", "1h"]);
-    while counting.begun(ECHO) < 500 {
-        yield_now();
-    }
+    eventually("500 calls have begun", || counting.begun(ECHO) >= 500);
     let pid = Pid::from_child(&load);
     kill_process(pid, Signal::INT).unwrap();
     let load = counted(load);
@@ -226,10 +220,10 @@ fn counts_of_a_server_that_is_killed_are_no_less_than_its_replies() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    while UnixStream::connect(&address).is_err() {
+    eventually("the server listens", || {
         assert_eq!(server.try_wait().unwrap(), None, "the server ended before it listened");
-        yield_now();
-    }
+        UnixStream::connect(&address).is_ok()
+    });
     let in_flight = IN_FLIGHT.to_string();
     let address = address.to_str().unwrap();
     let ran = run(&["load", "--json", address, "Echo", "-n", "2000", "-c", &in_flight]);
