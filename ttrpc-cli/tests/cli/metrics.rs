@@ -160,7 +160,7 @@ fn a_load_that_is_interrupted_has_counted_what_the_server_has() {
     assert_eq!(counting.begun(ECHO), load["calls"].as_u64().unwrap());
 }
 
-/// Where [`server_that_is_killed`] listens and writes; without it that is no test.
+/// Where [`serve_until_killed`] listens and writes.
 const FOLDER: &str = "TTRPC_TEST_KILLED_SERVER";
 
 /// The server kills itself when a call has ended that came behind this many.
@@ -192,10 +192,7 @@ impl Observer for WritesAndKills {
 }
 
 /// The server of the next test, in a process of its own.
-#[test]
-fn server_that_is_killed() {
-    let Some(folder) = env::var_os(FOLDER) else { return };
-    let folder = Path::new(&folder);
+fn serve_until_killed(folder: &Path) {
     let events = File::options().append(true).create(true).open(folder.join("events")).unwrap();
     let server = Server::builder()
         .observe(WritesAndKills(events))
@@ -208,14 +205,21 @@ fn server_that_is_killed() {
     });
 }
 
-/// What was answered was counted before, and no more was begun than is answered or in flight.
+/// What was answered was counted before, and no more was begun than is answered or in flight. With [`FOLDER`], which
+/// it sets itself, this is the server.
 #[test]
 fn counts_of_a_server_that_is_killed_are_no_less_than_its_replies() {
     const IN_FLIGHT: usize = 16;
+    if let Some(folder) = env::var_os(FOLDER) {
+        return serve_until_killed(Path::new(&folder));
+    }
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("a.sock");
     let mut server = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "metrics::server_that_is_killed"])
+        .args([
+            "--exact",
+            "metrics::counts_of_a_server_that_is_killed_are_no_less_than_its_replies",
+        ])
         .env(FOLDER, folder.path())
         .stdout(Stdio::null())
         .spawn()
