@@ -40,6 +40,15 @@ fn a_server_refuses_ids_that_are_even_zero_reused_or_falling() {
     assert!(is_refused(table.receive(request(7, Flags::NONE))));
 }
 
+/// Its author has mistaken how ids are given, which "no stream with this id is open" would not tell.
+#[test]
+fn a_server_says_of_a_message_with_an_even_id_that_ids_are_odd() {
+    let mut table = opened(5, Flags::REMOTE_OPEN);
+    let event = table.receive(data(4, Flags::NONE));
+    let ServerEvent::Refuse(violation, None) = event else { panic!("{event:?}") };
+    assert_eq!(violation.to_string(), "a client's stream id must be odd");
+}
+
 #[test]
 fn a_server_drops_what_comes_on_a_stream_that_it_ended_early() {
     let mut table = opened(1, Flags::REMOTE_OPEN);
