@@ -240,6 +240,8 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_signal_reaches_a_process_until_its_end_is_collected() {
+        // Else another test may collect the child.
+        let _alone = crate::reaper::COLLECTING.lock().await;
         let process = process();
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);

@@ -1,5 +1,10 @@
 //! Handlers that block their threads, which async code should not do and some does: they hold up none of
-//! the calls that came with theirs as long as the runtime has another thread.
+//! the calls that came with theirs as long as the runtime has another thread, and that one is awake.
+//!
+//! A thread of tokio's may go to sleep just when another one, which it takes to be looking for work, adds tasks to its own
+//! queue and then blocks (tokio's issue 6847, the loom test of its pull request 6876). Nobody runs these tasks until something
+//! else wakes the thread that sleeps. So something happens in the server's runtime all the time here. What
+//! lies where no other thread finds it, as a handler must not leave anything, is held up all the same.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +13,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::Notify,
     task::JoinSet,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use ttrpc::{Client, ClientConfig, Server, Status, server::Routes};
 use ttrpc_tests::{
@@ -22,7 +27,7 @@ const SERVICE: &str = "blocking.Test";
 /// A server on a runtime of its own, with so many threads.
 struct TestServer {
     gate: Arc<Gate>,
-    _runtime: Runtime,
+    runtime: Runtime,
 }
 
 fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
@@ -60,7 +65,7 @@ fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
     let client = client_side.block_on(async {
         Client::from_unix_stream(UnixStream::from_std(here).unwrap(), ClientConfig::default())
     });
-    (TestServer { gate, _runtime: runtime }, client)
+    (TestServer { gate, runtime }, client)
 }
 
 impl Drop for TestServer {
@@ -84,11 +89,23 @@ fn call_all(client: &Client, methods: &[&'static str]) -> JoinSet<(usize, Result
     calls
 }
 
-async fn next(calls: &mut JoinSet<(usize, Result<Empty, Status>)>) -> usize {
-    let answered = timeout(PATIENCE, calls.join_next()).await.expect("a call is held up");
-    let (number, result) = answered.unwrap().unwrap();
-    result.unwrap();
-    number
+impl TestServer {
+    /// The number of the next call that is answered.
+    async fn next(&self, calls: &mut JoinSet<(usize, Result<Empty, Status>)>) -> usize {
+        let keep_awake = async {
+            loop {
+                sleep(Duration::from_millis(10)).await;
+                self.runtime.spawn(async {});
+            }
+        };
+        let answered = tokio::select! {
+            answered = timeout(PATIENCE, calls.join_next()) => answered.expect("a call is held up"),
+            () = keep_awake => unreachable!("it goes on for ever"),
+        };
+        let (number, result) = answered.unwrap().unwrap();
+        result.unwrap();
+        number
+    }
 }
 
 #[test]
@@ -107,12 +124,12 @@ fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
                 let mut calls = call_all(&client, &methods);
                 let blocked = methods.iter().filter(|&&method| method == "Block").count();
                 for _ in blocked..CALLS {
-                    let number = next(&mut calls).await;
+                    let number = server.next(&mut calls).await;
                     assert_eq!(methods[number], "Reply");
                 }
                 server.gate.open();
                 for _ in 0..blocked {
-                    next(&mut calls).await;
+                    server.next(&mut calls).await;
                 }
             });
         }
@@ -130,10 +147,10 @@ fn a_call_that_another_one_has_woken_is_not_held_up_by_a_third_that_blocks() {
         client_side.block_on(async {
             let mut calls = call_all(&client, &["Wait", "Wake", "Block", "Reply"]);
             for _ in 0..3 {
-                assert_ne!(next(&mut calls).await, 2);
+                assert_ne!(server.next(&mut calls).await, 2);
             }
             server.gate.open();
-            assert_eq!(next(&mut calls).await, 2);
+            assert_eq!(server.next(&mut calls).await, 2);
         });
     }
 }
@@ -149,7 +166,7 @@ fn a_handler_that_blocks_the_only_thread_holds_up_every_other_call() {
         let mut other = call_all(&client, &["Reply"]);
         timeout(Duration::from_millis(50), other.join_next()).await.expect_err("it is held up");
         server.gate.open();
-        next(&mut blocked).await;
-        next(&mut other).await;
+        server.next(&mut blocked).await;
+        server.next(&mut other).await;
     });
 }
