@@ -25,8 +25,9 @@ pub struct ClientConfig {
     /// Frames that are encoded and not yet written to the socket. A caller waits, within its
     /// deadline, for room. Default 1,024.
     pub send_queue_frames: usize,
-    /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
-    /// Default 4 MiB: one message of the largest size, or many small ones.
+    /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
+    /// Request does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is
+    /// no other of its kind. Default 4 MiB: one message of the largest size, and many small ones.
     pub send_queue_bytes: usize,
     /// Messages that a stream keeps for a consumer that does not take them. When it is full the
     /// connection waits, as long as the consumer takes messages; after [`stall_timeout`] without
@@ -120,14 +121,17 @@ pub struct ServerConfig {
     /// The same on all connections together, but that the only message of a connection is let in all
     /// the same. Default 256 MiB.
     pub inbox_bytes: usize,
-    /// Frames that are encoded and not yet written to a connection's socket. Handlers wait for
-    /// room, and while there is none no call begins and the connection is not read. Default 1,024.
+    /// Frames that are encoded and not yet written to a connection's socket; long ones count apart, see
+    /// [`send_queue_bytes`](field@ServerConfig::send_queue_bytes). Handlers wait for room, and while there is none for short
+    /// frames no call begins and the connection is not read. Default 1,024.
     pub send_queue_frames: usize,
-    /// Bytes of those frames. A frame that is longer than this is let into an empty queue.
-    /// Default 4 MiB.
+    /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
+    /// reply does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is no
+    /// other of its kind. Default 4 MiB.
     pub send_queue_bytes: usize,
     /// Bytes of the replies and messages of one connection that wait for room in its send queue. They wait as
-    /// values, not encoded. When only a quarter is left, handlers that have been waiting for something go on
+    /// values, not encoded. When as many wait, no call begins and the connection is not read, until one of them
+    /// finds room. When only a quarter is left, handlers that have been waiting for something go on
     /// one after the other, as replies find room; after [`stall_timeout`] in which the client has read
     /// nothing they all go on, and what has no room here is dropped: a reply gives way to
     /// RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.

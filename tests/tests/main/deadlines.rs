@@ -323,7 +323,7 @@ async fn replies_that_wait_for_room_at_the_deadline_give_way_to_a_status() {
         let data = ttrpc::prost::Message::encode_to_vec(&request);
         peer.send(Frame { data, ..frame }).await;
     }
-    let large = EchoRequest { payload: Vec::new(), response_size: 1 << 20 };
+    let large = EchoRequest { payload: Vec::new(), response_size: 100 << 10 };
     peer.send(call(5, "Echo", &large)).await;
     server.has_begun(3).await;
     server.service.release("1");

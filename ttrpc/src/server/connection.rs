@@ -126,6 +126,23 @@ impl Connection {
         self.limits.get().is_none_or(|limits| limits.replies.load().cost == 0)
     }
 
+    /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies as may
+    /// wait for room do.
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.is_full() || self.has_too_many_replies()
+    }
+
+    fn has_too_many_replies(&self) -> bool {
+        self.limits.get().is_some_and(|limits| limits.replies.is_full())
+    }
+
+    /// Waits until that is not so, or its turn has come among those that wait for room: with too many replies,
+    /// it is the long ones that wait.
+    pub(super) async fn has_room(&self) -> Result<(), Closed> {
+        self.queue.has_room().await?;
+        if self.has_too_many_replies() { self.queue.has_long_room().await } else { Ok(()) }
+    }
+
     /// Waits for room for a frame of a call, or of the receiver.
     pub(super) async fn reserve(
         &self,

@@ -171,11 +171,10 @@ impl ReadyQueue {
     /// timers and sockets have to come in.
     fn begin_here(self: &Arc<Self>, mut calls: VecDeque<BoxedCall>, cx: &mut Context<'_>) {
         let start = (calls.len() > 1).then(Instant::now);
-        let outgoing = &self.connection.queue;
         for nth in 0..MIN_RUNNERS {
             // The clock is looked at after the first call, the second, the fourth.
             let is_late = nth.is_power_of_two() && start.is_some_and(|at| at.elapsed() > LONG_TURN);
-            if is_late || outgoing.is_full() {
+            if is_late || self.connection.is_full() {
                 break;
             }
             let Some(mut call) = calls.pop_front() else { break };
@@ -192,7 +191,7 @@ impl ReadyQueue {
         if !state.wants_offer() {
             return;
         }
-        if !outgoing.is_full() {
+        if !self.connection.is_full() {
             cx.waker().wake_by_ref();
         } else if let Some(step) = self.next_step(state) {
             self.spawn(step, false);
@@ -202,16 +201,16 @@ impl ReadyQueue {
     /// What a runner does next; `None` if there is nothing for it. While the outgoing queue is full, one
     /// runner waits for room, and there is nothing for the others.
     fn next_step(&self, mut state: MutexGuard<'_, Calls>) -> Option<RunnerStep> {
-        let outgoing = &self.connection.queue;
-        if state.calls.is_empty() || !outgoing.is_full() || outgoing.is_closed() {
+        let connection = &self.connection;
+        if state.calls.is_empty() || !connection.is_full() || connection.queue.is_closed() {
             return state.pop().map(RunnerStep::Call);
         }
         if mem::replace(&mut state.is_held, true) {
             return None;
         }
         drop(state);
-        let connection = self.connection.clone();
-        Some(RunnerStep::WaitForRoom(Box::pin(async move { connection.queue.has_room().await })))
+        let connection = connection.clone();
+        Some(RunnerStep::WaitForRoom(Box::pin(async move { connection.has_room().await })))
     }
 
     /// The turn in the line for room has come: one call begins, however full the queue is again, and the

@@ -60,7 +60,7 @@ pub(super) async fn run(
                 }
             }
         };
-        if connection.queue.is_full() {
+        if connection.is_full() {
             opened.hand_on();
             if wait_for_room(connection).await.is_err() {
                 return EndReason::closed_here();
@@ -130,7 +130,7 @@ async fn next_frame<R: ReadHalf>(
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     let _held_up = connection.hold_up(ReceiverWait::Room);
-    Box::pin(connection.queue.has_room()).await
+    Box::pin(connection.has_room()).await
 }
 
 /// Acts on a frame that opens no stream.

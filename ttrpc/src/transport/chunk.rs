@@ -141,14 +141,14 @@ impl Chunks {
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
     /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// behind it. Returns the room of chunks that are gone with all their frames. A frame that shares its
+    /// behind it. Returns the rooms of chunks that are gone with all their frames. A frame that shares its
     /// chunk with others keeps its room until that is written.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
         written: usize,
         withdrawn: &[u32],
-    ) -> Load {
+    ) -> Vec<Load> {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         let mut is_dropped = |header: Header| {
@@ -161,12 +161,11 @@ impl Chunks {
         for (index, chunk) in batch.iter_mut().chain(&mut self.chunks).enumerate() {
             chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
         }
-        let mut freed = Load::default();
+        let mut freed = Vec::new();
         for chunks in [batch, &mut self.chunks] {
             chunks.retain(|chunk| {
                 if chunk.bytes.is_empty() {
-                    freed.count += chunk.room.count;
-                    freed.cost += chunk.room.cost;
+                    freed.push(chunk.room);
                 }
                 !chunk.bytes.is_empty()
             });
@@ -242,7 +241,7 @@ mod tests {
 
         // The first byte of the Request of stream 1 is written.
         let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
-        assert_eq!(freed, Load::one(HEADER_LEN + SHARED_FRAME_LEN), "of the chunk that is gone");
+        assert_eq!(freed, [Load::one(HEADER_LEN + SHARED_FRAME_LEN)], "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
         assert_eq!(batch[0].room, Load { count: 4, cost: 4 * 14 }, "freed with the chunk");

@@ -7,6 +7,10 @@
 //! the socket, as servers demand; a last frame takes the entry out, and is not pushed if the entry has
 //! gone before. Room is taken until the frame has been written to the socket, so the limits bound
 //! everything that is encoded and not yet sent, the sender's own batch included.
+//!
+//! Frames longer than [`LONG_FRAME_LEN`] have room and a line of their own. A frame cannot be stopped once
+//! it is being written, but those that wait for room hold up no shorter one: it waits for the long frames
+//! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
 mod flush;
 
@@ -32,12 +36,18 @@ use crate::{
     },
 };
 
+/// Longer frames are long: they take many times as long to write as a short one, which would wait for
+/// all that came before it.
+const LONG_FRAME_LEN: usize = 128 << 10;
+
 /// The shared state of a connection. `T` is its table of streams.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// Frames and bytes that are not yet written.
     room: Limiter,
+    /// The same of frames longer than [`LONG_FRAME_LEN`], which count here alone.
+    long_room: Limiter,
     /// Chunks that have been written so far.
     written: AtomicU64,
     /// Producers that the sender waits for a little before it writes.
@@ -89,11 +99,13 @@ impl<T> PushPermit<'_, T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue for this many frames and bytes, both at least 1. A frame that is longer than
-    /// `max_bytes` is let in when the queue is empty.
+    /// A queue for this many frames and bytes, both at least 1, and for as many of long frames. A frame that is
+    /// longer than `max_bytes` is let in when there is no other of its kind.
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
+        let room = || Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone);
         Queue {
-            room: Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone),
+            room: room(),
+            long_room: room(),
             written: AtomicU64::new(0),
             announced: Announced::default(),
             state: Mutex::new(QueueState {
@@ -115,25 +127,38 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    fn load_of(&self, len: usize) -> Load {
-        Load::one(len.min(self.room.limit().cost))
+    /// The limiter that a frame of `len` bytes counts in, and what it counts there.
+    fn room_of(&self, len: usize) -> (&Limiter, Load) {
+        if len > LONG_FRAME_LEN {
+            return (&self.long_room, Load::one(len));
+        }
+        (&self.room, Load::one(len.min(self.room.limit().cost)))
+    }
+
+    /// Frees the room of a frame, or of several in one chunk, which are short.
+    fn release_room(&self, room: Load) {
+        let limiter = if room.cost > LONG_FRAME_LEN { &self.long_room } else { &self.room };
+        limiter.release(room);
     }
 
     /// Room for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
-        match self.room.try_acquire(self.load_of(len)) {
+        let (room, load) = self.room_of(len);
+        match room.try_acquire(load) {
             Some(permit) => Ok(Some(PushPermit { queue: self, permit })),
-            None if self.room.is_closed() => Err(Closed),
+            None if room.is_closed() => Err(Closed),
             None => Ok(None),
         }
     }
 
-    /// Waits for room for a frame of `len` bytes, first come, first served.
+    /// Waits for room for a frame of `len` bytes, first come, first served among those that are long, and
+    /// among those that are not.
     ///
     /// Cancel safe: dropped, it leaves the line and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
-        let permit = self.room.acquire(self.load_of(len)).await?;
+        let (room, load) = self.room_of(len);
+        let permit = room.acquire(load).await?;
         Ok(PushPermit { queue: self, permit })
     }
 
@@ -142,18 +167,24 @@ impl<T> Queue<T> {
         self.reserve(1).await.map(drop)
     }
 
-    /// Whether a frame would have to wait now.
+    /// The same for long frames.
+    pub(crate) async fn has_long_room(&self) -> Result<(), Closed> {
+        self.reserve(LONG_FRAME_LEN + 1).await.map(drop)
+    }
+
+    /// Whether a short frame would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
         self.room.is_full()
     }
 
-    /// A condition that holds while the queue is full and nothing of it is written from one evaluation
-    /// to the next: then the peer does not read.
+    /// A condition that holds while frames, short or long, have to wait and nothing of the queue is written from
+    /// one evaluation to the next: then the peer does not read.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
         let seen = AtomicU64::new(u64::MAX);
         move || {
             let written = self.written();
-            seen.swap(written, Relaxed) == written && self.is_full()
+            let is_full = || self.room.is_full() || self.long_room.is_full();
+            seen.swap(written, Relaxed) == written && is_full()
         }
     }
 
@@ -177,7 +208,7 @@ impl<T> Queue<T> {
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
         let Some(stream_id) = claimed else {
             drop(state);
-            self.room.release(room);
+            self.release_room(room);
             return None;
         };
         state.chunks.push(frame, stream_id, room);
@@ -255,10 +286,8 @@ impl<T> Queue<T> {
         self.release_dropped(freed);
     }
 
-    fn release_dropped(&self, room: Load) {
-        if room != Load::default() {
-            self.room.release(room);
-        }
+    fn release_dropped(&self, rooms: Vec<Load>) {
+        rooms.into_iter().for_each(|room| self.release_room(room));
     }
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
@@ -266,7 +295,7 @@ impl<T> Queue<T> {
         let room = chunk.room;
         chunk.recycle();
         self.written.fetch_add(1, Relaxed);
-        self.room.release(room);
+        self.release_room(room);
     }
 
     /// The sender found the socket full, or no longer so.
@@ -274,10 +303,13 @@ impl<T> Queue<T> {
         lock(&self.state).blocked.set(is_blocked);
     }
 
-    /// The room that is taken and its limit, and how long the socket has been full.
+    /// The room that is taken by all frames, and its limit for those of a kind; and how long the socket has been
+    /// full.
     pub(crate) fn fill(&self) -> (Load, Load, Blocked) {
         let blocked = lock(&self.state).blocked;
-        (self.room.load(), self.room.limit(), blocked)
+        let (short, long) = (self.room.load(), self.long_room.load());
+        let used = Load { count: short.count + long.count, cost: short.cost + long.cost };
+        (used, self.room.limit(), blocked)
     }
 
     /// The streams whose Request the sender has not taken, rising.
@@ -291,6 +323,7 @@ impl<T> Queue<T> {
     /// Closes the queue: all waits for room end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
         self.room.close();
+        self.long_room.close();
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.blocked.set(false);
@@ -314,10 +347,10 @@ impl Sender {
 }
 
 impl<T> QueueState<T> {
-    /// Returns the room that is free now.
-    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Load {
+    /// Returns the rooms that are free now.
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Load> {
         if self.withdrawn.is_empty() {
-            return Load::default();
+            return Vec::new();
         }
         let mut withdrawn = mem::take(&mut self.withdrawn);
         withdrawn.sort_unstable();
@@ -447,18 +480,65 @@ mod tests {
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
         push(&queue, 5000, 3);
         assert!(queue.is_full());
+        let len = LONG_FRAME_LEN + 1;
+        push(&queue, len, 5);
+        assert!(queue.try_reserve(len).unwrap().is_none());
+        take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
+        assert_eq!(queue.fill().0, Load::default());
+    }
+
+    #[tokio::test]
+    async fn long_frames_and_short_ones_do_not_take_room_from_each_other() {
+        let limit = 3 * LONG_FRAME_LEN;
+        let queue = Queue::new(10, limit, ());
+        let is_free = |len| queue.try_reserve(len).expect("it is open").is_some();
+        push(&queue, 2 * LONG_FRAME_LEN, 1);
+        assert!(!is_free(LONG_FRAME_LEN + 1) && is_free(LONG_FRAME_LEN) && !queue.is_full());
+        let mut long = pin!(queue.reserve(2 * LONG_FRAME_LEN));
+        assert!(poll_fn(|cx| Poll::Ready(long.as_mut().poll(cx))).await.is_pending());
+        for id in [3, 5, 7] {
+            push(&queue, LONG_FRAME_LEN, id);
+        }
+        assert!(!is_free(10) && queue.is_full());
+        let batch = take(&queue).await;
+        let (long_chunk, short): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|chunk| chunk.bytes.len() > LONG_FRAME_LEN);
+        short.into_iter().for_each(|chunk| queue.release(chunk));
+        assert!(is_free(LONG_FRAME_LEN) && !is_free(LONG_FRAME_LEN + 1), "another waits for it");
+        long_chunk.into_iter().for_each(|chunk| queue.release(chunk));
+        let polled = poll_fn(|cx| Poll::Ready(long.as_mut().poll(cx))).await;
+        drop(polled);
+        assert_eq!(queue.fill().0, Load::default());
+    }
+
+    /// Else a peer that does not read long frames would look like handlers that do not move.
+    #[tokio::test]
+    async fn a_queue_is_stuck_while_long_frames_wait_and_none_is_written() {
+        let queue = Queue::new(10, 2 * LONG_FRAME_LEN, ());
+        let is_stuck = queue.is_stuck();
+        push(&queue, LONG_FRAME_LEN + 1, 1);
+        assert!(!is_stuck() && !is_stuck(), "nothing waits");
+        let mut long = pin!(queue.reserve(LONG_FRAME_LEN + 1));
+        assert!(poll_fn(|cx| Poll::Ready(long.as_mut().poll(cx))).await.is_pending());
+        assert!(is_stuck());
+        push(&queue, 10, 3);
+        take(&queue).await.into_iter().rev().take(1).for_each(|chunk| queue.release(chunk));
+        assert!(!is_stuck(), "a short frame has been written");
+        assert!(is_stuck());
     }
 
     /// Else callers would wait, behind a socket that is full, for room that nothing needs.
     #[tokio::test]
     async fn the_room_of_a_large_frame_is_free_as_soon_as_it_is_dropped() {
-        let queue = Queue::new(10, 100_000, ());
-        push(&queue, 10, 1);
-        push(&queue, 50_000, 3);
-        let mut batch = take(&queue).await;
-        queue.withdraw(|()| Some(3));
-        queue.drop_withdrawn(&mut batch, 5);
-        assert_eq!(queue.fill().0, Load::one(10));
+        for len in [50_000, LONG_FRAME_LEN + 1] {
+            let queue = Queue::new(10, 100_000, ());
+            push(&queue, 10, 1);
+            push(&queue, len, 3);
+            let mut batch = take(&queue).await;
+            queue.withdraw(|()| Some(3));
+            queue.drop_withdrawn(&mut batch, 5);
+            assert_eq!(queue.fill().0, Load::one(10));
+        }
     }
 
     #[tokio::test]

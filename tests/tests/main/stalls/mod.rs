@@ -3,6 +3,7 @@
 
 mod backpressure;
 mod client;
+mod long_frames;
 mod pauses;
 mod replies;
 mod server;

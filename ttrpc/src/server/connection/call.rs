@@ -159,7 +159,7 @@ impl Call {
         let wait = match handler_waits {
             true => CallWait::Message,
             // No call begins while the queue is full.
-            false if !self.end.has_begun() && self.connection.queue.is_full() => CallWait::Room,
+            false if !self.end.has_begun() && self.connection.is_full() => CallWait::Room,
             false => CallWait::Handler,
         };
         CallSnapshot::new(self.info(), wait, fill)
