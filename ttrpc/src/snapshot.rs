@@ -43,9 +43,10 @@ pub struct Fill {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueSnapshot {
-    /// Frames that are not yet written.
+    /// Frames that are not yet written. Those longer than 128 KiB count apart from the others for the limit, which is that
+    /// of either kind.
     pub frames: Fill,
-    /// Their bytes.
+    /// Their bytes, likewise.
     pub bytes: Fill,
     /// How long the socket has refused to take more, if it does now: the peer does not read.
     pub blocked: Option<Duration>,

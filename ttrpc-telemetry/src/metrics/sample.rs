@@ -21,7 +21,7 @@ impl Metrics {
     /// |---|---|---|
     /// | `ttrpc_server_fill_ratio` | of: `calls`, `request_bytes`, `inbox_bytes`, `connections` | used part of the limit, 0 to 1 |
     /// | `ttrpc_queue_frames`, `ttrpc_queue_bytes` | side | in the send queues of all connections |
-    /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1 |
+    /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1, or 2 where it holds as much of frames longer than 128 KiB |
     /// | `ttrpc_connections_stalled` | side, by | connections that are held up |
     /// | `ttrpc_stall_seconds` | side, by | the longest time for which one is |
     ///
