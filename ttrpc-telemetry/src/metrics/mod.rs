@@ -26,7 +26,7 @@
 //! [`ConnectionEndCause`](ttrpc::observer::ConnectionEndCause). Messages and bytes of a call are added when it
 //! ends.
 //!
-//! `by` says what held the receiver up: `room` in a full send queue, `admission` where calls or bytes are at a limit,
+//! `by` says what held the receiver up: `room` in the send queue, `admission` where calls or bytes are at a limit,
 //! `stream` for an inbox that nobody empties.
 //!
 //! How full queues are, and what stands still now, is not an event but a state: [`Metrics::sample_server`] and

@@ -48,7 +48,11 @@ const GAUGES: [(&str, Unit, &str); 8] = [
     (CONNECTIONS_OPEN, Unit::Count, "Connections that are open."),
     (QUEUE_FRAMES, Unit::Count, "Frames in the send queues of all sampled connections."),
     (QUEUE_BYTES, Unit::Bytes, "Bytes in the send queues of all sampled connections."),
-    (QUEUE_FILL, Unit::Percent, "Fill of the fullest send queue, from 0 to 1."),
+    (
+        QUEUE_FILL,
+        Unit::Percent,
+        "Fill of the fullest send queue, from 0 to 1; up to 2 with frames longer than 128 KiB.",
+    ),
     (SERVER_FILL, Unit::Percent, "Fill of a server's limits, from 0 to 1."),
     (STALLED, Unit::Count, "Connections that are held up, by what holds them up."),
     (STALL, Unit::Seconds, "The longest time for which a connection has been held up."),

@@ -126,18 +126,22 @@ impl Connection {
         self.limits.get().is_none_or(|limits| limits.replies.load().cost == 0)
     }
 
-    /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies as may
-    /// wait for room do.
+    /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies wait for room as
+    /// may.
     pub(super) fn is_full(&self) -> bool {
         self.queue.is_full() || self.has_too_many_replies()
     }
 
+    /// Whether as many replies wait as may, of this connection or, if some are of this one, of all together.
     fn has_too_many_replies(&self) -> bool {
-        self.limits.get().is_some_and(|limits| limits.replies.is_full())
+        self.limits.get().is_some_and(|limits| {
+            limits.replies.is_full()
+                || (limits.replies.load().cost > 0 && self.server.replies.is_full())
+        })
     }
 
-    /// Waits until that is not so, or its turn has come among those that wait for room: with too many replies,
-    /// it is the long ones that wait.
+    /// Waits for its turn among the short frames that wait for room and, if too many replies wait then, among the
+    /// long ones.
     pub(super) async fn has_room(&self) -> Result<(), Closed> {
         self.queue.has_room().await?;
         if self.has_too_many_replies() { self.queue.has_long_room().await } else { Ok(()) }
@@ -171,8 +175,7 @@ impl Connection {
     /// A condition that holds while it is the client who holds handlers up, since it does not read: their
     /// time does not count then.
     pub(super) fn is_unread(&self) -> impl Fn() -> bool {
-        let is_stuck = self.queue.is_stuck();
-        move || self.replies().is_full() || is_stuck()
+        self.queue.is_stuck(|| self.has_too_many_replies())
     }
 
     /// What the connection is doing at this moment.

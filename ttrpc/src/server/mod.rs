@@ -32,7 +32,8 @@
 //! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests,
 //! [`inbox_bytes`](ServerConfig::inbox_bytes) of stream messages and
 //! [`reply_bytes`](ServerConfig::reply_bytes) of replies that wait, and per connection a frame that is
-//! arriving (4 MiB) and its send queue; and what its handlers hold.
+//! arriving (4 MiB) and its send queue (twice [`send_queue_bytes`](ServerConfig::send_queue_bytes)); and what its
+//! handlers hold.
 
 mod accept;
 mod admission;

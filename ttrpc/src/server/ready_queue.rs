@@ -18,9 +18,9 @@
 //! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn or fewer when their handlers
 //! compute for more than a millisecond, and a task is made for a call that has to wait.
 //!
-//! No call begins while the connection's outgoing queue is full. Its reply would have to wait there,
-//! and a peer that asks for much and reads nothing would have the server hold all replies at once. One
-//! runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
+//! No call begins while the connection's outgoing queue is full, or as many replies wait for room as may. Its
+//! reply would have to wait there, and a peer that asks for much and reads nothing would have the server hold all
+//! replies at once. One runner waits in line for room on behalf of all, and lets one call begin when its turn has come.
 
 mod boxed_call;
 #[cfg(all(test, shuttle))]
@@ -198,7 +198,7 @@ impl ReadyQueue {
         }
     }
 
-    /// What a runner does next; `None` if there is nothing for it. While the outgoing queue is full, one
+    /// What a runner does next; `None` if there is nothing for it. While the connection is full, one
     /// runner waits for room, and there is nothing for the others.
     fn next_step(&self, mut state: MutexGuard<'_, Calls>) -> Option<RunnerStep> {
         let connection = &self.connection;

@@ -126,7 +126,7 @@ async fn next_frame<R: ReadHalf>(
     .await
 }
 
-/// Nothing is acted on while the outgoing queue is full: a peer that does not read is not read.
+/// Nothing is acted on while the outgoing queue is full or too many replies wait: a peer that does not read is not read.
 /// Only the sender makes room, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     let _held_up = connection.hold_up(ReceiverWait::Room);

@@ -32,11 +32,18 @@ pub(crate) enum FrameBytes<'a> {
     Large(Vec<u8>),
 }
 
-/// Frames that lie back to back, with the room that they take in the queue.
+/// Room in the queue, of long frames or of short ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Room {
+    pub(super) load: Load,
+    pub(super) is_long: bool,
+}
+
+/// Frames that lie back to back, with the room that they take in the queue. A long frame has a chunk to itself.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
-    pub(super) room: Load,
+    pub(super) room: Room,
     is_shared: bool,
 }
 
@@ -96,12 +103,14 @@ impl Chunks {
     }
 
     /// Adds a frame, which takes this much room, with this stream id.
-    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, room: Load) {
+    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, room: Room) {
         let (bytes, len) = match frame {
-            FrameBytes::Large(mut bytes) if bytes.len() > SHARED_FRAME_LEN => {
-                Header::set_stream_id(&mut bytes, stream_id);
-                self.chunks.push_back(Chunk { bytes, room, is_shared: false });
-                return;
+            FrameBytes::Large(bytes) if bytes.len() > SHARED_FRAME_LEN || room.is_long => {
+                return self.push_alone(bytes, stream_id, room);
+            }
+            // A message that has become shorter since room for it was reserved.
+            FrameBytes::Small(bytes) if room.is_long => {
+                return self.push_alone(bytes.to_vec(), stream_id, room);
             }
             FrameBytes::Large(ref bytes) => (&bytes[..], bytes.len()),
             FrameBytes::Small(bytes) => (bytes, bytes.len()),
@@ -115,8 +124,13 @@ impl Chunks {
         }
         chunk.bytes.extend_from_slice(bytes);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
-        chunk.room.count += room.count;
-        chunk.room.cost += room.cost;
+        chunk.room.load.count += room.load.count;
+        chunk.room.load.cost += room.load.cost;
+    }
+
+    fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, room: Room) {
+        Header::set_stream_id(&mut bytes, stream_id);
+        self.chunks.push_back(Chunk { bytes, room, is_shared: false });
     }
 
     /// The last chunk if it has room for `len` bytes, else a new one.
@@ -124,7 +138,7 @@ impl Chunks {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
             let bytes = buffer_pool::take(&POOL);
-            self.chunks.push_back(Chunk { bytes, room: Load::default(), is_shared: true });
+            self.chunks.push_back(Chunk { bytes, room: Room::default(), is_shared: true });
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
     }
@@ -148,7 +162,7 @@ impl Chunks {
         batch: &mut VecDeque<Chunk>,
         written: usize,
         withdrawn: &[u32],
-    ) -> Vec<Load> {
+    ) -> Vec<Room> {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         let mut is_dropped = |header: Header| {
@@ -187,7 +201,11 @@ mod tests {
 
     fn push(chunks: &mut Chunks, frame_type: FrameType, stream_id: u32, data_len: usize) {
         let frame = FrameBytes::Large(frame(frame_type, data_len));
-        chunks.push(frame, stream_id, Load::one(HEADER_LEN + data_len));
+        chunks.push(frame, stream_id, short(Load::one(HEADER_LEN + data_len)));
+    }
+
+    fn short(load: Load) -> Room {
+        Room { load, is_long: false }
     }
 
     fn ids<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Vec<(FrameType, u32)> {
@@ -205,7 +223,7 @@ mod tests {
         let ten = HEADER_LEN;
         assert_eq!(lens, [ten + 10 + ten + 20, ten + SHARED_FRAME_LEN, ten]);
         let rooms: Vec<_> = chunks.iter().map(|chunk| chunk.room).collect();
-        assert_eq!(rooms[0], Load { count: 2, cost: 50 });
+        assert_eq!(rooms[0], short(Load { count: 2, cost: 50 }));
         assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Request, id)));
     }
 
@@ -241,10 +259,12 @@ mod tests {
 
         // The first byte of the Request of stream 1 is written.
         let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
-        assert_eq!(freed, [Load::one(HEADER_LEN + SHARED_FRAME_LEN)], "of the chunk that is gone");
+        let gone = short(Load::one(HEADER_LEN + SHARED_FRAME_LEN));
+        assert_eq!(freed, [gone], "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
-        assert_eq!(batch[0].room, Load { count: 4, cost: 4 * 14 }, "freed with the chunk");
+        let kept = short(Load { count: 4, cost: 4 * 14 });
+        assert_eq!(batch[0].room, kept, "freed with the chunk");
     }
 
     #[test]
@@ -263,10 +283,25 @@ mod tests {
         let capacity = 7 << 10;
         for (is_shared, is_kept) in [(false, false), (true, true)] {
             let bytes = Vec::with_capacity(capacity);
-            Chunk { bytes, room: Load::default(), is_shared }.recycle();
+            Chunk { bytes, room: Room::default(), is_shared }.recycle();
             let taken: Vec<u8> = buffer_pool::take(&POOL);
             assert_eq!(taken.capacity() == capacity, is_kept);
         }
+    }
+
+    /// Else its room would be freed where the others' is.
+    #[test]
+    fn a_frame_with_long_room_has_its_own_chunk_however_short_it_has_become() {
+        let mut chunks = Chunks::default();
+        push(&mut chunks, FrameType::Data, 1, 4);
+        let long = Room { load: Load::one(1 << 20), is_long: true };
+        let bytes = frame(FrameType::Data, 4);
+        chunks.push(FrameBytes::Small(&bytes), 3, long);
+        chunks.push(FrameBytes::Large(bytes), 5, long);
+        push(&mut chunks, FrameType::Data, 7, 4);
+        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.room.is_long).collect();
+        assert_eq!(are_long, [false, true, true, false]);
+        assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Data, id)));
     }
 
     #[test]

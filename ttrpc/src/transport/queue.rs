@@ -23,7 +23,7 @@ use std::{
 
 use super::{
     blocked::Blocked,
-    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS},
+    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
     lock,
@@ -44,9 +44,9 @@ const LONG_FRAME_LEN: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
-    /// Frames and bytes that are not yet written.
+    /// Short frames that are not yet written, and their bytes.
     room: Limiter,
-    /// The same of frames longer than [`LONG_FRAME_LEN`], which count here alone.
+    /// The same of frames longer than [`LONG_FRAME_LEN`].
     long_room: Limiter,
     /// Chunks that have been written so far.
     written: AtomicU64,
@@ -83,6 +83,7 @@ enum Sender {
 pub(crate) struct PushPermit<'a, T> {
     queue: &'a Queue<T>,
     permit: Permit<'a>,
+    is_long: bool,
 }
 
 impl<T> PushPermit<'_, T> {
@@ -93,8 +94,8 @@ impl<T> PushPermit<'_, T> {
         frame: FrameBytes<'_>,
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
-        let PushPermit { queue, permit } = self;
-        queue.push(frame, permit.into_load(), claim)
+        let PushPermit { queue, permit, is_long } = self;
+        queue.push(frame, Room { load: permit.into_load(), is_long }, claim)
     }
 }
 
@@ -127,26 +128,26 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    /// The limiter that a frame of `len` bytes counts in, and what it counts there.
-    fn room_of(&self, len: usize) -> (&Limiter, Load) {
-        if len > LONG_FRAME_LEN {
-            return (&self.long_room, Load::one(len));
-        }
-        (&self.room, Load::one(len.min(self.room.limit().cost)))
+    /// What long frames count in, or short ones.
+    fn limiter(&self, is_long: bool) -> &Limiter {
+        if is_long { &self.long_room } else { &self.room }
     }
 
-    /// Frees the room of a frame, or of several in one chunk, which are short.
-    fn release_room(&self, room: Load) {
-        let limiter = if room.cost > LONG_FRAME_LEN { &self.long_room } else { &self.room };
-        limiter.release(room);
+    fn load_of(&self, len: usize) -> Load {
+        Load::one(len.min(self.room.limit().cost))
+    }
+
+    fn release_room(&self, room: Room) {
+        self.limiter(room.is_long).release(room.load);
     }
 
     /// Room for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
-        let (room, load) = self.room_of(len);
-        match room.try_acquire(load) {
-            Some(permit) => Ok(Some(PushPermit { queue: self, permit })),
+        let is_long = len > LONG_FRAME_LEN;
+        let room = self.limiter(is_long);
+        match room.try_acquire(self.load_of(len)) {
+            Some(permit) => Ok(Some(PushPermit { queue: self, permit, is_long })),
             None if room.is_closed() => Err(Closed),
             None => Ok(None),
         }
@@ -157,9 +158,9 @@ impl<T> Queue<T> {
     ///
     /// Cancel safe: dropped, it leaves the line and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
-        let (room, load) = self.room_of(len);
-        let permit = room.acquire(load).await?;
-        Ok(PushPermit { queue: self, permit })
+        let is_long = len > LONG_FRAME_LEN;
+        let permit = self.limiter(is_long).acquire(self.load_of(len)).await?;
+        Ok(PushPermit { queue: self, permit, is_long })
     }
 
     /// Waits until the queue is not full, behind those that wait for room already.
@@ -177,13 +178,13 @@ impl<T> Queue<T> {
         self.room.is_full()
     }
 
-    /// A condition that holds while frames, short or long, have to wait and nothing of the queue is written from
-    /// one evaluation to the next: then the peer does not read.
-    pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
+    /// A condition that holds while a frame, short or long, would have to wait, or `has_more` says that more is to be
+    /// written, and nothing of the queue is written from one evaluation to the next: then the peer does not read.
+    pub(crate) fn is_stuck(&self, has_more: impl Fn() -> bool) -> impl Fn() -> bool {
         let seen = AtomicU64::new(u64::MAX);
         move || {
             let written = self.written();
-            let is_full = || self.room.is_full() || self.long_room.is_full();
+            let is_full = || self.room.is_full() || self.long_room.is_full() || has_more();
             seen.swap(written, Relaxed) == written && is_full()
         }
     }
@@ -201,7 +202,7 @@ impl<T> Queue<T> {
     fn push(
         &self,
         frame: FrameBytes<'_>,
-        room: Load,
+        room: Room,
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
         let mut state = lock(&self.state);
@@ -227,7 +228,7 @@ impl<T> Queue<T> {
         frame: &[u8],
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
-        self.push(FrameBytes::Small(frame), Load::default(), claim);
+        self.push(FrameBytes::Small(frame), Room::default(), claim);
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
@@ -286,7 +287,7 @@ impl<T> Queue<T> {
         self.release_dropped(freed);
     }
 
-    fn release_dropped(&self, rooms: Vec<Load>) {
+    fn release_dropped(&self, rooms: Vec<Room>) {
         rooms.into_iter().for_each(|room| self.release_room(room));
     }
 
@@ -348,7 +349,7 @@ impl Sender {
 
 impl<T> QueueState<T> {
     /// Returns the rooms that are free now.
-    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Load> {
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Room> {
         if self.withdrawn.is_empty() {
             return Vec::new();
         }
@@ -515,7 +516,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_is_stuck_while_long_frames_wait_and_none_is_written() {
         let queue = Queue::new(10, 2 * LONG_FRAME_LEN, ());
-        let is_stuck = queue.is_stuck();
+        let is_stuck = queue.is_stuck(|| false);
         push(&queue, LONG_FRAME_LEN + 1, 1);
         assert!(!is_stuck() && !is_stuck(), "nothing waits");
         let mut long = pin!(queue.reserve(LONG_FRAME_LEN + 1));
@@ -539,6 +540,25 @@ mod tests {
             queue.drop_withdrawn(&mut batch, 5);
             assert_eq!(queue.fill().0, Load::one(10));
         }
+    }
+
+    /// A shared chunk keeps the room of frames that were dropped from it, and may take more of them.
+    #[tokio::test]
+    async fn room_of_short_frames_is_freed_as_such_however_much_one_chunk_has_taken() {
+        let queue = Queue::new(100, 4 * LONG_FRAME_LEN, ());
+        push(&queue, 10, 1);
+        let mut batch = take(&queue).await;
+        push(&queue, 10, 3);
+        for id in (5..41).step_by(2) {
+            push(&queue, 10_000, id);
+            queue.withdraw(|()| Some(id));
+            queue.drop_withdrawn(&mut batch, 5);
+        }
+        assert!(queue.fill().0.cost > LONG_FRAME_LEN);
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
+        assert_eq!((queue.room.load(), queue.long_room.load()), Default::default());
+        assert!(!queue.long_room.is_closed());
     }
 
     #[tokio::test]
@@ -574,6 +594,18 @@ mod tests {
         assert!(queue.try_reserve(10).expect("it is open").is_none(), "it is full");
         queue.close();
         assert_eq!(queue.try_reserve(10).unwrap_err(), Closed);
+        assert_eq!(queue.try_reserve(LONG_FRAME_LEN + 1).unwrap_err(), Closed);
         drop(permit);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_room_learns_that_the_queue_is_closed() {
+        for len in [10, LONG_FRAME_LEN + 1] {
+            let queue = Queue::new(1, 1000, ());
+            push(&queue, len, 1);
+            let waiting = timeout(Duration::from_secs(1), queue.reserve(len));
+            let (reserved, ()) = tokio::join!(waiting, async { queue.close() });
+            assert_eq!(reserved.expect("it is woken").unwrap_err(), Closed);
+        }
     }
 }

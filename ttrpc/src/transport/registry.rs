@@ -33,7 +33,8 @@ pub enum CallWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiverWait {
-    /// Server: the send queue is full; the client does not read what it is sent.
+    /// Server: the send queue is full, or as many replies wait for room in it as may; the client does not read what it is
+    /// sent.
     Room,
     /// Server: calls or bytes in flight are at their limit.
     Admission,

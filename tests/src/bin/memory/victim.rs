@@ -76,7 +76,8 @@ impl Load {
             upto(config.request_bytes, config.request_bytes_per_connection, self.requesting);
         let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming);
         let replies = upto(config.reply_bytes, config.reply_bytes_per_connection, self.replying);
-        let queues = self.unread * config.send_queue_bytes as u64;
+        // Of short frames and of long ones.
+        let queues = 2 * self.unread * config.send_queue_bytes as u64;
         let running = self.running * LATE_REPLY as u64;
         let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
         let threads = THREADS as u64 * (THREAD + LATE_REPLY as u64 * u64::from(self.replying > 0));

@@ -3,12 +3,19 @@
 
 use std::time::Duration;
 
-use tokio::{task::JoinHandle, time::sleep};
-use ttrpc::{ClientConfig, ServerConfig, Status};
+use tokio::{
+    io::duplex,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use ttrpc::{ClientConfig, ServerConfig, Status, snapshot::ReceiverWait};
 use ttrpc_tests::{
     conformance::*,
-    harness::*,
-    wire::{DATA, Frame, REMOTE_CLOSED, REQUEST, RESPONSE},
+    harness::{
+        code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED},
+        *,
+    },
+    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REQUEST, RESPONSE, Request},
 };
 
 /// Bytes of a payload whose frame is long.
@@ -20,6 +27,11 @@ const ROOM: usize = LONG + 100;
 /// A call for a long reply.
 fn call_for_long(id: u32) -> Frame {
     call(id, "Echo", &EchoRequest { payload: Vec::new(), response_size: LONG as u32 })
+}
+
+/// What must come without a wait.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(1), future).await.expect("it does not wait")
 }
 
 type Calling = JoinHandle<Result<EchoResponse, Status>>;
@@ -52,9 +64,9 @@ async fn a_short_request_passes_long_ones_that_wait_for_room() {
         let EchoRequest { payload, .. } = EchoRequest::decode_from(&frame.as_request().payload);
         peer.send(Frame::reply(frame.id, &EchoResponse { payload })).await;
     }
-    assert_eq!(short.await.unwrap().unwrap().payload, b"short");
+    assert_eq!(soon(short).await.unwrap().unwrap().payload, b"short");
     for call in long {
-        assert_eq!(call.await.unwrap().unwrap().payload.len(), LONG);
+        assert_eq!(soon(call).await.unwrap().unwrap().payload.len(), LONG);
     }
 }
 
@@ -96,14 +108,14 @@ async fn a_short_message_of_a_stream_passes_long_ones_of_other_streams() {
         ));
     }
     settle().await;
-    short.send(chunk(1)).await.expect("it does not wait");
+    soon(short.send(chunk(1))).await.expect("the stream is open");
     let mut ids = Vec::new();
     for _ in 0..4 {
         ids.push(peer.receive().await.id);
     }
     assert_eq!(ids, [1, 7, 3, 5]);
     for sent in sending {
-        let (_requests, _reply) = sent.await.unwrap().expect("it is sent");
+        let (_requests, _reply) = soon(sent).await.unwrap().expect("it is sent");
     }
 }
 
@@ -128,7 +140,7 @@ async fn a_short_message_passes_no_long_one_of_its_own_stream() {
         assert_eq!(Chunk::decode_from(&frame.data).sequence, sequence);
     }
     assert_eq!(peer.receive().await, Frame::end(1));
-    sending.await.unwrap().expect("all is sent");
+    soon(sending).await.unwrap().expect("all is sent");
 }
 
 /// Else a client that reads nothing would have the server hold a long reply for each of its calls.
@@ -149,6 +161,166 @@ async fn no_call_begins_while_as_many_long_replies_wait_as_may() {
         assert_eq!(peer.receive().await.code(), 0);
     }
     server.is_idle().await;
+}
+
+/// While as many wait as may, the connection is not read: its client does not read.
+#[tokio::test(start_paused = true)]
+async fn no_frame_is_acted_on_while_as_many_long_replies_wait_as_may() {
+    let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
+    let (server, mut peer) = played_client_over(config, 4096);
+    for id in [1, 3] {
+        peer.send(call_for_long(id)).await;
+    }
+    settle().await;
+    peer.send(call(5, "Echo", &echo_request(*b"short"))).await;
+    settle().await;
+    let snapshot = server.handle.snapshot();
+    let connection = &snapshot.connections[0];
+    let held_up = connection.receiver.as_ref().map(|held_up| &held_up.by);
+    assert_eq!(held_up, Some(&ReceiverWait::Room));
+    assert_eq!(
+        connection.calls.len(),
+        1,
+        "the first is answered, the third has been read no further"
+    );
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(peer.receive().await.id);
+    }
+    assert_eq!(answers, [1, 3, 5]);
+    server.is_idle().await;
+}
+
+/// The limit that all connections share counts where a connection has a reply that waits.
+#[tokio::test(start_paused = true)]
+async fn long_replies_of_all_connections_that_wait_are_as_many_as_may() {
+    const CONNECTIONS: usize = 4;
+    let config = ServerConfig::default()
+        .send_queue_bytes(ROOM)
+        .reply_bytes_per_connection(4 * LONG)
+        .reply_bytes(LONG);
+    let (here, there): (Vec<_>, Vec<_>) = (0..CONNECTIONS).map(|_| duplex(4096)).unzip();
+    let server = TestServer::start(config, there);
+    let mut peers: Vec<_> = here.into_iter().map(Peer::new).collect();
+    for peer in &mut peers {
+        for nth in 0..20 {
+            peer.send(call_for_long(2 * nth + 1)).await;
+        }
+        settle().await;
+    }
+    sleep(Duration::from_secs(60)).await;
+    let begun = server.service.calls_total() as usize;
+    assert_eq!(begun, 2 * CONNECTIONS, "of each, one is being written and one waits");
+    for peer in &mut peers {
+        for _ in 0..20 {
+            assert_eq!(peer.receive().await.code(), 0);
+        }
+    }
+    server.is_idle().await;
+}
+
+/// A client that reads steadily is none that does not read, however many long replies wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_takes_nothing_is_found_out_while_long_replies_are_read() {
+    let config = ServerConfig::default()
+        .send_queue_bytes(ROOM)
+        .reply_bytes_per_connection(2 * LONG)
+        .stream_inbox_messages(1);
+    let (_server, mut peer) = played_client_over(config, 4096);
+    peer.send(open_stream(1, "Hold")).await;
+    for nth in 1..40 {
+        peer.send(call_for_long(2 * nth + 1)).await;
+    }
+    let (mut reader, mut writer) = tokio::io::split(peer.into_inner());
+    // The second message has no room.
+    let messages: Vec<_> =
+        (0..2).flat_map(|nth| Frame::message(1, &chunk(nth)).to_bytes()).collect();
+    let writing = tokio::spawn(async move {
+        tokio::io::AsyncWriteExt::write_all(&mut writer, &messages).await.expect("it is read");
+        writer
+    });
+    let mut has_failed = false;
+    for _ in 0..40 {
+        sleep(Duration::from_millis(200)).await;
+        let (id, data) = read_frame(&mut reader).await;
+        if id == 1 {
+            assert_eq!(Frame::new(id, RESPONSE, 0, data).code(), RESOURCE_EXHAUSTED);
+            has_failed = true;
+            break;
+        }
+    }
+    assert!(has_failed, "it holds the connection up for as long as replies are read");
+    drop(writing.await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_reply_that_waits_for_room_gives_way_to_a_status_at_its_deadline() {
+    const LIMIT: Duration = Duration::from_millis(100);
+    let config = ServerConfig::default().send_queue_bytes(ROOM);
+    let (server, mut peer) = played_client_over(config, 4096);
+    for id in [1, 3, 5] {
+        let frame = call_for_long(id);
+        let timeout_nano = LIMIT.as_nanos() as i64;
+        let request = Request { timeout_nano, ..frame.as_request() };
+        peer.send(Frame { data: ttrpc::prost::Message::encode_to_vec(&request), ..frame }).await;
+    }
+    sleep(2 * LIMIT).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let answer = peer.receive().await;
+        answers.push((answer.id, answer.code()));
+    }
+    answers[1..].sort_unstable();
+    assert_eq!(answers, [(1, 0), (3, DEADLINE_EXCEEDED), (5, DEADLINE_EXCEEDED)]);
+    server.is_idle().await;
+}
+
+/// A caller that goes away while it waits for room leaves the line to the others.
+#[tokio::test(start_paused = true)]
+async fn a_long_call_that_is_dropped_while_it_waits_holds_up_no_other() {
+    let config = ClientConfig::default().send_queue_bytes(ROOM);
+    let (_client, conformance, mut peer) = played_server_over(config, 4096);
+    let calls: Vec<_> = (0..4).map(|_| echo(&conformance, &[7; LONG])).collect();
+    settle().await;
+    calls[1].abort();
+    calls[2].abort();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(answer_echo(&mut peer).await);
+    }
+    assert_eq!(ids, [1, 3]);
+    for (nth, call) in calls.into_iter().enumerate() {
+        match (nth, soon(call).await) {
+            (1 | 2, Err(error)) => assert!(error.is_cancelled()),
+            (_, reply) => assert_eq!(reply.unwrap().unwrap().payload.len(), LONG),
+        }
+    }
+}
+
+/// Callers and handlers that wait for long room do not outlive their connection.
+#[tokio::test(start_paused = true)]
+async fn a_long_call_that_waits_for_room_ends_with_its_connection() {
+    let config = ClientConfig::default().send_queue_bytes(ROOM);
+    let (_client, conformance, peer) = played_server_over(config, 4096);
+    let calls: Vec<_> = (0..3).map(|_| echo(&conformance, &[7; LONG])).collect();
+    settle().await;
+    drop(peer);
+    for call in calls {
+        let status = soon(call).await.unwrap().unwrap_err();
+        assert_eq!(status.code(), ttrpc::Code::Unavailable);
+    }
+    let (here, there) = duplex(4096);
+    let config = ServerConfig::default().send_queue_bytes(ROOM);
+    let server = TestServer::start(config, [there]);
+    let mut peer = Peer::new(here);
+    for id in [1, 3, 5] {
+        peer.send(call_for_long(id)).await;
+    }
+    server.has_begun(3).await;
+    drop(peer);
+    let start = Instant::now();
+    server.is_idle().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 /// Streams of long messages, each with one that waits, hold more than the limit at any time. A call that waited until

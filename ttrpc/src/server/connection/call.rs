@@ -158,7 +158,7 @@ impl Call {
             self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
         let wait = match handler_waits {
             true => CallWait::Message,
-            // No call begins while the queue is full.
+            // No call begins while that is so.
             false if !self.end.has_begun() && self.connection.is_full() => CallWait::Room,
             false => CallWait::Handler,
         };

@@ -2,7 +2,7 @@
 //!
 //! No call begins while its connection's queue is full. But handlers that have begun, and have been
 //! waiting for something, may go on together, and each of them makes a reply, which waits as a value
-//! until it has room; and long replies wait while the queue has room for short ones. So what waits is counted, by its encoded length, for each connection
+//! until it has room. So do long replies while the queue has room for short ones. What waits is counted, by its encoded length, for each connection
 //! ([`reply_bytes_per_connection`]) and in all ([`reply_bytes`]); replies and messages of streams alike.
 //!
 //! A handler that goes on after a wait may be about to reply. It does so freely while little waits. When
