@@ -39,6 +39,8 @@ struct RareLimits {
     inboxes: Limiter,
     /// Counts the bytes of replies that wait for room in the queue.
     replies: Limiter,
+    /// The one handler that goes on beside that limit.
+    next_turn: Limiter,
     patience: Patience,
 }
 
@@ -102,6 +104,7 @@ impl Connection {
                     Load { count: 1, cost: config.reply_bytes_per_connection },
                     Overshoot::Alone,
                 ),
+                next_turn: Limiter::new(Load::one(1), Overshoot::Last),
                 patience: Patience::new(config.stall_timeout),
             })
         })
@@ -115,6 +118,11 @@ impl Connection {
     /// The limit of replies that wait for room.
     pub(super) fn replies(&self) -> &Limiter {
         &self.limits().replies
+    }
+
+    /// The limit of handlers that go on beside the limit of replies.
+    fn next_turn(&self) -> &Limiter {
+        &self.limits().next_turn
     }
 
     pub(super) fn patience(&self) -> &Patience {

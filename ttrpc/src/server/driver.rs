@@ -202,7 +202,7 @@ impl Driver {
         let _taken = match taken {
             Some(taken) => taken,
             None => {
-                let wait = || beside(wait_for_turn(connection.clone(), self.call.info()));
+                let wait = || beside(wait_for_turn(self.call.clone()));
                 let load = ready!(turn.get_or_insert_with(wait).as_mut().poll(cx));
                 *turn = None;
                 Turn::granted(connection, load)

@@ -8,7 +8,9 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use ttrpc::{ClientConfig, ServerConfig, Status, snapshot::ReceiverWait};
+use ttrpc::{
+    ClientConfig, Context, ServerConfig, Status, async_trait, server, snapshot::ReceiverWait,
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{
@@ -327,19 +329,50 @@ async fn a_long_call_that_waits_for_room_ends_with_its_connection() {
 /// they hold less would wait for ever.
 #[tokio::test(start_paused = true)]
 async fn a_call_begins_in_turn_however_many_long_messages_wait() {
-    const STREAMS: u32 = 8;
-    let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
-    let (_server, mut peer) = played_client_over(config, 4096);
+    let (here, there) = duplex(4096);
+    let _server = TestServer::start(endless_streams(), [there]);
+    short_calls_pass_endless_streams(&mut Peer::new(here)).await;
+}
+
+/// The same of a handler that has begun, and goes on after a wait.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_has_waited_goes_on_in_turn_however_many_long_messages_wait() {
+    let (here, there) = duplex(4096);
+    let _server =
+        TestServer::start_with(endless_streams(), |builder| builder.intercept(Yields).io(there));
+    short_calls_pass_endless_streams(&mut Peer::new(here)).await;
+}
+
+/// Has every handler wait once.
+struct Yields;
+
+#[async_trait]
+impl server::Interceptor for Yields {
+    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
+        tokio::task::yield_now().await;
+        next.run(ctx).await
+    }
+}
+
+const STREAMS: u32 = 8;
+
+fn endless_streams() -> ServerConfig {
+    ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1)
+}
+
+async fn short_calls_pass_endless_streams(peer: &mut Played) {
     let endless = GenerateRequest { count: u64::MAX, size: LONG as u32, ..Default::default() };
     for nth in 0..STREAMS {
         let id = 2 * nth + 1;
         peer.send(Frame::request(id, REMOTE_CLOSED, SERVICE, "Generate", &endless)).await;
-        frame_of(id, &mut peer, STREAMS).await;
+        frame_of(id, peer, STREAMS).await;
     }
-    let short = 2 * STREAMS + 1;
-    peer.send(call(short, "Echo", &echo_request(*b"short"))).await;
-    let answer = frame_of(short, &mut peer, STREAMS).await;
-    assert_eq!((answer.kind, answer.code()), (RESPONSE, 0));
+    for nth in STREAMS..STREAMS + 4 {
+        let id = 2 * nth + 1;
+        peer.send(call(id, "Echo", &echo_request(*b"short"))).await;
+        let answer = frame_of(id, peer, STREAMS).await;
+        assert_eq!((answer.kind, answer.code()), (RESPONSE, 0));
+    }
 }
 
 /// The next frame with this id, which comes before each of so many streams has had several turns.

@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use super::{Connection, ReplyRoom};
+use super::{Connection, ReplyRoom, call::Call};
 use crate::{
     Status,
     snapshot::CallWait,
@@ -140,6 +140,7 @@ impl Drop for WaitingReply<'_> {
 /// A handler's turn to go on, which it has while it is polled.
 pub(in crate::server) struct Turn<'a> {
     connection: &'a Connection,
+    /// A cost is its part of the limit on replies; a count of one says that it goes on beside that.
     load: Load,
 }
 
@@ -165,19 +166,36 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if self.load.cost > 0 {
-            self.connection.replies().release(self.load);
+        let Load { count, cost } = self.load;
+        if cost > 0 {
+            self.connection.replies().release(Load::cost(cost));
+        }
+        if count > 0 {
+            self.connection.next_turn().release(Load::one(0));
         }
     }
 }
 
 /// Waits for a handler's turn, as long as the client reads. Returns what it counts for.
-pub(in crate::server) async fn wait_for_turn(connection: Arc<Connection>, call: CallInfo) -> Load {
-    let _waiting = connection.registry.enter(call, CallWait::Room);
+///
+/// Endless streams may hold more than the limit at any time. So the first in the line goes on as well when a call might
+/// begin, however much waits then, and no other does before it has been polled.
+pub(in crate::server) async fn wait_for_turn(call: Arc<Call>) -> Load {
+    let connection = &*call.connection;
+    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.is_reading();
     let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
-    turn.await.map(Permit::into_load).unwrap_or_default()
+    let room = async {
+        let next = connection.next_turn().acquire(Load::one(0)).await?;
+        connection.has_room().await.map(|()| next)
+    };
+    tokio::select! {
+        biased;
+        turn = turn => turn.map(Permit::into_load).unwrap_or_default(),
+        // A connection that has ended drops its handlers.
+        Ok(next) = room => next.into_load(),
+    }
 }
 
 #[cfg(test)]
