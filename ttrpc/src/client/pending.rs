@@ -235,7 +235,7 @@ fn check_time(Times { started, deadline }: Times) -> Result<(), Status> {
 /// Waits for a permit among the calls in flight, as long as others end. Time during which the queue
 /// is full does not count.
 async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
-    let is_paused = connection.queue.is_stuck(|| false);
+    let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;
     let permit = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
     permit.await.map_err(|refused| match refused {

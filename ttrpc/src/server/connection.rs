@@ -140,11 +140,12 @@ impl Connection {
         self.queue.is_full() || self.has_too_many_replies()
     }
 
-    /// Whether as many replies wait as may, of this connection or, if some are of this one, of all together.
+    /// Whether as many replies wait as may, of this connection or, if some are of this one, of all together. The turns
+    /// of handlers count, since they may be about to reply; those that wait for their turn do not.
     fn has_too_many_replies(&self) -> bool {
         self.limits.get().is_some_and(|limits| {
-            limits.replies.is_full()
-                || (limits.replies.load().cost > 0 && self.server.replies.is_full())
+            let (waiting, limit) = (limits.replies.load().cost, limits.replies.limit().cost);
+            waiting >= limit || (waiting > 0 && self.server.replies.is_full())
         })
     }
 
@@ -183,7 +184,7 @@ impl Connection {
     /// A condition that holds while it is the client who holds handlers up, since it does not read: their
     /// time does not count then.
     pub(super) fn is_unread(&self) -> impl Fn() -> bool {
-        self.queue.is_stuck(|| self.has_too_many_replies())
+        self.queue.is_stuck()
     }
 
     /// What the connection is doing at this moment.

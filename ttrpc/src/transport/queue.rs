@@ -178,20 +178,21 @@ impl<T> Queue<T> {
         self.room.is_full()
     }
 
-    /// A condition that holds while a frame, short or long, would have to wait, or `has_more` says that more is to be
-    /// written, and nothing of the queue is written from one evaluation to the next: then the peer does not read.
-    pub(crate) fn is_stuck(&self, has_more: impl Fn() -> bool) -> impl Fn() -> bool {
-        let seen = AtomicU64::new(u64::MAX);
+    /// A condition that holds if something of the queue has been written since the last evaluation: the peer reads.
+    pub(crate) fn is_moving(&self) -> impl Fn() -> bool {
+        let written = || self.written.load(Relaxed);
+        let seen = AtomicU64::new(written());
         move || {
-            let written = self.written();
-            let is_full = || self.room.is_full() || self.long_room.is_full() || has_more();
-            seen.swap(written, Relaxed) == written && is_full()
+            let now = written();
+            seen.swap(now, Relaxed) != now
         }
     }
 
-    /// Chunks that have been written so far.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Relaxed)
+    /// A condition that holds while a frame, short or long, would have to wait and nothing of the queue has been
+    /// written since the last evaluation: the peer does not read.
+    pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
+        let is_moving = self.is_moving();
+        move || !is_moving() && (self.room.is_full() || self.long_room.is_full())
     }
 
     /// Whether the connection has ended.
@@ -516,7 +517,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_is_stuck_while_long_frames_wait_and_none_is_written() {
         let queue = Queue::new(10, 2 * LONG_FRAME_LEN, ());
-        let is_stuck = queue.is_stuck(|| false);
+        let is_stuck = queue.is_stuck();
         push(&queue, LONG_FRAME_LEN + 1, 1);
         assert!(!is_stuck() && !is_stuck(), "nothing waits");
         let mut long = pin!(queue.reserve(LONG_FRAME_LEN + 1));

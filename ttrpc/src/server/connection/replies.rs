@@ -24,10 +24,7 @@ use super::{Connection, ReplyRoom, call::Call};
 use crate::{
     Status,
     snapshot::CallWait,
-    sync::atomic::{
-        AtomicU64, AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
-    },
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
     transport::{
         limiter::{Closed, Load, Permit},
         registry::CallInfo,
@@ -50,15 +47,6 @@ impl Connection {
     fn turn(&self) -> Load {
         let limit = self.replies().limit().cost;
         Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(TURNS) })
-    }
-
-    /// A condition that holds while the client reads.
-    fn is_reading(&self) -> impl Fn() -> bool {
-        let seen = AtomicU64::new(self.queue.written());
-        move || {
-            let written = self.queue.written();
-            seen.swap(written, Relaxed) != written
-        }
     }
 }
 
@@ -184,7 +172,7 @@ pub(in crate::server) async fn wait_for_turn(call: Arc<Call>) -> Load {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
-    let is_reading = connection.is_reading();
+    let is_reading = connection.queue.is_moving();
     let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
     let room = async {
         let next = connection.next_turn().acquire(Load::one(0)).await?;
@@ -200,6 +188,12 @@ pub(in crate::server) async fn wait_for_turn(call: Arc<Call>) -> Load {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
     use super::*;
     use crate::{ServerConfig, server::tests::idle_connection};
 
@@ -241,5 +235,26 @@ mod tests {
         assert_eq!(connection.replies().load(), Load::cost(60));
         drop(waiting);
         assert_eq!((take(&of_call), connection.replies().load()), (Some(0), Load::default()));
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_waits_for_its_turn_holds_back_no_call() {
+        let (_server, connection) = idle_connection(config());
+        let of_call = CallWaits::default();
+        let _waiting = WaitingReply::of_any_length(&connection, &of_call, 80);
+        let mut turn = pin!(connection.replies().acquire(connection.turn()));
+        assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(!connection.is_full());
+        connection.replies().force(Load::cost(20));
+        assert!(connection.is_full());
+    }
+
+    /// Else a handler that blocks its thread would have the receiver wait for handlers without end.
+    #[tokio::test]
+    async fn a_turn_is_no_reply_that_the_client_does_not_read() {
+        let (_server, connection) = idle_connection(config());
+        connection.replies().force(connection.replies().limit());
+        let is_unread = connection.is_unread();
+        assert!(!is_unread() && !is_unread());
     }
 }
