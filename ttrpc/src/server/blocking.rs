@@ -171,7 +171,7 @@ async fn grant(call: &Call) -> Result<Granted<'_>, Status> {
     if let Some(granted) = granted.or_else(|| own.try_acquire(ONE_CALL).map(reserved)) {
         return Ok(granted);
     }
-    let _in_line = call.waits.enter();
+    let _in_line = call.waits.enter_for_permit();
     let _waiting = connection.registry.enter(call.info(), CallWait::Place);
     let stall_timeout = connection.server.config.stall_timeout;
     tokio::select! {

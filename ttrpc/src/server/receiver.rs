@@ -265,7 +265,9 @@ async fn wait_for_handler(
 ) -> Result<(), Failure> {
     let bytes = decoder.data().len();
     let (limits, patience) = (inbox_limits(connection), connection.patience());
-    let is_paused = connection.is_unread();
+    let is_unread = connection.is_unread();
+    let is_held_up = call.waits.hold_handler_up();
+    let is_paused = || is_unread() || is_held_up();
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {
             let _held_up = connection.hold_up(ReceiverWait::Stream(call.head.stream_id));

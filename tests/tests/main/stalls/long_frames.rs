@@ -1,7 +1,7 @@
 //! Frames that take long to write, and short ones that come behind them: those do not wait for the long ones that
 //! wait for room.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     io::duplex,
@@ -9,7 +9,9 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use ttrpc::{
-    ClientConfig, Context, ServerConfig, Status, async_trait, server, snapshot::ReceiverWait,
+    ClientConfig, Context, ServerConfig, Status, async_trait,
+    server::{self, Routes, StreamReceiver},
+    snapshot::ReceiverWait,
 };
 use ttrpc_tests::{
     conformance::*,
@@ -17,7 +19,7 @@ use ttrpc_tests::{
         code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED},
         *,
     },
-    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REQUEST, RESPONSE, Request},
+    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE, Request},
 };
 
 /// Bytes of a payload whose frame is long.
@@ -224,12 +226,39 @@ async fn long_replies_of_all_connections_that_wait_are_as_many_as_may() {
 /// A client that reads steadily is none that does not read, however many long replies wait for it.
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_takes_nothing_is_found_out_while_long_replies_are_read() {
+    is_found_out(SERVICE, "Hold").await;
+}
+
+/// It waits for room most of the time, and could take something in between.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_only_sends_is_found_out_while_its_messages_are_read() {
+    is_found_out("test.OnlySends", "Send").await;
+}
+
+/// The first stream calls this method, whose handler takes nothing. Calls behind it ask for long replies.
+async fn is_found_out(service: &str, method: &str) {
     let config = ServerConfig::default()
         .send_queue_bytes(ROOM)
         .reply_bytes_per_connection(2 * LONG)
         .stream_inbox_messages(1);
-    let (_server, mut peer) = played_client_over(config, 4096);
-    peer.send(open_stream(1, "Hold")).await;
+    let only_sends = Routes::new("test.OnlySends").bidi_streaming(
+        "Send",
+        &Arc::new(()),
+        |_, _ctx, requests: StreamReceiver<Chunk>, mut replies| {
+            Box::pin(async move {
+                let _requests = requests;
+                loop {
+                    replies.send(Chunk { payload: vec![7; LONG], ..chunk(0) }).await?;
+                }
+            })
+        },
+    );
+    let (here, there) = duplex(4096);
+    let _server = TestServer::start_with(config, |builder| {
+        builder.add_service(Handmade(only_sends)).io(there)
+    });
+    let mut peer = Peer::new(here);
+    peer.send(Frame::request(1, REMOTE_OPEN, service, method, &Empty {})).await;
     for nth in 1..40 {
         peer.send(call_for_long(2 * nth + 1)).await;
     }
@@ -242,10 +271,10 @@ async fn a_handler_that_takes_nothing_is_found_out_while_long_replies_are_read()
         writer
     });
     let mut has_failed = false;
-    for _ in 0..40 {
+    for _ in 0..60 {
         sleep(Duration::from_millis(200)).await;
         let (id, data) = read_frame(&mut reader).await;
-        if id == 1 {
+        if id == 1 && data.len() < LONG {
             assert_eq!(Frame::new(id, RESPONSE, 0, data).code(), RESOURCE_EXHAUSTED);
             has_failed = true;
             break;

@@ -1,10 +1,17 @@
 //! A client that does not read for longer than any stall timeout: handlers that stand still because of
 //! it do not stand still by themselves, so nothing is refused and nothing is lost.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncWriteExt, duplex},
+    sync::Semaphore,
     time::sleep,
 };
 use ttrpc::{
@@ -14,7 +21,7 @@ use ttrpc::{
 use ttrpc_tests::{
     conformance::*,
     harness::*,
-    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN},
+    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN, RESPONSE, Watchdog},
 };
 
 /// More than the pipes of these tests hold.
@@ -129,6 +136,83 @@ async fn no_stream_is_failed_while_its_handler_waits_for_the_client_to_read() {
     assert_eq!(peer.receive().await, Frame::message(1, &chunk(4)), "nothing is lost");
     assert_eq!(peer.receive().await, Frame::end(1));
     serving.abort();
+}
+
+/// The client reads, and the handler takes no message since it waits for room, or for its turn to go on, behind others.
+#[tokio::test(start_paused = true)]
+async fn no_stream_is_failed_while_its_handler_waits_behind_long_replies_that_are_read_slowly() {
+    const LONG: usize = 1 << 20;
+    const CALLS: u32 = 20;
+    // With room for one reply that waits the handler waits for its turn, and with room for all its message waits.
+    let _watchdog = Watchdog::default();
+    for replies in [1, 100] {
+        let handlers = Arc::new((AtomicUsize::new(0), Semaphore::new(0)));
+        async fn wait((begun, go_on): &(AtomicUsize, Semaphore)) {
+            begun.fetch_add(1, SeqCst);
+            go_on.acquire().await.expect("it is never closed").forget();
+        }
+        let routes = Routes::new(SERVICE)
+            .unary("Reply", &handlers, |handlers, _ctx, _: Empty| {
+                Box::pin(async move {
+                    wait(&handlers).await;
+                    Ok(Chunk { payload: vec![0; LONG], ..chunk(0) })
+                })
+            })
+            .bidi_streaming(
+                "Exchange",
+                &handlers,
+                |handlers, _ctx, mut requests: StreamReceiver<Chunk>, mut replies| {
+                    Box::pin(async move {
+                        wait(&handlers).await;
+                        replies.send(Chunk { payload: vec![0; LONG], ..chunk(0) }).await?;
+                        while let Some(request) = requests.recv().await? {
+                            replies.send(request).await?;
+                        }
+                        Ok(())
+                    })
+                },
+            );
+        let config = ServerConfig::default()
+            .send_queue_bytes(LONG + 100)
+            .reply_bytes_per_connection(replies * LONG)
+            .stream_inbox_messages(1);
+        let (here, there) = duplex(4096);
+        let server = Server::builder().config(config).add_service(Handmade(routes)).io(there);
+        let serving = tokio::spawn(server.serve());
+        let mut peer = Peer::new(here);
+        for nth in 0..CALLS {
+            peer.send(call(2 * nth + 1, "Reply", &Empty {})).await;
+        }
+        let id = 2 * CALLS + 1;
+        peer.send(open_stream(id, "Exchange")).await;
+        let all = CALLS as usize + 1;
+        eventually("the handlers begin", || handlers.0.load(SeqCst) == all).await;
+        handlers.1.add_permits(all);
+        settle().await;
+        let (mut reader, mut writer) = tokio::io::split(peer.into_inner());
+        let messages = (0..3).map(|nth| Frame::message(id, &chunk(nth)));
+        let wire: Vec<_> =
+            messages.chain([Frame::end(id)]).flat_map(|frame| frame.to_bytes()).collect();
+        let writing = tokio::spawn(async move {
+            writer.write_all(&wire).await.expect("the server reads on");
+            writer
+        });
+        let mut of_stream = Vec::new();
+        for _ in 0..CALLS + 5 {
+            sleep(Duration::from_millis(200)).await;
+            let (of, data) = read_frame(&mut reader).await;
+            if of == id {
+                of_stream.push(data);
+            } else {
+                assert_eq!(Frame::new(of, RESPONSE, 0, data).code(), 0);
+            }
+        }
+        let last = of_stream.pop();
+        assert_eq!(last, Some(Vec::new()), "the stream ends well");
+        assert_eq!(of_stream.len(), 4, "and nothing is lost");
+        drop(writing.await);
+        serving.abort();
+    }
 }
 
 /// That no call ends is the server's doing, which does not read.

@@ -24,7 +24,7 @@ use super::{Connection, ReplyRoom, call::Call};
 use crate::{
     Status,
     snapshot::CallWait,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
     transport::{
         limiter::{Closed, Load, Permit},
         registry::CallInfo,
@@ -33,6 +33,10 @@ use crate::{
 
 /// A handler's turn counts for this part of its connection's limit.
 const TURNS: usize = 4;
+
+/// Waits for room, or for a turn, in which a handler may stand still. One that has had so many, one after the other,
+/// could have done something else in between.
+const WAITS: u32 = 4;
 
 impl Connection {
     /// Whether as much may wait, beside what does. The only reply of a connection always may.
@@ -52,27 +56,52 @@ impl Connection {
 
 /// What a call waits for in a line: room for its replies, or the permit of a handler without `async`.
 #[derive(Debug, Default)]
-pub(in crate::server) struct CallWaits(AtomicUsize);
+pub(in crate::server) struct CallWaits {
+    for_permit: AtomicU32,
+    for_room: AtomicU32,
+    /// All that have been for room so far.
+    all_for_room: AtomicU32,
+}
 
 impl CallWaits {
-    pub(in crate::server) fn enter(&self) -> LineWait<'_> {
-        self.0.fetch_add(1, SeqCst);
-        LineWait(self)
+    pub(in crate::server) fn enter_for_permit(&self) -> LineWait<'_> {
+        LineWait::new(&self.for_permit)
+    }
+
+    /// For room, or for a turn to go on.
+    fn enter_for_room(&self) -> LineWait<'_> {
+        self.all_for_room.fetch_add(1, SeqCst);
+        LineWait::new(&self.for_room)
+    }
+
+    /// A condition that holds while the handler can do nothing else, since it waits for room or for its turn. It does not
+    /// hold for ever: a handler that goes from one wait to the next is one that moves.
+    pub(in crate::server) fn hold_handler_up(&self) -> impl Fn() -> bool {
+        let waits = || self.all_for_room.load(SeqCst);
+        let before = waits();
+        move || self.for_room.load(SeqCst) > 0 && waits().wrapping_sub(before) <= WAITS
     }
 
     /// Whether the handler must be polled: it may have been granted something that others wait for.
     fn may_be_granted(&self) -> bool {
-        self.0.load(SeqCst) > 0
+        [&self.for_permit, &self.for_room].iter().any(|waits| waits.load(SeqCst) > 0)
     }
 }
 
 /// A wait in a line, until this is dropped.
 #[derive(Debug)]
-pub(in crate::server) struct LineWait<'a>(&'a CallWaits);
+pub(in crate::server) struct LineWait<'a>(&'a AtomicU32);
+
+impl<'a> LineWait<'a> {
+    fn new(waits: &'a AtomicU32) -> Self {
+        waits.fetch_add(1, SeqCst);
+        LineWait(waits)
+    }
+}
 
 impl Drop for LineWait<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, SeqCst);
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -109,7 +138,7 @@ impl<'a> WaitingReply<'a> {
         let load = Load::cost(len);
         connection.replies().force(load);
         connection.server.replies.force(load);
-        WaitingReply { connection, _line: waits.enter(), load }
+        WaitingReply { connection, _line: waits.enter_for_room(), load }
     }
 
     /// Waits for room.
@@ -171,6 +200,7 @@ impl Drop for Turn<'_> {
 pub(in crate::server) async fn wait_for_turn(call: Arc<Call>) -> Load {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+    let _in_line = call.waits.enter_for_room();
     let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
     let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
