@@ -122,9 +122,10 @@ impl Meter {
     pub fn note_queue(&self, queue: &QueueSnapshot) {
         self.count(|counted| {
             let figures = &mut counted.figures;
-            let (frames, bytes) = (queue.frames.used as u64, queue.bytes.used as u64);
-            figures.most_queued_frames = figures.most_queued_frames.max(frames);
-            figures.most_queued_bytes = figures.most_queued_bytes.max(bytes);
+            let frames = queue.frames.used + queue.long_frames.used;
+            let bytes = queue.bytes.used + queue.long_bytes.used;
+            figures.most_queued_frames = figures.most_queued_frames.max(frames as u64);
+            figures.most_queued_bytes = figures.most_queued_bytes.max(bytes as u64);
         });
     }
 

@@ -93,14 +93,15 @@ fn describe(snapshot: &ServerSnapshot) -> SnapshotResponse {
 }
 
 fn describe_connection(connection: &ConnectionSnapshot) -> Connection {
+    let queue = &connection.queue;
     Connection {
         id: connection.id,
         age: to_proto(connection.age),
         peer_pid: connection.peer.credentials().and_then(|credentials| credentials.pid),
         peer_uid: connection.peer.credentials().map(|credentials| credentials.uid),
-        queue_frames: connection.queue.frames.used as u64,
-        queue_bytes: connection.queue.bytes.used as u64,
-        blocked: connection.queue.blocked.and_then(to_proto),
+        queue_frames: (queue.frames.used + queue.long_frames.used) as u64,
+        queue_bytes: (queue.bytes.used + queue.long_bytes.used) as u64,
+        blocked: queue.blocked.and_then(to_proto),
         held_up_by: connection.receiver.map_or(String::new(), |held| held.by.to_string()),
         calls: connection.calls.iter().map(describe_call).collect(),
     }

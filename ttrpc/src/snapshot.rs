@@ -10,7 +10,7 @@
 //!   calls 2/16384, request bytes 174/268435456, inbox bytes 0/268435456
 //!   connection 1 of uid 0, pid 4711: open for 12.0s, 2/1024 calls
 //!     send queue 1024/1024 frames, 81920/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
-//!     the receiver is held up for 3.0s by the full send queue
+//!     the receiver is held up for 3.0s by the full send queue or replies that wait for it
 //!     #5 tasks.v1.Tasks/Wait: 11.9s, its handler runs
 //!     #7 tasks.v1.Tasks/Logs: 3.2s of 5s, waits for room in the send queue
 //! ```
@@ -43,11 +43,14 @@ pub struct Fill {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueSnapshot {
-    /// Frames that are not yet written. Those longer than 128 KiB count apart from the others for the limit, which is that
-    /// of either kind.
+    /// Frames of up to 128 KiB that are not yet written. Longer ones count apart.
     pub frames: Fill,
-    /// Their bytes, likewise.
+    /// Their bytes.
     pub bytes: Fill,
+    /// Frames longer than 128 KiB that are not yet written.
+    pub long_frames: Fill,
+    /// Their bytes.
+    pub long_bytes: Fill,
     /// How long the socket has refused to take more, if it does now: the peer does not read.
     pub blocked: Option<Duration>,
     /// How long it has in all.
@@ -151,10 +154,12 @@ pub struct ConnectionSnapshot {
 impl QueueSnapshot {
     /// `waited_total` is the time that calls have waited, in sum.
     pub(crate) fn new<T>(queue: &Queue<T>, waited_total: Duration) -> Self {
-        let (used, limit, blocked) = queue.fill();
+        let (short, long, limit, blocked) = queue.fill();
         QueueSnapshot {
-            frames: Fill { used: used.count, limit: limit.count },
-            bytes: Fill { used: used.cost, limit: limit.cost },
+            frames: Fill { used: short.count, limit: limit.count },
+            bytes: Fill { used: short.cost, limit: limit.cost },
+            long_frames: Fill { used: long.count, limit: limit.count },
+            long_bytes: Fill { used: long.cost, limit: limit.cost },
             blocked: blocked.now(),
             blocked_total: blocked.total(),
             waited_total,
@@ -238,6 +243,9 @@ impl fmt::Display for HeldUp {
 impl fmt::Display for QueueSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "send queue {} frames, {} bytes; ", self.frames, self.bytes)?;
+        if self.long_frames.used > 0 {
+            write!(f, "{} long frames, {} bytes; ", self.long_frames, self.long_bytes)?;
+        }
         match self.blocked {
             Some(now) => write!(f, "socket full for {now:.1?}")?,
             None => f.write_str("socket not full")?,

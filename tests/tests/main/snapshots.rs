@@ -74,6 +74,21 @@ async fn a_server_whose_client_does_not_read_says_so() {
     assert!(connection.queue.blocked_total >= 3 * SECOND);
 }
 
+/// Else it could not be told whether short calls wait.
+#[tokio::test(start_paused = true)]
+async fn long_frames_in_the_queue_are_told_apart_from_others() {
+    let (server, mut peer) = played_client_over(ServerConfig::default(), 4096);
+    let request = EchoRequest { payload: Vec::new(), response_size: 1 << 20 };
+    peer.send(call(1, "Echo", &request)).await;
+    settle().await;
+    let snapshot = server.handle.snapshot();
+    let queue = &snapshot.connections[0].queue;
+    assert_eq!((queue.frames.used, queue.bytes.used, queue.long_frames.used), (0, 0, 1));
+    assert!(queue.long_bytes.used > 1 << 20 && queue.long_bytes.limit == queue.bytes.limit);
+    let text = snapshot.to_string();
+    assert!(text.contains("0/1024 frames, 0/4194304 bytes; 1/1024 long frames, "), "{text}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_tells_of_streams_and_limits_that_hold_its_receiver_up() {
     let config = ServerConfig::default()

@@ -51,7 +51,7 @@ const GAUGES: [(&str, Unit, &str); 8] = [
     (
         QUEUE_FILL,
         Unit::Percent,
-        "Fill of the fullest send queue, from 0 to 1; up to 2 with frames longer than 128 KiB.",
+        "Fill of the fullest send queue, from 0 to 1; frames longer than 128 KiB count apart.",
     ),
     (SERVER_FILL, Unit::Percent, "Fill of a server's limits, from 0 to 1."),
     (STALLED, Unit::Count, "Connections that are held up, by what holds them up."),

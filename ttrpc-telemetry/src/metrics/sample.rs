@@ -21,7 +21,7 @@ impl Metrics {
     /// |---|---|---|
     /// | `ttrpc_server_fill_ratio` | of: `calls`, `request_bytes`, `inbox_bytes`, `connections` | used part of the limit, 0 to 1 |
     /// | `ttrpc_queue_frames`, `ttrpc_queue_bytes` | side | in the send queues of all connections |
-    /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1, or 2 where it holds as much of frames longer than 128 KiB |
+    /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1; frames longer than 128 KiB are as a queue of their own |
     /// | `ttrpc_connections_stalled` | side, by | connections that are held up |
     /// | `ttrpc_stall_seconds` | side, by | the longest time for which one is |
     ///
@@ -97,9 +97,11 @@ const STALLED_BY: [&str; 4] = ["socket", "room", "admission", "stream"];
 
 impl Sums {
     fn add(&mut self, queue: &QueueSnapshot, receiver: Option<HeldUp>) {
-        self.frames += queue.frames.used;
-        self.bytes += queue.bytes.used;
-        self.fill = self.fill.max(ratio(queue.frames)).max(ratio(queue.bytes));
+        let QueueSnapshot { frames, bytes, long_frames, long_bytes, .. } = queue;
+        self.frames += frames.used + long_frames.used;
+        self.bytes += bytes.used + long_bytes.used;
+        let fills = [frames, bytes, long_frames, long_bytes].map(|fill| ratio(*fill));
+        self.fill = fills.into_iter().fold(self.fill, f64::max);
         if let Some(blocked) = queue.blocked {
             self.stall("socket", blocked);
         }

@@ -137,7 +137,7 @@ impl Connection {
     /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies wait for room as
     /// may.
     pub(super) fn is_full(&self) -> bool {
-        self.queue.is_full() || self.has_too_many_replies()
+        self.queue.is_full_for_short() || self.has_too_many_replies()
     }
 
     /// Whether as many replies wait as may, of this connection or, if some are of this one, of all together. The turns
@@ -152,7 +152,7 @@ impl Connection {
     /// Waits for its turn among the short frames that wait for room and, if too many replies wait then, among the
     /// long ones.
     pub(super) async fn has_room(&self) -> Result<(), Closed> {
-        self.queue.has_room().await?;
+        self.queue.has_short_room().await?;
         if self.has_too_many_replies() { self.queue.has_long_room().await } else { Ok(()) }
     }
 

@@ -32,6 +32,22 @@ pub(crate) enum FrameBytes<'a> {
     Large(Vec<u8>),
 }
 
+impl FrameBytes<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            FrameBytes::Small(bytes) => bytes,
+            FrameBytes::Large(bytes) => bytes,
+        }
+    }
+
+    fn into_vec(self) -> Vec<u8> {
+        match self {
+            FrameBytes::Small(bytes) => bytes.to_vec(),
+            FrameBytes::Large(bytes) => bytes,
+        }
+    }
+}
+
 /// Room in the queue, of long frames or of short ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Room {
@@ -104,17 +120,12 @@ impl Chunks {
 
     /// Adds a frame, which takes this much room, with this stream id.
     pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, room: Room) {
-        let (bytes, len) = match frame {
-            FrameBytes::Large(bytes) if bytes.len() > SHARED_FRAME_LEN || room.is_long => {
-                return self.push_alone(bytes, stream_id, room);
-            }
-            // A message that has become shorter since room for it was reserved.
-            FrameBytes::Small(bytes) if room.is_long => {
-                return self.push_alone(bytes.to_vec(), stream_id, room);
-            }
-            FrameBytes::Large(ref bytes) => (&bytes[..], bytes.len()),
-            FrameBytes::Small(bytes) => (bytes, bytes.len()),
-        };
+        let bytes = frame.as_slice();
+        let len = bytes.len();
+        // Long room is not shared, also where a message has become shorter since it was reserved.
+        if len > SHARED_FRAME_LEN || room.is_long {
+            return self.push_alone(frame.into_vec(), stream_id, room);
+        }
         let chunk = self.shared_chunk(len);
         let start = chunk.bytes.len();
         if chunk.bytes.capacity() < start + len {

@@ -45,7 +45,7 @@ const LONG_FRAME_LEN: usize = 128 << 10;
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// Short frames that are not yet written, and their bytes.
-    room: Limiter,
+    short_room: Limiter,
     /// The same of frames longer than [`LONG_FRAME_LEN`].
     long_room: Limiter,
     /// Chunks that have been written so far.
@@ -105,7 +105,7 @@ impl<T> Queue<T> {
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
         let room = || Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone);
         Queue {
-            room: room(),
+            short_room: room(),
             long_room: room(),
             written: AtomicU64::new(0),
             announced: Announced::default(),
@@ -130,11 +130,11 @@ impl<T> Queue<T> {
 
     /// What long frames count in, or short ones.
     fn limiter(&self, is_long: bool) -> &Limiter {
-        if is_long { &self.long_room } else { &self.room }
+        if is_long { &self.long_room } else { &self.short_room }
     }
 
     fn load_of(&self, len: usize) -> Load {
-        Load::one(len.min(self.room.limit().cost))
+        Load::one(len.min(self.short_room.limit().cost))
     }
 
     fn release_room(&self, room: Room) {
@@ -163,19 +163,19 @@ impl<T> Queue<T> {
         Ok(PushPermit { queue: self, permit, is_long })
     }
 
-    /// Waits until the queue is not full, behind those that wait for room already.
-    pub(crate) async fn has_room(&self) -> Result<(), Closed> {
+    /// Waits until a short frame would have room, behind those that wait for it already.
+    pub(crate) async fn has_short_room(&self) -> Result<(), Closed> {
         self.reserve(1).await.map(drop)
     }
 
-    /// The same for long frames.
+    /// The same for a long frame.
     pub(crate) async fn has_long_room(&self) -> Result<(), Closed> {
         self.reserve(LONG_FRAME_LEN + 1).await.map(drop)
     }
 
     /// Whether a short frame would have to wait now.
-    pub(crate) fn is_full(&self) -> bool {
-        self.room.is_full()
+    pub(crate) fn is_full_for_short(&self) -> bool {
+        self.short_room.is_full()
     }
 
     /// A condition that holds if something of the queue has been written since the last evaluation: the peer reads.
@@ -192,12 +192,12 @@ impl<T> Queue<T> {
     /// written since the last evaluation: the peer does not read.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
         let is_moving = self.is_moving();
-        move || !is_moving() && (self.room.is_full() || self.long_room.is_full())
+        move || !is_moving() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
     /// Whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
-        self.room.is_closed()
+        self.short_room.is_closed()
     }
 
     fn push(
@@ -305,13 +305,12 @@ impl<T> Queue<T> {
         lock(&self.state).blocked.set(is_blocked);
     }
 
-    /// The room that is taken by all frames, and its limit for those of a kind; and how long the socket has been
+    /// The room that short frames take and that long ones do, the limit of either, and how long the socket has been
     /// full.
-    pub(crate) fn fill(&self) -> (Load, Load, Blocked) {
+    pub(crate) fn fill(&self) -> (Load, Load, Load, Blocked) {
         let blocked = lock(&self.state).blocked;
-        let (short, long) = (self.room.load(), self.long_room.load());
-        let used = Load { count: short.count + long.count, cost: short.cost + long.cost };
-        (used, self.room.limit(), blocked)
+        let Queue { short_room, long_room, .. } = self;
+        (short_room.load(), long_room.load(), short_room.limit(), blocked)
     }
 
     /// The streams whose Request the sender has not taken, rising.
@@ -324,7 +323,7 @@ impl<T> Queue<T> {
 
     /// Closes the queue: all waits for room end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
-        self.room.close();
+        self.short_room.close();
         self.long_room.close();
         let mut state = lock(&self.state);
         state.is_closed = true;
@@ -481,12 +480,13 @@ mod tests {
         assert!(queue.try_reserve(5000).unwrap().is_none());
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
         push(&queue, 5000, 3);
-        assert!(queue.is_full());
+        assert!(queue.is_full_for_short());
         let len = LONG_FRAME_LEN + 1;
         push(&queue, len, 5);
         assert!(queue.try_reserve(len).unwrap().is_none());
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
-        assert_eq!(queue.fill().0, Load::default());
+        let (short, long, ..) = queue.fill();
+        assert_eq!((short, long), Default::default());
     }
 
     #[tokio::test]
@@ -495,13 +495,15 @@ mod tests {
         let queue = Queue::new(10, limit, ());
         let is_free = |len| queue.try_reserve(len).expect("it is open").is_some();
         push(&queue, 2 * LONG_FRAME_LEN, 1);
-        assert!(!is_free(LONG_FRAME_LEN + 1) && is_free(LONG_FRAME_LEN) && !queue.is_full());
+        assert!(
+            !is_free(LONG_FRAME_LEN + 1) && is_free(LONG_FRAME_LEN) && !queue.is_full_for_short()
+        );
         let mut long = pin!(queue.reserve(2 * LONG_FRAME_LEN));
         assert!(poll_fn(|cx| Poll::Ready(long.as_mut().poll(cx))).await.is_pending());
         for id in [3, 5, 7] {
             push(&queue, LONG_FRAME_LEN, id);
         }
-        assert!(!is_free(10) && queue.is_full());
+        assert!(!is_free(10) && queue.is_full_for_short());
         let batch = take(&queue).await;
         let (long_chunk, short): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|chunk| chunk.bytes.len() > LONG_FRAME_LEN);
@@ -510,7 +512,8 @@ mod tests {
         long_chunk.into_iter().for_each(|chunk| queue.release(chunk));
         let polled = poll_fn(|cx| Poll::Ready(long.as_mut().poll(cx))).await;
         drop(polled);
-        assert_eq!(queue.fill().0, Load::default());
+        let (short, long, ..) = queue.fill();
+        assert_eq!((short, long), Default::default());
     }
 
     /// Else a peer that does not read long frames would look like handlers that do not move.
@@ -539,7 +542,8 @@ mod tests {
             let mut batch = take(&queue).await;
             queue.withdraw(|()| Some(3));
             queue.drop_withdrawn(&mut batch, 5);
-            assert_eq!(queue.fill().0, Load::one(10));
+            let (short, long, ..) = queue.fill();
+            assert_eq!((short, long), (Load::one(10), Load::default()));
         }
     }
 
@@ -558,8 +562,7 @@ mod tests {
         assert!(queue.fill().0.cost > LONG_FRAME_LEN);
         batch.into_iter().for_each(|chunk| queue.release(chunk));
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
-        assert_eq!((queue.room.load(), queue.long_room.load()), Default::default());
-        assert!(!queue.long_room.is_closed());
+        assert_eq!((queue.short_room.load(), queue.long_room.load()), Default::default());
     }
 
     #[tokio::test]

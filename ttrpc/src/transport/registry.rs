@@ -192,7 +192,7 @@ impl fmt::Display for CallWait {
 impl fmt::Display for ReceiverWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReceiverWait::Room => f.write_str("the full send queue"),
+            ReceiverWait::Room => f.write_str("the full send queue or replies that wait for it"),
             ReceiverWait::Admission => f.write_str("the limits on what is in flight"),
             ReceiverWait::Stream(id) => write!(f, "the full inbox of stream {id}"),
         }

@@ -154,7 +154,7 @@ async fn no_stream_is_failed_while_its_handler_waits_behind_long_replies_that_ar
         let routes = Routes::new(SERVICE)
             .unary("Reply", &handlers, |handlers, _ctx, _: Empty| {
                 Box::pin(async move {
-                    wait(&handlers).await;
+                    wait(handlers).await;
                     Ok(Chunk { payload: vec![0; LONG], ..chunk(0) })
                 })
             })
@@ -163,7 +163,7 @@ async fn no_stream_is_failed_while_its_handler_waits_behind_long_replies_that_ar
                 &handlers,
                 |handlers, _ctx, mut requests: StreamReceiver<Chunk>, mut replies| {
                     Box::pin(async move {
-                        wait(&handlers).await;
+                        wait(handlers).await;
                         replies.send(Chunk { payload: vec![0; LONG], ..chunk(0) }).await?;
                         while let Some(request) = requests.recv().await? {
                             replies.send(request).await?;
