@@ -16,7 +16,7 @@ use ttrpc::{
 use ttrpc_tests::{
     conformance::*,
     harness::{
-        code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED},
+        code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE},
         *,
     },
     wire::{DATA, Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE, Request},
@@ -360,7 +360,7 @@ async fn a_long_call_that_waits_for_room_ends_with_its_connection() {
 async fn a_call_begins_in_turn_however_many_long_messages_wait() {
     let (here, there) = duplex(4096);
     let _server = TestServer::start(endless_streams(), [there]);
-    short_calls_pass_endless_streams(&mut Peer::new(here)).await;
+    short_calls_pass_endless_streams(&mut Peer::new(here), 4 * STREAMS).await;
 }
 
 /// The same of a handler that has begun, and goes on after a wait.
@@ -369,7 +369,7 @@ async fn a_handler_that_has_waited_goes_on_in_turn_however_many_long_messages_wa
     let (here, there) = duplex(4096);
     let _server =
         TestServer::start_with(endless_streams(), |builder| builder.intercept(Yields).io(there));
-    short_calls_pass_endless_streams(&mut Peer::new(here)).await;
+    short_calls_pass_endless_streams(&mut Peer::new(here), 4 * STREAMS).await;
 }
 
 /// Has every handler wait once.
@@ -389,28 +389,107 @@ fn endless_streams() -> ServerConfig {
     ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1)
 }
 
-async fn short_calls_pass_endless_streams(peer: &mut Played) {
+/// Each stream and each call has its first answer before so many frames of others.
+async fn short_calls_pass_endless_streams(peer: &mut Played, frames: u32) {
     let endless = GenerateRequest { count: u64::MAX, size: LONG as u32, ..Default::default() };
     for nth in 0..STREAMS {
         let id = 2 * nth + 1;
         peer.send(Frame::request(id, REMOTE_CLOSED, SERVICE, "Generate", &endless)).await;
-        frame_of(id, peer, STREAMS).await;
+        frame_of(id, peer, frames).await;
     }
     for nth in STREAMS..STREAMS + 4 {
         let id = 2 * nth + 1;
         peer.send(call(id, "Echo", &echo_request(*b"short"))).await;
-        let answer = frame_of(id, peer, STREAMS).await;
+        let answer = frame_of(id, peer, frames).await;
         assert_eq!((answer.kind, answer.code()), (RESPONSE, 0));
     }
 }
 
-/// The next frame with this id, which comes before each of so many streams has had several turns.
-async fn frame_of(id: u32, peer: &mut Played, streams: u32) -> Frame {
-    for _ in 0..4 * streams {
+/// The next frame with this id, one of the next so many.
+async fn frame_of(id: u32, peer: &mut Played, frames: u32) -> Frame {
+    for _ in 0..frames {
         let frame = peer.receive().await;
         if frame.id == id {
             return frame;
         }
     }
     panic!("call {id} has not begun in its turn")
+}
+
+/// The same where several threads run handlers. Which of them is late is not known, so they come at last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_and_handlers_have_their_turns_on_several_threads() {
+    for yields in [false, true] {
+        let (here, there) = duplex(64 << 10);
+        let config = endless_streams().stall_timeout(PATIENCE);
+        let _server = TestServer::start_with(config, |builder| {
+            (if yields { builder.intercept(Yields) } else { builder }).io(there)
+        });
+        let mut peer = Peer::new(here);
+        let passed = timeout(PATIENCE, short_calls_pass_endless_streams(&mut peer, u32::MAX));
+        passed.await.expect("each has its turn");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn few_calls_for_long_replies_begin_on_several_threads_before_those_before_them_are_read() {
+    const THREADS: u64 = 4;
+    const CALLS: u32 = 40;
+    const WAITING: usize = 3;
+    let config = patient_server().send_queue_bytes(ROOM).reply_bytes_per_connection(WAITING * LONG);
+    let (server, mut peer) = played_client_over(config, 64 << 10);
+    for nth in 0..CALLS {
+        peer.send(call_for_long(2 * nth + 1)).await;
+    }
+    for read in 0..CALLS {
+        let begun = server.service.calls_total();
+        // One is in the pipe and one in the queue, each thread may have begun one while there was room for another,
+        // and one begins in turn.
+        let most = WAITING as u64 - 1 + THREADS + 3;
+        assert!(begun - u64::from(read) <= most, "{begun} have begun, {read} are read");
+        assert_eq!(peer.receive().await.code(), 0);
+    }
+    server.is_idle().await;
+}
+
+/// A connection whose receiver waits, and another task on behalf of the calls that have not begun, until long replies
+/// have room. Two calls have begun, of four that are read together.
+async fn all_waits_behind_long_replies() -> (TestServer, Played) {
+    let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
+    let (server, mut peer) = played_client_over(config, 4096);
+    let short = |id| call(id, "Echo", &echo_request(*b"short"));
+    let calls = [call_for_long(1), call_for_long(3), short(5), short(7)];
+    peer.send_bytes(&calls.map(|call| call.to_bytes()).concat()).await;
+    settle().await;
+    peer.send(short(9)).await;
+    settle().await;
+    let snapshot = server.handle.snapshot();
+    let connection = &snapshot.connections[0];
+    assert_eq!(connection.receiver.map(|held_up| held_up.by), Some(ReceiverWait::Room));
+    assert_eq!((server.service.calls_total(), connection.calls_in_flight.used), (2, 3));
+    (server, peer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_behind_long_replies_end_with_their_connection() {
+    let (server, peer) = all_waits_behind_long_replies().await;
+    drop(peer);
+    soon(server.is_idle()).await;
+    assert_eq!(server.handle.snapshot().connections.len(), 0);
+    assert_eq!(server.service.calls_total(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_behind_long_replies_are_answered_by_a_server_that_drains() {
+    let (server, mut peer) = all_waits_behind_long_replies().await;
+    let draining = server.handle.shutdown(PATIENCE);
+    settle().await;
+    let mut answers = Vec::new();
+    while let Some(frame) = peer.try_receive().await {
+        answers.push((frame.id, frame.code()));
+    }
+    answers.sort_unstable();
+    // The last one had not been read when the server began to drain.
+    assert_eq!(answers, [(1, 0), (3, 0), (5, 0), (7, 0), (9, UNAVAILABLE)]);
+    soon(draining).await;
 }

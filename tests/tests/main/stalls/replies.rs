@@ -229,6 +229,28 @@ async fn replies_to_a_client_that_reads_are_not_lost_however_many_handlers_go_on
     server.is_idle().await;
 }
 
+/// Those that wait are short, and so is the reply of a call that comes then.
+#[tokio::test(start_paused = true)]
+async fn no_call_begins_while_as_many_short_replies_wait_as_may() {
+    let (server, handlers, [mut peer]) = start(|config| config);
+    call_many(&mut peer, &handlers, "Reply").await;
+    // One for the call that comes then.
+    handlers.go_on.add_permits(CALLS + 1);
+    settle().await;
+    peer.send(Frame::unary(1001, SERVICE, "Short", &Empty {})).await;
+    settle().await;
+    assert_eq!(handlers.begun.load(SeqCst), CALLS);
+    let mut ids = Vec::new();
+    for _ in 0..CALLS + 1 {
+        let answer = peer.receive().await;
+        assert_eq!(answer.code(), 0);
+        ids.push(answer.id);
+    }
+    let place = ids.iter().position(|id| *id == 1001).expect("it is answered");
+    assert!(place < CALLS / 2, "it begins in turn, and not when all others have replied: {place}");
+    server.is_idle().await;
+}
+
 /// A handler whose reply waits for room needs no turn: others may stand in that line before it, and wait for the room
 /// that it has been granted.
 #[tokio::test(start_paused = true)]
