@@ -1,40 +1,33 @@
 //! Frames that take long to write, and short ones that come behind them: those do not wait for the long ones that
 //! wait for room.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::{
     io::duplex,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use ttrpc::{
-    ClientConfig, Context, ServerConfig, Status, async_trait,
-    server::{self, Routes, StreamReceiver},
-    snapshot::ReceiverWait,
-};
+use ttrpc::{ClientConfig, ServerConfig, Status};
 use ttrpc_tests::{
     conformance::*,
-    harness::{
-        code::{DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE},
-        *,
-    },
-    wire::{DATA, Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN, REQUEST, RESPONSE, Request},
+    harness::{code::DEADLINE_EXCEEDED, *},
+    wire::{DATA, Frame, Peer, REQUEST, Request},
 };
 
 /// Bytes of a payload whose frame is long.
-const LONG: usize = 1 << 20;
+pub(super) const LONG: usize = 1 << 20;
 
 /// Room for one long frame at a time.
-const ROOM: usize = LONG + 100;
+pub(super) const ROOM: usize = LONG + 100;
 
 /// A call for a long reply.
-fn call_for_long(id: u32) -> Frame {
+pub(super) fn call_for_long(id: u32) -> Frame {
     call(id, "Echo", &EchoRequest { payload: Vec::new(), response_size: LONG as u32 })
 }
 
 /// What must come without a wait.
-async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(1), future).await.expect("it does not wait")
 }
 
@@ -147,143 +140,6 @@ async fn a_short_message_passes_no_long_one_of_its_own_stream() {
     soon(sending).await.unwrap().expect("all is sent");
 }
 
-/// Else a client that reads nothing would have the server hold a long reply for each of its calls.
-#[tokio::test(start_paused = true)]
-async fn no_call_begins_while_as_many_long_replies_wait_as_may() {
-    const CALLS: u32 = 40;
-    const WAITING: usize = 3;
-    let config =
-        ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(WAITING * LONG);
-    let (server, mut peer) = played_client_over(config, 4096);
-    for nth in 0..CALLS {
-        peer.send(call_for_long(2 * nth + 1)).await;
-    }
-    // Time changes nothing of it.
-    sleep(Duration::from_secs(60)).await;
-    assert_eq!(server.service.calls_total() as usize, 1 + WAITING, "one is being written");
-    for _ in 0..CALLS {
-        assert_eq!(peer.receive().await.code(), 0);
-    }
-    server.is_idle().await;
-}
-
-/// While as many wait as may, the connection is not read: its client does not read.
-#[tokio::test(start_paused = true)]
-async fn no_frame_is_acted_on_while_as_many_long_replies_wait_as_may() {
-    let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
-    let (server, mut peer) = played_client_over(config, 4096);
-    for id in [1, 3] {
-        peer.send(call_for_long(id)).await;
-    }
-    settle().await;
-    peer.send(call(5, "Echo", &echo_request(*b"short"))).await;
-    settle().await;
-    let snapshot = server.handle.snapshot();
-    let connection = &snapshot.connections[0];
-    let held_up = connection.receiver.as_ref().map(|held_up| &held_up.by);
-    assert_eq!(held_up, Some(&ReceiverWait::Room));
-    assert_eq!(
-        connection.calls.len(),
-        1,
-        "the first is answered, the third has been read no further"
-    );
-    let mut answers = Vec::new();
-    for _ in 0..3 {
-        answers.push(peer.receive().await.id);
-    }
-    assert_eq!(answers, [1, 3, 5]);
-    server.is_idle().await;
-}
-
-/// The limit that all connections share counts where a connection has a reply that waits.
-#[tokio::test(start_paused = true)]
-async fn long_replies_of_all_connections_that_wait_are_as_many_as_may() {
-    const CONNECTIONS: usize = 4;
-    let config = ServerConfig::default()
-        .send_queue_bytes(ROOM)
-        .reply_bytes_per_connection(4 * LONG)
-        .reply_bytes(LONG);
-    let (here, there): (Vec<_>, Vec<_>) = (0..CONNECTIONS).map(|_| duplex(4096)).unzip();
-    let server = TestServer::start(config, there);
-    let mut peers: Vec<_> = here.into_iter().map(Peer::new).collect();
-    for peer in &mut peers {
-        for nth in 0..20 {
-            peer.send(call_for_long(2 * nth + 1)).await;
-        }
-        settle().await;
-    }
-    sleep(Duration::from_secs(60)).await;
-    let begun = server.service.calls_total() as usize;
-    assert_eq!(begun, 2 * CONNECTIONS, "of each, one is being written and one waits");
-    for peer in &mut peers {
-        for _ in 0..20 {
-            assert_eq!(peer.receive().await.code(), 0);
-        }
-    }
-    server.is_idle().await;
-}
-
-/// A client that reads steadily is none that does not read, however many long replies wait for it.
-#[tokio::test(start_paused = true)]
-async fn a_handler_that_takes_nothing_is_found_out_while_long_replies_are_read() {
-    is_found_out(SERVICE, "Hold").await;
-}
-
-/// It waits for room most of the time, and could take something in between.
-#[tokio::test(start_paused = true)]
-async fn a_handler_that_only_sends_is_found_out_while_its_messages_are_read() {
-    is_found_out("test.OnlySends", "Send").await;
-}
-
-/// The first stream calls this method, whose handler takes nothing. Calls behind it ask for long replies.
-async fn is_found_out(service: &str, method: &str) {
-    let config = ServerConfig::default()
-        .send_queue_bytes(ROOM)
-        .reply_bytes_per_connection(2 * LONG)
-        .stream_inbox_messages(1);
-    let only_sends = Routes::new("test.OnlySends").bidi_streaming(
-        "Send",
-        &Arc::new(()),
-        |_, _ctx, requests: StreamReceiver<Chunk>, mut replies| {
-            Box::pin(async move {
-                let _requests = requests;
-                loop {
-                    replies.send(Chunk { payload: vec![7; LONG], ..chunk(0) }).await?;
-                }
-            })
-        },
-    );
-    let (here, there) = duplex(4096);
-    let _server = TestServer::start_with(config, |builder| {
-        builder.add_service(Handmade(only_sends)).io(there)
-    });
-    let mut peer = Peer::new(here);
-    peer.send(Frame::request(1, REMOTE_OPEN, service, method, &Empty {})).await;
-    for nth in 1..40 {
-        peer.send(call_for_long(2 * nth + 1)).await;
-    }
-    let (mut reader, mut writer) = tokio::io::split(peer.into_inner());
-    // The second message has no room.
-    let messages: Vec<_> =
-        (0..2).flat_map(|nth| Frame::message(1, &chunk(nth)).to_bytes()).collect();
-    let writing = tokio::spawn(async move {
-        tokio::io::AsyncWriteExt::write_all(&mut writer, &messages).await.expect("it is read");
-        writer
-    });
-    let mut has_failed = false;
-    for _ in 0..60 {
-        sleep(Duration::from_millis(200)).await;
-        let (id, data) = read_frame(&mut reader).await;
-        if id == 1 && data.len() < LONG {
-            assert_eq!(Frame::new(id, RESPONSE, 0, data).code(), RESOURCE_EXHAUSTED);
-            has_failed = true;
-            break;
-        }
-    }
-    assert!(has_failed, "it holds the connection up for as long as replies are read");
-    drop(writing.await);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_long_reply_that_waits_for_room_gives_way_to_a_status_at_its_deadline() {
     const LIMIT: Duration = Duration::from_millis(100);
@@ -352,144 +208,4 @@ async fn a_long_call_that_waits_for_room_ends_with_its_connection() {
     let start = Instant::now();
     server.is_idle().await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-}
-
-/// Streams of long messages, each with one that waits, hold more than the limit at any time. A call that waited until
-/// they hold less would wait for ever.
-#[tokio::test(start_paused = true)]
-async fn a_call_begins_in_turn_however_many_long_messages_wait() {
-    let (here, there) = duplex(4096);
-    let _server = TestServer::start(endless_streams(), [there]);
-    short_calls_pass_endless_streams(&mut Peer::new(here), 4 * STREAMS).await;
-}
-
-/// The same of a handler that has begun, and goes on after a wait.
-#[tokio::test(start_paused = true)]
-async fn a_handler_that_has_waited_goes_on_in_turn_however_many_long_messages_wait() {
-    let (here, there) = duplex(4096);
-    let _server =
-        TestServer::start_with(endless_streams(), |builder| builder.intercept(Yields).io(there));
-    short_calls_pass_endless_streams(&mut Peer::new(here), 4 * STREAMS).await;
-}
-
-/// Has every handler wait once.
-struct Yields;
-
-#[async_trait]
-impl server::Interceptor for Yields {
-    async fn intercept(&self, ctx: &mut Context, next: server::Next<'_>) -> Result<(), Status> {
-        tokio::task::yield_now().await;
-        next.run(ctx).await
-    }
-}
-
-const STREAMS: u32 = 8;
-
-fn endless_streams() -> ServerConfig {
-    ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1)
-}
-
-/// Each stream and each call has its first answer before so many frames of others.
-async fn short_calls_pass_endless_streams(peer: &mut Played, frames: u32) {
-    let endless = GenerateRequest { count: u64::MAX, size: LONG as u32, ..Default::default() };
-    for nth in 0..STREAMS {
-        let id = 2 * nth + 1;
-        peer.send(Frame::request(id, REMOTE_CLOSED, SERVICE, "Generate", &endless)).await;
-        frame_of(id, peer, frames).await;
-    }
-    for nth in STREAMS..STREAMS + 4 {
-        let id = 2 * nth + 1;
-        peer.send(call(id, "Echo", &echo_request(*b"short"))).await;
-        let answer = frame_of(id, peer, frames).await;
-        assert_eq!((answer.kind, answer.code()), (RESPONSE, 0));
-    }
-}
-
-/// The next frame with this id, one of the next so many.
-async fn frame_of(id: u32, peer: &mut Played, frames: u32) -> Frame {
-    for _ in 0..frames {
-        let frame = peer.receive().await;
-        if frame.id == id {
-            return frame;
-        }
-    }
-    panic!("call {id} has not begun in its turn")
-}
-
-/// The same where several threads run handlers. Which of them is late is not known, so they come at last.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_and_handlers_have_their_turns_on_several_threads() {
-    for yields in [false, true] {
-        let (here, there) = duplex(64 << 10);
-        let config = endless_streams().stall_timeout(PATIENCE);
-        let _server = TestServer::start_with(config, |builder| {
-            (if yields { builder.intercept(Yields) } else { builder }).io(there)
-        });
-        let mut peer = Peer::new(here);
-        let passed = timeout(PATIENCE, short_calls_pass_endless_streams(&mut peer, u32::MAX));
-        passed.await.expect("each has its turn");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn few_calls_for_long_replies_begin_on_several_threads_before_those_before_them_are_read() {
-    const THREADS: u64 = 4;
-    const CALLS: u32 = 40;
-    const WAITING: usize = 3;
-    let config = patient_server().send_queue_bytes(ROOM).reply_bytes_per_connection(WAITING * LONG);
-    let (server, mut peer) = played_client_over(config, 64 << 10);
-    for nth in 0..CALLS {
-        peer.send(call_for_long(2 * nth + 1)).await;
-    }
-    for read in 0..CALLS {
-        let begun = server.service.calls_total();
-        // One is in the pipe and one in the queue, each thread may have begun one while there was room for another,
-        // and one begins in turn.
-        let most = WAITING as u64 - 1 + THREADS + 3;
-        assert!(begun - u64::from(read) <= most, "{begun} have begun, {read} are read");
-        assert_eq!(peer.receive().await.code(), 0);
-    }
-    server.is_idle().await;
-}
-
-/// A connection whose receiver waits, and another task on behalf of the calls that have not begun, until long replies
-/// have room. Two calls have begun, of four that are read together.
-async fn all_waits_behind_long_replies() -> (TestServer, Played) {
-    let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
-    let (server, mut peer) = played_client_over(config, 4096);
-    let short = |id| call(id, "Echo", &echo_request(*b"short"));
-    let calls = [call_for_long(1), call_for_long(3), short(5), short(7)];
-    peer.send_bytes(&calls.map(|call| call.to_bytes()).concat()).await;
-    settle().await;
-    peer.send(short(9)).await;
-    settle().await;
-    let snapshot = server.handle.snapshot();
-    let connection = &snapshot.connections[0];
-    assert_eq!(connection.receiver.map(|held_up| held_up.by), Some(ReceiverWait::Room));
-    assert_eq!((server.service.calls_total(), connection.calls_in_flight.used), (2, 3));
-    (server, peer)
-}
-
-#[tokio::test(start_paused = true)]
-async fn calls_that_wait_behind_long_replies_end_with_their_connection() {
-    let (server, peer) = all_waits_behind_long_replies().await;
-    drop(peer);
-    soon(server.is_idle()).await;
-    assert_eq!(server.handle.snapshot().connections.len(), 0);
-    assert_eq!(server.service.calls_total(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn calls_that_wait_behind_long_replies_are_answered_by_a_server_that_drains() {
-    let (server, mut peer) = all_waits_behind_long_replies().await;
-    let draining = server.handle.shutdown(PATIENCE);
-    settle().await;
-    let mut answers = Vec::new();
-    while let Some(frame) = peer.try_receive().await {
-        answers.push((frame.id, frame.code()));
-    }
-    answers.sort_unstable();
-    // The last one had not been read when the server began to drain.
-    assert_eq!(answers, [(1, 0), (3, 0), (5, 0), (7, 0), (9, UNAVAILABLE)]);
-    soon(draining).await;
 }

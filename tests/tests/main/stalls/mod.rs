@@ -4,6 +4,7 @@
 mod backpressure;
 mod client;
 mod long_frames;
+mod long_replies;
 mod pauses;
 mod replies;
 mod server;
