@@ -130,17 +130,17 @@ pub struct ServerConfig {
     /// other of its kind. Default 4 MiB.
     pub send_queue_bytes: usize,
     /// Bytes of the replies and messages of one connection that wait for room in its send queue. They wait as
-    /// values, not encoded. When as many wait, no call begins and the connection is not read, until one of them
-    /// finds room. When only a quarter is left, handlers that have been waiting for something go on
-    /// one after the other, as replies find room; after [`stall_timeout`] in which the client has read
+    /// values, not encoded. When as many wait, no call begins and the connection is not read, until some of them
+    /// find room, or the turn of a call has come behind all that wait. When only a quarter is left, handlers that have been
+    /// waiting for something go on one after the other, as replies find room; after [`stall_timeout`] in which the client has read
     /// nothing they all go on, and what has no room here is dropped: a reply gives way to
     /// RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.
     /// Default 4 MiB.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub reply_bytes_per_connection: usize,
-    /// The same on all connections together. When they are reached, one reply of each connection may wait.
-    /// Default 64 MiB.
+    /// The same on all connections together. When they are reached, one reply of each connection may wait, and no call of
+    /// such a connection begins, and it is not read, until that finds room. Default 64 MiB.
     pub reply_bytes: usize,
     /// Messages that a stream keeps for a handler that does not take them. When it is full the
     /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]

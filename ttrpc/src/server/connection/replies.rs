@@ -2,13 +2,17 @@
 //!
 //! No call begins while its connection's queue is full. But handlers that have begun, and have been
 //! waiting for something, may go on together, and each of them makes a reply, which waits as a value
-//! until it has room. So do long replies while the queue has room for short ones. What waits is counted, by its encoded length, for each connection
-//! ([`reply_bytes_per_connection`]) and in all ([`reply_bytes`]); replies and messages of streams alike.
+//! until it has room. And calls for long replies begin while the queue has room for short ones. What waits is
+//! counted, by its encoded length, for each connection ([`reply_bytes_per_connection`]) and in all
+//! ([`reply_bytes`]); replies and messages of streams alike. When as much waits as may, no call begins.
 //!
 //! A handler that goes on after a wait may be about to reply. It does so freely while little waits. When
 //! the limit is near, it waits for its turn in a line, and counts for a part of the limit while it is
 //! polled ([`Turn`]). So there wait no more replies than the limit allows, and one for each
 //! thread of the runtime.
+//!
+//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one call, and
+//! one handler, go on beside the limit whenever all that waited before them has room.
 //!
 //! It is the client who holds such handlers up, and they may hold what others need. So they wait
 //! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
