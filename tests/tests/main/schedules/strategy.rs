@@ -1,12 +1,15 @@
 //! How schedules are drawn.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use proptest::{collection::vec, option, prelude::*};
 use ttrpc_tests::schedules::{CallKind, Consumer, Limits, Messages, PlannedCall, Schedule};
 
-/// The most payload of a message, a little less than a frame of 64 KiB.
+/// The most payload of a message that is not long, a little less than a frame of 64 KiB.
 const MAX_PAYLOAD: usize = (64 << 10) - 64;
+
+/// Payloads whose frames are long: they count apart in a queue, and wait in a line of their own.
+const LONG_PAYLOAD: Range<usize> = 128 << 10..256 << 10;
 
 /// The most payload in sizes of the pipe, in all but a few messages: every byte through a pipe of one
 /// byte costs two switches of tasks.
@@ -120,9 +123,11 @@ fn call_kind(pipe_bytes: usize) -> impl Strategy<Value = CallKind> {
 
 fn payload_bytes(pipe_bytes: usize) -> impl Strategy<Value = usize> + Clone {
     let max = MAX_PAYLOAD.min(pipe_bytes * PIPEFULS);
+    let long = LONG_PAYLOAD.start..=LONG_PAYLOAD.end.min(pipe_bytes * PIPEFULS);
     prop_oneof![
         200 => 0..=max,
         100 => 0..=16usize.min(max),
+        100 => if long.is_empty() { 0..=max } else { long },
         1 => 0..=MAX_PAYLOAD.min(pipe_bytes * PIPEFULS * 16),
     ]
 }
