@@ -15,14 +15,19 @@ use ttrpc_tests::{
     wire::{Frame, REQUEST, header},
 };
 
-use crate::victim::{Figures, LATE, Load, Victim, client_bound, start_client};
+use crate::victim::{Figures, LATE_REPLY, Load, REPLIES, Victim, client_bound, start_client};
 
 /// When a peer that could not write for so long is said not to be read any more. Longer than the
 /// stall timeout, after which the server reads on and refuses.
 const BLOCKED: Duration = Duration::from_secs(5);
 
-/// Tasks of a connection of the server that begin calls.
-const RUNNERS: u64 = 32;
+/// A reply whose frame is short, and one whose frame is long.
+const SHORT: u32 = 64 << 10;
+const LONG: u32 = 1 << 20;
+
+/// Short replies for each long one. Three long ones fit into the send queue and four may wait, and by the last of these the
+/// queue is full of short ones, too: of 63.
+const SHORT_FOR_A_LONG: usize = 9;
 
 type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 
@@ -30,15 +35,23 @@ type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 14] = [
-    ("requests of 30 bytes for ever, replies never read", |short| {
-        Box::pin(flood(if short { 4 } else { 100 }, 0))
+pub(crate) const ATTACKS: [(&str, Attack); 15] = [
+    ("short requests for ever, replies never read", |short| {
+        Box::pin(flood(if short { 4 } else { 100 }, &[0]))
     }),
-    ("requests of 30 bytes for replies of 64 KiB, never read", |short| {
-        Box::pin(flood(if short { 2 } else { 20 }, 64 << 10))
+    ("short requests for replies of 64 KiB, never read", |short| {
+        Box::pin(flood(if short { 2 } else { 20 }, &[SHORT]))
     }),
-    ("requests of 30 bytes for replies of 1 MiB, never read", |short| {
-        Box::pin(flood(if short { 1 } else { 4 }, 1 << 20))
+    ("short requests for replies of 1 MiB, never read", |short| {
+        Box::pin(flood(if short { 1 } else { 4 }, &[LONG]))
+    }),
+    ("replies of 64 KiB and of 1 MiB in turns, never read", |short| {
+        const SIZES: [u32; SHORT_FOR_A_LONG + 1] = {
+            let mut sizes = [SHORT; SHORT_FOR_A_LONG + 1];
+            sizes[SHORT_FOR_A_LONG] = LONG;
+            sizes
+        };
+        Box::pin(flood(if short { 1 } else { 20 }, &SIZES))
     }),
     ("replies of 1 MiB that handlers make together, never read", |short| {
         Box::pin(reply_together(if short { 1 } else { 20 }))
@@ -117,17 +130,14 @@ fn together(frames: impl Iterator<Item = Frame>) -> Vec<u8> {
     frames.flat_map(|frame| frame.to_bytes()).collect()
 }
 
-async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> {
+/// Asks for replies of these sizes in turns, and reads none.
+async fn flood(connections: u64, response_sizes: &'static [u32]) -> Result<Figures, String> {
     let victim = Victim::server().await?;
     let open = attack_with(connections, &victim, |mut io| async move {
-        let mut id = 1;
-        let request = EchoRequest { payload: Vec::new(), response_size };
-        write_until_blocked(&mut io, || {
-            let ids = (id..).step_by(2).take(500);
-            id += 1000;
-            Some(together(ids.map(|id| call(id, "Echo", &request))))
-        })
-        .await?;
+        let ids = (1..).step_by(2);
+        let sizes = response_sizes.iter().cycle();
+        let mut calls = ids.zip(sizes).map(|(id, size)| Frame::unary(id, REPLIES, "Reply", size));
+        write_until_blocked(&mut io, || Some(together(calls.by_ref().take(500)))).await?;
         Ok(io)
     })
     .await?;
@@ -136,14 +146,31 @@ async fn flood(connections: u64, response_size: u32) -> Result<Figures, String> 
     // Even where they hold all calls of the server.
     victim.expect_service().await?;
     drop(open);
-    let (calls, unread) = (calls.min(max_calls), connections);
-    // What a handler gives back is its own until there is room for it in the queue. No call begins
-    // before that, but for those that so many tasks of a connection have taken up already.
-    let replies = connections * RUNNERS * u64::from(response_size);
-    let load = Load { connections, unread, calls, ..Load::default() };
-    let mut figures = victim.figures(load).await?;
-    figures.bound += replies;
-    Ok(figures)
+    let connections_if = |asks: bool| if asks { connections } else { 0 };
+    let unread_long = connections_if(response_sizes.contains(&LONG));
+    let load = Load {
+        connections,
+        unread: connections_if(response_sizes.iter().any(|&size| size <= SHORT)),
+        unread_long,
+        calls: calls.min(max_calls),
+        // A call begins while the queue has room for short frames: so its reply waits if that is long.
+        replying: unread_long,
+        reply_len: u64::from(response_sizes.iter().copied().max().unwrap_or_default()),
+        ..Load::default()
+    };
+    victim.figures(load).await
+}
+
+/// Connections that read no reply of [`REPLIES`]. The statuses in the place of some are short.
+fn of_late_replies(connections: u64) -> Load {
+    Load {
+        connections,
+        unread: connections,
+        unread_long: connections,
+        replying: connections,
+        reply_len: LATE_REPLY as u64,
+        ..Load::default()
+    }
 }
 
 async fn reply_together(connections: u64) -> Result<Figures, String> {
@@ -151,7 +178,7 @@ async fn reply_together(connections: u64) -> Result<Figures, String> {
     let victim = Victim::server().await?;
     let open = attack_with(connections, &victim, |mut io| async move {
         let ids = (1..).step_by(2).take(CALLS as usize);
-        io.write_all(&together(ids.map(|id| Frame::unary(id, LATE, "Wait", &())))).await?;
+        io.write_all(&together(ids.map(|id| Frame::unary(id, REPLIES, "Wait", &())))).await?;
         Ok(io)
     })
     .await?;
@@ -161,8 +188,7 @@ async fn reply_together(connections: u64) -> Result<Figures, String> {
     victim.expect_service().await?;
     drop(open);
     let calls = connections * CALLS;
-    let (unread, replying) = (connections, connections);
-    victim.figures(Load { connections, unread, calls, replying, ..Load::default() }).await
+    victim.figures(Load { calls, ..of_late_replies(connections) }).await
 }
 
 async fn reply_from_threads(connections: u64) -> Result<Figures, String> {
@@ -170,7 +196,7 @@ async fn reply_from_threads(connections: u64) -> Result<Figures, String> {
     let calls = ServerConfig::default().max_calls_per_connection;
     let open = attack_with(connections, &victim, |mut io| async move {
         let ids = (1..).step_by(2).take(calls);
-        io.write_all(&together(ids.map(|id| Frame::unary(id, LATE, "Make", &())))).await?;
+        io.write_all(&together(ids.map(|id| Frame::unary(id, REPLIES, "Make", &())))).await?;
         Ok(io)
     })
     .await?;
@@ -178,11 +204,9 @@ async fn reply_from_threads(connections: u64) -> Result<Figures, String> {
     sleep(BLOCKED).await;
     victim.expect_service().await?;
     drop(open);
-    let (unread, replying) = (connections, connections);
     let running = connections + ServerConfig::default().max_blocking_calls as u64;
     let calls = connections * calls as u64;
-    let load = Load { connections, unread, calls, replying, running, ..Load::default() };
-    victim.figures(load).await
+    victim.figures(Load { calls, running, ..of_late_replies(connections) }).await
 }
 
 /// Reads and drops what comes.

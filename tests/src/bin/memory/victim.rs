@@ -48,17 +48,22 @@ pub(crate) struct Load {
     pub(crate) connections: u64,
     /// Connections that have begun a long frame.
     pub(crate) arriving: u64,
-    /// Connections whose replies are not read.
+    /// Connections whose short replies are not read: those of up to 128 KiB, and statuses.
     pub(crate) unread: u64,
+    /// Connections whose long replies are not read.
+    pub(crate) unread_long: u64,
     /// Calls in flight.
     pub(crate) calls: u64,
     /// Connections that send Requests which are not short.
     pub(crate) requesting: u64,
     /// Connections that send messages which no handler takes.
     pub(crate) streaming: u64,
-    /// Connections whose handlers have waited, and reply together.
+    /// Connections of which as many replies wait for room as may: long ones, or those that handlers make together
+    /// which have waited.
     pub(crate) replying: u64,
-    /// Handlers without `async` that run at a time, each with a reply of [`LATE_REPLY`] bytes.
+    /// Bytes of the longest reply.
+    pub(crate) reply_len: u64,
+    /// Handlers without `async` that run at a time, each with a reply of so many bytes.
     pub(crate) running: u64,
 }
 
@@ -68,19 +73,21 @@ impl Load {
     pub(crate) fn server_bound(&self) -> u64 {
         let config = ServerConfig::default();
         let frame = MAX_DATA_LEN as u64;
+        let upto =
+            |all: usize, each: usize, connections: u64| (all as u64).min(connections * each as u64);
         // The last Request or message may go over the limit.
-        let upto = |all: usize, each: usize, connections: u64| {
-            (all as u64 + connections * frame).min(connections * (each as u64 + frame))
-        };
         let requests =
-            upto(config.request_bytes, config.request_bytes_per_connection, self.requesting);
-        let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming);
-        let replies = upto(config.reply_bytes, config.reply_bytes_per_connection, self.replying);
-        // Of short frames and of long ones.
-        let queues = 2 * self.unread * config.send_queue_bytes as u64;
-        let running = self.running * LATE_REPLY as u64;
+            upto(config.request_bytes, config.request_bytes_per_connection, self.requesting)
+                + self.requesting * frame;
+        let inboxes = upto(config.inbox_bytes, config.inbox_bytes_per_connection, self.streaming)
+            + self.streaming * frame;
+        // So may those that threads are making for a connection when its limit is reached.
+        let replies = upto(config.reply_bytes, config.reply_bytes_per_connection, self.replying)
+            + self.unread.max(self.unread_long) * THREADS as u64 * self.reply_len;
+        let queues = (self.unread + self.unread_long) * config.send_queue_bytes as u64;
+        let running = self.running * self.reply_len;
         let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
-        let threads = THREADS as u64 * (THREAD + LATE_REPLY as u64 * u64::from(self.replying > 0));
+        let threads = THREADS as u64 * THREAD;
         self.connections * IDLE_CONNECTION
             + self.calls * CALL
             + (buffers + threads) * ALLOCATION_PERCENT / 100
@@ -181,7 +188,7 @@ impl Victim {
         {
             sleep(Duration::from_millis(10)).await;
         }
-        client.unary::<(), ()>(LATE, "GoOn", ()).await.map_err(|status| status.to_string())
+        client.unary::<(), ()>(REPLIES, "GoOn", ()).await.map_err(|status| status.to_string())
     }
 
     /// What the server has held at most since it was started, and what it holds when all who have
@@ -217,21 +224,24 @@ impl Drop for Victim {
     }
 }
 
-/// The service whose handlers wait, and then reply together.
-pub(crate) const LATE: &str = "ttrpc.memory.v1.Late";
+/// The service of long replies. Their bytes are not 0: pages of zeros that nobody writes to are not resident.
+pub(crate) const REPLIES: &str = "ttrpc.memory.v1.Replies";
 
-/// Bytes of such a reply.
-const LATE_REPLY: usize = 1 << 20;
+/// Bytes of a reply of its handlers that wait first, or have no `async`.
+pub(crate) const LATE_REPLY: usize = 1 << 20;
 
 /// Serves until the process is killed.
 pub(crate) async fn serve(address: &str) -> Result<(), String> {
     let late = Arc::new(Semaphore::new(0));
-    let routes = Routes::new(LATE)
+    let routes = Routes::new(REPLIES)
         .unary("Wait", &late, |late, _ctx, (): ()| {
             Box::pin(async {
                 late.acquire().await.expect("it is never closed").forget();
                 Ok(vec![1; LATE_REPLY])
             })
+        })
+        .unary("Reply", &late, |_, _ctx, len: u32| {
+            Box::pin(async move { Ok(vec![1; len as usize]) })
         })
         .unary("Make", &late, |_, ctx, (): ()| {
             Box::pin(async move { blocking::run(ctx, |_| Ok(vec![1; LATE_REPLY])).await })
