@@ -93,7 +93,7 @@ fn limiter(count: usize) -> Arc<Limiter> {
 }
 
 /// Polls a future once, and gives it up if it is not done.
-async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -298,6 +298,89 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
             spawn(move || block_on(flushes.flushed())),
             spawn(move || closes.close()),
         ]);
+    });
+}
+
+/// Bytes of a frame that is long, which has room and a line of its own.
+pub(crate) const LONG: usize = (128 << 10) + 1;
+
+/// Reserves room for a frame of so many bytes and pushes a short one, as a message does that has become
+/// shorter meanwhile.
+async fn push(queue: &Queue<Vec<u32>>, len: usize) -> Result<(), Closed> {
+    let room = queue.reserve(len).await?;
+    room.push(FrameBytes::Small(&[0; 10]), |pushed| {
+        let id = 2 * pushed.len() as u32 + 1;
+        pushed.push(id);
+        Some(id)
+    });
+    Ok(())
+}
+
+#[test]
+fn a_queue_has_room_for_frames_of_each_kind_as_theirs_are_written() {
+    const FRAMES: usize = 2;
+    try_all(|| {
+        let queue = Arc::new(Queue::new(1, 1000, Vec::new()));
+        let producers = [10, LONG].map(|len| {
+            let queue = queue.clone();
+            spawn(move || {
+                for _ in 0..FRAMES {
+                    block_on(push(&queue, len)).expect("it is open");
+                }
+            })
+        });
+        let sends = queue.clone();
+        let sender = spawn(move || {
+            let (mut sent, mut batch) = (Vec::new(), VecDeque::new());
+            while sent.len() < 2 * FRAMES {
+                assert!(block_on(sends.take(&mut batch)), "it is open");
+                for chunk in batch.drain(..) {
+                    sent.extend(chunk.headers().map(|(_, header)| header.stream_id));
+                    sends.release(chunk);
+                }
+            }
+            assert_eq!(sent, sends.streams(|pushed| pushed.clone()));
+        });
+        join(producers.into_iter().chain([sender]));
+        assert_eq!(queue.fill().0, Load::default());
+    });
+}
+
+#[test]
+fn a_short_frame_has_room_while_long_ones_wait() {
+    try_all(|| {
+        let queue = Arc::new(Queue::new(1, 1000, ()));
+        let is_written = block_on(queue.reserve(LONG)).expect("it is open");
+        let [long, other, short] = [LONG, LONG, 10].map(|len| {
+            let queue = queue.clone();
+            spawn(move || drop(block_on(queue.reserve(len)).expect("it is open")))
+        });
+        join([short]);
+        drop(is_written);
+        join([long, other]);
+        assert_eq!(queue.fill().0, Load::default());
+    });
+}
+
+#[test]
+fn a_queue_that_closes_tells_those_who_wait_in_either_line() {
+    try_all(|| {
+        let queue = Arc::new(Queue::new(1, 1000, Vec::new()));
+        let producers = [10, LONG, LONG].map(|len| {
+            let queue = queue.clone();
+            spawn(move || while block_on(push(&queue, len)).is_ok() {})
+        });
+        let (looks, looks_for_long, sends, closes) =
+            (queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        let others = [
+            // On behalf of calls that are held back.
+            spawn(move || _ = block_on(looks.has_room())),
+            spawn(move || _ = block_on(looks_for_long.has_long_room())),
+            // It takes frames, and frees no room.
+            spawn(move || while block_on(sends.take(&mut VecDeque::new())) {}),
+            spawn(move || closes.close()),
+        ];
+        join(producers.into_iter().chain(others));
     });
 }
 

@@ -8,7 +8,7 @@ use std::{pin::pin, sync::Arc};
 
 use shuttle::{
     future::{block_on, yield_now},
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,10 @@ use crate::{
         opened_calls::OpenedCalls,
         tests::{idle_connection, unary_call},
     },
-    transport::interleavings::{join, try_all},
+    transport::{
+        interleavings::{LONG, join, poll_once, try_all},
+        limiter::Load,
+    },
 };
 
 /// Runners that may be scheduled at a time.
@@ -183,5 +186,98 @@ fn calls_end_that_were_held_back_when_the_connection_ended() {
             });
         };
         try_all(model);
+    }
+}
+
+/// What is full when the first call comes.
+#[derive(Clone, Copy, PartialEq)]
+enum Full {
+    /// As many replies of the connection wait as may.
+    Replies,
+    /// The same of all connections; some are of this one.
+    AllReplies,
+    /// The queue, and it stays so until as many replies wait as may.
+    Queue,
+}
+
+/// Has too many replies wait: a long one that stands in line behind a frame that is being written. Fires `is_full` when
+/// that is so, and sets `is_written` before the long one gets room, or the connection ends.
+async fn wait_with_a_long_reply(
+    connection: &Connection,
+    full: Full,
+    is_full: CancellationToken,
+    is_written: &AtomicBool,
+    ends: bool,
+) {
+    let room = |len| connection.queue.reserve(len);
+    let short = room(1).await.expect("it is open");
+    let written = room(LONG).await.expect("it is open");
+    let mut reply = pin!(room(LONG));
+    assert!(poll_once(reply.as_mut()).await.is_none());
+    if full == Full::Queue {
+        is_full.cancel();
+        yield_now().await;
+    }
+    let (own, all) = (connection.replies(), &connection.server.replies);
+    let (of_own, of_all) = match full {
+        Full::AllReplies => (Load::cost(1), Load::cost(all.limit().cost)),
+        Full::Replies | Full::Queue => (Load::cost(own.limit().cost), Load::cost(1)),
+    };
+    own.force(of_own);
+    all.force(of_all);
+    drop(short);
+    is_full.cancel();
+    yield_now().await;
+    is_written.store(true, SeqCst);
+    let mut written = Some(written);
+    match ends {
+        true => connection.queue.close(),
+        false => drop(written.take()),
+    }
+    let room = reply.await;
+    own.release(of_own);
+    all.release(of_all);
+    yield_now().await;
+    drop(room);
+}
+
+/// Reads some calls in two turns while too many replies wait.
+fn calls_behind_replies(is_single: bool, full: Full, ends: bool) {
+    let model = Model::new(is_single);
+    let (is_full, is_written) = (CancellationToken::new(), Arc::new(AtomicBool::new(false)));
+    let connection = model.queue.connection.clone();
+    let (tells, writes) = (is_full.clone(), is_written.clone());
+    let beside = thread::spawn(move || {
+        block_on(wait_with_a_long_reply(&connection, full, tells, &writes, ends));
+    });
+    model.clone().run(5, async {
+        is_full.cancelled().await;
+        for calls in [3, 2] {
+            for _ in 0..calls {
+                let (connection, is_written) = (model.queue.connection.clone(), is_written.clone());
+                model.push(async move {
+                    assert!(is_written.load(SeqCst), "it begins while too many replies wait");
+                    take_room(&connection).await;
+                });
+            }
+            yield_now().await;
+        }
+    });
+    join([beside]);
+}
+
+#[test]
+fn calls_that_too_many_replies_hold_back_begin_when_these_have_room() {
+    for is_single in [false, true] {
+        for full in [Full::Replies, Full::AllReplies, Full::Queue] {
+            try_all(move || calls_behind_replies(is_single, full, false));
+        }
+    }
+}
+
+#[test]
+fn calls_that_too_many_replies_hold_back_begin_when_the_connection_ends() {
+    for is_single in [false, true] {
+        try_all(move || calls_behind_replies(is_single, Full::Replies, true));
     }
 }
