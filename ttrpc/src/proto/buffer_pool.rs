@@ -1,17 +1,21 @@
 //! A pool of empty buffers, to be used again.
 //!
 //! An idle connection keeps no buffers; without the pool a busy one would allocate the same buffers
-//! over and over.
+//! over and over. That costs most for those of some ten KiB and more: what is freed at the end of the heap goes back to
+//! the system, and each page of it is faulted in again.
 
 use std::{cell::RefCell, ops::RangeInclusive, thread::LocalKey};
 
 use bytes::BytesMut;
 
 /// Buffers that a pool keeps.
-const COUNT: usize = 2;
+const COUNT: usize = 8;
 
-/// Capacities, in bytes, of buffers that are worth it.
-const USEFUL: RangeInclusive<usize> = 1 << 10..=64 << 10;
+/// Bytes for which all of them have room. A buffer that has room for more is not kept.
+pub(crate) const POOL_BYTES: usize = 512 << 10;
+
+/// Capacity, in bytes, below which a buffer is not worth it.
+pub(crate) const MIN_CAPACITY: usize = 1 << 10;
 
 /// What a pool can keep.
 pub(crate) trait Buffer {
@@ -55,30 +59,71 @@ impl Buffer for Vec<u8> {
 
 /// Empty buffers; each thread has its own pool.
 #[derive(Debug)]
-pub(crate) struct BufferPool<B>(RefCell<Vec<B>>);
+pub(crate) struct BufferPool<B>(RefCell<Kept<B>>);
+
+#[derive(Debug)]
+struct Kept<B> {
+    /// The one that was put last at the end.
+    buffers: Vec<B>,
+    /// Bytes for which all of them have room.
+    bytes: usize,
+}
 
 impl<B: Buffer> BufferPool<B> {
     pub(crate) const fn new() -> Self {
-        BufferPool(RefCell::new(Vec::new()))
+        BufferPool(RefCell::new(Kept { buffers: Vec::new(), bytes: 0 }))
     }
 
-    fn take(&self) -> Option<B> {
-        self.0.borrow_mut().pop()
+    fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
+        self.0.borrow_mut().take(capacities)
     }
 
     fn put(&self, mut buffer: B) {
-        buffer.clear();
-        let mut kept = self.0.borrow_mut();
-        if USEFUL.contains(&buffer.capacity()) && kept.len() < COUNT {
-            kept.push(buffer);
+        if (MIN_CAPACITY..=POOL_BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.0.borrow_mut().put(buffer);
         }
     }
 }
 
-/// An empty buffer with some room, from the pool if it has one. A thread that is ending has none.
-pub(crate) fn take<B: Buffer>(pool: &'static LocalKey<BufferPool<B>>) -> B {
-    let kept = pool.try_with(BufferPool::take).ok().flatten();
-    kept.unwrap_or_else(|| B::with_capacity(*USEFUL.start()))
+impl<B: Buffer> Kept<B> {
+    fn take(&mut self, capacities: RangeInclusive<usize>) -> Option<B> {
+        let (least, most) = capacities.into_inner();
+        let fits = |buffer: &B| (buffer.capacity() >= least) & (buffer.capacity() <= most);
+        let last = self.buffers.pop_if(|buffer| fits(buffer));
+        let taken =
+            last.or_else(|| Some(self.buffers.remove(self.buffers.iter().rposition(fits)?)))?;
+        self.bytes -= taken.capacity();
+        Some(taken)
+    }
+
+    fn put(&mut self, buffer: B) {
+        self.bytes += buffer.capacity();
+        self.buffers.push(buffer);
+        while self.buffers.len() > COUNT || self.bytes > POOL_BYTES {
+            // Nobody has wanted it for the longest time.
+            self.bytes -= self.buffers.remove(0).capacity();
+        }
+    }
+}
+
+/// An empty buffer of one of these capacities, if the pool has one: the one that was put last. A thread that is ending
+/// has none.
+#[inline]
+pub(crate) fn take<B: Buffer>(
+    pool: &'static LocalKey<BufferPool<B>>,
+    capacities: RangeInclusive<usize>,
+) -> Option<B> {
+    pool.try_with(|pool| pool.take(capacities)).ok().flatten()
+}
+
+/// The same, or a new one that has room for the least of these.
+pub(crate) fn take_or_new<B: Buffer>(
+    pool: &'static LocalKey<BufferPool<B>>,
+    capacities: RangeInclusive<usize>,
+) -> B {
+    let least = *capacities.start();
+    take(pool, capacities).unwrap_or_else(|| B::with_capacity(least))
 }
 
 /// Puts a buffer into the pool; what is in it is lost. Its capacity has to be all that it keeps
@@ -92,29 +137,55 @@ pub(crate) fn put<B: Buffer>(pool: &'static LocalKey<BufferPool<B>>, buffer: B) 
 mod tests {
     use super::*;
 
+    const ANY: RangeInclusive<usize> = 0..=usize::MAX;
+
+    fn capacities(pool: &BufferPool<Vec<u8>>) -> Vec<usize> {
+        let kept = std::iter::from_fn(|| pool.take(ANY));
+        kept.map(|buffer| buffer.capacity() >> 10).collect()
+    }
+
     #[test]
-    fn few_buffers_are_kept_and_none_that_is_large() {
+    fn a_pool_keeps_the_last_buffers_and_none_that_is_very_short_or_long() {
         let pool = BufferPool::new();
-        for capacity in [100, 100 << 10, 2 << 10, 3 << 10, 4 << 10] {
-            pool.put(Vec::with_capacity(capacity));
+        for capacity in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] {
+            pool.put(Vec::with_capacity(capacity << 10));
         }
-        let kept = [pool.take(), pool.take(), pool.take()]
-            .map(|buffer: Option<Vec<u8>>| buffer.map(|buffer| buffer.capacity() >> 10));
-        assert_eq!(kept, [Some(3), Some(2), None]);
+        pool.put(Vec::with_capacity(MIN_CAPACITY - 1));
+        pool.put(Vec::with_capacity(POOL_BYTES + 1));
+        assert_eq!(capacities(&pool), [10, 9, 8, 7, 6, 5, 4, 3]);
+    }
+
+    #[test]
+    fn a_pool_keeps_so_many_bytes() {
+        let pool = BufferPool::new();
+        for capacity in [100, 10, 200, 212, 100] {
+            pool.put(Vec::with_capacity(capacity << 10));
+        }
+        assert_eq!(capacities(&pool), [100, 212, 200], "the oldest made room");
+        for capacity in [10, POOL_BYTES >> 10] {
+            pool.put(Vec::with_capacity(capacity << 10));
+        }
+        assert_eq!(capacities(&pool), [POOL_BYTES >> 10]);
     }
 
     thread_local! {
-        static BYTES: BufferPool<BytesMut> = const { BufferPool::new() };
+        static BYTES_MUT: BufferPool<BytesMut> = const { BufferPool::new() };
         static VECS: BufferPool<Vec<u8>> = const { BufferPool::new() };
     }
 
     #[test]
-    fn a_buffer_that_was_put_is_taken_next_and_a_new_one_has_some_room() {
-        put(&BYTES, BytesMut::with_capacity(5000));
-        put(&VECS, Vec::with_capacity(5000));
-        for capacity in [5000, *USEFUL.start()] {
-            let (bytes, vec): (BytesMut, Vec<u8>) = (take(&BYTES), take(&VECS));
-            assert_eq!((bytes.capacity(), vec.capacity()), (capacity, capacity));
+    fn the_buffer_that_was_put_last_is_taken_of_those_that_fit() {
+        for capacity in [2000, 5000, 3000] {
+            put(&BYTES_MUT, BytesMut::with_capacity(capacity));
+            put(&VECS, vec![7; capacity]);
+        }
+        for (capacities, taken) in
+            [(2500..=9000, Some(3000)), (2500..=9000, Some(5000)), (2500..=9000, None)]
+        {
+            let bytes = take(&BYTES_MUT, capacities.clone());
+            assert_eq!(bytes.map(|bytes| bytes.capacity()), taken);
+            let vec = take(&VECS, capacities);
+            assert_eq!(vec.map(|vec| (vec.len(), vec.capacity())), taken.map(|taken| (0, taken)));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::mem;
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
 
 use super::{
-    buffer_pool::{self, BufferPool},
+    buffer_pool::{self, BufferPool, MIN_CAPACITY, POOL_BYTES},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };
@@ -25,10 +25,19 @@ pub(crate) const READ_LEN: usize = 64 << 10;
 /// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
 const COPY_BELOW: usize = 16 << 10;
 
-/// An empty buffer with room for [`READ_LEN`] bytes.
-fn large_buffer() -> BytesMut {
-    let buffer: BytesMut = buffer_pool::take(&POOL);
-    if buffer.capacity() >= READ_LEN { buffer } else { BytesMut::with_capacity(READ_LEN) }
+/// A buffer that the pool gets back once nobody holds a part of it any more.
+struct Pooled(BytesMut);
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        buffer_pool::put(&POOL, mem::take(&mut self.0));
+    }
 }
 
 /// What [`Decoder::decode`] found.
@@ -73,7 +82,7 @@ impl Decoder {
     pub fn feed(&mut self, bytes: &[u8]) {
         self.drop_done();
         if self.buffer.capacity() == 0 {
-            self.buffer = buffer_pool::take(&POOL);
+            self.buffer = buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN);
         }
         self.buffer.extend_from_slice(bytes);
         self.drop_skipped();
@@ -86,26 +95,49 @@ impl Decoder {
     pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
         let missing = self.missing();
         self.drop_done();
-        let arrived = self.buffer.len();
-        if missing > READ_LEN {
-            if self.buffer.capacity() == READ_LEN {
-                // It goes to whoever takes the frame. Of buffers that begin small malloc gives fewer back.
-                self.replace_buffer(BytesMut::with_capacity(1 << 10));
-            }
-            if self.buffer.capacity() == arrived {
-                self.buffer.reserve(missing.min(arrived.max(READ_LEN)));
-            }
-            return (&mut self.buffer).limit(usize::MAX);
+        let len = self.buffer.len() + missing;
+        if len > READ_LEN {
+            self.make_room_for_long_frame(len);
+            // A buffer that goes back to the pool has nothing else in it than the frame.
+            let at_once = if len <= POOL_BYTES { missing } else { usize::MAX };
+            return (&mut self.buffer).limit(at_once);
         }
-        if self.buffer.capacity() == 0 {
-            self.buffer = large_buffer();
-        } else if self.buffer.capacity() < READ_LEN {
-            self.replace_buffer(large_buffer());
-        }
-        if self.buffer.capacity() - arrived < missing.max(1) {
-            self.buffer.reserve(READ_LEN);
+        let capacity = self.buffer.capacity();
+        if capacity == 0 {
+            self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
+        } else if capacity < READ_LEN {
+            self.make_room_for_frames();
         }
         (&mut self.buffer).limit(READ_LEN)
+    }
+
+    /// Makes room for more of a frame of `len` bytes, which is longer than [`READ_LEN`].
+    fn make_room_for_long_frame(&mut self, len: usize) {
+        let (arrived, capacity) = (self.buffer.len(), self.buffer.capacity());
+        if capacity > arrived && capacity != READ_LEN {
+            return;
+        }
+        let longest = 2 * arrived.max(READ_LEN);
+        let wanted = len.min(longest);
+        if len <= POOL_BYTES
+            && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest)
+        {
+            return self.replace_buffer(buffer);
+        }
+        if capacity == READ_LEN {
+            // Of buffers that begin small malloc gives fewer back.
+            self.replace_buffer(BytesMut::with_capacity(MIN_CAPACITY));
+        }
+        self.buffer.reserve(wanted - arrived);
+    }
+
+    fn make_room_for_frames(&mut self) {
+        // The whole buffer, if nobody holds a frame any more that was taken out of it.
+        if self.is_rest && self.buffer.try_reclaim(READ_LEN - self.buffer.len()) {
+            self.is_rest = false;
+        } else {
+            self.replace_buffer(buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN));
+        }
     }
 
     /// Drops what has arrived of an oversized frame.
@@ -182,7 +214,7 @@ impl Decoder {
 
     /// Takes the data of the current frame; [`Decoder::data`] is empty afterwards.
     ///
-    /// The result keeps at most its own length plus one read's worth of memory alive.
+    /// The result keeps at most one read's worth of memory alive, or twice its own length.
     pub fn take_data(&mut self) -> Bytes {
         let data_len = mem::take(&mut self.data_len);
         if data_len < COPY_BELOW {
@@ -191,13 +223,13 @@ impl Decoder {
             return data;
         }
         let start = mem::take(&mut self.start);
-        self.buffer.advance(start);
-        if data_len == self.buffer.len() {
+        if start + data_len == self.buffer.len() && !self.is_rest {
             // Nothing would be left to go on with but a little room that keeps all of this allocated.
-            self.is_rest = false;
-            return mem::take(&mut self.buffer).freeze();
+            let buffer = Pooled(mem::take(&mut self.buffer));
+            return Bytes::from_owner(buffer).slice(start..);
         }
         self.is_rest = true;
+        self.buffer.advance(start);
         self.buffer.split_to(data_len).freeze()
     }
 
@@ -383,6 +415,66 @@ mod tests {
         decoder.room();
         assert_eq!(decoder.buffer.capacity(), READ_LEN);
         assert_eq!(decoder.rest(), [&announce(1000)[..], &[7; 10]].concat());
+    }
+
+    /// Reads so many bytes of a frame, as a reader does.
+    fn read_frame(decoder: &mut Decoder, data_len: usize) {
+        let frame = [&announce(data_len)[..], &vec![7; data_len]].concat();
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let mut room = decoder.room();
+            let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
+            room.put_slice(&rest[..len]);
+            rest = &rest[len..];
+            assert_eq!(decoder.decode().is_some(), rest.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_long_frame_has_its_buffer_to_itself_and_the_next_one_has_it_when_nobody_holds_it_any_more()
+    {
+        for (data_len, is_kept) in [(READ_LEN, true), (300 << 10, true), (POOL_BYTES, false)] {
+            let mut decoder = Decoder::default();
+            let mut take = || {
+                read_frame(&mut decoder, data_len);
+                let taken = decoder.take_data();
+                assert_eq!(taken, vec![7; data_len]);
+                taken
+            };
+            let (first, second) = (take(), take());
+            let addresses = [first.as_ptr(), second.as_ptr()];
+            assert_ne!(addresses[0], addresses[1]);
+            let part = first.slice(1..2);
+            drop(first);
+            let third = take();
+            assert!(!addresses.contains(&third.as_ptr()), "of the first there is something left");
+            drop(part);
+            let kept = buffer_pool::take(&POOL, data_len..=2 * data_len + HEADER_LEN);
+            assert_eq!(kept.is_some(), is_kept, "{data_len} bytes");
+            if let Some(kept) = kept {
+                assert_eq!(kept.as_ptr().wrapping_add(HEADER_LEN), addresses[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_read_behind_a_frame_goes_on_in_the_same_buffer_once_nobody_holds_the_frame() {
+        for is_held in [false, true] {
+            let mut decoder = Decoder::default();
+            decoder
+                .room()
+                .put_slice(&[&announce(COPY_BELOW)[..], &[7; COPY_BELOW], &[0; 5]].concat());
+            let before = decoder.buffer.as_ptr();
+            assert!(decoder.decode().is_some());
+            let taken = decoder.take_data();
+            let held = is_held.then_some(taken);
+            assert_eq!(decoder.decode(), None);
+            let room = decoder.room().remaining_mut();
+            assert_eq!((room, decoder.buffer.capacity()), (READ_LEN, READ_LEN));
+            assert_eq!(decoder.buffer.as_ptr() == before, !is_held);
+            assert_eq!(decoder.rest(), [0; 5]);
+            assert!(held.is_none_or(|held| held == [7; COPY_BELOW][..]));
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Encoded frames, packed for the socket.
 //!
 //! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
-//! system call; a large frame is a chunk of its own and is not copied.
+//! system call; a large frame is a chunk of its own and is not copied. The buffers are of the thread's pool.
 
-use std::{collections::VecDeque, mem};
+use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::limiter::Load;
 use crate::proto::{
-    buffer_pool::{self, BufferPool},
+    buffer_pool::{self, BufferPool, MIN_CAPACITY},
     frame::{FrameType, HEADER_LEN, Header},
 };
 
@@ -20,6 +20,11 @@ pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
 
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
+
+/// An empty buffer of one of these capacities, or a new one of the least.
+pub(super) fn buffer(capacities: RangeInclusive<usize>) -> Vec<u8> {
+    buffer_pool::take_or_new(&POOL, capacities)
+}
 
 /// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
 pub(super) const IDLE_CHUNKS: usize = 1;
@@ -75,11 +80,9 @@ impl Chunk {
         })
     }
 
-    /// The chunk has been written: its buffer is for the next shared one.
+    /// The chunk has been written: its buffer is for the next one.
     pub(super) fn recycle(self) {
-        if self.is_shared {
-            buffer_pool::put(&POOL, self.bytes);
-        }
+        buffer_pool::put(&POOL, self.bytes);
     }
 
     /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
@@ -148,7 +151,7 @@ impl Chunks {
     fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
-            let bytes = buffer_pool::take(&POOL);
+            let bytes = buffer(MIN_CAPACITY..=SHARED_CHUNK_LEN);
             self.chunks.push_back(Chunk { bytes, room: Room::default(), is_shared: true });
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
@@ -290,13 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_of_a_shared_chunk_is_used_again_and_that_of_a_large_frame_is_not() {
-        let capacity = 7 << 10;
-        for (is_shared, is_kept) in [(false, false), (true, true)] {
-            let bytes = Vec::with_capacity(capacity);
+    fn the_buffer_of_what_is_written_is_used_again_for_a_frame_that_fits() {
+        for is_shared in [false, true] {
+            let bytes = vec![7; 70 << 10];
             Chunk { bytes, room: Room::default(), is_shared }.recycle();
-            let taken: Vec<u8> = buffer_pool::take(&POOL);
-            assert_eq!(taken.capacity() == capacity, is_kept);
+            assert_eq!(buffer(MIN_CAPACITY..=SHARED_CHUNK_LEN).capacity(), MIN_CAPACITY);
+            let again = buffer(40 << 10..=80 << 10);
+            assert_eq!((again.len(), again.capacity()), (0, 70 << 10));
+            assert_eq!(buffer(40 << 10..=80 << 10).capacity(), 40 << 10, "it was the only one");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::chunk::{FrameBytes, SHARED_FRAME_LEN};
+use super::chunk::{self, FrameBytes, SHARED_FRAME_LEN};
 use crate::{
     Status,
     proto::{
@@ -53,7 +53,9 @@ impl<D: FrameData> Frame<D> {
     pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
         let len = self.len();
         if len > SHARED_FRAME_LEN {
-            return hand_on(FrameBytes::Large(self.to_vec()));
+            let mut bytes = chunk::buffer(len..=2 * len);
+            self.append_to(&mut bytes);
+            return hand_on(FrameBytes::Large(bytes));
         }
         if len > STACK_FRAME_LEN {
             // Not borrowed meanwhile: to encode a message is the program's. A thread that is ending has none.
