@@ -374,7 +374,7 @@ fn a_queue_that_closes_tells_those_who_wait_in_either_line() {
             (queue.clone(), queue.clone(), queue.clone(), queue.clone());
         let others = [
             // On behalf of calls that are held back.
-            spawn(move || _ = block_on(looks.has_room())),
+            spawn(move || _ = block_on(looks.has_short_room())),
             spawn(move || _ = block_on(looks_for_long.has_long_room())),
             // It takes frames, and frees no room.
             spawn(move || while block_on(sends.take(&mut VecDeque::new())) {}),
