@@ -96,7 +96,8 @@ fn routes(go_on: &Arc<Notify>) -> Routes {
                 pending::<Result<(), Status>>().await
             })
         })
-        .unary("Long", go_on, |_, _, ()| Box::pin(async { Ok("x".repeat(2 * PIPE_LEN)) }))
+        // Longer than the pipe, and short enough to take the room of short replies.
+        .unary("Long", go_on, |_, _, ()| Box::pin(async { Ok("x".repeat(3 * PIPE_LEN / 2)) }))
         .unary("Fine", go_on, |_, _, ()| Box::pin(async { Ok(()) }))
 }
 
