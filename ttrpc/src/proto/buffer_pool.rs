@@ -67,11 +67,13 @@ struct Kept<B> {
     buffers: Vec<B>,
     /// Bytes for which all of them have room.
     bytes: usize,
+    /// Whether this thread has asked for one. What a thread that never does puts here would be of no use.
+    is_used: bool,
 }
 
 impl<B: Buffer> BufferPool<B> {
     pub(crate) const fn new() -> Self {
-        BufferPool(RefCell::new(Kept { buffers: Vec::new(), bytes: 0 }))
+        BufferPool(RefCell::new(Kept { buffers: Vec::new(), bytes: 0, is_used: false }))
     }
 
     fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
@@ -88,6 +90,7 @@ impl<B: Buffer> BufferPool<B> {
 
 impl<B: Buffer> Kept<B> {
     fn take(&mut self, capacities: RangeInclusive<usize>) -> Option<B> {
+        self.is_used = true;
         let (least, most) = capacities.into_inner();
         let fits = |buffer: &B| (buffer.capacity() >= least) & (buffer.capacity() <= most);
         let last = self.buffers.pop_if(|buffer| fits(buffer));
@@ -98,6 +101,9 @@ impl<B: Buffer> Kept<B> {
     }
 
     fn put(&mut self, buffer: B) {
+        if !self.is_used {
+            return;
+        }
         self.bytes += buffer.capacity();
         self.buffers.push(buffer);
         while self.buffers.len() > COUNT || self.bytes > POOL_BYTES {
@@ -139,6 +145,13 @@ mod tests {
 
     const ANY: RangeInclusive<usize> = 0..=usize::MAX;
 
+    /// Of a thread that has asked for a buffer.
+    fn used_pool() -> BufferPool<Vec<u8>> {
+        let pool = BufferPool::new();
+        assert!(pool.take(ANY).is_none());
+        pool
+    }
+
     fn capacities(pool: &BufferPool<Vec<u8>>) -> Vec<usize> {
         let kept = std::iter::from_fn(|| pool.take(ANY));
         kept.map(|buffer| buffer.capacity() >> 10).collect()
@@ -146,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_pool_keeps_the_last_buffers_and_none_that_is_very_short_or_long() {
-        let pool = BufferPool::new();
+        let pool = used_pool();
         for capacity in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] {
             pool.put(Vec::with_capacity(capacity << 10));
         }
@@ -157,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_pool_keeps_so_many_bytes() {
-        let pool = BufferPool::new();
+        let pool = used_pool();
         for capacity in [100, 10, 200, 212, 100] {
             pool.put(Vec::with_capacity(capacity << 10));
         }
@@ -168,6 +181,14 @@ mod tests {
         assert_eq!(capacities(&pool), [POOL_BYTES >> 10]);
     }
 
+    /// Else threads that only drop messages would keep their buffers.
+    #[test]
+    fn a_thread_that_never_takes_a_buffer_keeps_none() {
+        let pool = BufferPool::new();
+        pool.put(vec![0; 5000]);
+        assert_eq!(capacities(&pool), []);
+    }
+
     thread_local! {
         static BYTES_MUT: BufferPool<BytesMut> = const { BufferPool::new() };
         static VECS: BufferPool<Vec<u8>> = const { BufferPool::new() };
@@ -175,6 +196,7 @@ mod tests {
 
     #[test]
     fn the_buffer_that_was_put_last_is_taken_of_those_that_fit() {
+        assert!(take(&BYTES_MUT, ANY).is_none() && take(&VECS, ANY).is_none());
         for capacity in [2000, 5000, 3000] {
             put(&BYTES_MUT, BytesMut::with_capacity(capacity));
             put(&VECS, vec![7; capacity]);

@@ -294,6 +294,7 @@ mod tests {
 
     #[test]
     fn the_buffer_of_what_is_written_is_used_again_for_a_frame_that_fits() {
+        assert_eq!(buffer(40 << 10..=80 << 10).capacity(), 40 << 10);
         for is_shared in [false, true] {
             let bytes = vec![7; 70 << 10];
             Chunk { bytes, room: Room::default(), is_shared }.recycle();
