@@ -21,9 +21,12 @@ thread_local! {
 /// Bytes for which there is room when frames are read: enough for hundreds of small ones.
 pub(crate) const READ_LEN: usize = 64 << 10;
 
-/// Data below this many bytes is copied out of the read buffer, so that a small message that is
-/// kept for long does not keep a large buffer alive with it. Longer data is split off uncopied.
-const COPY_BELOW: usize = 16 << 10;
+/// Data is taken without a copy if it fills one of so many parts of its buffer, which it keeps alive. What is shorter
+/// is copied.
+const PARTS: usize = 2;
+
+/// Data below this many bytes is always copied.
+const COPY_BELOW: usize = READ_LEN / PARTS;
 
 /// A buffer that the pool gets back once nobody holds a part of it any more.
 struct Pooled(BytesMut);
@@ -67,8 +70,8 @@ pub enum Decoded {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
-    /// `buffer` is the rest of an allocation that is larger than its capacity.
-    is_rest: bool,
+    /// If `buffer` is the rest of an allocation that is longer: at most so many bytes. Else 0.
+    rest_of: usize,
     /// Bytes at the start of `buffer` that are done with.
     start: usize,
     /// Bytes behind them that are the current frame's data.
@@ -85,6 +88,7 @@ impl Decoder {
             self.buffer = buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN);
         }
         self.buffer.extend_from_slice(bytes);
+        self.note_growth();
         self.drop_skipped();
     }
 
@@ -102,10 +106,9 @@ impl Decoder {
             let at_once = if len <= POOL_BYTES { missing } else { usize::MAX };
             return (&mut self.buffer).limit(at_once);
         }
-        let capacity = self.buffer.capacity();
-        if capacity == 0 {
+        if self.buffer.capacity() == 0 {
             self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
-        } else if capacity < READ_LEN {
+        } else if self.buffer.capacity() < READ_LEN || self.allocated() > POOL_BYTES {
             self.make_room_for_frames();
         }
         (&mut self.buffer).limit(READ_LEN)
@@ -129,15 +132,29 @@ impl Decoder {
             self.replace_buffer(BytesMut::with_capacity(MIN_CAPACITY));
         }
         self.buffer.reserve(wanted - arrived);
+        self.note_growth();
+    }
+
+    /// A rest may have been moved to a longer allocation of its own, or not.
+    fn note_growth(&mut self) {
+        if self.rest_of > 0 {
+            self.rest_of = self.rest_of.max(self.buffer.capacity());
+        }
     }
 
     fn make_room_for_frames(&mut self) {
         // The whole buffer, if nobody holds a frame any more that was taken out of it.
-        if self.is_rest && self.buffer.try_reclaim(READ_LEN - self.buffer.len()) {
-            self.is_rest = false;
+        let may_be_whole = (1..=POOL_BYTES).contains(&self.rest_of);
+        if may_be_whole && self.buffer.try_reclaim(READ_LEN - self.buffer.len()) {
+            self.rest_of = 0;
         } else {
             self.replace_buffer(buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN));
         }
+    }
+
+    /// Bytes that the buffer keeps allocated, at most.
+    fn allocated(&self) -> usize {
+        if self.rest_of > 0 { self.rest_of } else { self.buffer.capacity() }
     }
 
     /// Drops what has arrived of an oversized frame.
@@ -152,7 +169,7 @@ impl Decoder {
         let arrived = self.buffer.len();
         if arrived == 0 {
             self.release_idle_memory();
-        } else if arrived < READ_LEN / 4 && self.buffer.capacity() >= READ_LEN {
+        } else if arrived < READ_LEN / 4 && self.allocated() >= READ_LEN {
             self.replace_buffer(BytesMut::with_capacity(arrived));
         }
     }
@@ -163,7 +180,7 @@ impl Decoder {
             buffer.extend_from_slice(&self.buffer);
         }
         let before = mem::replace(&mut self.buffer, buffer);
-        if !mem::take(&mut self.is_rest) {
+        if mem::take(&mut self.rest_of) == 0 {
             buffer_pool::put(&POOL, before);
         }
     }
@@ -214,29 +231,38 @@ impl Decoder {
 
     /// Takes the data of the current frame; [`Decoder::data`] is empty afterwards.
     ///
-    /// The result keeps at most one read's worth of memory alive, or twice its own length.
+    /// The result keeps at most twice its own length of memory alive.
     pub fn take_data(&mut self) -> Bytes {
-        let data_len = mem::take(&mut self.data_len);
-        if data_len < COPY_BELOW {
+        self.take_long_data().unwrap_or_else(|| {
+            let data_len = mem::take(&mut self.data_len);
             let data = Bytes::copy_from_slice(&self.rest()[..data_len]);
             self.start += data_len;
-            return data;
-        }
-        let start = mem::take(&mut self.start);
-        if start + data_len == self.buffer.len() && !self.is_rest {
-            // Nothing would be left to go on with but a little room that keeps all of this allocated.
-            let buffer = Pooled(mem::take(&mut self.buffer));
-            return Bytes::from_owner(buffer).slice(start..);
-        }
-        self.is_rest = true;
-        self.buffer.advance(start);
-        self.buffer.split_to(data_len).freeze()
+            data
+        })
     }
 
     /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy
     /// it: what is decoded from the result needs no copy in between either.
     pub fn take_long_data(&mut self) -> Option<Bytes> {
-        (self.data_len >= COPY_BELOW).then(|| self.take_data())
+        let allocated = self.allocated();
+        if self.data_len < COPY_BELOW.max(allocated / PARTS) {
+            return None;
+        }
+        let (start, data_len) = (mem::take(&mut self.start), mem::take(&mut self.data_len));
+        let is_last = start + data_len == self.buffer.len();
+        // Where it is the last, nothing would be left to go on with but a little room that keeps all of this allocated.
+        if is_last && self.rest_of == 0 {
+            let mut data = Bytes::from_owner(Pooled(mem::take(&mut self.buffer)));
+            data.advance(start);
+            return Some(data);
+        }
+        self.buffer.advance(start);
+        if is_last {
+            self.rest_of = 0;
+            return Some(mem::take(&mut self.buffer).freeze());
+        }
+        self.rest_of = allocated;
+        Some(self.buffer.split_to(data_len).freeze())
     }
 
     /// The data of the current frame, to be decoded or kept. `long_data` is what
@@ -278,7 +304,7 @@ impl Decoder {
         }
         let buffer = mem::take(&mut self.buffer);
         self.start = 0;
-        if !mem::take(&mut self.is_rest) {
+        if mem::take(&mut self.rest_of) == 0 {
             buffer_pool::put(&POOL, buffer);
         }
     }
@@ -455,6 +481,43 @@ mod tests {
                 assert_eq!(kept.as_ptr().wrapping_add(HEADER_LEN), addresses[0]);
             }
         }
+    }
+
+    /// Else a peer could have a server keep 4 MiB for each message of some KiB that waits.
+    #[test]
+    fn what_is_taken_keeps_at_most_twice_its_length_alive_also_behind_a_longer_frame() {
+        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
+        let short = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
+        let bytes = [&long[..], &short, &short, &short[..HEADER_LEN + 5]].concat();
+        let mut decoder = Decoder::default();
+        let (mut rest, mut taken) = (&bytes[..], Vec::new());
+        while !rest.is_empty() {
+            let mut room = decoder.room();
+            let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
+            room.put_slice(&rest[..len]);
+            rest = &rest[len..];
+            while decoder.decode().is_some() {
+                taken.push(decoder.take_long_data());
+            }
+        }
+        let are_parts: Vec<_> = taken.iter().map(Option::is_some).collect();
+        assert_eq!(are_parts, [true, false, false], "those behind the first are copied");
+        assert!(decoder.allocated() > POOL_BYTES, "they were read with it");
+        decoder.room();
+        assert_eq!((decoder.allocated(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
+    }
+
+    #[test]
+    fn a_frame_that_is_the_last_in_its_buffer_takes_it_along() {
+        let mut decoder = Decoder::default();
+        let frame = |len| [&announce(len)[..], &vec![7; len]].concat();
+        let (first, second) = (frame(COPY_BELOW), frame(4 * COPY_BELOW));
+        decoder.feed(&[&first[..], &second[..20]].concat());
+        assert!(decoder.decode().is_some() && decoder.take_long_data().is_some());
+        assert_eq!(decoder.decode(), None);
+        decoder.feed(&second[20..]);
+        assert!(decoder.decode().is_some() && decoder.take_long_data().is_some());
+        assert_eq!((decoder.buffer.capacity(), decoder.rest_of), (0, 0));
     }
 
     #[test]

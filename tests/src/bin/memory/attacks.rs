@@ -35,7 +35,7 @@ type Measured = Pin<Box<dyn Future<Output = Result<Figures, String>> + Send>>;
 pub(crate) type Attack = fn(is_short: bool) -> Measured;
 
 /// All attacks by name.
-pub(crate) const ATTACKS: [(&str, Attack); 15] = [
+pub(crate) const ATTACKS: [(&str, Attack); 16] = [
     ("short requests for ever, replies never read", |short| {
         Box::pin(flood(if short { 4 } else { 100 }, &[0]))
     }),
@@ -67,6 +67,9 @@ pub(crate) const ATTACKS: [(&str, Attack); 15] = [
     }),
     ("streams of 64 KiB messages that no handler takes", |short| {
         Box::pin(stream(if short { 2 } else { 30 }, 25, 64 << 10))
+    }),
+    ("messages of 32 KiB behind long frames, never taken", |short| {
+        Box::pin(stream_behind_long_frames(if short { 1 } else { 4 }))
     }),
     ("streams of messages of one byte that no handler takes", |short| {
         Box::pin(stream(if short { 1 } else { 20 }, 270, 1))
@@ -289,6 +292,32 @@ async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, S
     let calls = (connections * u64::from(streams)).min(16_384);
     let load =
         Load { connections, calls, streaming: connections, unread: connections, ..Load::default() };
+    victim.figures(load).await
+}
+
+/// Messages that are read together with the end of a frame which is dropped.
+async fn stream_behind_long_frames(connections: u64) -> Result<Figures, String> {
+    let victim = Victim::server().await?;
+    let open = attack_with(connections, &victim, |io| {
+        let message = Frame::message(1, &Chunk { sequence: 0, payload: vec![0; 32 << 10] });
+        // To a stream that is not open.
+        let long = Frame::message(3, &Chunk { sequence: 0, payload: vec![0; MAX_DATA_LEN - 100] });
+        let messages = [long.to_bytes(), message.to_bytes()].concat();
+        let pieces = std::iter::repeat_n(messages, 31);
+        let mut pieces = std::iter::once(open_stream(1, "Hold").to_bytes()).chain(pieces);
+        write_and_read(io, move || pieces.next())
+    })
+    .await?;
+    victim.expect_service().await?;
+    drop(open);
+    let load = Load {
+        connections,
+        calls: connections,
+        arriving: connections,
+        streaming: connections,
+        unread: connections,
+        ..Load::default()
+    };
     victim.figures(load).await
 }
 
