@@ -48,8 +48,10 @@ pub(crate) struct Queue<T> {
     short_room: Limiter,
     /// The same of frames longer than [`LONG_FRAME_LEN`].
     long_room: Limiter,
+    /// Writes to the socket so far, of whatever length.
+    writes: AtomicU64,
     /// Chunks that have been written so far.
-    written: AtomicU64,
+    chunks_written: AtomicU64,
     /// Producers that the sender waits for a little before it writes.
     pub(crate) announced: Announced,
 }
@@ -107,7 +109,8 @@ impl<T> Queue<T> {
         Queue {
             short_room: room(),
             long_room: room(),
-            written: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            chunks_written: AtomicU64::new(0),
             announced: Announced::default(),
             state: Mutex::new(QueueState {
                 streams,
@@ -178,21 +181,17 @@ impl<T> Queue<T> {
         self.short_room.is_full()
     }
 
-    /// A condition that holds if something of the queue has been written since the last evaluation: the peer reads.
+    /// A condition that holds if anything has been written since the last evaluation, be it a part of a frame: the peer
+    /// reads.
     pub(crate) fn is_moving(&self) -> impl Fn() -> bool {
-        let written = || self.written.load(Relaxed);
-        let seen = AtomicU64::new(written());
-        move || {
-            let now = written();
-            seen.swap(now, Relaxed) != now
-        }
+        rises(&self.writes)
     }
 
-    /// A condition that holds while a frame, short or long, would have to wait and nothing of the queue has been
-    /// written since the last evaluation: the peer does not read.
+    /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
+    /// since the last evaluation: it is the peer who holds up those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
-        let is_moving = self.is_moving();
-        move || !is_moving() && (self.short_room.is_full() || self.long_room.is_full())
+        let is_written = rises(&self.chunks_written);
+        move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
     /// Whether the connection has ended.
@@ -292,11 +291,16 @@ impl<T> Queue<T> {
         rooms.into_iter().for_each(|room| self.release_room(room));
     }
 
+    /// The socket has taken some bytes.
+    pub(super) fn note_write(&self) {
+        self.writes.fetch_add(1, Relaxed);
+    }
+
     /// The chunk has been written, or all its frames were dropped: frees its room.
     pub(super) fn release(&self, chunk: Chunk) {
         let room = chunk.room;
         chunk.recycle();
-        self.written.fetch_add(1, Relaxed);
+        self.chunks_written.fetch_add(1, Relaxed);
         self.release_room(room);
     }
 
@@ -334,6 +338,15 @@ impl<T> Queue<T> {
         drop(state);
         drop(chunks);
         wakers.into_iter().chain(sender).for_each(Waker::wake);
+    }
+}
+
+/// A condition that holds if the count has risen since the last evaluation.
+fn rises(count: &AtomicU64) -> impl Fn() -> bool {
+    let seen = AtomicU64::new(count.load(Relaxed));
+    move || {
+        let now = count.load(Relaxed);
+        seen.swap(now, Relaxed) != now
     }
 }
 

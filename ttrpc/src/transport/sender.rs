@@ -71,6 +71,7 @@ impl<T> WriteBatch<'_, T> {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.queue.note_write();
             self.advance(written);
         }
         Poll::Ready(Ok(()))

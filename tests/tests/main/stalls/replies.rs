@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    io::duplex,
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
     sync::{Mutex, Semaphore},
     time::{Instant, sleep},
 };
@@ -226,6 +226,25 @@ async fn replies_to_a_client_that_reads_are_not_lost_however_many_handlers_go_on
         assert_eq!(peer.receive().await.code(), 0);
     }
     assert_eq!(handlers.counts.most_alive.load(SeqCst), WAITING);
+    server.is_idle().await;
+}
+
+/// It reads, though no frame ends for longer than the stall timeout.
+#[tokio::test(start_paused = true)]
+async fn replies_to_a_client_that_takes_long_for_each_are_not_lost() {
+    let (server, handlers, [mut peer]) = start(|config| config);
+    call_many(&mut peer, &handlers, "Reply").await;
+    handlers.go_on.add_permits(CALLS);
+    let (mut there, (mut slow, here)) = (peer.into_inner(), duplex(4096));
+    let reading = tokio::spawn(async move {
+        let mut part = [0; REPLY / 8];
+        while let Ok(len @ 1..) = there.read(&mut part).await {
+            slow.write_all(&part[..len]).await.expect("the test reads on");
+            sleep(STALL / 8).await;
+        }
+    });
+    assert_eq!(answers(&mut Peer::new(here)).await, (CALLS, 0));
+    reading.abort();
     server.is_idle().await;
 }
 
