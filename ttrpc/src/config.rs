@@ -151,8 +151,8 @@ pub struct ServerConfig {
     /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
     pub stream_inbox_bytes: usize,
     /// How long handlers may hold up a connection without making progress. All streams of a connection
-    /// that stand still may hold it up for at most twice this time together. Default 1 s, as in
-    /// containerd's implementation.
+    /// that stand still may hold it up for at most twice this time together. Some time in which the handler of such a
+    /// stream waits to send a reply or message is not counted. Default 1 s, as in containerd's implementation.
     pub stall_timeout: Duration,
     /// How long a handler that has asked for its cancellation token may go on after the token
     /// fired because its deadline passed or its client went away. A handler that never asked is

@@ -18,7 +18,7 @@ use crate::sync::{
 /// The time without progress is measured in this many parts, each of which starts only when the
 /// task runs. A process that was stopped for longer than the whole time loses one part, not the
 /// chance of the others to move.
-const PARTS: u32 = 4;
+pub(crate) const PARTS: u32 = 4;
 
 /// A wait for a consumer that would be shorter than this part of the `stall_timeout` is none.
 const SHORTEST_PART: u32 = 64;

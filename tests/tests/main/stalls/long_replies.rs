@@ -1,10 +1,11 @@
 //! Long replies that wait for room: no call begins and no frame is acted on while as many wait as may, and everybody has
 //! a turn.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use tokio::{
     io::duplex,
+    sync::Notify,
     time::{sleep, timeout},
 };
 use ttrpc::{
@@ -147,7 +148,7 @@ async fn is_found_out(service: &str, method: &str) {
         writer
     });
     let mut has_failed = false;
-    for _ in 0..60 {
+    for _ in 0..100 {
         sleep(Duration::from_millis(200)).await;
         let (id, data) = read_frame(&mut reader).await;
         if id == 1 && data.len() < LONG {
@@ -158,6 +159,51 @@ async fn is_found_out(service: &str, method: &str) {
     }
     assert!(has_failed, "it holds the connection up for as long as replies are read");
     drop(writing.await);
+}
+
+/// What it keeps waits for room as long as nobody polls it, and it awaits a call that comes behind its messages.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_keeps_a_message_unsent_is_found_out_though_everything_is_read() {
+    let config = ServerConfig::default().send_queue_bytes(2 * ROOM).stream_inbox_messages(1);
+    let called = Arc::new(Notify::new());
+    let keeps = Routes::new("test.Keeps")
+        .bidi_streaming("Exchange", &called, |called, _ctx, requests, mut replies| {
+            Box::pin(async move {
+                let _requests: StreamReceiver<Chunk> = requests;
+                let long = Chunk { payload: vec![7; LONG], ..chunk(0) };
+                let mut sending = pin!(replies.send(long));
+                poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx).is_pending())).await;
+                called.notified().await;
+                sending.await
+            })
+        })
+        .unary("Call", &called, |called, _ctx, _: Empty| {
+            Box::pin(async move {
+                called.notify_one();
+                Ok(Empty {})
+            })
+        });
+    let (here, there) = duplex(4096);
+    let _server =
+        TestServer::start_with(config, |builder| builder.add_service(Handmade(keeps)).io(there));
+    let mut peer = Peer::new(here);
+    for id in [1, 3] {
+        peer.send(call_for_long(id)).await;
+    }
+    peer.send(Frame::request(5, REMOTE_OPEN, "test.Keeps", "Exchange", &Empty {})).await;
+    settle().await;
+    for id in [1, 3] {
+        let answer = peer.receive().await;
+        assert_eq!((answer.id, answer.code()), (id, 0));
+    }
+    for nth in 0..2 {
+        peer.send(Frame::message(5, &chunk(nth))).await;
+    }
+    peer.send(Frame::unary(7, "test.Keeps", "Call", &Empty {})).await;
+    for (id, code) in [(5, RESOURCE_EXHAUSTED), (7, 0)] {
+        let answer = peer.receive().await;
+        assert_eq!((answer.id, answer.code()), (id, code));
+    }
 }
 
 /// Streams of long messages, each with one that waits, hold more than the limit at any time. A call that waited until

@@ -32,15 +32,16 @@ use crate::{
     transport::{
         limiter::{Closed, Load, Permit},
         registry::CallInfo,
+        stall::PARTS,
     },
 };
 
 /// A handler's turn counts for this part of its connection's limit.
 const TURNS: usize = 4;
 
-/// Waits for room, or for a turn, in which a handler may stand still. One that has had so many, one after the other,
-/// could have done something else in between.
-const WAITS: u32 = 4;
+/// A handler that waits for room, or for its turn, may take no messages for so many parts of a time without progress, ten
+/// times as many as one that does not.
+const EXCUSED_PARTS: u32 = 10 * PARTS;
 
 impl Connection {
     /// Whether as much may wait, beside what does. The only reply of a connection always may.
@@ -63,8 +64,6 @@ impl Connection {
 pub(in crate::server) struct CallWaits {
     for_permit: AtomicU32,
     for_room: AtomicU32,
-    /// All that have been for room so far.
-    all_for_room: AtomicU32,
 }
 
 impl CallWaits {
@@ -74,16 +73,15 @@ impl CallWaits {
 
     /// For room, or for a turn to go on.
     fn enter_for_room(&self) -> LineWait<'_> {
-        self.all_for_room.fetch_add(1, SeqCst);
         LineWait::new(&self.for_room)
     }
 
-    /// A condition that holds while the handler can do nothing else, since it waits for room or for its turn. It does not
-    /// hold for ever: a handler that goes from one wait to the next is one that moves.
+    /// A condition, evaluated after each part of a time without progress, that holds while the handler waits for room or
+    /// for its turn, when it can take no messages. It does not hold for ever: a handler may keep such a wait without polling
+    /// it, or go from one to the next.
     pub(in crate::server) fn hold_handler_up(&self) -> impl Fn() -> bool {
-        let waits = || self.all_for_room.load(SeqCst);
-        let before = waits();
-        move || self.for_room.load(SeqCst) > 0 && waits().wrapping_sub(before) <= WAITS
+        let excused = AtomicU32::new(0);
+        move || self.for_room.load(SeqCst) > 0 && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS
     }
 
     /// Whether the handler must be polled: it may have been granted something that others wait for.
