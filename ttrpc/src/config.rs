@@ -132,9 +132,9 @@ pub struct ServerConfig {
     /// Bytes of the replies and messages of one connection that wait for room in its send queue. They wait as
     /// values, not encoded. When as many wait, no call begins and the connection is not read, until some of them
     /// find room, or the turn of a call has come behind all that wait. When only a quarter is left, handlers that have been
-    /// waiting for something go on one after the other, as replies find room; after [`stall_timeout`] in which the client has read
-    /// nothing they all go on, and what has no room here is dropped: a reply gives way to
-    /// RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.
+    /// waiting for something go on one after the other, and once as many wait as may, only as replies find room; after
+    /// [`stall_timeout`] in which the client has read nothing they all go on, and what has no room here is dropped: a reply
+    /// gives way to RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.
     /// Default 4 MiB.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
