@@ -12,7 +12,7 @@ use bytes::BytesMut;
 const COUNT: usize = 8;
 
 /// Bytes for which all of them have room. A buffer that has room for more is not kept.
-pub(crate) const POOL_BYTES: usize = 512 << 10;
+pub(crate) const POOL_BYTES: usize = 520 << 10;
 
 /// Capacity, in bytes, below which a buffer is not worth it.
 pub(crate) const MIN_CAPACITY: usize = 1 << 10;

@@ -18,15 +18,16 @@ thread_local! {
     static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
 }
 
-/// Bytes for which there is room when frames are read: enough for hundreds of small ones.
-pub(crate) const READ_LEN: usize = 64 << 10;
+/// Bytes for which there is room when frames are read: enough for hundreds of small ones, or for a message of 64 KiB and
+/// what stands around it.
+pub(crate) const READ_LEN: usize = 65 << 10;
 
-/// Data is taken without a copy if it fills one of so many parts of its buffer, which it keeps alive. What is shorter
-/// is copied.
-const PARTS: usize = 2;
+/// Frames up to this many bytes, header included, are read into buffers of the pool, which keeps at least two of them.
+const POOLED_LEN: usize = POOL_BYTES / 2;
 
-/// Data below this many bytes is always copied.
-const COPY_BELOW: usize = READ_LEN / PARTS;
+/// Data below this many bytes is copied out of its buffer, and so is what is less than half of that. The other data is
+/// taken with its buffer, which it keeps alive.
+const COPY_BELOW: usize = READ_LEN / 2;
 
 /// A buffer that the pool gets back once nobody holds a part of it any more.
 struct Pooled(BytesMut);
@@ -103,7 +104,7 @@ impl Decoder {
         if len > READ_LEN {
             self.make_room_for_long_frame(len);
             // A buffer that goes back to the pool has nothing else in it than the frame.
-            let at_once = if len <= POOL_BYTES { missing } else { usize::MAX };
+            let at_once = if len <= POOLED_LEN { missing } else { usize::MAX };
             return (&mut self.buffer).limit(at_once);
         }
         if self.buffer.capacity() == 0 {
@@ -120,18 +121,24 @@ impl Decoder {
         if capacity > arrived && capacity != READ_LEN {
             return;
         }
-        let longest = 2 * arrived.max(READ_LEN);
+        let mut longest = 2 * arrived.max(READ_LEN);
+        if len > POOLED_LEN {
+            // With buffers of other lengths malloc makes calls of 1 MiB take up to twice as long.
+            longest = 1 << longest.ilog2();
+        }
         let wanted = len.min(longest);
-        if len <= POOL_BYTES
+        if len <= POOLED_LEN
             && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest)
         {
-            return self.replace_buffer(buffer);
-        }
-        if capacity == READ_LEN {
+            self.replace_buffer(buffer);
+        } else if capacity == READ_LEN {
             // Of buffers that begin small malloc gives fewer back.
-            self.replace_buffer(BytesMut::with_capacity(MIN_CAPACITY));
+            let mut buffer = BytesMut::with_capacity(MIN_CAPACITY);
+            buffer.reserve(wanted);
+            self.replace_buffer(buffer);
+        } else {
+            self.buffer.reserve(wanted - arrived);
         }
-        self.buffer.reserve(wanted - arrived);
         self.note_growth();
     }
 
@@ -245,7 +252,7 @@ impl Decoder {
     /// it: what is decoded from the result needs no copy in between either.
     pub fn take_long_data(&mut self) -> Option<Bytes> {
         let allocated = self.allocated();
-        if self.data_len < COPY_BELOW.max(allocated / PARTS) {
+        if self.data_len < COPY_BELOW.max(allocated / 2) {
             return None;
         }
         let (start, data_len) = (mem::take(&mut self.start), mem::take(&mut self.data_len));

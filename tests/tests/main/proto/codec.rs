@@ -6,7 +6,7 @@ use ttrpc::proto::{
 };
 
 /// Data of this length is not copied out of the read buffer.
-const LONG: usize = 32 << 10;
+const LONG: usize = (65 << 10) / 2;
 
 fn frame(stream_id: u32, data: &[u8]) -> Vec<u8> {
     let header = Header {
