@@ -547,6 +547,85 @@ mod tests {
         }
     }
 
+    /// Numbers that look random, the same ones for the same seed.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (self.0 >> 33) as usize % limit
+        }
+
+        fn data_len(&mut self) -> usize {
+            match self.below(24) {
+                0 => MAX_DATA_LEN + 1 - self.below(3),
+                1..=2 => POOLED_LEN + self.below(2 * POOL_BYTES),
+                3..=6 => READ_LEN + self.below(POOLED_LEN),
+                7..=9 => READ_LEN - HEADER_LEN - 10 + self.below(20),
+                10..=15 => self.below(READ_LEN),
+                _ => self.below(200),
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_whole_however_they_are_read_and_whoever_holds_them() {
+        for seed in 1..=12 {
+            let mut random = Random(seed);
+            let data: Vec<_> = (0..40).map(|id| vec![id as u8; random.data_len()]).collect();
+            let wire: Vec<u8> = data
+                .iter()
+                .zip(0..)
+                .flat_map(|(data, stream_id)| {
+                    let header = Header { stream_id, ..Header::from_bytes(&announce(data.len())) };
+                    [&header.to_bytes()[..], data].concat()
+                })
+                .collect();
+            let (mut decoder, mut rest) = (Decoder::default(), &wire[..]);
+            let (mut held, mut seen) = (Vec::new(), 0);
+            while !rest.is_empty() {
+                if random.below(4) == 0 {
+                    decoder.room();
+                    decoder.release_room();
+                }
+                let mut room = decoder.room();
+                let at_once = [1 + random.below(100), 10_000, READ_LEN, wire.len()];
+                let len = room.remaining_mut().min(room.chunk_mut().len()).min(rest.len());
+                assert!(len > 0, "it would look like the end");
+                let len = len.min(at_once[random.below(4)]);
+                room.put_slice(&rest[..len]);
+                rest = &rest[len..];
+                decoder.drop_skipped();
+                while let Some(decoded) = decoder.decode() {
+                    let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
+                    let expected = &data[seen];
+                    assert_eq!(
+                        (header.stream_id as usize, header.data_len as usize),
+                        (seen, expected.len())
+                    );
+                    seen += 1;
+                    if decoded == Decoded::Oversized(header) {
+                        continue;
+                    }
+                    assert!(decoder.data() == expected, "seed {seed}, frame {seen}");
+                    match random.below(3) {
+                        0 => {}
+                        1 => held.push((decoder.take_data(), expected)),
+                        _ => held.extend(decoder.take_long_data().map(|data| (data, expected))),
+                    }
+                    while held.len() > random.below(6) {
+                        let (data, expected) = held.swap_remove(random.below(held.len()));
+                        assert!(data == expected, "seed {seed}, before frame {seen}");
+                    }
+                }
+            }
+            assert_eq!(seen, data.len());
+            assert!(
+                decoder.is_between_frames() && held.iter().all(|(data, expected)| data == expected)
+            );
+        }
+    }
+
     #[test]
     fn much_of_a_frame_stays_where_it_is_while_nothing_arrives() {
         let mut decoder = Decoder::default();
