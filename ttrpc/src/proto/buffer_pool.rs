@@ -93,6 +93,7 @@ impl<B: Buffer> Kept<B> {
         self.is_used = true;
         let (least, most) = capacities.into_inner();
         let fits = |buffer: &B| (buffer.capacity() >= least) & (buffer.capacity() <= most);
+        // Most of the time, and then nothing moves up.
         let last = self.buffers.pop_if(|buffer| fits(buffer));
         let taken =
             last.or_else(|| Some(self.buffers.remove(self.buffers.iter().rposition(fits)?)))?;

@@ -25,9 +25,9 @@ pub(crate) const READ_LEN: usize = 65 << 10;
 /// Frames up to this many bytes, header included, are read into buffers of the pool, which keeps at least two of them.
 const POOLED_LEN: usize = POOL_BYTES / 2;
 
-/// Data below this many bytes is copied out of its buffer, and so is what is less than half of that. The other data is
-/// taken with its buffer, which it keeps alive.
-const COPY_BELOW: usize = READ_LEN / 2;
+/// Data below this many bytes is copied out of its buffer, and so is data that fills less than half of its buffer. The other
+/// data is taken with its buffer, which it keeps alive.
+pub(super) const COPY_BELOW: usize = READ_LEN / 2;
 
 /// A buffer that the pool gets back once nobody holds a part of it any more.
 struct Pooled(BytesMut);
@@ -40,7 +40,14 @@ impl AsRef<[u8]> for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        buffer_pool::put(&POOL, mem::take(&mut self.0));
+        put(mem::take(&mut self.0));
+    }
+}
+
+/// Puts a buffer into the pool, if frames are read into such.
+fn put(buffer: BytesMut) {
+    if buffer.capacity() <= POOLED_LEN {
+        buffer_pool::put(&POOL, buffer);
     }
 }
 
@@ -71,7 +78,7 @@ pub enum Decoded {
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: BytesMut,
-    /// If `buffer` is the rest of an allocation that is longer: at most so many bytes. Else 0.
+    /// `buffer` is a part of an allocation of so many bytes, or the whole of one if this is 0.
     rest_of: usize,
     /// Bytes at the start of `buffer` that are done with.
     start: usize,
@@ -88,8 +95,11 @@ impl Decoder {
         if self.buffer.capacity() == 0 {
             self.buffer = buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN);
         }
+        let len = self.buffer.len() + bytes.len();
+        if self.rest_of > 0 && self.buffer.capacity() < len {
+            self.replace_buffer(BytesMut::with_capacity(len));
+        }
         self.buffer.extend_from_slice(bytes);
-        self.note_growth();
         self.drop_skipped();
     }
 
@@ -131,21 +141,15 @@ impl Decoder {
             && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest)
         {
             self.replace_buffer(buffer);
-        } else if capacity == READ_LEN {
+        } else if self.rest_of > 0 && self.buffer.try_reclaim(wanted - arrived) {
+            self.rest_of = 0;
+        } else if self.rest_of > 0 || capacity == READ_LEN {
             // Of buffers that begin small malloc gives fewer back.
             let mut buffer = BytesMut::with_capacity(MIN_CAPACITY);
             buffer.reserve(wanted);
             self.replace_buffer(buffer);
         } else {
             self.buffer.reserve(wanted - arrived);
-        }
-        self.note_growth();
-    }
-
-    /// A rest may have been moved to a longer allocation of its own, or not.
-    fn note_growth(&mut self) {
-        if self.rest_of > 0 {
-            self.rest_of = self.rest_of.max(self.buffer.capacity());
         }
     }
 
@@ -159,7 +163,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes that the buffer keeps allocated, at most.
+    /// Bytes that the buffer keeps allocated.
     fn allocated(&self) -> usize {
         if self.rest_of > 0 { self.rest_of } else { self.buffer.capacity() }
     }
@@ -188,7 +192,7 @@ impl Decoder {
         }
         let before = mem::replace(&mut self.buffer, buffer);
         if mem::take(&mut self.rest_of) == 0 {
-            buffer_pool::put(&POOL, before);
+            put(before);
         }
     }
 
@@ -252,7 +256,7 @@ impl Decoder {
     /// it: what is decoded from the result needs no copy in between either.
     pub fn take_long_data(&mut self) -> Option<Bytes> {
         let allocated = self.allocated();
-        if self.data_len < COPY_BELOW.max(allocated / 2) {
+        if self.data_len < COPY_BELOW.max(allocated.div_ceil(2)) {
             return None;
         }
         let (start, data_len) = (mem::take(&mut self.start), mem::take(&mut self.data_len));
@@ -312,7 +316,7 @@ impl Decoder {
         let buffer = mem::take(&mut self.buffer);
         self.start = 0;
         if mem::take(&mut self.rest_of) == 0 {
-            buffer_pool::put(&POOL, buffer);
+            put(buffer);
         }
     }
 }
@@ -466,7 +470,9 @@ mod tests {
     #[test]
     fn a_long_frame_has_its_buffer_to_itself_and_the_next_one_has_it_when_nobody_holds_it_any_more()
     {
-        for (data_len, is_kept) in [(READ_LEN, true), (300 << 10, true), (POOL_BYTES, false)] {
+        for (data_len, is_kept) in
+            [(READ_LEN, true), (200 << 10, true), (300 << 10, false), (POOL_BYTES, false)]
+        {
             let mut decoder = Decoder::default();
             let mut take = || {
                 read_frame(&mut decoder, data_len);
@@ -512,6 +518,31 @@ mod tests {
         assert!(decoder.allocated() > POOL_BYTES, "they were read with it");
         decoder.room();
         assert_eq!((decoder.allocated(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
+    }
+
+    #[test]
+    fn what_grows_behind_a_frame_that_was_taken_has_its_whole_buffer() {
+        for is_held in [false, true] {
+            let mut decoder = Decoder::default();
+            let next = [&announce(170 << 10)[..], &[7; 170 << 10]].concat();
+            let wire = [&announce(60 << 10)[..], &[7; 60 << 10], &next].concat();
+            let (now, mut rest) = wire.split_at(READ_LEN);
+            decoder.room().put_slice(now);
+            assert!(decoder.decode().is_some());
+            let taken = decoder.take_long_data().expect("it is long");
+            let held = is_held.then_some(taken);
+            assert_eq!(decoder.decode(), None);
+            while !rest.is_empty() {
+                let mut room = decoder.room();
+                let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
+                room.put_slice(&rest[..len]);
+                rest = &rest[len..];
+            }
+            assert!(decoder.decode().is_some() && decoder.data() == [7; 170 << 10]);
+            let allocated = decoder.allocated();
+            assert_eq!(Vec::from(mem::take(&mut decoder.buffer)).capacity(), allocated);
+            drop(held);
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::cell::{Cell, RefCell};
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
 
+use super::codec::COPY_BELOW;
+
 /// Bytes up to this many are copied into a chunk that they share.
 const SHORT: usize = 256;
 
@@ -22,9 +24,9 @@ thread_local! {
 }
 
 /// Copies bytes that are about to be decoded into what is most likely no [`Bytes`], so that the copy is dropped at once
-/// and its memory used again.
+/// and its memory used again, if that is not much.
 fn copy_for_now(bytes: &[u8]) -> Bytes {
-    if bytes.len() <= SHORT {
+    if !(SHORT + 1..COPY_BELOW).contains(&bytes.len()) {
         return copy(bytes);
     }
     let (mut buffer, mut capacity) = DECODED.take();
@@ -191,5 +193,14 @@ mod tests {
         assert_eq!(encode(&message(len + 1)), message(len + 1).encode_to_vec());
         assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
         assert!(kept.iter().all(|bytes| *bytes == message(len).encode_to_vec()));
+    }
+
+    #[test]
+    fn a_long_copy_is_not_kept_for_the_next_one() {
+        for (len, is_kept) in [(COPY_BELOW - 1, true), (COPY_BELOW, false), (1 << 20, false)] {
+            DECODED.set(Default::default());
+            assert_eq!(copy_for_now(&vec![7; len]), vec![7; len]);
+            assert_eq!(DECODED.take().1 > 0, is_kept, "{len} bytes");
+        }
     }
 }

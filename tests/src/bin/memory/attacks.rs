@@ -68,7 +68,7 @@ pub(crate) const ATTACKS: [(&str, Attack); 16] = [
     ("streams of 64 KiB messages that no handler takes", |short| {
         Box::pin(stream(if short { 2 } else { 30 }, 25, 64 << 10))
     }),
-    ("messages of 32 KiB behind long frames, never taken", |short| {
+    ("messages of 40 KiB behind long frames, never taken", |short| {
         Box::pin(stream_behind_long_frames(if short { 1 } else { 4 }))
     }),
     ("streams of messages of one byte that no handler takes", |short| {
@@ -299,11 +299,11 @@ async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, S
 async fn stream_behind_long_frames(connections: u64) -> Result<Figures, String> {
     let victim = Victim::server().await?;
     let open = attack_with(connections, &victim, |io| {
-        let message = Frame::message(1, &Chunk { sequence: 0, payload: vec![0; 32 << 10] });
+        let message = Frame::message(1, &Chunk { sequence: 0, payload: vec![0; 40 << 10] });
         // To a stream that is not open.
         let long = Frame::message(3, &Chunk { sequence: 0, payload: vec![0; MAX_DATA_LEN - 100] });
         let messages = [long.to_bytes(), message.to_bytes()].concat();
-        let pieces = std::iter::repeat_n(messages, 31);
+        let pieces = std::iter::repeat_n(messages, 25);
         let mut pieces = std::iter::once(open_stream(1, "Hold").to_bytes()).chain(pieces);
         write_and_read(io, move || pieces.next())
     })

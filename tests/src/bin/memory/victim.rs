@@ -33,7 +33,7 @@ pub(crate) const THREADS: usize = 2;
 
 /// What each of them keeps: the buffers of two pools, two in which frames and chunks of medium length are put
 /// together, and boxes of calls.
-const THREAD: u64 = 2 * (520 << 10) + (16 << 10) + (32 << 10) + 128 * 512;
+const THREAD: u64 = 2 * (520 << 10) + (16 << 10) + (33 << 10) + 128 * 512;
 
 /// Arenas of glibc's allocator, which are eight for each CPU otherwise. What is free in one is of no use to another.
 const ARENAS: &str = "16";
