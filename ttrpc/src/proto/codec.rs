@@ -95,8 +95,8 @@ impl Decoder {
         if self.buffer.capacity() == 0 {
             self.buffer = buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN);
         }
-        let len = self.buffer.len() + bytes.len();
-        if self.rest_of > 0 && self.buffer.capacity() < len {
+        if self.rest_of > 0 {
+            let len = self.buffer.len() + bytes.len();
             self.replace_buffer(BytesMut::with_capacity(len));
         }
         self.buffer.extend_from_slice(bytes);
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn what_grows_behind_a_frame_that_was_taken_has_its_whole_buffer() {
-        for is_held in [false, true] {
+        for (is_held, is_fed) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut decoder = Decoder::default();
             let next = [&announce(170 << 10)[..], &[7; 170 << 10]].concat();
             let wire = [&announce(60 << 10)[..], &[7; 60 << 10], &next].concat();
@@ -532,6 +532,9 @@ mod tests {
             let taken = decoder.take_long_data().expect("it is long");
             let held = is_held.then_some(taken);
             assert_eq!(decoder.decode(), None);
+            if is_fed {
+                decoder.feed(mem::take(&mut rest));
+            }
             while !rest.is_empty() {
                 let mut room = decoder.room();
                 let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
