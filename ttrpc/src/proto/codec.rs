@@ -46,7 +46,7 @@ impl Drop for Pooled {
 
 /// Puts a buffer into the pool, if frames are read into such.
 fn put(buffer: BytesMut) {
-    if buffer.capacity() <= POOLED_LEN {
+    if (READ_LEN..=POOLED_LEN).contains(&buffer.capacity()) {
         buffer_pool::put(&POOL, buffer);
     }
 }
@@ -92,12 +92,8 @@ impl Decoder {
     /// Adds bytes that arrived.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.drop_done();
-        if self.buffer.capacity() == 0 {
-            self.buffer = buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN);
-        }
-        if self.rest_of > 0 {
-            let len = self.buffer.len() + bytes.len();
-            self.replace_buffer(BytesMut::with_capacity(len));
+        if self.buffer.capacity() == 0 || self.rest_of > 0 {
+            self.replace_buffer(buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN));
         }
         self.buffer.extend_from_slice(bytes);
         self.drop_skipped();
@@ -106,20 +102,20 @@ impl Decoder {
     /// Room for what arrives next, for a reader: for some frames, or for what is missing of a long one. The buffer
     /// of a long frame at most doubles, so that memory grows with what a peer sends and not with what it announces.
     ///
-    /// The reader calls [`Decoder::drop_skipped`] afterwards, or [`Decoder::release_room`] if nothing has arrived.
+    /// There is room if [`Decoder::decode`] has returned `None`. The reader calls [`Decoder::drop_skipped`] afterwards, or
+    /// [`Decoder::release_room`] if nothing has arrived.
     pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
         let missing = self.missing();
         self.drop_done();
-        let len = self.buffer.len() + missing;
-        if len > READ_LEN {
+        let arrived = self.buffer.len();
+        let len = arrived + missing;
+        let is_pooled = len <= POOLED_LEN;
+        if len > READ_LEN && (is_pooled || arrived >= READ_LEN) {
             self.make_room_for_long_frame(len);
             // A buffer that goes back to the pool has nothing else in it than the frame.
-            let at_once = if len <= POOLED_LEN { missing } else { usize::MAX };
-            return (&mut self.buffer).limit(at_once);
+            return (&mut self.buffer).limit(if is_pooled { missing } else { usize::MAX });
         }
-        if self.buffer.capacity() == 0 {
-            self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
-        } else if self.buffer.capacity() < READ_LEN || self.allocated() > POOL_BYTES {
+        if self.buffer.capacity() < READ_LEN || self.allocated() > POOLED_LEN {
             self.make_room_for_frames();
         }
         (&mut self.buffer).limit(READ_LEN)
@@ -128,35 +124,35 @@ impl Decoder {
     /// Makes room for more of a frame of `len` bytes, which is longer than [`READ_LEN`].
     fn make_room_for_long_frame(&mut self, len: usize) {
         let (arrived, capacity) = (self.buffer.len(), self.buffer.capacity());
-        if capacity > arrived && capacity != READ_LEN {
+        let is_pooled = len <= POOLED_LEN;
+        let is_too_large = is_pooled && self.allocated() > POOLED_LEN;
+        if capacity > arrived.max(READ_LEN) && !is_too_large {
             return;
         }
         let mut longest = 2 * arrived.max(READ_LEN);
-        if len > POOLED_LEN {
+        if !is_pooled {
             // With buffers of other lengths malloc makes calls of 1 MiB take up to twice as long.
             longest = 1 << longest.ilog2();
         }
         let wanted = len.min(longest);
-        if len <= POOLED_LEN
-            && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest)
-        {
+        if is_pooled && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest) {
             self.replace_buffer(buffer);
-        } else if self.rest_of > 0 && self.buffer.try_reclaim(wanted - arrived) {
+        } else if self.rest_of == 0 && capacity != READ_LEN && !is_too_large {
+            self.buffer.reserve(wanted - arrived);
+        } else if self.rest_of > 0 && !is_too_large && self.buffer.try_reclaim(wanted - arrived) {
             self.rest_of = 0;
-        } else if self.rest_of > 0 || capacity == READ_LEN {
+        } else {
             // Of buffers that begin small malloc gives fewer back.
             let mut buffer = BytesMut::with_capacity(MIN_CAPACITY);
             buffer.reserve(wanted);
             self.replace_buffer(buffer);
-        } else {
-            self.buffer.reserve(wanted - arrived);
         }
     }
 
     fn make_room_for_frames(&mut self) {
         // The whole buffer, if nobody holds a frame any more that was taken out of it.
-        let may_be_whole = (1..=POOL_BYTES).contains(&self.rest_of);
-        if may_be_whole && self.buffer.try_reclaim(READ_LEN - self.buffer.len()) {
+        let missing = READ_LEN - self.buffer.len();
+        if self.allocated() <= POOLED_LEN && self.buffer.try_reclaim(missing) {
             self.rest_of = 0;
         } else {
             self.replace_buffer(buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN));
@@ -187,9 +183,7 @@ impl Decoder {
 
     /// Moves what has arrived to this buffer, and gives the present one to the pool.
     fn replace_buffer(&mut self, mut buffer: BytesMut) {
-        if !self.buffer.is_empty() {
-            buffer.extend_from_slice(&self.buffer);
-        }
+        buffer.extend_from_slice(&self.buffer);
         let before = mem::replace(&mut self.buffer, buffer);
         if mem::take(&mut self.rest_of) == 0 {
             put(before);
@@ -259,19 +253,16 @@ impl Decoder {
         if self.data_len < COPY_BELOW.max(allocated.div_ceil(2)) {
             return None;
         }
+        // What lies behind such a frame is less than half of the allocation, and nothing is taken out of that.
+        debug_assert_eq!(self.rest_of, 0);
         let (start, data_len) = (mem::take(&mut self.start), mem::take(&mut self.data_len));
-        let is_last = start + data_len == self.buffer.len();
         // Where it is the last, nothing would be left to go on with but a little room that keeps all of this allocated.
-        if is_last && self.rest_of == 0 {
+        if start + data_len == self.buffer.len() {
             let mut data = Bytes::from_owner(Pooled(mem::take(&mut self.buffer)));
             data.advance(start);
             return Some(data);
         }
         self.buffer.advance(start);
-        if is_last {
-            self.rest_of = 0;
-            return Some(mem::take(&mut self.buffer).freeze());
-        }
         self.rest_of = allocated;
         Some(self.buffer.split_to(data_len).freeze())
     }
@@ -313,11 +304,9 @@ impl Decoder {
         if !self.rest().is_empty() {
             return;
         }
-        let buffer = mem::take(&mut self.buffer);
+        self.buffer.clear();
         self.start = 0;
-        if mem::take(&mut self.rest_of) == 0 {
-            put(buffer);
-        }
+        self.replace_buffer(BytesMut::new());
     }
 }
 
@@ -503,21 +492,85 @@ mod tests {
         let short = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
         let bytes = [&long[..], &short, &short, &short[..HEADER_LEN + 5]].concat();
         let mut decoder = Decoder::default();
-        let (mut rest, mut taken) = (&bytes[..], Vec::new());
-        while !rest.is_empty() {
-            let mut room = decoder.room();
-            let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
-            room.put_slice(&rest[..len]);
-            rest = &rest[len..];
-            while decoder.decode().is_some() {
-                taken.push(decoder.take_long_data());
-            }
-        }
+        let taken = read_and_take(&mut decoder, &bytes);
         let are_parts: Vec<_> = taken.iter().map(Option::is_some).collect();
         assert_eq!(are_parts, [true, false, false], "those behind the first are copied");
         assert!(decoder.allocated() > POOL_BYTES, "they were read with it");
         decoder.room();
         assert_eq!((decoder.allocated(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
+    }
+
+    /// Reads these bytes, and returns what was taken of their frames.
+    fn read_and_take(decoder: &mut Decoder, mut bytes: &[u8]) -> Vec<Option<Bytes>> {
+        let mut taken = Vec::new();
+        while !bytes.is_empty() {
+            let mut room = decoder.room();
+            let len = bytes.len().min(room.remaining_mut()).min(room.chunk_mut().len());
+            room.put_slice(&bytes[..len]);
+            bytes = &bytes[len..];
+            while decoder.decode().is_some() {
+                taken.push(decoder.take_long_data());
+            }
+        }
+        taken
+    }
+
+    /// Else a peer that sends no more could have 8 MiB kept for each connection.
+    #[test]
+    fn the_beginning_of_a_frame_does_not_keep_the_buffer_of_a_longer_one_before_it() {
+        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
+        for (data_len, is_held) in [(70 << 10, false), (70 << 10, true), (MAX_DATA_LEN, true)] {
+            let mut decoder = Decoder::default();
+            let bytes = [&long[..], &announce(data_len), &[7; 17 << 10]].concat();
+            let taken = read_and_take(&mut decoder, &bytes);
+            let held = is_held.then_some(taken);
+            decoder.room();
+            decoder.release_room();
+            assert!(decoder.allocated() <= POOLED_LEN, "{} bytes", decoder.allocated());
+            drop(held);
+        }
+    }
+
+    /// Else frames that arrive slowly would push the buffers out of the pool that others are read into.
+    #[test]
+    fn a_frame_that_arrives_with_pauses_leaves_nothing_in_the_pool_that_none_is_read_into() {
+        let mut decoder = Decoder::default();
+        read_frame(&mut decoder, 200 << 10);
+        decoder.take_data();
+        for data_len in [30 << 10, 1 << 20] {
+            for _ in 0..8 {
+                decoder.room().put_slice(&announce(data_len));
+                for _ in 0..8 {
+                    decoder.room().put_slice(&[7; 200]);
+                    decoder.release_room();
+                    assert!(decoder.allocated() <= READ_LEN);
+                }
+                decoder = Decoder::default();
+            }
+        }
+        let long = buffer_pool::take(&POOL, READ_LEN + 1..=POOLED_LEN);
+        assert!(long.is_some_and(|buffer| buffer.capacity() >= 200 << 10), "it is still there");
+        let other = buffer_pool::take(&POOL, 0..=POOL_BYTES);
+        assert!(other.is_none_or(|buffer| buffer.capacity() == READ_LEN));
+    }
+
+    #[test]
+    fn messages_behind_a_longer_frame_are_soon_taken_without_a_copy() {
+        let frame = |len| [&announce(len)[..], &vec![7; len]].concat();
+        let bytes = [frame(300 << 10), frame(60 << 10).repeat(50)].concat();
+        let taken = read_and_take(&mut Decoder::default(), &bytes);
+        let copied = taken.iter().filter(|taken| taken.is_none()).count();
+        assert!(copied <= 5, "{copied} of {} were copied", taken.len());
+    }
+
+    #[test]
+    fn what_is_left_of_a_buffer_is_not_filled_byte_by_byte() {
+        let mut decoder = Decoder::default();
+        let taken = [&announce(40 << 10)[..], &[7; 40 << 10]].concat();
+        let next = [&announce(1 << 20)[..], &[7; READ_LEN]].concat();
+        let bytes = [&taken[..], &next[..READ_LEN - taken.len() - 1]].concat();
+        assert!(read_and_take(&mut decoder, &bytes)[0].is_some());
+        assert!(decoder.room().chunk_mut().len() > READ_LEN / 2);
     }
 
     #[test]
@@ -676,11 +729,10 @@ mod tests {
             decoder.buffer.capacity()
         };
         let mut decoder = Decoder::default();
-        decoder.feed(&[&announce(5000)[..], &[7; 5000]].concat());
+        decoder.room().put_slice(&[&announce(5000)[..], &[7; 5000]].concat());
         assert!(decoder.decode().is_some() && decoder.decode().is_none());
-        let large = decoder.buffer.capacity();
         decoder.release_idle_memory();
-        assert_eq!(capacity(&mut Decoder::default()), large);
+        assert_eq!(capacity(&mut Decoder::default()), READ_LEN);
 
         let long = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
         let give_back = [Decoder::release_idle_memory, |decoder: &mut Decoder| {
@@ -688,7 +740,7 @@ mod tests {
         }];
         for give_back in give_back {
             let mut decoder = Decoder::default();
-            decoder.feed(&[&long[..], &announce(3000), &[7; 3000]].concat());
+            decoder.room().put_slice(&[&long[..], &announce(3000), &[7; 3000]].concat());
             assert!(decoder.decode().is_some());
             let _shared = decoder.take_data();
             assert!(decoder.decode().is_some() && decoder.decode().is_none());
