@@ -24,7 +24,9 @@
 use bytes::Bytes;
 
 use crate::{
-    Code, Status, observer::EndCause, proto::message::decode_response,
+    Code, Status,
+    observer::EndCause,
+    proto::{message::decode_response, payload::Payload},
     transport::inbox::StreamState,
 };
 
@@ -233,7 +235,7 @@ impl Answer {
         let payload = decode_response(&self.response).unwrap_or_else(|error| {
             Err(Status::internal(format!("the server's Response is malformed: {error}")))
         })?;
-        Ok(self.response.slice_ref(payload))
+        Ok(Payload::shared(payload, &self.response).to_bytes())
     }
 
     fn outcome(&self) -> (EndCause, Option<Status>) {
@@ -301,6 +303,18 @@ mod tests {
         let mut state = CallState::default();
         assert!(state.answer(not_found(), false, false));
         assert_eq!(state.reply_bytes(), None);
+    }
+
+    #[test]
+    fn a_short_reply_in_a_long_response_does_not_keep_all_of_it() {
+        let mut state = CallState::default();
+        // A field that nobody knows, of 10,000 × 128 bytes.
+        let unknown = [&[0x7a, 0x80, 0x90, 0x4e][..], &vec![0; 1_280_000]].concat();
+        let response = Bytes::from([&unknown[..], &ok(b"reply")].concat());
+        assert!(state.answer(response.clone(), false, false));
+        let reply = state.end().unwrap().unwrap().unwrap();
+        assert_eq!(reply, b"reply"[..]);
+        assert!(!response.as_ptr_range().contains(&reply.as_ptr()));
     }
 
     #[test]

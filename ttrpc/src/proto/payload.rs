@@ -13,6 +13,9 @@ const SHORT: usize = 256;
 /// Length of such a chunk: what one of them that is kept may keep alive.
 const CHUNK_LEN: usize = 1 << 10;
 
+/// Data up to this many bytes is kept alive by any part of it. A part of longer data is copied if it is less than half.
+pub(crate) const SHARED_LEN: usize = 16 << 10;
+
 thread_local! {
     /// The rest of the present chunk.
     static CHUNK: RefCell<BytesMut> = RefCell::default();
@@ -113,7 +116,16 @@ impl<'a> Payload<'a> {
 
     /// The bytes, to be kept: shared, or copied.
     pub fn to_bytes(self) -> Bytes {
-        self.shared.map_or_else(|| copy(self.bytes), |data| data.slice_ref(self.bytes))
+        match self.to_share(self.bytes.len()) {
+            Some(data) => data.slice_ref(self.bytes),
+            None => copy(self.bytes),
+        }
+    }
+
+    /// The shared data, unless a part of this length would keep much more alive.
+    #[inline]
+    fn to_share(self, len: usize) -> Option<&'a Bytes> {
+        self.shared.filter(|data| data.len() <= SHARED_LEN || len >= data.len() / 2)
     }
 }
 
@@ -126,14 +138,19 @@ impl Buf for Payload<'_> {
         self.bytes
     }
 
+    #[inline]
     fn advance(&mut self, count: usize) {
         self.bytes = &self.bytes[count..];
     }
 
+    #[inline]
     fn copy_to_bytes(&mut self, len: usize) -> Bytes {
         let (taken, rest) = self.bytes.split_at(len);
         self.bytes = rest;
-        self.shared.map_or_else(|| copy_for_now(taken), |data| data.slice_ref(taken))
+        match self.to_share(len) {
+            Some(data) => data.slice_ref(taken),
+            None => copy_for_now(taken),
+        }
     }
 }
 
@@ -177,6 +194,27 @@ mod tests {
         copy_for_now(&[5; 2 * SHORT + 3]);
         copy_for_now(&[5; SHORT + 1]);
         assert_eq!(DECODED.take().1, SHORT + 1, "the other was more than twice as long");
+    }
+
+    /// Else few bytes that a program keeps of each Request could keep megabytes that it does not see.
+    #[test]
+    fn a_part_of_long_data_is_shared_only_if_it_is_half_of_it() {
+        for (data_len, len, is_shared) in [
+            (SHARED_LEN, 1, true),
+            (SHARED_LEN + 1, 1, false),
+            (1 << 20, 1 << 19, true),
+            (1 << 20, (1 << 19) - 1, false),
+        ] {
+            let data = Bytes::from(vec![7; data_len]);
+            let mut payload = Payload::shared(&data, &data);
+            let part = payload.part(&data[10..10 + len]);
+            payload.advance(10);
+            for bytes in [part.to_bytes(), payload.copy_to_bytes(len)] {
+                assert_eq!(bytes, data[..len]);
+                let address = data.as_ptr().wrapping_add(10);
+                assert_eq!(bytes.as_ptr() == address, is_shared, "{len} of {data_len}");
+            }
+        }
     }
 
     #[test]

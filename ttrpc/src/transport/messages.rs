@@ -5,10 +5,10 @@ use std::{collections::VecDeque, mem, vec};
 use bytes::{Buf, Bytes};
 
 use super::{limiter::clamp, turn::Turn};
-use crate::proto::payload::Payload;
+use crate::proto::payload::{Payload, SHARED_LEN};
 
-/// Bytes after which a chunk is full; what a consumer may keep alive beyond its messages.
-pub(super) const CHUNK_LEN: usize = 16 << 10;
+/// Bytes after which a chunk is full.
+pub(super) const CHUNK_LEN: usize = SHARED_LEN;
 
 /// What a message in an inbox costs beside its bytes, at most: its entry there, and what allocation
 /// adds. A peer that sends very short messages would else cost many times what the limits on bytes
