@@ -7,13 +7,13 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
-use prost::Message;
+use prost::{DecodeError, Message};
 use tokio::time::{Sleep, sleep_until};
 
 use super::owner::CallOwner;
 use crate::{
     Status,
+    proto::payload::Payload,
     transport::{inbox::StreamState, messages::Batch},
 };
 
@@ -34,25 +34,32 @@ impl Incoming {
         &self.owner
     }
 
-    pub(super) fn poll_take(
+    /// What `read` makes of the next message; see [`Inbox::poll_take`].
+    ///
+    /// [`Inbox::poll_take`]: crate::transport::inbox::Inbox::poll_take
+    #[inline]
+    pub(super) fn poll_take<R>(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Bytes>, Status>> {
+        mut read: impl FnMut(Payload<'_>) -> R,
+    ) -> Poll<Result<Option<R>, Status>> {
         let inbox = &self.owner.entry.inbox;
         // A server may go on for ever. What ended in time may be read later.
         if self.owner.is_too_late() && inbox.with(|state| state.is_open()) {
             return Poll::Ready(Err(self.owner.pass_deadline()));
         }
         let patience = &self.owner.connection().patience;
-        if let Poll::Ready(taken) = inbox.poll_take(&mut self.batch, cx, patience) {
-            return Poll::Ready(taken);
+        loop {
+            let taken = inbox.poll_take(&mut self.batch, cx, patience, &mut read);
+            if let Poll::Ready(taken) = taken {
+                return Poll::Ready(taken);
+            }
+            let Some(deadline) = self.owner.deadline() else { return Poll::Pending };
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            ready!(timer.as_mut().poll(cx));
+            // The end is taken next: this one, or another that came just before it.
+            self.owner.pass_deadline();
         }
-        let Some(deadline) = self.owner.deadline() else { return Poll::Pending };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        ready!(timer.as_mut().poll(cx));
-        self.owner.pass_deadline();
-        // The end: this one, or another that came just before it.
-        inbox.poll_take(&mut self.batch, cx, patience)
     }
 
     /// Whether what was taken last is the payload of a Response.
@@ -67,11 +74,15 @@ impl Drop for Incoming {
     }
 }
 
-/// Decodes a reply, from [`Bytes`] since prost copies a field of bytes twice from anything else.
+/// Decodes a reply.
 ///
 /// # Errors
 /// INTERNAL if the bytes are not a message of this type.
-pub(super) fn decode_reply<M: Message + Default>(payload: Bytes) -> Result<M, Status> {
-    M::decode(payload)
-        .map_err(|error| Status::internal(format!("the server's reply does not decode: {error}")))
+pub(super) fn decode_reply<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
+    M::decode(payload).map_err(undecodable)
+}
+
+/// INTERNAL: what the server has sent is not a message of the type that was expected.
+pub(super) fn undecodable(error: DecodeError) -> Status {
+    Status::internal(format!("the server's reply does not decode: {error}"))
 }

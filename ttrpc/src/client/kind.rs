@@ -13,7 +13,7 @@ use super::{
     raw::RawReceiver,
     stream::{Reply, StreamReceiver, StreamSender},
 };
-use crate::{Raw, Status};
+use crate::{Raw, Status, proto::payload::Payload};
 
 /// The kind of [`UnaryCall`](super::UnaryCall).
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
         let owner = owner.as_mut().expect("a unary call stays with its future");
         let reply = match ready!(owner.poll_reply(cx))? {
-            Some(payload) => decode_reply(payload),
+            Some(payload) => decode_reply(Payload::shared(&payload, &payload)),
             None => Err(Status::internal("the call ended without a reply")),
         };
         owner.tell_reply(reply.as_ref().err());

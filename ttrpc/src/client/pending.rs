@@ -79,15 +79,19 @@ impl<Req: Message> PendingCall<Req> {
             };
         };
         match connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => frame.encode(|bytes| {
-                // To encode a message is the program's, and may panic: the call begins behind that.
-                let observed = begun.replace(Observed::Nobody);
-                let observed =
-                    observed.unwrap_or_else(|| connection.observed.begin(self.head(times)));
-                let entry = self.entry(times, frame.len(), observed);
-                let push = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
-                self.own(tasks, permit, entry, push).map(Some)
-            }),
+            Ok(Some(room)) => {
+                let (entry, stream_id) = frame.encode(|bytes| {
+                    // To encode a message is the program's, and may panic: the call begins behind that.
+                    let observed = begun.replace(Observed::Nobody);
+                    let observed =
+                        observed.unwrap_or_else(|| connection.observed.begin(self.head(times)));
+                    let entry = self.entry(times, frame.len(), observed);
+                    let stream_id =
+                        room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
+                    (entry, stream_id)
+                });
+                self.own(tasks, permit, entry, stream_id).map(Some)
+            }
             Ok(None) => Ok(None),
             Err(Closed) => Err(connection.unavailable()),
         }
@@ -160,11 +164,12 @@ impl<Req: Message> PendingCall<Req> {
         drop(observed);
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
-        frame.encode(|bytes| {
+        let (entry, stream_id) = frame.encode(|bytes| {
             let entry = self.entry(times, frame.len(), record.take().into());
-            let push = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
-            self.own(tasks, permit, entry, push)
-        })
+            let stream_id = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
+            (entry, stream_id)
+        });
+        self.own(tasks, permit, entry, stream_id)
     }
 
     /// The Request's frame; its timeout is what is left now.

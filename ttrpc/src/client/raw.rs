@@ -46,11 +46,13 @@ impl RawReceiver {
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<RawReply, Status>> {
-        Poll::Ready(Ok(match ready!(self.incoming.poll_take(cx))?.map(Raw) {
-            Some(payload) if self.incoming.is_reply() => RawReply::End(RawEnd::Reply(payload)),
-            Some(message) => RawReply::Message(message),
-            None => RawReply::End(RawEnd::Closed),
-        }))
+        Poll::Ready(Ok(
+            match ready!(self.incoming.poll_take(cx, |payload| Raw(payload.to_bytes())))? {
+                Some(payload) if self.incoming.is_reply() => RawReply::End(RawEnd::Reply(payload)),
+                Some(message) => RawReply::Message(message),
+                None => RawReply::End(RawEnd::Closed),
+            },
+        ))
     }
 }
 

@@ -42,26 +42,18 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
     let write_error = &connection.write_error;
     let mut write_error = pin!(wait_for_flag(write_error.wait(), || write_error.initialized()));
     loop {
-        let decoded = match reader.try_next() {
+        let decoded = match run.take_frames(connection, reader.decoder()) {
             Some(decoded) => decoded,
-            None => {
-                run.end(connection);
-                match next_frame(write_error.as_mut(), &mut reader).await {
-                    Ok(decoded) => decoded,
-                    Err(reason) => return reason,
-                }
-            }
+            None => match next_frame(write_error.as_mut(), &mut reader).await {
+                Ok(decoded) => decoded,
+                Err(reason) => return reason,
+            },
         };
         match decoded {
-            Decoded::Frame(header) if run.take(connection, header, reader.decoder().data()) => {}
             Decoded::Frame(header) => {
-                run.end(connection);
                 run.stream = receive(connection, header, &mut reader, &mut violations).await;
             }
-            Decoded::Oversized(header) => {
-                run.end(connection);
-                refuse_oversized(connection, header);
-            }
+            Decoded::Oversized(header) => refuse_oversized(connection, header),
         }
     }
 }
@@ -75,6 +67,23 @@ struct MessageRun {
 }
 
 impl MessageRun {
+    /// Takes the frames that go on with the run, and hands the run over. Returns the first other frame, if it is there.
+    #[inline]
+    fn take_frames(
+        &mut self,
+        connection: &ClientConnection,
+        decoder: &mut Decoder,
+    ) -> Option<Decoded> {
+        let other = loop {
+            match decoder.decode() {
+                Some(Decoded::Frame(header)) if self.take(connection, header, decoder.data()) => {}
+                other => break other,
+            }
+        };
+        self.end(connection);
+        other
+    }
+
     /// Takes a frame that goes on with the run.
     fn take(&mut self, connection: &ClientConnection, header: Header, data: &[u8]) -> bool {
         let is_message = header.frame_type == FrameType::Data && header.flags == Flags::NONE;

@@ -15,7 +15,7 @@ use tokio::time::timeout_at;
 
 use super::{
     entry::CallEntry,
-    incoming::{Incoming, decode_reply},
+    incoming::{Incoming, decode_reply, undecodable},
     owner::CallOwner,
     state::RequestsEnd,
 };
@@ -24,11 +24,28 @@ use crate::{
     proto::{
         frame::{Flags, FrameType, Header},
         message::Measured,
+        payload::Payload,
         table::ClientTable,
     },
     snapshot::CallWait,
     transport::{encode::Frame, limiter::Closed, queue::PushPermit, turn::Turn},
 };
+
+/// Room for a message in a client's queue.
+type RequestRoom<'a> = PushPermit<'a, ClientTable<Arc<CallEntry>>>;
+
+/// What has become of a message.
+enum Sent {
+    Queued,
+    /// It has to wait.
+    NoRoom,
+    /// The call has ended, or its connection.
+    Ended,
+}
+
+fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Status> {
+    Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(message))
+}
 
 /// The caller's side of a stream of requests.
 ///
@@ -72,42 +89,59 @@ impl<Req: Message> StreamSender<Req> {
     /// # Errors
     /// The call's status if the server has ended it, RESOURCE_EXHAUSTED if the message is longer
     /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
-    pub async fn send(&mut self, message: Req) -> Result<(), Status> {
-        // A sender that is never held up lets other tasks run now and then.
-        poll_fn(|cx| self.turn.poll_spend(cx)).await;
-        if self.owner.is_too_late() {
-            return Err(self.owner.pass_deadline());
-        }
-        let frame = Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(&message))?;
-        if let Some(room) = self.room(frame.len()).await? {
-            let id = self.owner.stream_id;
-            let mut message = None;
-            let claim = |table: &mut ClientTable<_>| {
-                table.contains(id).then(|| {
-                    message = self.owner.entry.count_sent(frame.len());
-                    id
-                })
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
+    pub fn send(&mut self, message: Req) -> impl Future<Output = Result<(), Status>> {
+        async move {
+            // A sender that is never held up lets other tasks run now and then.
+            poll_fn(|cx| self.turn.poll_spend(cx)).await;
+            if self.owner.is_too_late() {
+                return Err(self.owner.pass_deadline());
+            }
+            let sent = match self.send_at_once(&message)? {
+                Sent::NoRoom => self.send_in_turn(&message).await?,
+                sent => sent,
             };
-            let pushed = frame.encode(|bytes| room.push(bytes, claim));
-            self.owner.entry.tell_message(message);
-            if pushed.is_some() {
-                return Ok(());
+            match sent {
+                Sent::Queued => Ok(()),
+                Sent::NoRoom | Sent::Ended => Err(self.refusal().await),
             }
         }
-        Err(self.refusal().await)
     }
 
-    /// Room for a message. `None` if the connection has ended.
-    async fn room(
-        &self,
-        len: usize,
-    ) -> Result<Option<PushPermit<'_, ClientTable<Arc<CallEntry>>>>, Status> {
+    /// Sends a message if there is room for it now.
+    fn send_at_once(&self, message: &Req) -> Result<Sent, Status> {
+        let frame = message_frame(message)?;
+        Ok(match self.owner.connection().queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => self.push(&frame, room),
+            Ok(None) => Sent::NoRoom,
+            Err(Closed) => Sent::Ended,
+        })
+    }
+
+    /// Sends a message, waiting for room.
+    async fn send_in_turn(&self, message: &Req) -> Result<Sent, Status> {
+        let frame = message_frame(message)?;
+        let room = self.room(frame.len()).await?;
+        Ok(room.map_or(Sent::Ended, |room| self.push(&frame, room)))
+    }
+
+    fn push(&self, frame: &Frame<Measured<'_, Req>>, room: RequestRoom<'_>) -> Sent {
+        let id = self.owner.stream_id;
+        let mut message = None;
+        let claim = |table: &mut ClientTable<_>| {
+            table.contains(id).then(|| {
+                message = self.owner.entry.count_sent(frame.len());
+                id
+            })
+        };
+        let pushed = frame.encode(|bytes| room.push(bytes, claim));
+        self.owner.entry.tell_message(message.as_ref());
+        if pushed.is_some() { Sent::Queued } else { Sent::Ended }
+    }
+
+    /// Waits for room for a message. `None` if the connection has ended.
+    async fn room(&self, len: usize) -> Result<Option<RequestRoom<'_>>, Status> {
         let connection = self.owner.connection();
-        match connection.queue.try_reserve(len) {
-            Ok(None) => {}
-            Ok(room) => return Ok(room),
-            Err(Closed) => return Ok(None),
-        }
         let _waiting = connection.registry.enter(self.owner.info(), CallWait::Room);
         let record = self.owner.entry.record();
         let _observed = record.map(|record| record.stats.wait_for_room());
@@ -181,8 +215,8 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let incoming = &mut self.get_mut().incoming;
-        let reply = match ready!(incoming.poll_take(cx))? {
-            Some(payload) => decode_reply(payload),
+        let reply = match ready!(incoming.poll_take(cx, decode_reply))? {
+            Some(reply) => reply,
             None => Err(Status::internal("the call ended without a reply")),
         };
         incoming.owner().entry.tell_reply(reply.as_ref().err());
@@ -235,15 +269,21 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let message = match ready!(self.incoming.poll_take(cx)) {
-            Ok(Some(payload)) => decode_reply(payload)
-                .map(Some)
-                .inspect_err(|status| self.incoming.owner().entry.tell_violation(status)),
+        // Decoded where it is returned from.
+        let mut message = None;
+        let decode = |payload: Payload<'_>| message.insert(Resp::default()).merge(payload);
+        let end = match ready!(self.incoming.poll_take(cx, decode)) {
+            Ok(Some(Ok(()))) => return Poll::Ready(Ok(message)),
+            Ok(Some(Err(error))) => {
+                let status = undecodable(error);
+                self.incoming.owner().entry.tell_violation(&status);
+                Err(status)
+            }
             Ok(None) => Ok(None),
             Err(status) => Err(status),
         };
-        self.is_done = !matches!(message, Ok(Some(_)));
-        Poll::Ready(message)
+        self.is_done = true;
+        Poll::Ready(end)
     }
 }
 

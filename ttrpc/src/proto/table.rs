@@ -92,7 +92,8 @@ impl<T: Clone> ClientTable<T> {
     pub fn open(&mut self, kind: Kind, handle: T) -> Option<u32> {
         let id = self.next_id?;
         self.next_id = id.checked_add(2);
-        self.streams.insert(id, (Stream::opened_by_us(kind), handle));
+        // Made where it is kept, as `insert` does not.
+        self.streams.entry(id).insert_entry((Stream::opened_by_us(kind), handle));
         Some(id)
     }
 
@@ -275,7 +276,7 @@ impl<T: Clone> ServerTable<T> {
     /// Puts a stream into the table, after [`ServerEvent::Open`] or [`RequestIds::use_id`].
     pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
         self.ids.note(id);
-        self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
+        self.streams.entry(id).insert_entry((Stream::opened_by_remote(flags), handle));
     }
 
     /// Notes that a Request was refused instead of opened. What a client that takes the stream

@@ -26,17 +26,17 @@ impl Call {
         }
         if let Some(stats) = self.count.stats() {
             let message = stats.received(messages, request_bytes);
-            self.tell_message((messages > 0).then_some(message));
+            self.tell_message((messages > 0).then_some(&message));
         }
     }
 
     /// Tells of a message that was counted.
-    pub(super) fn tell_message(&self, message: Option<MessageInfo>) {
+    pub(super) fn tell_message(&self, message: Option<&MessageInfo>) {
         let observers = &self.connection.server.observers;
         if let Some(message) = message
             && observers.want_messages()
         {
-            observers.message(&self.observed(), &message);
+            observers.message(&self.observed(), message);
         }
     }
 
@@ -56,7 +56,7 @@ impl Call {
             }
         });
         if let Some(len) = reply_len {
-            self.tell_message(self.count_sent(len));
+            self.tell_message(self.count_sent(len).as_ref());
         }
         if self.count.is_observed() {
             let end = self.count.end(started, outcome, reply_len);
@@ -77,7 +77,7 @@ impl Call {
     /// A message of so many bytes has come, behind the Request.
     pub(super) fn count_received(&self, bytes: usize) {
         if let Some(stats) = self.count.stats() {
-            self.tell_message(Some(stats.received(1, bytes)));
+            self.tell_message(Some(&stats.received(1, bytes)));
         }
     }
 

@@ -37,12 +37,12 @@ impl OpenedCalls {
     }
 
     pub(super) fn add(&mut self, call: Arc<Call>, flags: Flags, future: BoxedCall) {
-        let opened = OpenedCall { call: Some(call), flags, future };
+        // Made where it is kept: a move right behind its making has the processor wait.
         if self.first.is_none() {
-            self.first = Some(opened);
+            self.first = Some(OpenedCall { call: Some(call), flags, future });
             return;
         }
-        self.others.push(opened);
+        self.others.push(OpenedCall { call: Some(call), flags, future });
         if self.others.len() + 1 == MAX_CALLS {
             self.hand_on();
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use prost::Message;
+use prost::{DecodeError, Message};
 
 use super::{call::Call, connection::ReplyRoom, replies::WaitingReply};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     observer::{CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
-        message::Measured,
+        message::{FrameData, Measured},
         payload::Payload,
         table::ServerTable,
     },
@@ -74,18 +74,24 @@ impl<Req: Message + Default> StreamReceiver<Req> {
             return Poll::Ready(Ok(None));
         }
         let patience = self.call.connection.patience();
-        let message = match ready!(self.call.inbox().poll_take(&mut self.batch, cx, patience)) {
-            Ok(Some(payload)) => {
-                self.call.connection.release_messages(message_cost(payload.len()));
-                decode_request(Payload::shared(&payload, &payload))
-                    .map(Some)
-                    .inspect_err(|_| self.call.end.blame(EndCause::ProtocolViolation))
+        // Decoded where it is returned from.
+        let mut message = None;
+        let decode = |payload: Payload<'_>| {
+            self.call.connection.release_messages(message_cost(payload.bytes().len()));
+            message.insert(Req::default()).merge(payload)
+        };
+        let taken = self.call.inbox().poll_take(&mut self.batch, cx, patience, decode);
+        let end = match ready!(taken) {
+            Ok(Some(Ok(()))) => return Poll::Ready(Ok(message)),
+            Ok(Some(Err(error))) => {
+                self.call.end.blame(EndCause::ProtocolViolation);
+                Err(undecodable(error))
             }
             Ok(None) => Ok(None),
             Err(status) => Err(status),
         };
-        self.is_done = !matches!(message, Ok(Some(_)));
-        Poll::Ready(message)
+        self.is_done = true;
+        Poll::Ready(end)
     }
 }
 
@@ -136,32 +142,64 @@ impl<Resp: Message> StreamSender<Resp> {
     /// then.
     ///
     /// [`ServerConfig::reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
-    pub async fn send(&mut self, message: Resp) -> Result<(), Status> {
-        // A handler that is never held up lets other tasks run now and then.
-        poll_fn(|cx| self.turn.poll_spend(cx)).await;
-        let call = &self.call;
-        let id = call.head.stream_id;
-        let frame = Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(&message))?;
-        let len = frame.len();
-        let room = match call.connection.queue.try_reserve(len) {
-            Ok(Some(room)) => room,
-            Ok(None) => call.wait_for_room(len).await?,
-            Err(Closed) => return Err(over()),
-        };
-        let mut message = None;
-        let claim = |table: &mut ServerTable<_>| {
-            table.contains(id).then(|| {
-                message = call.count_sent(len);
-                id
-            })
-        };
-        let pushed = frame.encode(|bytes| room.push(bytes, claim));
-        call.tell_message(message);
-        pushed.map(drop).ok_or_else(over)
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
+    pub fn send(&mut self, message: Resp) -> impl Future<Output = Result<(), Status>> {
+        async move {
+            // A handler that is never held up lets other tasks run now and then.
+            poll_fn(|cx| self.turn.poll_spend(cx)).await;
+            if self.call.send_at_once(&message)? {
+                return Ok(());
+            }
+            self.call.send_in_turn(&message).await
+        }
     }
 }
 
 impl Call {
+    /// Sends a message if there is room for it now. Returns whether it was sent.
+    fn send_at_once(&self, message: &impl Message) -> Result<bool, Status> {
+        let frame = self.message_frame(message)?;
+        match self.connection.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => self.push_message(&frame, room).map(|()| true),
+            Ok(None) => Ok(false),
+            Err(Closed) => Err(over()),
+        }
+    }
+
+    /// Sends a message, waiting for room while the call goes on.
+    async fn send_in_turn(&self, message: &impl Message) -> Result<(), Status> {
+        let frame = self.message_frame(message)?;
+        let room = self.wait_for_room(frame.len()).await?;
+        self.push_message(&frame, room)
+    }
+
+    fn message_frame<'a, M: Message>(
+        &self,
+        message: &'a M,
+    ) -> Result<Frame<Measured<'a, M>>, Status> {
+        let id = self.head.stream_id;
+        Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(message))
+    }
+
+    #[inline]
+    fn push_message(
+        &self,
+        frame: &Frame<impl FrameData>,
+        room: ReplyRoom<'_>,
+    ) -> Result<(), Status> {
+        let id = self.head.stream_id;
+        let mut message = None;
+        let claim = |table: &mut ServerTable<_>| {
+            table.contains(id).then(|| {
+                message = self.count_sent(frame.len());
+                id
+            })
+        };
+        let pushed = frame.encode(|bytes| room.push(bytes, claim));
+        self.tell_message(message.as_ref());
+        pushed.map(drop).ok_or_else(over)
+    }
+
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.waits, len)?;
@@ -189,6 +227,9 @@ impl<Resp> fmt::Debug for StreamSender<Resp> {
 /// # Errors
 /// INVALID_ARGUMENT if the bytes are not a message of this type.
 pub(super) fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
-    M::decode(payload)
-        .map_err(|error| Status::invalid_argument(format!("the request does not decode: {error}")))
+    M::decode(payload).map_err(undecodable)
+}
+
+fn undecodable(error: DecodeError) -> Status {
+    Status::invalid_argument(format!("the request does not decode: {error}"))
 }

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use self::consumer::Consumer;
 use super::{
     lock,
-    messages::{Batch, Fill, Gathered, InboxLimits, Messages},
+    messages::{Batch, Fill, Gathered, InboxLimits, MessageChunk, Messages},
     stall::Patience,
 };
 use crate::{
@@ -71,6 +71,16 @@ struct InboxState<S> {
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
+}
+
+/// Where the consumer's next message is.
+enum Refill {
+    /// In its batch, with others.
+    Batch,
+    /// Here: a long one, one that was alone, or the last one, which came with the stream's end.
+    One(Bytes),
+    /// Nowhere: the stream has ended.
+    End,
 }
 
 impl<S: StreamState> InboxState<S> {
@@ -212,27 +222,60 @@ impl<S: StreamState + Send> Inbox<S> {
         (self.load(), consumer_waits)
     }
 
-    /// The next message, for the one consumer, who keeps `batch` from one call to the next:
-    /// `Ok(None)` at a good end, and from then on.
-    pub(crate) fn poll_take(
+    /// What `read` makes of the next message, for the one consumer, who keeps `batch` from one call to the next:
+    /// `Ok(None)` at a good end, and from then on. The message is read where it lies.
+    #[inline]
+    pub(crate) fn poll_take<R>(
         &self,
         batch: &mut Batch,
         cx: &mut Context<'_>,
         patience: &Patience,
-    ) -> Poll<Result<Option<Bytes>, Status>> {
+        read: impl FnOnce(Payload<'_>) -> R,
+    ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
         ready!(batch.turn.poll_spend(cx));
-        if let Some(message) = batch.next() {
-            self.count_out(&message, patience);
-            return Poll::Ready(Ok(Some(message)));
+        if batch.is_empty() {
+            match ready!(self.poll_refill(batch, cx, patience))? {
+                Refill::Batch => {}
+                Refill::One(message) => {
+                    return Poll::Ready(Ok(Some(read(Payload::shared(&message, &message)))));
+                }
+                Refill::End => return Poll::Ready(Ok(None)),
+            }
         }
-        let mut state = lock(&self.state);
-        let Some(message) = state.messages.pop(batch) else {
-            return Self::poll_state(state, cx, S::end);
-        };
-        drop(state);
-        self.count_out(&message, patience);
+        let message = batch.next().expect("it has been refilled");
+        self.count_out(message.remaining(), patience);
+        let message = read(message);
+        if batch.is_empty() {
+            batch.release();
+        }
         Poll::Ready(Ok(Some(message)))
+    }
+
+    /// Takes the first message, with those that lie in one chunk with it.
+    fn poll_refill(
+        &self,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+        patience: &Patience,
+    ) -> Poll<Result<Refill, Status>> {
+        let mut state = lock(&self.state);
+        Poll::Ready(Ok(match state.messages.pop() {
+            Some(MessageChunk::Many(bytes, lens)) => {
+                drop(state);
+                batch.refill(bytes, lens);
+                Refill::Batch
+            }
+            Some(MessageChunk::One(message)) => {
+                drop(state);
+                self.count_out(message.len(), patience);
+                Refill::One(message)
+            }
+            None => {
+                let end = ready!(Self::poll_state(state, cx, S::end));
+                end?.map_or(Refill::End, Refill::One)
+            }
+        }))
     }
 
     /// The end of the stream, for a consumer that has no messages to take before it.
@@ -315,7 +358,11 @@ mod tests {
         batch: &'a mut Batch,
         patience: &'a Patience,
     ) -> BoxFuture<'a, Option<Bytes>> {
-        Box::pin(async { poll_fn(|cx| inbox.poll_take(batch, cx, patience)).await.unwrap() })
+        Box::pin(async {
+            poll_fn(|cx| inbox.poll_take(batch, cx, patience, |message| message.to_bytes()))
+                .await
+                .unwrap()
+        })
     }
 
     fn push(inbox: &Inbox, bytes: &[u8], patience: &Patience) -> bool {
@@ -540,6 +587,23 @@ mod tests {
         assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
         assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
+    }
+
+    /// Else a consumer that waits, or does something else, would keep a chunk of messages that count no longer.
+    #[tokio::test]
+    async fn a_batch_whose_messages_are_used_keeps_no_bytes() {
+        let (inbox, patience, mut batch) =
+            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let mut gathered = Gathered::default();
+        for message in [[1; 10], [2; 10]] {
+            assert!(inbox.gather(&mut gathered, &message, limits()));
+        }
+        inbox.push_all(&mut gathered, &patience);
+        assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), [1; 10][..]);
+        assert_eq!(batch.fill(), Fill { messages: 1, bytes: 10 });
+        let last = take(&inbox, &mut batch, &patience).await.unwrap();
+        assert_eq!(batch.fill(), Fill::default());
+        assert!(last == [2; 10][..] && last.is_unique(), "nobody else holds it");
     }
 
     #[tokio::test(start_paused = true)]

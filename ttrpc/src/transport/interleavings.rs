@@ -416,8 +416,10 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
         });
         let mut batch = Batch::default();
         let mut taken = Vec::new();
-        while let Some(message) =
-            block_on(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience))).expect("a good end")
+        while let Some(message) = block_on(poll_fn(|cx| {
+            inbox.poll_take(&mut batch, cx, &patience, |message| message.to_bytes())
+        }))
+        .expect("a good end")
         {
             taken.extend_from_slice(&message);
         }
@@ -438,7 +440,9 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
             block_on(wait_until(waits.changed(), &has_room));
         });
         let mut batch = Batch::default();
-        let taken = block_on(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience)));
+        let taken = block_on(poll_fn(|cx| {
+            inbox.poll_take(&mut batch, cx, &patience, |message| message.to_bytes())
+        }));
         assert_eq!(taken, Ok(Some(Bytes::from_static(b"message"))));
         join([receiver]);
     });
@@ -456,7 +460,9 @@ fn an_inbox_whose_consumer_goes_away_counts_nothing() {
             }
         });
         let mut batch = Batch::default();
-        let _ = block_on(poll_once(poll_fn(|cx| inbox.poll_take(&mut batch, cx, &patience))));
+        let _ = block_on(poll_once(poll_fn(|cx| {
+            inbox.poll_take(&mut batch, cx, &patience, |message| message.to_bytes())
+        })));
         inbox.abandon(&mut batch);
         join([producer]);
         assert_eq!(inbox.fill().0.cost(), 0);

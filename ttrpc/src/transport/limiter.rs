@@ -219,6 +219,7 @@ impl Limiter {
     }
 
     /// Grants a load if there is room now and no other load waits.
+    #[inline]
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
         self.add(load, false).then(|| Permit { limiter: self, load })
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem, vec};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
 use super::{limiter::clamp, turn::Turn};
 use crate::proto::payload::{Payload, SHARED_LEN};
@@ -94,7 +94,7 @@ impl Fill {
 pub(super) struct Messages(VecDeque<MessageChunk>);
 
 #[derive(Debug)]
-enum MessageChunk {
+pub(super) enum MessageChunk {
     /// The only message that is there, or a long one.
     One(Bytes),
     /// Small ones, back to back, with their lengths.
@@ -130,16 +130,9 @@ impl Messages {
         self.0.push_back(MessageChunk::Many(gathered.bytes, gathered.lens));
     }
 
-    /// The first message. Those that lie in one chunk with it go to the consumer's batch, which is
-    /// empty.
-    pub(super) fn pop(&mut self, batch: &mut Batch) -> Option<Bytes> {
-        match self.0.pop_front()? {
-            MessageChunk::One(message) => Some(message),
-            MessageChunk::Many(bytes, lens) => {
-                (batch.bytes, batch.lens) = (bytes.into(), lens.into_iter());
-                batch.next()
-            }
-        }
+    /// The first message, with those that lie in one chunk with it.
+    pub(super) fn pop(&mut self) -> Option<MessageChunk> {
+        self.0.pop_front()
     }
 
     /// Drops all; returns how much that was.
@@ -177,6 +170,9 @@ impl Gathered {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Bytes,
+    /// Bytes at the start that have been used.
+    used: usize,
+    /// Lengths of the messages behind these.
     lens: vec::IntoIter<u32>,
     /// The consumer's.
     pub(super) turn: Turn,
@@ -184,16 +180,31 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(super) fn fill(&self) -> Fill {
-        Fill { messages: self.lens.len(), bytes: self.bytes.remaining() }
+        Fill { messages: self.lens.len(), bytes: self.bytes.len() - self.used }
     }
-}
 
-impl Iterator for Batch {
-    type Item = Bytes;
+    /// Takes the messages of a chunk, when all others have been used.
+    pub(super) fn refill(&mut self, bytes: Vec<u8>, lens: Vec<u32>) {
+        (self.bytes, self.used, self.lens) = (bytes.into(), 0, lens.into_iter());
+    }
 
-    fn next(&mut self) -> Option<Bytes> {
-        let len = self.lens.next()?;
-        Some(self.bytes.split_to(len as usize))
+    /// The next message.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Payload<'_>> {
+        let len = self.lens.next()? as usize;
+        let message = &self.bytes[self.used..][..len];
+        self.used += len;
+        Some(Payload::shared(message, &self.bytes))
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.lens.as_slice().is_empty()
+    }
+
+    /// All messages have been used: keeps nothing of them.
+    pub(super) fn release(&mut self) {
+        (self.bytes, self.used, self.lens) = Default::default();
     }
 }
 

@@ -91,6 +91,7 @@ pub(crate) struct PushPermit<'a, T> {
 impl<T> PushPermit<'_, T> {
     /// Adds the frame if `claim` gives it a stream id; returns that. `claim` runs under the lock, and
     /// not at all once the queue is closed.
+    #[inline]
     pub(crate) fn push(
         self,
         frame: FrameBytes<'_>,

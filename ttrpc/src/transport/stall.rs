@@ -105,6 +105,7 @@ impl Patience {
     }
 
     /// The date of a move that happens now.
+    #[inline]
     pub(crate) fn date(&self) -> u64 {
         self.waits.load(SeqCst)
     }

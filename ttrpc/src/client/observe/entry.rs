@@ -109,8 +109,8 @@ impl CallEntry {
     }
 
     /// Tells of a message that was counted.
-    pub(in crate::client) fn tell_message(&self, message: Option<MessageInfo>) {
-        if let (Some(record), Some(message)) = (self.record(), &message) {
+    pub(in crate::client) fn tell_message(&self, message: Option<&MessageInfo>) {
+        if let (Some(record), Some(message)) = (self.record(), message) {
             record.tell_message(message);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
-use bytes::Bytes;
 use tokio::{task::yield_now, time::timeout};
 
 use super::{Inbox, StreamState};
@@ -79,10 +78,15 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// The consumer has taken a message.
-    pub(super) fn count_out(&self, message: &Bytes, patience: &Patience) {
-        let taken = Fill::one(message.len()).pack();
+    #[inline]
+    pub(super) fn count_out(&self, bytes: usize, patience: &Patience) {
+        let taken = Fill::one(bytes).pack();
         let left = self.fill.fetch_sub(taken, SeqCst) - taken;
-        self.moved_at.store(patience.date(), SeqCst);
+        let date = patience.date();
+        // Most of the time it is the same, and a look costs less.
+        if self.moved_at.load(SeqCst) != date {
+            self.moved_at.store(date, SeqCst);
+        }
         if !self.is_read.load(SeqCst) {
             self.is_read.store(true, SeqCst);
         }
