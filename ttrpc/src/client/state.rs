@@ -225,17 +225,23 @@ impl StreamState for CallState {
 
 impl Answer {
     fn take(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.is_taken {
+            return Ok(None);
+        }
         let payload = self.decode()?;
-        let is_over = self.is_taken || (self.ends_stream && payload.is_empty());
         self.is_taken = true;
+        let is_over = self.ends_stream && payload.is_empty();
         Ok((!is_over).then_some(payload))
     }
 
     fn decode(&self) -> Result<Bytes, Status> {
-        let payload = decode_response(&self.response).unwrap_or_else(|error| {
+        Ok(Payload::shared(self.payload()?, &self.response).to_bytes())
+    }
+
+    fn payload(&self) -> Result<&[u8], Status> {
+        decode_response(&self.response).unwrap_or_else(|error| {
             Err(Status::internal(format!("the server's Response is malformed: {error}")))
-        })?;
-        Ok(Payload::shared(payload, &self.response).to_bytes())
+        })
     }
 
     fn outcome(&self) -> (EndCause, Option<Status>) {
@@ -245,14 +251,14 @@ impl Answer {
                 (EndCause::DeadlineAtPeer, Some(status))
             }
             Ok(Err(status)) => (EndCause::Failed, Some(status)),
-            Err(_) => (EndCause::ProtocolViolation, self.decode().err()),
+            Err(_) => (EndCause::ProtocolViolation, self.payload().err()),
         }
     }
 
     /// Why nothing can be sent any more.
     fn refusal(&self) -> Status {
         let ended = |_| Status::cancelled("the server has ended the call");
-        self.decode().map_or_else(|status| status, ended)
+        self.payload().map_or_else(|status| status, ended)
     }
 }
 

@@ -34,15 +34,6 @@ use crate::{
 /// Room for a message in a client's queue.
 type RequestRoom<'a> = PushPermit<'a, ClientTable<Arc<CallEntry>>>;
 
-/// What has become of a message.
-enum Sent {
-    Queued,
-    /// It has to wait.
-    NoRoom,
-    /// The call has ended, or its connection.
-    Ended,
-}
-
 fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Status> {
     Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(message))
 }
@@ -97,35 +88,33 @@ impl<Req: Message> StreamSender<Req> {
             if self.owner.is_too_late() {
                 return Err(self.owner.pass_deadline());
             }
-            let sent = match self.send_at_once(&message)? {
-                Sent::NoRoom => self.send_in_turn(&message).await?,
-                sent => sent,
+            let is_sent = match self.send_at_once(&message)? {
+                Some(is_sent) => is_sent,
+                None => self.send_in_turn(&message).await?,
             };
-            match sent {
-                Sent::Queued => Ok(()),
-                Sent::NoRoom | Sent::Ended => Err(self.refusal().await),
-            }
+            if is_sent { Ok(()) } else { Err(self.refusal().await) }
         }
     }
 
-    /// Sends a message if there is room for it now.
-    fn send_at_once(&self, message: &Req) -> Result<Sent, Status> {
+    /// Sends a message if there is room for it now, else `None`. `false` if the call or its connection has ended.
+    fn send_at_once(&self, message: &Req) -> Result<Option<bool>, Status> {
         let frame = message_frame(message)?;
         Ok(match self.owner.connection().queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => self.push(&frame, room),
-            Ok(None) => Sent::NoRoom,
-            Err(Closed) => Sent::Ended,
+            Ok(Some(room)) => Some(self.push(&frame, room)),
+            Ok(None) => None,
+            Err(Closed) => Some(false),
         })
     }
 
-    /// Sends a message, waiting for room.
-    async fn send_in_turn(&self, message: &Req) -> Result<Sent, Status> {
+    /// Sends a message, waiting for room. `false` if the call or its connection has ended.
+    async fn send_in_turn(&self, message: &Req) -> Result<bool, Status> {
         let frame = message_frame(message)?;
         let room = self.room(frame.len()).await?;
-        Ok(room.map_or(Sent::Ended, |room| self.push(&frame, room)))
+        Ok(room.is_some_and(|room| self.push(&frame, room)))
     }
 
-    fn push(&self, frame: &Frame<Measured<'_, Req>>, room: RequestRoom<'_>) -> Sent {
+    /// Queues a message. `false` if the call has ended.
+    fn push(&self, frame: &Frame<Measured<'_, Req>>, room: RequestRoom<'_>) -> bool {
         let id = self.owner.stream_id;
         let mut message = None;
         let claim = |table: &mut ClientTable<_>| {
@@ -136,7 +125,7 @@ impl<Req: Message> StreamSender<Req> {
         };
         let pushed = frame.encode(|bytes| room.push(bytes, claim));
         self.owner.entry.tell_message(message.as_ref());
-        if pushed.is_some() { Sent::Queued } else { Sent::Ended }
+        pushed.is_some()
     }
 
     /// Waits for room for a message. `None` if the connection has ended.

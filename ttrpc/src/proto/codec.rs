@@ -93,7 +93,8 @@ impl Decoder {
     pub fn feed(&mut self, bytes: &[u8]) {
         self.drop_done();
         if self.buffer.capacity() == 0 || self.rest_of > 0 {
-            self.replace_buffer(buffer_pool::take_or_new(&POOL, MIN_CAPACITY..=READ_LEN));
+            let buffer = buffer_pool::take(&POOL, READ_LEN..=READ_LEN);
+            self.replace_buffer(buffer.unwrap_or_else(|| BytesMut::with_capacity(MIN_CAPACITY)));
         }
         self.buffer.extend_from_slice(bytes);
         self.drop_skipped();
@@ -111,7 +112,7 @@ impl Decoder {
         let len = arrived + missing;
         let is_pooled = len <= POOLED_LEN;
         if len > READ_LEN && (is_pooled || arrived >= READ_LEN) {
-            self.make_room_for_long_frame(len);
+            self.make_room_for_long_frame(len, is_pooled);
             // A buffer that goes back to the pool has nothing else in it than the frame.
             return (&mut self.buffer).limit(if is_pooled { missing } else { usize::MAX });
         }
@@ -122,9 +123,8 @@ impl Decoder {
     }
 
     /// Makes room for more of a frame of `len` bytes, which is longer than [`READ_LEN`].
-    fn make_room_for_long_frame(&mut self, len: usize) {
+    fn make_room_for_long_frame(&mut self, len: usize, is_pooled: bool) {
         let (arrived, capacity) = (self.buffer.len(), self.buffer.capacity());
-        let is_pooled = len <= POOLED_LEN;
         let is_too_large = is_pooled && self.allocated() > POOLED_LEN;
         if capacity > arrived.max(READ_LEN) && !is_too_large {
             return;

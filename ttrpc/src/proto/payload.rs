@@ -13,8 +13,14 @@ const SHORT: usize = 256;
 /// Length of such a chunk: what one of them that is kept may keep alive.
 const CHUNK_LEN: usize = 1 << 10;
 
-/// Data up to this many bytes is kept alive by any part of it. A part of longer data is copied if it is less than half.
+/// Data up to this many bytes is kept alive by any part of it.
 pub(crate) const SHARED_LEN: usize = 16 << 10;
+
+/// A field of longer data keeps that alive if it is at least one of so many parts of it, and is copied else.
+const FIELDS: usize = 8;
+
+/// The same of a whole payload in the data of its frame. What is kept of its fields keeps all of that.
+const PAYLOADS: usize = 2;
 
 thread_local! {
     /// The rest of the present chunk.
@@ -82,7 +88,7 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
 /// The bytes of a message, to be decoded.
 ///
 /// prost takes a field of bytes out of its buffer as [`Bytes`] before it stores it. From a slice that
-/// is a copy more; here it is a reference where the frame's data is shared.
+/// is a copy more; here it is a reference where the frame's data is shared, and the field no small part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
@@ -116,7 +122,7 @@ impl<'a> Payload<'a> {
 
     /// The bytes, to be kept: shared, or copied.
     pub fn to_bytes(self) -> Bytes {
-        match self.to_share(self.bytes.len()) {
+        match self.to_share(self.bytes.len(), PAYLOADS) {
             Some(data) => data.slice_ref(self.bytes),
             None => copy(self.bytes),
         }
@@ -124,8 +130,8 @@ impl<'a> Payload<'a> {
 
     /// The shared data, unless a part of this length would keep much more alive.
     #[inline]
-    fn to_share(self, len: usize) -> Option<&'a Bytes> {
-        self.shared.filter(|data| data.len() <= SHARED_LEN || len >= data.len() / 2)
+    fn to_share(self, len: usize, parts: usize) -> Option<&'a Bytes> {
+        self.shared.filter(|data| data.len() <= SHARED_LEN || len >= data.len() / parts)
     }
 }
 
@@ -147,7 +153,7 @@ impl Buf for Payload<'_> {
     fn copy_to_bytes(&mut self, len: usize) -> Bytes {
         let (taken, rest) = self.bytes.split_at(len);
         self.bytes = rest;
-        match self.to_share(len) {
+        match self.to_share(len, FIELDS) {
             Some(data) => data.slice_ref(taken),
             None => copy_for_now(taken),
         }
@@ -198,18 +204,21 @@ mod tests {
 
     /// Else few bytes that a program keeps of each Request could keep megabytes that it does not see.
     #[test]
-    fn a_part_of_long_data_is_shared_only_if_it_is_half_of_it() {
-        for (data_len, len, is_shared) in [
-            (SHARED_LEN, 1, true),
-            (SHARED_LEN + 1, 1, false),
-            (1 << 20, 1 << 19, true),
-            (1 << 20, (1 << 19) - 1, false),
+    fn a_small_part_of_long_data_is_copied() {
+        for (data_len, len, is_shared_payload, is_shared_field) in [
+            (SHARED_LEN, 1, true, true),
+            (SHARED_LEN + 1, 1, false, false),
+            (1 << 20, 1 << 19, true, true),
+            (1 << 20, (1 << 19) - 1, false, true),
+            (1 << 20, 1 << 17, false, true),
+            (1 << 20, (1 << 17) - 1, false, false),
         ] {
             let data = Bytes::from(vec![7; data_len]);
             let mut payload = Payload::shared(&data, &data);
             let part = payload.part(&data[10..10 + len]);
             payload.advance(10);
-            for bytes in [part.to_bytes(), payload.copy_to_bytes(len)] {
+            let (part, field) = (part.to_bytes(), payload.copy_to_bytes(len));
+            for (bytes, is_shared) in [(part, is_shared_payload), (field, is_shared_field)] {
                 assert_eq!(bytes, data[..len]);
                 let address = data.as_ptr().wrapping_add(10);
                 assert_eq!(bytes.as_ptr() == address, is_shared, "{len} of {data_len}");

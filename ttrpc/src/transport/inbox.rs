@@ -243,7 +243,7 @@ impl<S: StreamState + Send> Inbox<S> {
                 Refill::End => return Poll::Ready(Ok(None)),
             }
         }
-        let message = batch.next().expect("it has been refilled");
+        let message = batch.next().expect("it is not empty");
         self.count_out(message.remaining(), patience);
         let message = read(message);
         if batch.is_empty() {
