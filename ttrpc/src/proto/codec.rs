@@ -657,9 +657,11 @@ mod tests {
 
     #[test]
     fn frames_are_whole_however_they_are_read_and_whoever_holds_them() {
-        for seed in 1..=12 {
+        // Miri takes minutes for what takes a second else.
+        let (seeds, frames) = if cfg!(miri) { (1, 6) } else { (12, 40) };
+        for seed in 1..=seeds {
             let mut random = Random(seed);
-            let data: Vec<_> = (0..40).map(|id| vec![id as u8; random.data_len()]).collect();
+            let data: Vec<_> = (0..frames).map(|id| vec![id as u8; random.data_len()]).collect();
             let wire: Vec<u8> = data
                 .iter()
                 .zip(0..)
