@@ -116,7 +116,9 @@ impl Decoder {
             // A buffer that goes back to the pool has nothing else in it than the frame.
             return (&mut self.buffer).limit(if is_pooled { missing } else { usize::MAX });
         }
-        if self.buffer.capacity() < READ_LEN || self.allocated() > POOLED_LEN {
+        if self.buffer.capacity() == 0 {
+            self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
+        } else if self.buffer.capacity() < READ_LEN || self.allocated() > POOLED_LEN {
             self.make_room_for_frames();
         }
         (&mut self.buffer).limit(READ_LEN)
@@ -304,9 +306,11 @@ impl Decoder {
         if !self.rest().is_empty() {
             return;
         }
-        self.buffer.clear();
         self.start = 0;
-        self.replace_buffer(BytesMut::new());
+        let buffer = mem::take(&mut self.buffer);
+        if mem::take(&mut self.rest_of) == 0 {
+            put(buffer);
+        }
     }
 }
 
