@@ -661,10 +661,9 @@ mod tests {
 
     #[test]
     fn frames_are_whole_however_they_are_read_and_whoever_holds_them() {
-        let (seeds, frames) = if cfg!(miri) { (2, 10) } else { (12, 40) };
-        for seed in 1..=seeds {
+        for seed in 1..=12 {
             let mut random = Random(seed);
-            let data: Vec<_> = (0..frames).map(|id| vec![id as u8; random.data_len()]).collect();
+            let data: Vec<_> = (0..40).map(|id| vec![id as u8; random.data_len()]).collect();
             let wire: Vec<_> = data
                 .iter()
                 .zip(0..)
@@ -673,7 +672,6 @@ mod tests {
                     [&header.to_bytes()[..], data].concat()
                 })
                 .collect();
-            // All at once: byte by byte it would take Miri minutes.
             let wire = wire.concat();
             let (mut decoder, mut rest) = (Decoder::default(), &wire[..]);
             let (mut held, mut seen) = (Vec::new(), 0);
