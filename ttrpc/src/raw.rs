@@ -21,8 +21,9 @@ use prost::{
 /// # let _: bytes::Bytes = reply; Ok(()) }
 /// ```
 ///
-/// What is read from a connection is copied once, or not at all if it is much of a long frame: the bytes are a part of the buffer into which
-/// that was read then, and keep at most sixteen times their length alive. Short messages of a stream share up to 32 KiB, which any of them keeps alive. What is sent is copied into its frame.
+/// What is read from a connection is copied once, or not at all if it is much of a long frame: the bytes are a part of the
+/// buffer into which that was read then, and keep at most sixteen times their length alive. Short messages of a stream share
+/// up to 32 KiB, which any of them keeps alive. What is sent is copied into its frame.
 ///
 /// A message type that has no `Default`, such as prost-reflect's `DynamicMessage`, is decoded from the
 /// bytes: `DynamicMessage::decode(descriptor, reply.0)`, and encoded into them:
