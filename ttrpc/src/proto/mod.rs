@@ -14,4 +14,5 @@ pub mod frame;
 pub mod message;
 pub mod payload;
 pub mod stream;
+mod stream_map;
 pub mod table;

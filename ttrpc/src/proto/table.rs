@@ -4,60 +4,20 @@
 //! ends exactly once, on every path. The table decides. For each stream it stores a handle of the
 //! driver's (`T`), which it returns with each event.
 
-use std::{
-    collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasherDefault, Hasher},
-};
-
 use super::frame::{Flags, FrameType, Header};
 use super::stream::{DataEvent, Kind, Stream, Violation};
+use super::stream_map::StreamMap;
 
 /// Streams that a server ended before the client did, at most this many, oldest forgotten first.
 /// What the client still sends on them is dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
-
-/// Capacity that an empty table keeps at most, in streams: some 13 KiB. A connection that was busy once costs
-/// no more than that from then on, and one that has bursts of 256 calls need not make its table for each.
-const IDLE_STREAMS: usize = 448;
-
-/// Streams by id.
-type StreamMap<T> = HashMap<u32, (Stream, T), BuildHasherDefault<IdHasher>>;
-
-/// Frees the memory of a table that was large and is empty.
-fn release_idle_memory<T>(streams: &mut StreamMap<T>) {
-    if streams.is_empty() && streams.capacity() > IDLE_STREAMS {
-        *streams = StreamMap::default();
-    }
-}
-
-/// Spreads ids by multiplication. Ids rise and a connection has a limited number of streams, so a
-/// peer gains nothing from choosing them.
-#[derive(Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        // 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
-        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-}
 
 /// The streams of a client's connection.
 #[derive(Debug)]
 pub struct ClientTable<T> {
     /// `None` when all 2³¹ ids have been given.
     next_id: Option<u32>,
-    streams: StreamMap<T>,
+    streams: StreamMap<(Stream, T)>,
 }
 
 /// What a client does with a frame.
@@ -92,56 +52,59 @@ impl<T: Clone> ClientTable<T> {
     pub fn open(&mut self, kind: Kind, handle: T) -> Option<u32> {
         let id = self.next_id?;
         self.next_id = id.checked_add(2);
-        // Made where it is kept, as `insert` does not.
-        self.streams.entry(id).insert_entry((Stream::opened_by_us(kind), handle));
+        self.streams.insert(id, (Stream::opened_by_us(kind), handle));
         Some(id)
     }
 
     /// What to do with a frame.
+    #[inline]
     pub fn receive(&mut self, header: Header) -> ClientEvent<T> {
-        let event = self.advance(header);
-        release_idle_memory(&mut self.streams);
-        event
+        let id = header.stream_id;
+        match header.frame_type {
+            FrameType::Response => {
+                self.remove(id).map_or(ClientEvent::Ignore, ClientEvent::Response)
+            }
+            FrameType::Data => self.receive_data(id, header.flags),
+            FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
+        }
     }
 
-    fn advance(&mut self, header: Header) -> ClientEvent<T> {
-        let Entry::Occupied(mut entry) = self.streams.entry(header.stream_id) else {
+    fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<T> {
+        let Some((stream, handle)) = self.streams.get_mut(id) else {
             return ClientEvent::Ignore;
         };
-        let (stream, handle) = entry.get_mut();
-        match header.frame_type {
-            FrameType::Data if stream.is_repeated_close(header.flags) => ClientEvent::Ignore,
-            FrameType::Data => match stream.receive_data(header.flags) {
-                Ok(event) if stream.is_closed() => ClientEvent::Data(entry.remove().1, event),
-                Ok(event) => ClientEvent::Data(handle.clone(), event),
-                Err(violation) => ClientEvent::Violation(entry.remove().1, violation),
-            },
-            FrameType::Response => ClientEvent::Response(entry.remove().1),
-            FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
+        if stream.is_repeated_close(flags) {
+            return ClientEvent::Ignore;
+        }
+        let event = stream.receive_data(flags);
+        let handle = handle.clone();
+        if event.is_err() || stream.is_closed() {
+            self.streams.remove(id);
+        }
+        match event {
+            Ok(event) => ClientEvent::Data(handle, event),
+            Err(violation) => ClientEvent::Violation(handle, violation),
         }
     }
 
     /// The client is done sending on this stream.
     pub fn close_local(&mut self, id: u32) {
-        if let Entry::Occupied(mut entry) = self.streams.entry(id) {
-            entry.get_mut().0.close_local();
-            if entry.get().0.is_closed() {
-                entry.remove();
-                release_idle_memory(&mut self.streams);
+        if let Some((stream, _)) = self.streams.get_mut(id) {
+            stream.close_local();
+            if stream.is_closed() {
+                self.streams.remove(id);
             }
         }
     }
 
     /// Ends a stream from this side: its call was given up or failed here.
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        let (_, handle) = self.streams.remove(&id)?;
-        release_idle_memory(&mut self.streams);
-        Some(handle)
+        self.streams.remove(id).map(|(_, handle)| handle)
     }
 
     /// Whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
-        self.streams.contains_key(&id)
+        self.streams.contains(id)
     }
 
     /// Whether all ids have been given.
@@ -151,7 +114,7 @@ impl<T: Clone> ClientTable<T> {
 
     /// The ids and handles of all streams, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.streams.iter().map(|(&id, (_, handle))| (id, handle))
+        self.streams.iter().map(|(id, (_, handle))| (id, handle))
     }
 
     /// Ends all streams: the handles of those that had not ended.
@@ -166,7 +129,7 @@ impl<T: Clone> ClientTable<T> {
 
     /// Whether every stream has ended.
     pub fn is_empty(&self) -> bool {
-        self.streams.is_empty()
+        self.len() == 0
     }
 }
 
@@ -202,7 +165,7 @@ impl RequestIds {
 #[derive(Debug)]
 pub struct ServerTable<T> {
     ids: RequestIds,
-    streams: StreamMap<T>,
+    streams: StreamMap<(Stream, T)>,
     /// Ids of streams that the server ended while the client's side was open, rising.
     ended_early: Vec<u32>,
 }
@@ -250,7 +213,7 @@ impl<T: Clone> ServerTable<T> {
     }
 
     fn receive_data(&mut self, id: u32, flags: Flags) -> ServerEvent<T> {
-        let Some((stream, handle)) = self.streams.get_mut(&id) else {
+        let Some((stream, handle)) = self.streams.get_mut(id) else {
             return self.receive_data_without_stream(id, flags);
         };
         if stream.is_repeated_close(flags) {
@@ -276,7 +239,7 @@ impl<T: Clone> ServerTable<T> {
     /// Puts a stream into the table, after [`ServerEvent::Open`] or [`RequestIds::use_id`].
     pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
         self.ids.note(id);
-        self.streams.entry(id).insert_entry((Stream::opened_by_remote(flags), handle));
+        self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
     }
 
     /// Notes that a Request was refused instead of opened. What a client that takes the stream
@@ -290,8 +253,7 @@ impl<T: Clone> ServerTable<T> {
 
     /// Ends a stream. The caller that gets the handle sends the last frame; `None` if it has ended before.
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        let (stream, handle) = self.streams.remove(&id)?;
-        release_idle_memory(&mut self.streams);
+        let (stream, handle) = self.streams.remove(id)?;
         if stream.is_remote_open() {
             self.note_ended_early(id);
         }
@@ -308,12 +270,12 @@ impl<T: Clone> ServerTable<T> {
 
     /// Whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
-        self.streams.contains_key(&id)
+        self.streams.contains(id)
     }
 
     /// The handles of all streams.
     pub fn handles(&self) -> impl Iterator<Item = &T> {
-        self.streams.values().map(|(_, handle)| handle)
+        self.streams.iter().map(|(_, (_, handle))| handle)
     }
 
     /// Ends all streams: the handles of those that had not ended.
@@ -328,14 +290,12 @@ impl<T: Clone> ServerTable<T> {
 
     /// Whether every stream has ended.
     pub fn is_empty(&self) -> bool {
-        self.streams.is_empty()
+        self.len() == 0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, hash::Hash};
-
     use super::*;
 
     fn request(stream_id: u32) -> Header {
@@ -351,74 +311,6 @@ mod tests {
         }
         assert!(table.is_spent());
         assert_eq!(table.open(Kind::Unary, ()), None);
-    }
-
-    #[test]
-    fn a_client_that_had_many_streams_keeps_little_when_they_have_ended() {
-        let ends: [fn(&mut ClientTable<()>, u32); 3] = [
-            |table, id| {
-                let frame_type = FrameType::Response;
-                let header = Header { data_len: 0, stream_id: id, frame_type, flags: Flags::NONE };
-                assert_eq!(table.receive(header), ClientEvent::Response(()));
-            },
-            |table, id| assert!(table.remove(id).is_some()),
-            |table, id| {
-                let (frame_type, flags) = (FrameType::Data, Flags::END);
-                let header = Header { data_len: 0, stream_id: id, frame_type, flags };
-                table.receive(header);
-                table.close_local(id);
-            },
-        ];
-        for end in ends {
-            let mut table = ClientTable::default();
-            let ids: Vec<_> =
-                (0..1000).map(|_| table.open(Kind::Bidirectional, ()).unwrap()).collect();
-            ids.into_iter().for_each(|id| end(&mut table, id));
-            assert!(table.streams.is_empty() && table.streams.capacity() <= IDLE_STREAMS);
-        }
-    }
-
-    #[test]
-    fn a_server_that_had_many_streams_keeps_little_when_they_have_ended() {
-        let mut table = ServerTable::default();
-        for round in 0..2 {
-            let ids = (0..1000).map(|index| round * 2000 + index * 2 + 1);
-            for id in ids.clone() {
-                assert_eq!(table.receive(request(id)), ServerEvent::Open);
-                table.open(id, Flags::NONE, ());
-            }
-            ids.for_each(|id| assert!(table.remove(id).is_some()));
-            assert!(table.streams.capacity() <= IDLE_STREAMS);
-        }
-    }
-
-    #[test]
-    fn ids_are_spread_over_all_bits_of_their_hashes() {
-        let hash = |id: u32| {
-            let mut hasher = IdHasher::default();
-            id.hash(&mut hasher);
-            hasher.finish()
-        };
-        let ids: Vec<u32> = (1..=127).step_by(2).collect();
-        // A table of streams looks at the lowest bits and at the seven highest ones.
-        for bits in [0, 57] {
-            let parts: HashSet<_> = ids.iter().map(|id| (hash(*id) >> bits) & 127).collect();
-            assert!(parts.len() > ids.len() / 2, "{} of {}", parts.len(), ids.len());
-        }
-        let mut bytes = IdHasher::default();
-        bytes.write(&[1]);
-        assert_eq!(bytes.finish(), hash(1));
-    }
-
-    #[test]
-    fn an_empty_table_keeps_room_for_few_streams() {
-        for (streams, is_kept) in [(IDLE_STREAMS, true), (IDLE_STREAMS + 1, false)] {
-            let mut table = StreamMap::<()>::default();
-            table.reserve(streams);
-            let capacity = table.capacity();
-            release_idle_memory(&mut table);
-            assert_eq!(table.capacity() == capacity, is_kept, "room for {capacity}");
-        }
     }
 
     #[test]
