@@ -6,7 +6,8 @@ use tokio::sync::SetOnce;
 
 use super::{
     entry::CallEntry,
-    observe::{ObservedConnection, lost_call},
+    head::CallHead,
+    observe::{Observed, ObservedConnection, lost_call},
 };
 use crate::{
     ClientConfig, ConnectionError, Status,
@@ -33,6 +34,8 @@ pub(super) struct ClientConnection {
     pub(super) patience: Patience,
     pub(super) registry: Registry,
     pub(super) observed: Arc<ObservedConnection>,
+    /// Whether [`ClientConnection::observed`] has observers. It is looked at by every call, and the others are not.
+    has_observers: bool,
     /// A call found that all stream ids have been used.
     is_spent: AtomicBool,
     closed: SetOnce<ConnectionError>,
@@ -53,6 +56,7 @@ impl ClientConnection {
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
             patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
+            has_observers: observed.has_observers(),
             observed,
             is_spent: AtomicBool::new(false),
             closed: SetOnce::new(),
@@ -87,6 +91,15 @@ impl ClientConnection {
             queue: QueueSnapshot::new(&self.queue, self.registry.total()),
             receiver: self.registry.receiver(),
             calls: merge_calls(calls, self.registry.callers()),
+        }
+    }
+
+    /// A call begins.
+    pub(super) fn begin(&self, call: CallHead<'_>) -> Observed {
+        let span = call.span();
+        match self.has_observers || !span.is_none() {
+            true => self.observed.begin(call, span),
+            false => Observed::Nobody,
         }
     }
 

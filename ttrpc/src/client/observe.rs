@@ -90,16 +90,8 @@ impl ObservedConnection {
         !self.observers.is_empty()
     }
 
-    /// A call begins.
-    pub(super) fn begin(self: &Arc<Self>, call: CallHead<'_>) -> Observed {
-        let span = call.span();
-        if self.observers.is_empty() && span.is_none() {
-            return Observed::Nobody;
-        }
-        self.begin_observed(call, span)
-    }
-
-    fn begin_observed(self: &Arc<Self>, call: CallHead<'_>, span: Span) -> Observed {
+    /// A call begins that has a span, or a connection that has observers.
+    pub(super) fn begin(self: &Arc<Self>, call: CallHead<'_>, span: Span) -> Observed {
         let is_plain = call.shape.is_unary() && call.metadata.is_empty();
         if !is_plain || !span.is_none() || self.observers.want_messages() {
             let record = CallRecord::new(self, call, Intercepted::default(), span);

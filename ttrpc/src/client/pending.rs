@@ -24,6 +24,7 @@ use crate::{
     transport::{
         encode::Frame,
         limiter::{Closed, Load, Permit, Refused},
+        queue::Claim,
         registry::{CallInfo, CallWait},
     },
 };
@@ -83,11 +84,13 @@ impl<Req: Message> PendingCall<Req> {
                 let (entry, stream_id) = frame.encode(|bytes| {
                     // To encode a message is the program's, and may panic: the call begins behind that.
                     let observed = begun.replace(Observed::Nobody);
-                    let observed =
-                        observed.unwrap_or_else(|| connection.observed.begin(self.head(times)));
+                    let observed = observed.unwrap_or_else(|| connection.begin(self.head(times)));
                     let entry = self.entry(times, frame.len(), observed);
-                    let stream_id =
-                        room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
+                    let stream_id = room.push_or_write(bytes, |table| {
+                        let stream_id = table.open(self.shape.kind, entry.clone())?;
+                        let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
+                        Some(Claim { stream_id, is_lone })
+                    });
                     (entry, stream_id)
                 });
                 self.own(tasks, permit, entry, stream_id).map(Some)
@@ -249,4 +252,63 @@ async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status
             "too many calls are in flight on this connection and none ends",
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        io::{ErrorKind, Read},
+        os::unix,
+        pin::Pin,
+        task::Poll,
+    };
+
+    use tokio::{net::UnixStream, task::yield_now};
+
+    use super::super::{Client, UnaryCall};
+    use crate::{
+        ClientConfig,
+        proto::frame::{FrameType, Header},
+    };
+
+    async fn poll(call: &mut UnaryCall<(), ()>) {
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+
+    /// Calls that are made together are not: each would cost a system call.
+    #[tokio::test]
+    async fn a_lone_call_is_sent_by_its_caller() {
+        let (here, mut there) = unix::net::UnixStream::pair().expect("descriptors are left");
+        for socket in [&here, &there] {
+            socket.set_nonblocking(true).expect("it is open");
+        }
+        let mut sent = || {
+            let mut bytes = [0; 100];
+            match there.read(&mut bytes) {
+                Ok(len) => {
+                    let header = Header::from_bytes(bytes.first_chunk().expect("it is long"));
+                    assert_eq!(header.frame_type, FrameType::Request);
+                    assert!(len >= 10 + header.data_len as usize);
+                    Some(header.stream_id)
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+                Err(error) => panic!("it is open: {error}"),
+            }
+        };
+        let here = UnixStream::from_std(here).expect("it does not block");
+        let client = Client::from_connection(here, ClientConfig::default());
+        // The sender begins to wait.
+        yield_now().await;
+        let [mut first, mut second, mut third] = [(); 3].map(|()| client.unary("S", "M", ()));
+        poll(&mut first).await;
+        assert_eq!(sent(), Some(1));
+        poll(&mut second).await;
+        poll(&mut third).await;
+        assert_eq!(sent(), None);
+        yield_now().await;
+        assert_eq!(sent(), Some(3), "both, with one write");
+        assert_eq!(sent(), None);
+    }
 }

@@ -170,7 +170,7 @@ impl<Req> Drop for StreamSender<Req> {
         }
         let frame =
             Header { data_len: 0, stream_id: id, frame_type: FrameType::Data, flags: Flags::END };
-        self.owner.connection().queue.push_without_room(&frame.to_bytes(), |table| {
+        self.owner.connection().queue.push_without_room(&mut frame.to_bytes(), |table| {
             let is_closed = close == RequestsEnd::Close || table.contains(id);
             table.close_local(id);
             is_closed.then_some(id)

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{io::AsyncWrite, sync::oneshot, task::AbortHandle, time::timeout};
+use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
 use super::{
     connection::ClientConnection, entry::CallEntry, observe::ObservedConnection, receiver,
@@ -11,7 +11,10 @@ use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
     proto::table::ClientTable,
-    transport::{io::ReadHalf, spawn, writer},
+    transport::{
+        io::{ReadHalf, Writer},
+        spawn, writer,
+    },
 };
 
 /// Owns a connection's two tasks: they end when the last client and the last call are gone. The
@@ -64,7 +67,7 @@ impl Drop for ConnectionTasks {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(guard: SenderGuard, writer: impl AsyncWrite + Unpin, mut ended: writer::Ended) {
+async fn run_sender(guard: SenderGuard, writer: Writer, mut ended: writer::Ended) {
     let connection = &guard.0;
     if let Err(error) = writer::run(writer, &connection.queue, &mut ended).await {
         // What the server has sent before it went away may still be in the socket, and so is its

@@ -26,7 +26,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let open = OpenConnection::new(connection.clone())?;
-    let crate::Connection { mut reader, mut writer, .. } = unserved.into_served();
+    let crate::Connection { mut reader, writer, .. } = unserved.into_served();
     let sending = connection;
     let (signal, mut ended) = oneshot::channel();
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
@@ -34,7 +34,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
     span.in_scope(|| sending.opened());
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
-        if let Err(error) = writer::run(&mut writer, &sending.queue, &mut ended).await {
+        if let Err(error) = writer::run(writer, &sending.queue, &mut ended).await {
             trace::debug!(connection = id, "writing to the client failed: {error}");
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
@@ -53,7 +53,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
             let reason = tokio::select! {
                 biased;
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || owner.sender_is_finished()) => EndReason::closed_by_client(),
+                _ = wait_for_flag(&mut sender, || connection.queue.has_no_sender()) => EndReason::closed_by_client(),
                 reason = ready_queue.drive(receiver) => reason,
             };
             // If the sender has failed it has said why.
@@ -92,10 +92,6 @@ struct ConnectionOwner {
 }
 
 impl ConnectionOwner {
-    fn sender_is_finished(&self) -> bool {
-        self.sender.as_ref().is_some_and(AbortHandle::is_finished)
-    }
-
     /// Ends everything but the sender, which shuts the writer down in a bounded time.
     fn end(&mut self) {
         // Dropped behind the queue's end, as the writer expects.

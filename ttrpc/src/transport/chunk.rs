@@ -31,8 +31,8 @@ pub(super) const IDLE_CHUNKS: usize = 1;
 
 /// An encoded frame, header and data.
 pub(crate) enum FrameBytes<'a> {
-    /// To be copied.
-    Small(&'a [u8]),
+    /// To be copied. Its stream id is set where it lies.
+    Small(&'a mut [u8]),
     /// To be queued as it is.
     Large(Vec<u8>),
 }
@@ -140,6 +140,11 @@ impl Chunks {
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
         chunk.room.load.count += room.load.count;
         chunk.room.load.cost += room.load.cost;
+    }
+
+    /// Adds a frame before all others.
+    pub(super) fn push_first(&mut self, frame: &[u8], room: Room) {
+        self.chunks.push_front(Chunk { bytes: frame.to_vec(), room, is_shared: false });
     }
 
     fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, room: Room) {
@@ -312,7 +317,7 @@ mod tests {
         push(&mut chunks, FrameType::Data, 1, 4);
         let long = Room { load: Load::one(1 << 20), is_long: true };
         let bytes = frame(FrameType::Data, 4);
-        chunks.push(FrameBytes::Small(&bytes), 3, long);
+        chunks.push(FrameBytes::Small(&mut bytes.clone()), 3, long);
         chunks.push(FrameBytes::Large(bytes), 5, long);
         push(&mut chunks, FrameType::Data, 7, 4);
         let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.room.is_long).collect();

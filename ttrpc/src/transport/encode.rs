@@ -62,14 +62,14 @@ impl<D: FrameData> Frame<D> {
             let mut medium = MEDIUM.try_with(Cell::take).unwrap_or_default();
             medium.clear();
             self.append_to(&mut medium);
-            let handed_on = hand_on(FrameBytes::Small(&medium));
+            let handed_on = hand_on(FrameBytes::Small(&mut medium));
             let _ = MEDIUM.try_with(|kept| kept.set(medium));
             return handed_on;
         }
         let mut stack = [0; STACK_FRAME_LEN];
         stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
         self.data.encode(&mut &mut stack[HEADER_LEN..len]);
-        hand_on(FrameBytes::Small(&stack[..len]))
+        hand_on(FrameBytes::Small(&mut stack[..len]))
     }
 
     /// Encodes the frame into a buffer of its own.

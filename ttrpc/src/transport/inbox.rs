@@ -279,6 +279,7 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// The end of the stream, for a consumer that has no messages to take before it.
+    #[inline]
     pub(crate) fn poll_end<R>(
         &self,
         cx: &mut Context<'_>,
@@ -287,6 +288,7 @@ impl<S: StreamState + Send> Inbox<S> {
         Self::poll_state(lock(&self.state), cx, read)
     }
 
+    #[inline]
     fn poll_state<R>(
         mut state: MutexGuard<'_, InboxState<S>>,
         cx: &mut Context<'_>,

@@ -21,11 +21,14 @@ use shuttle::{
 };
 
 use super::{
-    chunk::FrameBytes,
+    chunk::{Chunk, FrameBytes},
+    fake_socket::FakeSocket,
     inbox::{Inbox, StreamState},
+    io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot},
     messages::{Batch, InboxLimits},
-    queue::Queue,
+    queue::{Claim, Queue},
+    sender::Sender,
     stall::Patience,
     wait_until,
 };
@@ -220,6 +223,25 @@ fn a_limiter_is_not_stalled_behind_a_release() {
     });
 }
 
+/// Takes from a queue as a sender does.
+struct Takes {
+    batch: VecDeque<Chunk>,
+    writer: Option<Writer>,
+}
+
+impl Default for Takes {
+    fn default() -> Self {
+        Takes { batch: VecDeque::new(), writer: Some(FakeSocket::default().writer()) }
+    }
+}
+
+impl Takes {
+    /// `false` once the queue is closed.
+    fn take<T>(&mut self, queue: &Queue<T>) -> bool {
+        block_on(queue.take(&mut self.batch, &mut self.writer)).is_some()
+    }
+}
+
 #[test]
 fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
     const FRAMES: usize = 2;
@@ -235,16 +257,16 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
                         pushed.push(id);
                         Some(id)
                     };
-                    assert!(room.push(FrameBytes::Small(&[0; 10]), claim).is_some());
+                    assert!(room.push(FrameBytes::Small(&mut [0; 10]), claim).is_some());
                 }
             })
         });
         let sends = queue.clone();
         let sender = spawn(move || {
-            let (mut sent, mut batch) = (Vec::new(), VecDeque::new());
+            let (mut sent, mut takes) = (Vec::new(), Takes::default());
             while sent.len() < 2 * FRAMES {
-                assert!(block_on(sends.take(&mut batch)), "it is open");
-                for chunk in batch.drain(..) {
+                assert!(takes.take(&sends), "it is open");
+                for chunk in takes.batch.drain(..) {
                     sent.extend(chunk.headers().map(|(_, header)| header.stream_id));
                     sends.release(chunk);
                 }
@@ -263,16 +285,16 @@ fn a_flush_ends_when_what_was_queued_is_written() {
         let producer = spawn(move || {
             for _ in 0..3 {
                 let room = block_on(pushes.reserve(10)).expect("it is open");
-                room.push(FrameBytes::Small(&[0; 10]), |()| Some(1));
+                room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1));
                 block_on(pushes.flushed());
                 assert_eq!(pushes.fill().0, Load::default());
             }
         });
         let sends = queue.clone();
         let sender = spawn(move || {
-            let mut batch = VecDeque::new();
-            while block_on(sends.take(&mut batch)) {
-                batch.drain(..).for_each(|chunk| sends.release(chunk));
+            let mut takes = Takes::default();
+            while takes.take(&sends) {
+                takes.batch.drain(..).for_each(|chunk| sends.release(chunk));
             }
         });
         join([producer]);
@@ -290,15 +312,127 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
         join([
             spawn(move || {
                 while let Ok(room) = block_on(pushes.reserve(10)) {
-                    room.push(FrameBytes::Small(&[0; 10]), |()| Some(1));
+                    room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1));
                 }
             }),
             // It takes frames, and frees no room.
-            spawn(move || while block_on(sends.take(&mut VecDeque::new())) {}),
+            spawn(move || {
+                let mut takes = Takes::default();
+                while takes.take(&sends) {
+                    takes.batch.clear();
+                }
+            }),
             spawn(move || block_on(flushes.flushed())),
             spawn(move || closes.close()),
         ]);
     });
+}
+
+/// Pushes a frame of ten bytes as a lone one, with the next stream id. `false` once the queue is closed.
+fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
+    let Ok(room) = block_on(queue.reserve(10)) else { return false };
+    let claim = |pushed: &mut Vec<u32>| {
+        let stream_id = 2 * pushed.len() as u32 + 1;
+        pushed.push(stream_id);
+        Some(Claim { stream_id, is_lone: true })
+    };
+    room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
+}
+
+/// What a socket that is empty, nearly full or full takes at once of a frame.
+const ROOMS: [usize; 3] = [10, 7, 0];
+
+#[test]
+fn lone_frames_are_whole_and_in_order_whoever_writes_them() {
+    const FRAMES: usize = 2;
+    for room in ROOMS {
+        try_all(move || {
+            let (queue, socket) =
+                (Arc::new(Queue::new(2, 1000, Vec::new())), FakeSocket::with_room(room));
+            let (sends, writer) = (queue.clone(), socket.writer());
+            let sender = spawn(move || {
+                block_on(Sender::new(writer, &sends).run()).expect("it takes all");
+            });
+            join((0..2).map(|_| {
+                let queue = queue.clone();
+                spawn(move || assert!((0..FRAMES).all(|_| push_lone(&queue))))
+            }));
+            block_on(queue.flushed());
+            let pushed = queue.streams(|pushed| pushed.clone());
+            assert_eq!((pushed.len(), socket.stream_ids()), (2 * FRAMES, pushed));
+            assert_eq!(queue.fill().0, Load::default());
+            queue.close();
+            join([sender]);
+        });
+    }
+}
+
+#[test]
+fn a_flush_ends_when_lone_frames_are_written_by_whomever() {
+    for room in ROOMS {
+        try_all(move || {
+            let (queue, socket) =
+                (Arc::new(Queue::new(2, 1000, Vec::new())), FakeSocket::with_room(room));
+            let (sends, writer) = (queue.clone(), socket.writer());
+            let sender = spawn(move || {
+                block_on(Sender::new(writer, &sends).run()).expect("it takes all");
+            });
+            let (pushes, flushes) = (queue.clone(), queue.clone());
+            join([
+                spawn(move || assert!((0..2).all(|_| push_lone(&pushes)))),
+                spawn(move || {
+                    for _ in 0..2 {
+                        let pushed = flushes.streams(|pushed| pushed.len());
+                        block_on(flushes.flushed());
+                        assert!(socket.len() >= pushed * 10);
+                    }
+                }),
+            ]);
+            queue.close();
+            join([sender]);
+        });
+    }
+}
+
+#[test]
+fn a_sender_has_its_writer_again_when_the_queue_is_closed() {
+    for room in ROOMS {
+        try_all(move || {
+            let (queue, socket) =
+                (Arc::new(Queue::new(2, 1000, Vec::new())), FakeSocket::with_room(room));
+            let (pushes, sends, closes) = (queue.clone(), queue.clone(), queue.clone());
+            let writer = socket.writer();
+            join([
+                spawn(move || while push_lone(&pushes) {}),
+                spawn(move || {
+                    let mut sender = Sender::new(writer, &sends);
+                    block_on(sender.run()).expect("it takes all");
+                    block_on(sender.closed_writer());
+                }),
+                spawn(move || closes.close()),
+            ]);
+            assert!(socket.is_dropped());
+        });
+    }
+}
+
+#[test]
+fn a_writer_goes_with_its_sender_whoever_has_it() {
+    for room in ROOMS {
+        try_all(move || {
+            let (queue, socket) =
+                (Arc::new(Queue::new(9, 1000, Vec::new())), FakeSocket::with_room(room));
+            let (pushes, sends, writer) = (queue.clone(), queue.clone(), socket.writer());
+            join([
+                spawn(move || assert!((0..2).all(|_| push_lone(&pushes)))),
+                spawn(move || {
+                    // As a runtime that shuts down drops its task.
+                    _ = block_on(poll_once(Sender::new(writer, &sends).run()));
+                }),
+            ]);
+            assert!(socket.is_dropped());
+        });
+    }
 }
 
 /// Bytes of a frame that is long, which has room and a line of its own.
@@ -308,7 +442,7 @@ pub(crate) const LONG: usize = (128 << 10) + 1;
 /// shorter meanwhile.
 async fn push(queue: &Queue<Vec<u32>>, len: usize) -> Result<(), Closed> {
     let room = queue.reserve(len).await?;
-    room.push(FrameBytes::Small(&[0; 10]), |pushed| {
+    room.push(FrameBytes::Small(&mut [0; 10]), |pushed| {
         let id = 2 * pushed.len() as u32 + 1;
         pushed.push(id);
         Some(id)
@@ -331,10 +465,10 @@ fn a_queue_has_room_for_frames_of_each_kind_as_theirs_are_written() {
         });
         let sends = queue.clone();
         let sender = spawn(move || {
-            let (mut sent, mut batch) = (Vec::new(), VecDeque::new());
+            let (mut sent, mut takes) = (Vec::new(), Takes::default());
             while sent.len() < 2 * FRAMES {
-                assert!(block_on(sends.take(&mut batch)), "it is open");
-                for chunk in batch.drain(..) {
+                assert!(takes.take(&sends), "it is open");
+                for chunk in takes.batch.drain(..) {
                     sent.extend(chunk.headers().map(|(_, header)| header.stream_id));
                     sends.release(chunk);
                 }
@@ -377,7 +511,12 @@ fn a_queue_that_closes_tells_those_who_wait_in_either_line() {
             spawn(move || _ = block_on(looks.has_short_room())),
             spawn(move || _ = block_on(looks_for_long.has_long_room())),
             // It takes frames, and frees no room.
-            spawn(move || while block_on(sends.take(&mut VecDeque::new())) {}),
+            spawn(move || {
+                let mut takes = Takes::default();
+                while takes.take(&sends) {
+                    takes.batch.clear();
+                }
+            }),
             spawn(move || closes.close()),
         ];
         join(producers.into_iter().chain(others));

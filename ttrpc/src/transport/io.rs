@@ -8,7 +8,10 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready, empty},
-    net::{TcpStream, UnixStream, tcp, unix::OwnedReadHalf},
+    net::{
+        TcpStream, UnixStream, tcp,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
 };
 
 use super::peer::Peer;
@@ -45,6 +48,47 @@ impl ReadHalf for tcp::OwnedReadHalf {
 
 impl<T: AsyncRead + AsyncWrite + Send> ReadHalf for tokio::io::ReadHalf<T> {}
 
+/// The half of a connection to which frames are written.
+pub(crate) trait WriteHalf: AsyncWrite + Send + Unpin {
+    /// Whether it is a socket, which any task may write to: it neither waits nor runs the program's code.
+    fn is_socket(&self) -> bool {
+        false
+    }
+
+    /// Writes to a socket what it takes at once.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket is full, or if this is none.
+    fn try_write(&self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+/// The half as connections own it.
+pub(crate) type Writer = Box<dyn WriteHalf>;
+
+impl WriteHalf for OwnedWriteHalf {
+    fn is_socket(&self) -> bool {
+        true
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        OwnedWriteHalf::try_write(self, bytes)
+    }
+}
+
+impl WriteHalf for tcp::OwnedWriteHalf {
+    fn is_socket(&self) -> bool {
+        true
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        tcp::OwnedWriteHalf::try_write(self, bytes)
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Send> WriteHalf for tokio::io::WriteHalf<T> {}
+
 /// A connection that a program has made or accepted by itself, and what is known of its other side.
 ///
 /// A server serves it ([`ServerBuilder::connection`](crate::server::ServerBuilder::connection),
@@ -64,7 +108,7 @@ pub struct Connection {
     // The halves are boxed, so that the drivers are compiled once; an indirect call is nothing beside a
     // system call.
     pub(crate) reader: Box<dyn ReadHalf + Send>,
-    pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
+    pub(crate) writer: Writer,
     pub(crate) peer: Peer,
     pub(crate) extensions: Extensions,
 }
@@ -144,7 +188,7 @@ impl Connection {
     pub(crate) fn with_halves<R, W>((reader, writer): (R, W), peer: Peer) -> Self
     where
         R: ReadHalf + Send + 'static,
-        W: AsyncWrite + Send + Unpin + 'static,
+        W: WriteHalf + 'static,
     {
         let (reader, writer) = (Box::new(reader), Box::new(writer));
         Connection { reader, writer, peer, extensions: Extensions::default() }

@@ -12,7 +12,7 @@
 //! - A **caller** waits for room in the client's outgoing [`queue`] and for its reply, both no
 //!   longer than its deadline.
 //! - A **sender** ([`sender`]) waits for its queue and for the socket, and for nothing else. It
-//!   holds no lock while it writes.
+//!   holds no lock while it writes. A lone frame is written by the task that pushes it, which waits for neither.
 //! - A **server's receiver** waits for the socket, for room in the server's outgoing queue (only the
 //!   server's sender makes that, so a peer that never reads stops being read), and for handlers
 //!   only as long as they make progress (`stall`).
@@ -28,6 +28,8 @@ mod blocked;
 pub(crate) mod chunk;
 pub(crate) mod connect;
 pub(crate) mod encode;
+#[cfg(test)]
+mod fake_socket;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
 #[cfg(all(test, shuttle))]

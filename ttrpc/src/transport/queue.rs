@@ -13,6 +13,7 @@
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
 mod flush;
+mod lone;
 
 use std::{
     collections::VecDeque,
@@ -24,6 +25,7 @@ use std::{
 use super::{
     blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
+    io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
     lock,
@@ -32,7 +34,10 @@ use crate::{
     proto::frame::{FrameType, Header},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -52,6 +57,7 @@ pub(crate) struct Queue<T> {
     writes: AtomicU64,
     /// Chunks that have been written so far.
     chunks_written: AtomicU64,
+    has_no_sender: AtomicBool,
     /// Producers that the sender waits for a little before it writes.
     pub(crate) announced: Announced,
 }
@@ -62,7 +68,9 @@ struct QueueState<T> {
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
-    sender: Sender,
+    sender: SenderState,
+    /// Bytes of the first chunk that are written, see [`lone`].
+    first_written: usize,
     blocked: Blocked,
     is_closed: bool,
     /// Batches that the sender has taken, and those that it is done with.
@@ -72,12 +80,22 @@ struct QueueState<T> {
     flush_waiters: Vec<Waker>,
 }
 
-/// What the sender's task does.
-#[derive(Debug)]
-enum Sender {
+/// What the sender does, and where its writer is.
+enum SenderState {
+    /// The sender's task has the writer and writes, or is about to; or another task writes a lone frame.
     Writing,
-    /// Waits for frames. The first push takes the waker.
-    Idle(Option<Waker>),
+    /// The sender waits for frames. The first push takes the waker.
+    Idle { waker: Option<Waker>, writer: Writer },
+    /// The sender has ended.
+    Gone,
+}
+
+/// What a push does to the table of streams.
+pub(crate) struct Claim {
+    /// Whose frame it is.
+    pub(crate) stream_id: u32,
+    /// Nobody else is about to push: a batch would hold this frame alone.
+    pub(crate) is_lone: bool,
 }
 
 /// A permit to push one frame. Dropped unused, it is released.
@@ -97,6 +115,18 @@ impl<T> PushPermit<'_, T> {
         frame: FrameBytes<'_>,
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
+        self.push_or_write(frame, |streams| {
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+        })
+    }
+
+    /// The same, but a lone frame is written by the calling task, if the sender waits for frames.
+    #[inline]
+    pub(crate) fn push_or_write(
+        self,
+        frame: FrameBytes<'_>,
+        claim: impl FnOnce(&mut T) -> Option<Claim>,
+    ) -> Option<u32> {
         let PushPermit { queue, permit, is_long } = self;
         queue.push(frame, Room { load: permit.into_load(), is_long }, claim)
     }
@@ -112,12 +142,14 @@ impl<T> Queue<T> {
             long_room: room(),
             writes: AtomicU64::new(0),
             chunks_written: AtomicU64::new(0),
+            has_no_sender: AtomicBool::new(false),
             announced: Announced::default(),
             state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
-                sender: Sender::Idle(None),
+                sender: SenderState::Writing,
+                first_written: 0,
                 blocked: Blocked::default(),
                 is_closed: false,
                 batches_taken: 0,
@@ -202,17 +234,26 @@ impl<T> Queue<T> {
 
     fn push(
         &self,
-        frame: FrameBytes<'_>,
+        mut frame: FrameBytes<'_>,
         room: Room,
-        claim: impl FnOnce(&mut T) -> Option<u32>,
+        claim: impl FnOnce(&mut T) -> Option<Claim>,
     ) -> Option<u32> {
         let mut state = lock(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(stream_id) = claimed else {
+        let Some(Claim { stream_id, is_lone }) = claimed else {
             drop(state);
             self.release_room(room);
             return None;
         };
+        if is_lone
+            && let FrameBytes::Small(bytes) = &mut frame
+            && let Some(lent) = state.lend_writer()
+        {
+            drop(state);
+            Header::set_stream_id(bytes, stream_id);
+            self.write_lone(lent, bytes, room);
+            return Some(stream_id);
+        }
         state.chunks.push(frame, stream_id, room);
         let sender = state.sender.take_waker();
         drop(state);
@@ -226,10 +267,12 @@ impl<T> Queue<T> {
     /// most one per call.
     pub(crate) fn push_without_room(
         &self,
-        frame: &[u8],
+        frame: &mut [u8],
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
-        self.push(FrameBytes::Small(frame), Room::default(), claim);
+        self.push(FrameBytes::Small(frame), Room::default(), |streams| {
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+        });
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
@@ -237,31 +280,41 @@ impl<T> Queue<T> {
     pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) {
         let mut state = lock(&self.state);
         if let Some(id) = remove(&mut state.streams)
-            && matches!(state.sender, Sender::Writing | Sender::Idle(None))
+            && !state.sender.waits_for_frames()
         {
             state.withdrawn.push(id);
         }
     }
 
-    /// Waits until there are frames and moves them all into `batch`, which is empty. `false` once the queue
-    /// is closed.
+    /// Waits until there are frames and moves them all into `batch`, which is empty. Returns how many bytes of the
+    /// first chunk are written already; `None` once the queue is closed.
     ///
-    /// For the one sender; see [`linger`](super::linger) for what it waits for.
-    pub(super) async fn take(&self, batch: &mut VecDeque<Chunk>) -> bool {
+    /// For the one sender, whose `writer` is lent to the queue meanwhile; see [`linger`](super::linger) for what it
+    /// waits for. Not cancel safe: the writer stays in the queue until the next call, or until the sender has ended.
+    pub(super) async fn take(
+        &self,
+        batch: &mut VecDeque<Chunk>,
+        writer: &mut Option<Writer>,
+    ) -> Option<usize> {
         let mut linger = Linger::default();
         poll_fn(|cx| {
             // Copied and dropped without the lock.
             let waker = cx.waker().clone();
-            let mut state = self.end_batch();
-            if state.is_closed {
-                return Poll::Ready(false);
-            }
-            if state.chunks.is_empty() {
-                let before = state.become_idle(waker);
-                batch.shrink_to(IDLE_CHUNKS);
-                drop(state);
-                drop(before);
+            let mut state = lock(&self.state);
+            let _before = state.reclaim_writer(writer);
+            let Some(held) = writer.take() else {
+                // Another task writes a lone frame. It wakes this one if anything is left to do.
                 return Poll::Pending;
+            };
+            let mut state = self.end_batch(state);
+            if state.chunks.is_empty() && !state.is_closed {
+                state.become_idle(waker, held);
+                batch.shrink_to(IDLE_CHUNKS);
+                return Poll::Pending;
+            }
+            *writer = Some(held);
+            if state.is_closed {
+                return Poll::Ready(None);
             }
             if linger.is_worth_it(&self.announced) {
                 drop(state);
@@ -270,13 +323,13 @@ impl<T> Queue<T> {
                 waker.wake();
                 return Poll::Pending;
             }
-            state.sender = Sender::Writing;
             state.batches_taken += 1;
+            let written = mem::take(&mut state.first_written);
             state.chunks.swap(batch);
-            let freed = state.drop_withdrawn(batch, 0);
+            let freed = state.drop_withdrawn(batch, written);
             drop(state);
             self.release_dropped(freed);
-            Poll::Ready(true)
+            Poll::Ready(Some(written))
         })
         .await
     }
@@ -301,8 +354,24 @@ impl<T> Queue<T> {
     pub(super) fn release(&self, chunk: Chunk) {
         let room = chunk.room;
         chunk.recycle();
+        self.release_written(room);
+    }
+
+    fn release_written(&self, room: Room) {
         self.chunks_written.fetch_add(1, Relaxed);
         self.release_room(room);
+    }
+
+    /// The sender has ended. Its writer is dropped, wherever it is.
+    pub(super) fn retire_sender(&self) {
+        let before = mem::replace(&mut lock(&self.state).sender, SenderState::Gone);
+        drop(before);
+        self.has_no_sender.store(true, Release);
+    }
+
+    /// Whether the sender has ended.
+    pub(crate) fn has_no_sender(&self) -> bool {
+        self.has_no_sender.load(Acquire)
     }
 
     /// The sender found the socket full, or no longer so.
@@ -351,13 +420,28 @@ fn rises(count: &AtomicU64) -> impl Fn() -> bool {
     }
 }
 
-impl Sender {
+impl SenderState {
+    /// Whether there is nothing to write.
+    fn waits_for_frames(&self) -> bool {
+        matches!(self, SenderState::Idle { waker: Some(_), .. })
+    }
+
     /// Takes the waker of a sender that waits for frames.
     fn take_waker(&mut self) -> Option<Waker> {
         match self {
-            Sender::Idle(waker) => waker.take(),
-            Sender::Writing => None,
+            SenderState::Idle { waker, .. } => waker.take(),
+            SenderState::Writing | SenderState::Gone => None,
         }
+    }
+}
+
+impl std::fmt::Debug for SenderState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            SenderState::Writing => "Writing",
+            SenderState::Idle { .. } => "Idle",
+            SenderState::Gone => "Gone",
+        })
     }
 }
 
@@ -372,12 +456,26 @@ impl<T> QueueState<T> {
         self.chunks.drop_withdrawn(batch, written, &withdrawn)
     }
 
-    /// The sender has nothing to write. Returns what it did before.
-    fn become_idle(&mut self, sender: Waker) -> Sender {
-        let before = mem::replace(&mut self.sender, Sender::Idle(Some(sender)));
+    /// The sender's task goes on: it has its writer again, if no other task has it. Returns the waker of a sender that
+    /// nobody has woken.
+    fn reclaim_writer(&mut self, writer: &mut Option<Writer>) -> Option<Waker> {
+        if writer.is_some() {
+            return None;
+        }
+        match mem::replace(&mut self.sender, SenderState::Writing) {
+            SenderState::Idle { waker, writer: parked } => {
+                *writer = Some(parked);
+                waker
+            }
+            SenderState::Writing | SenderState::Gone => None,
+        }
+    }
+
+    /// There is nothing to write, and nobody does.
+    fn become_idle(&mut self, waker: Waker, writer: Writer) {
+        self.sender = SenderState::Idle { waker: Some(waker), writer };
         self.chunks.release_idle_memory();
         self.withdrawn = Vec::new();
-        before
     }
 }
 
@@ -391,17 +489,23 @@ mod tests {
         time::Duration,
     };
 
-    use tokio::time::{Instant, timeout};
+    use tokio::{
+        io::empty,
+        time::{Instant, timeout},
+    };
 
     use super::*;
+    use crate::Connection;
 
     fn queue() -> Queue<()> {
         Queue::new(10, 1000, ())
     }
 
+    /// Takes as a sender does, that has just come.
     async fn take(queue: &Queue<()>) -> VecDeque<Chunk> {
         let mut batch = VecDeque::new();
-        assert!(queue.take(&mut batch).await, "the queue is open");
+        let written = queue.take(&mut batch, &mut Some(Connection::new(empty()).writer)).await;
+        assert_eq!(written, Some(0), "the queue is open");
         batch
     }
 
@@ -419,11 +523,16 @@ mod tests {
     async fn a_sender_that_waits_for_frames_learns_that_the_queue_is_closed() {
         let queue = Arc::new(queue());
         let waiting = queue.clone();
-        let sender = tokio::spawn(async move { waiting.take(&mut VecDeque::new()).await });
+        let sender = tokio::spawn(async move {
+            let mut writer = Some(Connection::new(empty()).writer);
+            let taken = waiting.take(&mut VecDeque::new(), &mut writer).await;
+            assert!(writer.is_some(), "it has its writer again");
+            taken
+        });
         tokio::task::yield_now().await;
         queue.close();
-        let is_open = timeout(Duration::from_secs(1), sender).await.expect("it is woken");
-        assert!(!is_open.unwrap());
+        let taken = timeout(Duration::from_secs(1), sender).await.expect("it is woken");
+        assert_eq!(taken.unwrap(), None);
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
@@ -479,7 +588,7 @@ mod tests {
         push(&queue, 600, 1);
         let room = queue.try_reserve(400).unwrap().unwrap();
         assert!(queue.try_reserve(10).unwrap().is_none());
-        assert_eq!(room.push(FrameBytes::Small(&[0; 10]), |()| None), None);
+        assert_eq!(room.push(FrameBytes::Small(&mut [0; 10]), |()| None), None);
         assert_eq!(queue.fill().0, Load::one(600));
         let batch = take(&queue).await;
         assert_eq!(queue.fill().0, Load::one(600), "the sender has it");

@@ -10,45 +10,68 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
-use super::{chunk::Chunk, queue::Queue};
+use super::{
+    chunk::Chunk,
+    io::{WriteHalf, Writer},
+    queue::Queue,
+};
 
 /// Chunks that one system call may write.
 const MAX_SLICES: usize = 64;
 
-/// Writes what the queue holds until the queue is closed (`Ok`) or a write fails.
-///
-/// A frame that is half written is always finished. What has not begun to be written is dropped if
-/// its call is given up while the socket is full.
-pub(crate) async fn run<T>(mut io: impl AsyncWrite + Unpin, queue: &Queue<T>) -> io::Result<()> {
-    let mut batch = WriteBatch { chunks: VecDeque::new(), written: 0, queue };
-    while queue.take(&mut batch.chunks).await {
-        let mut is_blocked = false;
-        poll_fn(|cx| {
-            if is_blocked {
-                batch.drop_withdrawn();
-            }
-            let result = batch.poll_write(&mut io, cx);
-            if result.is_pending() != is_blocked {
-                is_blocked = !is_blocked;
-                queue.note_blocked(is_blocked);
-            }
-            result
-        })
-        .await?;
-        poll_fn(|cx| Pin::new(&mut io).poll_flush(cx)).await?;
-    }
-    Ok(())
-}
-
-/// Chunks that are being written.
-struct WriteBatch<'a, T> {
+/// Writes what a queue holds.
+pub(super) struct Sender<'a, T> {
+    queue: &'a Queue<T>,
+    /// The queue has it while there is nothing to write, see [`queue`](super::queue).
+    writer: Option<Writer>,
+    /// Chunks that are being written.
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that are written.
     written: usize,
-    queue: &'a Queue<T>,
 }
 
-impl<T> WriteBatch<'_, T> {
+impl<'a, T> Sender<'a, T> {
+    pub(super) fn new(writer: Writer, queue: &'a Queue<T>) -> Self {
+        Sender { queue, writer: Some(writer), chunks: VecDeque::new(), written: 0 }
+    }
+
+    /// Writes what the queue holds until the queue is closed (`Ok`) or a write fails.
+    ///
+    /// A frame that is half written is always finished. What has not begun to be written is dropped if
+    /// its call is given up while the socket is full.
+    pub(super) async fn run(&mut self) -> io::Result<()> {
+        while let Some(written) = self.queue.take(&mut self.chunks, &mut self.writer).await {
+            self.written = written;
+            let mut is_blocked = false;
+            poll_fn(|cx| {
+                if is_blocked {
+                    self.drop_withdrawn();
+                }
+                let result = self.poll_write(cx);
+                if result.is_pending() != is_blocked {
+                    is_blocked = !is_blocked;
+                    self.queue.note_blocked(is_blocked);
+                }
+                result
+            })
+            .await?;
+            poll_fn(|cx| self.writer().poll_flush(cx)).await?;
+        }
+        Ok(())
+    }
+
+    /// The writer of a queue that is closed.
+    pub(super) async fn closed_writer(&mut self) -> &mut Writer {
+        // There is nothing else to take.
+        self.queue.take(&mut self.chunks, &mut self.writer).await;
+        self.writer.as_mut().expect("it came with the queue's end")
+    }
+
+    fn writer(&mut self) -> Pin<&mut dyn WriteHalf> {
+        let writer = self.writer.as_mut().expect("it came with the batch");
+        Pin::new(&mut **writer)
+    }
+
     /// Drops the frames of calls that were given up. What is written of the first chunk may be all that is left of
     /// it then: a write of nothing would look like a socket that has failed.
     fn drop_withdrawn(&mut self) {
@@ -56,16 +79,15 @@ impl<T> WriteBatch<'_, T> {
         self.advance(0);
     }
 
-    fn poll_write(
-        &mut self,
-        io: &mut (impl AsyncWrite + Unpin),
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.chunks.is_empty() {
-            let io = Pin::new(&mut *io);
-            let written = match &self.chunks {
-                chunks if chunks.len() == 1 => io.poll_write(cx, &chunks[0].bytes[self.written..]),
-                _ => self.poll_write_vectored(io, cx),
+            let written = match self.chunks.len() {
+                1 => {
+                    let Sender { chunks, writer, written, .. } = self;
+                    let writer = writer.as_mut().expect("it came with the batch");
+                    Pin::new(writer).poll_write(cx, &chunks[0].bytes[*written..])
+                }
+                _ => self.poll_write_vectored(cx),
             };
             let written = ready!(written)?;
             if written == 0 {
@@ -77,11 +99,7 @@ impl<T> WriteBatch<'_, T> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write_vectored(
-        &self,
-        io: Pin<&mut impl AsyncWrite>,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let mut len = 0;
         for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
@@ -89,7 +107,8 @@ impl<T> WriteBatch<'_, T> {
             *slice = IoSlice::new(&chunk.bytes[skip..]);
             len += 1;
         }
-        io.poll_write_vectored(cx, &slices[..len])
+        let writer = self.writer.as_mut().expect("it came with the batch");
+        Pin::new(writer).poll_write_vectored(cx, &slices[..len])
     }
 
     /// Counts bytes as written and frees the room of chunks that are done.
@@ -104,20 +123,32 @@ impl<T> WriteBatch<'_, T> {
     }
 }
 
+impl<T> Drop for Sender<'_, T> {
+    fn drop(&mut self) {
+        self.queue.retire_sender();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::{pin::pin, sync::Arc};
 
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, DuplexStream};
 
     use super::{
-        super::{encode::Frame, limiter::Load},
+        super::{encode::Frame, io::Connection, limiter::Load, lock},
         *,
     };
     use crate::proto::frame::{Flags, FrameType, Header};
 
+    use crate::sync::Mutex;
+
     /// Takes so many bytes at once, and notes what it is given.
-    struct Pipe {
+    #[derive(Clone, Default)]
+    struct Pipe(Arc<Mutex<PipeState>>);
+
+    #[derive(Default)]
+    struct PipeState {
         at_once: usize,
         taken: Vec<u8>,
         vectored: usize,
@@ -126,29 +157,32 @@ mod tests {
 
     impl AsyncWrite for Pipe {
         fn poll_write(
-            mut self: Pin<&mut Self>,
+            self: Pin<&mut Self>,
             _: &mut Context<'_>,
             bytes: &[u8],
         ) -> Poll<io::Result<usize>> {
-            let len = bytes.len().min(self.at_once);
-            self.taken.extend_from_slice(&bytes[..len]);
+            let mut pipe = lock(&self.0);
+            let len = bytes.len().min(pipe.at_once);
+            pipe.taken.extend_from_slice(&bytes[..len]);
             Poll::Ready(Ok(len))
         }
 
         fn poll_write_vectored(
-            mut self: Pin<&mut Self>,
+            self: Pin<&mut Self>,
             _: &mut Context<'_>,
             slices: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
-            self.vectored += 1;
+            let mut pipe = lock(&self.0);
+            pipe.vectored += 1;
             let all = slices.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat();
-            let len = all.len().min(self.at_once);
-            self.taken.extend_from_slice(&all[..len]);
+            let len = all.len().min(pipe.at_once);
+            pipe.taken.extend_from_slice(&all[..len]);
             Poll::Ready(Ok(len))
         }
 
-        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            self.flushed = self.taken.len();
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let mut pipe = lock(&self.0);
+            pipe.flushed = pipe.taken.len();
             Poll::Ready(Ok(()))
         }
 
@@ -157,8 +191,15 @@ mod tests {
         }
     }
 
-    /// Sends frames of these lengths; what the pipe has taken is what was sent.
-    async fn sent(lens: &[usize], at_once: usize) -> Pipe {
+    impl WriteHalf for Pipe {}
+
+    fn writer_of(stream: DuplexStream) -> Writer {
+        Connection::new(stream).writer
+    }
+
+    /// Sends frames of these lengths; what the pipe has taken is what was sent. Returns how many writes had several
+    /// parts.
+    async fn sent(lens: &[usize], at_once: usize) -> usize {
         let queue = Queue::new(100, 1 << 20, ());
         let mut expected = Vec::new();
         for (number, len) in lens.iter().enumerate() {
@@ -170,27 +211,30 @@ mod tests {
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
             frame.encode(|bytes| permit.push(bytes, |()| Some(id)));
         }
-        let mut pipe = Pipe { at_once, taken: Vec::new(), vectored: 0, flushed: 0 };
-        {
-            let mut sending = pin!(run(&mut pipe, &queue));
-            let polled = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
-            assert!(polled.is_pending(), "it waits for more");
-        }
+        let pipe = Pipe::default();
+        lock(&pipe.0).at_once = at_once;
+        let mut sender = Sender::new(Box::new(pipe.clone()), &queue);
+        let polled = {
+            let mut sending = pin!(sender.run());
+            poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await
+        };
+        assert!(polled.is_pending(), "it waits for more");
+        let pipe = lock(&pipe.0);
         assert!(pipe.taken == expected);
         assert_eq!(pipe.flushed, expected.len());
         assert_eq!(queue.fill().0, Load::default(), "the room is free again");
-        pipe
+        pipe.vectored
     }
 
     #[tokio::test]
     async fn what_is_written_in_parts_arrives_whole_and_in_order() {
         let lens = [5, 20_000, 3, 17_000, 40_000, 0];
         for at_once in [1000, 20_010, 20_025, 20_026, 50_000, usize::MAX] {
-            assert!(sent(&lens, at_once).await.vectored > 0);
+            assert!(sent(&lens, at_once).await > 0);
         }
-        assert_eq!(sent(&lens, usize::MAX).await.vectored, 1, "all chunks at once");
+        assert_eq!(sent(&lens, usize::MAX).await, 1, "all chunks at once");
         for at_once in [1, 7, usize::MAX] {
-            assert_eq!(sent(&[5, 6, 0], at_once).await.vectored, 0, "one chunk needs no slices");
+            assert_eq!(sent(&[5, 6, 0], at_once).await, 0, "one chunk needs no slices");
         }
     }
 
@@ -208,7 +252,8 @@ mod tests {
         push(3);
         // The first frame ends where the socket is full.
         let (near, mut far) = tokio::io::duplex(len);
-        let mut sending = pin!(run(near, &queue));
+        let mut sender = Sender::new(writer_of(near), &queue);
+        let mut sending = pin!(sender.run());
         assert!(poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending());
         queue.withdraw(|()| Some(3));
         let mut first = vec![0; len];
@@ -227,9 +272,8 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_takes_nothing_has_failed() {
         let queue = Queue::new(1, 100, ());
-        queue.push_without_room(&[0; 10], |()| Some(1));
-        let pipe = Pipe { at_once: 0, taken: Vec::new(), vectored: 0, flushed: 0 };
-        let error = run(pipe, &queue).await.unwrap_err();
+        queue.push_without_room(&mut [0; 10], |()| Some(1));
+        let error = Sender::new(Box::new(Pipe::default()), &queue).run().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     }
 }

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{queue::Queue, sender, wait_for_flag};
+use super::{io::Writer, queue::Queue, sender::Sender, wait_for_flag};
 
 /// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
 /// another one (TLS) has something to write, for which a peer that does not read leaves no room.
@@ -18,23 +18,20 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 /// the queue has been closed.
 pub(crate) type Ended = oneshot::Receiver<()>;
 
-/// Writes what the queue holds, as [`sender::run`] does, until the queue is closed or the connection has
+/// Writes what the queue holds, as [`Sender::run`] does, until the queue is closed or the connection has
 /// ended. Then it shuts the writer down.
 ///
 /// # Errors
 /// If a write fails. `ended` has not completed then.
-pub(crate) async fn run<T>(
-    mut io: impl AsyncWrite + Unpin,
-    queue: &Queue<T>,
-    ended: &mut Ended,
-) -> io::Result<()> {
+pub(crate) async fn run<T>(writer: Writer, queue: &Queue<T>, ended: &mut Ended) -> io::Result<()> {
+    let mut sender = Sender::new(writer, queue);
     tokio::select! {
         biased;
         _ = wait_for_flag(ended, || queue.is_closed()) => {}
-        written = sender::run(&mut io, queue) => written?,
+        written = sender.run() => written?,
     }
     // Boxed: an idle connection has no room for what happens at its end.
-    Box::pin(shut_down(&mut io)).await;
+    Box::pin(async { shut_down(sender.closed_writer().await).await }).await;
     Ok(())
 }
 

@@ -42,12 +42,13 @@ use crate::{
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, Measured, ResponseParts},
+        table::ServerTable,
     },
     server::{call_count::CallCount, end_signal::EndSignal},
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
-        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed,
+        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed, queue::Claim,
         registry::CallInfo,
     },
 };
@@ -97,6 +98,7 @@ pub(in crate::server) struct CallHead {
 }
 
 impl Call {
+    #[inline]
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
         head: CallHead,
@@ -314,7 +316,11 @@ impl Call {
         reply_len: Option<usize>,
     ) {
         let id = self.head.stream_id;
-        if room.push(frame, |table| table.remove(id).map(|_| id)).is_some() {
+        // No other call is open that could be about to reply.
+        let claim = |table: &mut ServerTable<_>| {
+            table.remove(id).map(|_| Claim { stream_id: id, is_lone: table.is_empty() })
+        };
+        if room.push_or_write(frame, claim).is_some() {
             self.ended(outcome, reply_len);
         }
     }

@@ -11,8 +11,10 @@ use crate::{sync::MutexGuard, transport::lock};
 
 impl<T> Queue<T> {
     /// The batch that was taken last has been written.
-    pub(super) fn end_batch(&self) -> MutexGuard<'_, QueueState<T>> {
-        let mut state = lock(&self.state);
+    pub(super) fn end_batch<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, QueueState<T>>,
+    ) -> MutexGuard<'a, QueueState<T>> {
         state.batches_written = state.batches_taken;
         if state.flush_waiters.is_empty() {
             return state;

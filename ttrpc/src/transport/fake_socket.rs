@@ -1,0 +1,107 @@
+//! A socket for tests, of which they know what it has taken.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::io::AsyncWrite;
+
+use super::{
+    io::{WriteHalf, Writer},
+    lock,
+};
+use crate::{
+    proto::frame::{HEADER_LEN, Header},
+    sync::Mutex,
+};
+
+/// What a test sees of the socket.
+#[derive(Clone, Default)]
+pub(crate) struct FakeSocket(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    taken: Vec<u8>,
+    /// Bytes that it takes of a task that does not wait. From one that waits it takes all.
+    room: usize,
+    is_dropped: bool,
+}
+
+impl FakeSocket {
+    pub(crate) fn with_room(room: usize) -> Self {
+        let socket = FakeSocket::default();
+        lock(&socket.0).room = room;
+        socket
+    }
+
+    pub(crate) fn writer(&self) -> Writer {
+        Box::new(FakeWriter(self.clone()))
+    }
+
+    /// The stream ids of the frames that it has taken. They are whole.
+    pub(crate) fn stream_ids(&self) -> Vec<u32> {
+        let state = lock(&self.0);
+        let (mut rest, mut ids) = (&state.taken[..], Vec::new());
+        while let Some(header) = rest.first_chunk() {
+            let header = Header::from_bytes(header);
+            ids.push(header.stream_id);
+            rest = &rest[HEADER_LEN + header.data_len as usize..];
+        }
+        assert!(rest.is_empty());
+        ids
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).taken.len()
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        lock(&self.0).is_dropped
+    }
+}
+
+struct FakeWriter(FakeSocket);
+
+impl Drop for FakeWriter {
+    fn drop(&mut self) {
+        lock(&self.0.0).is_dropped = true;
+    }
+}
+
+impl WriteHalf for FakeWriter {
+    fn is_socket(&self) -> bool {
+        true
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = lock(&self.0.0);
+        let len = bytes.len().min(state.room);
+        if len == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.taken.extend_from_slice(&bytes[..len]);
+        Ok(len)
+    }
+}
+
+impl AsyncWrite for FakeWriter {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        lock(&self.0.0).taken.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
