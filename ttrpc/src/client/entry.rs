@@ -65,6 +65,11 @@ impl CallEntry {
         CallHead { shape: *shape, service, method, metadata: &NO_METADATA, times: *times }
     }
 
+    /// Whether others than its caller may ask how the call has ended.
+    pub(super) fn is_observed(&self) -> bool {
+        !matches!(self.observed, Observed::Nobody)
+    }
+
     /// Whether the caller awaits one reply and nothing else.
     pub(super) fn is_unary(&self) -> bool {
         self.shape.is_unary()

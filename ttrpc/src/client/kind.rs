@@ -11,6 +11,7 @@ use super::{
     incoming::decode_reply,
     owner::CallOwner,
     raw::RawReceiver,
+    state::payload_of,
     stream::{Reply, StreamReceiver, StreamSender},
 };
 use crate::{Raw, Status, proto::payload::Payload};
@@ -54,7 +55,7 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
         let owner = owner.as_mut().expect("a unary call stays with its future");
         let reply = match ready!(owner.poll_reply(cx))? {
-            Some(payload) => decode_reply(Payload::shared(&payload, &payload)),
+            Some(response) => decode_reply(Payload::shared(payload_of(&response)?, &response)),
             None => Err(Status::internal("the call ended without a reply")),
         };
         owner.tell_reply(reply.as_ref().err());

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Status,
-    transport::{inbox::StreamState, limiter::Load, registry::CallInfo},
+    transport::{limiter::Load, registry::CallInfo},
 };
 
 /// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
@@ -48,15 +48,15 @@ impl CallOwner {
         self.entry.info(Some(self.stream_id))
     }
 
-    /// The reply of a call that has only one: takes the call's end.
+    /// The Response of a unary call: takes the call's end.
     pub(super) fn poll_reply(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Status>> {
-        let end = self
-            .entry
-            .inbox
-            .poll_end(cx, |state| state.end().map(|end| (end, state.take_announcement())));
+        let is_kept = self.entry.is_observed();
+        let end = self.entry.inbox.poll_end(cx, |state| {
+            state.take_response(is_kept).map(|end| (end, state.take_announcement()))
+        });
         let (end, was_announced) = ready!(end);
         self.retract(was_announced);
         self.is_finished = true;

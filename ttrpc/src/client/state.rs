@@ -21,6 +21,8 @@
 //! when its sender goes. So is one that has failed on this side for a reason that the server does not
 //! know, since its handler would wait for ever otherwise.
 
+use std::mem;
+
 use bytes::Bytes;
 
 use crate::{
@@ -186,6 +188,17 @@ impl CallState {
         }
     }
 
+    /// How the call has ended for its caller: with this Response, which stays here only if somebody else may ask for
+    /// it, or without one.
+    pub(super) fn take_response(&mut self, is_kept: bool) -> Option<Result<Option<Bytes>, Status>> {
+        let CallState::Answered(answer) = self else { return self.end() };
+        if mem::replace(&mut answer.is_taken, true) {
+            return Some(Ok(None));
+        }
+        let response = &mut answer.response;
+        Some(Ok(Some(if is_kept { response.clone() } else { mem::take(response) })))
+    }
+
     /// Bytes of a Response's data.
     pub(super) fn answer_len(&self) -> usize {
         match self {
@@ -202,7 +215,7 @@ impl CallState {
     /// Whether the caller was announced; it is not afterwards.
     pub(super) fn take_announcement(&mut self) -> bool {
         match self {
-            CallState::Answered(answer) => std::mem::take(&mut answer.is_announced),
+            CallState::Answered(answer) => mem::take(&mut answer.is_announced),
             _ => false,
         }
     }
@@ -239,9 +252,7 @@ impl Answer {
     }
 
     fn payload(&self) -> Result<&[u8], Status> {
-        decode_response(&self.response).unwrap_or_else(|error| {
-            Err(Status::internal(format!("the server's Response is malformed: {error}")))
-        })
+        payload_of(&self.response)
     }
 
     fn outcome(&self) -> (EndCause, Option<Status>) {
@@ -260,6 +271,17 @@ impl Answer {
         let ended = |_| Status::cancelled("the server has ended the call");
         self.payload().map_or_else(|status| status, ended)
     }
+}
+
+/// The payload of a Response.
+///
+/// # Errors
+/// The status that it carries, and INTERNAL if it is malformed.
+#[inline]
+pub(super) fn payload_of(response: &[u8]) -> Result<&[u8], Status> {
+    decode_response(response).unwrap_or_else(|error| {
+        Err(Status::internal(format!("the server's Response is malformed: {error}")))
+    })
 }
 
 #[cfg(test)]
@@ -321,6 +343,23 @@ mod tests {
         let reply = state.end().unwrap().unwrap().unwrap();
         assert_eq!(reply, b"reply"[..]);
         assert!(!response.as_ptr_range().contains(&reply.as_ptr()));
+    }
+
+    #[test]
+    fn a_response_is_taken_once_and_stays_for_those_who_may_ask_for_it() {
+        for is_kept in [false, true] {
+            let mut state = CallState::default();
+            assert_eq!(state.take_response(is_kept), None);
+            assert!(state.answer(ok(b"reply"), false, false));
+            assert_eq!(state.take_response(is_kept), Some(Ok(Some(ok(b"reply")))));
+            assert_eq!(state.take_response(is_kept), Some(Ok(None)));
+            assert_eq!(state.outcome(), Some((EndCause::Replied, None)));
+            assert_eq!(state.answer_len() > 0, is_kept);
+        }
+        let mut state = CallState::default();
+        assert!(state.fail(&failure(true)));
+        let ended = state.take_response(false).expect("it has ended");
+        assert_eq!(ended.unwrap_err().code(), Code::DeadlineExceeded);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(in crate::server) struct BoxedCall(Pin<Box<dyn CallSlot>>);
 
 impl BoxedCall {
     /// Puts the future into a box of this thread's, if the last one that was kept is for such futures.
+    #[inline]
     pub(in crate::server) fn new<F: Future<Output = ()> + Send + 'static>(future: F) -> Self {
         let mut future = Some(future);
         // A thread that is ending has none.
