@@ -188,18 +188,19 @@ where
     /// Takes the call as far as it goes, without regard to the deadline of its reply.
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
         loop {
-            self.progress = match &mut self.progress {
+            match &mut self.progress {
                 Progress::Start(..) => self.start()?,
                 Progress::WaitForRoom(room) => {
-                    Progress::Queued(Some(ready!(room.as_mut().poll(cx))?))
+                    let owner = ready!(room.as_mut().poll(cx))?;
+                    self.progress = Progress::Queued(Some(owner));
                 }
                 Progress::Queued(owner) => return K::poll_output(owner, cx),
                 Progress::Done => panic!("a call was polled after it had ended"),
-            };
+            }
         }
     }
 
-    fn start(&mut self) -> Result<Progress<Req>, Status> {
+    fn start(&mut self) -> Result<(), Status> {
         let Progress::Start(tasks, pending, interceptors) = &self.progress else {
             only_at_the_start()
         };
@@ -209,7 +210,8 @@ where
             let mut begun = None;
             let queued = pending.try_queue(tasks, times, &mut begun);
             if let Ok(Some(owner)) = queued {
-                return Ok(Progress::Queued(Some(owner)));
+                self.progress = Progress::Queued(Some(owner));
+                return Ok(());
             }
             let connection = tasks.connection();
             if begun.is_none() {
@@ -223,13 +225,14 @@ where
         else {
             only_at_the_start()
         };
-        Ok(Progress::WaitForRoom(match interceptors {
+        self.progress = Progress::WaitForRoom(match interceptors {
             Some(chain) => {
                 let call = OutgoingCall::new(pending, times);
                 Box::pin(intercepted(chain, tasks, call, times))
             }
             None => Box::pin(async move { pending.queue(&tasks, times, record).await }),
-        }))
+        });
+        Ok(())
     }
 }
 

@@ -285,7 +285,7 @@ mod tests {
             service: "a.B".into(),
             method: "C".into(),
             is_known: true,
-            is_stream: false,
+            flags: crate::proto::frame::Flags::NONE,
             metadata: crate::Metadata::new(),
             started,
             deadline: None,

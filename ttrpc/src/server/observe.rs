@@ -91,7 +91,7 @@ impl Call {
             service: &head.service,
             method: &head.method,
             is_known: head.is_known,
-            is_stream: head.is_stream,
+            is_stream: head.flags.open_a_stream(),
             metadata: &head.metadata,
             started: head.started,
             deadline: self.deadline(),

@@ -3,15 +3,12 @@
 //! The receiver hands them on together: each of the two is locked once for the calls that were read together, and not
 //! for each. It does so before it waits for anything, and before it acts on a frame that may be for one of them.
 
-use std::sync::Arc;
-
-use tokio::time::Instant;
+use std::{iter, sync::Arc};
 
 use super::{
     call::Call,
     ready_queue::{BoxedCall, ReadyQueue},
 };
-use crate::proto::{frame::Flags, table::ServerTable};
 
 /// Calls that are handed on together at most: with more of them the locks cost next to nothing per call already.
 const MAX_CALLS: usize = 16;
@@ -20,29 +17,27 @@ const MAX_CALLS: usize = 16;
 pub(super) struct OpenedCalls {
     ready_queue: Arc<ReadyQueue>,
     /// Apart from the others, so that a connection with one call at a time allocates nothing for it here.
-    first: Option<OpenedCall>,
-    others: Vec<OpenedCall>,
-}
-
-struct OpenedCall {
-    /// For the table, which takes it.
-    call: Option<Arc<Call>>,
-    flags: Flags,
-    future: BoxedCall,
+    first: Option<(Arc<Call>, BoxedCall)>,
+    /// For the table.
+    others: Vec<Arc<Call>>,
+    /// Their futures.
+    futures: Vec<BoxedCall>,
 }
 
 impl OpenedCalls {
     pub(super) fn new(ready_queue: Arc<ReadyQueue>) -> Self {
-        OpenedCalls { ready_queue, first: None, others: Vec::new() }
+        OpenedCalls { ready_queue, first: None, others: Vec::new(), futures: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, call: Arc<Call>, flags: Flags, future: BoxedCall) {
-        // Made where it is kept: a move right behind its making has the processor wait.
+    pub(super) fn add(&mut self, call: Arc<Call>, future: BoxedCall) {
         if self.first.is_none() {
-            self.first = Some(OpenedCall { call: Some(call), flags, future });
+            self.first = Some((call, future));
             return;
         }
-        self.others.push(OpenedCall { call: Some(call), flags, future });
+        // Two lists of what is a word or two: a pair would be made elsewhere, and a move right behind that has the
+        // processor wait.
+        self.others.push(call);
+        self.futures.push(future);
         if self.others.len() + 1 == MAX_CALLS {
             self.hand_on();
         }
@@ -50,18 +45,16 @@ impl OpenedCalls {
 
     /// Opens the streams of the calls, and has their handlers begin.
     pub(super) fn hand_on(&mut self) {
-        let Some(mut first) = self.first.take() else { return };
+        let Some((first, future)) = self.first.take() else { return };
         let queue = &self.ready_queue.connection().queue;
         queue.announced.announce(1 + self.others.len());
-        let read_at = queue.streams(|table| {
-            let read_at = first.open(table);
-            for opened in &mut self.others {
-                opened.open(table);
+        let read_at = first.head.started;
+        queue.streams(|table| {
+            for call in iter::once(first).chain(self.others.drain(..)) {
+                table.open(call.head.stream_id, call.head.flags, call);
             }
-            read_at
         });
-        let others = self.others.drain(..).map(|opened| opened.future);
-        self.ready_queue.push(first.future, others, read_at);
+        self.ready_queue.push(future, self.futures.drain(..), read_at);
     }
 }
 
@@ -69,16 +62,6 @@ impl Drop for OpenedCalls {
     /// The end of the connection finds all calls that were told to have begun, also if the receiver panics.
     fn drop(&mut self) {
         self.hand_on();
-    }
-}
-
-impl OpenedCall {
-    /// Puts the call into the table. Returns when it was read.
-    fn open(&mut self, table: &mut ServerTable<Arc<Call>>) -> Instant {
-        let call = self.call.take().expect("a call is opened once");
-        let (stream_id, read_at) = (call.head.stream_id, call.head.started);
-        table.open(stream_id, self.flags, call);
-        read_at
     }
 }
 
@@ -96,7 +79,7 @@ mod tests {
         let mut opened = OpenedCalls::new(queue.clone());
         let mut add = |number: usize| {
             let call = queue.new_call(2 * number as u32 + 1);
-            opened.add(call, Flags::NONE, BoxedCall::new(ready(())));
+            opened.add(call, BoxedCall::new(ready(())));
         };
         // The queue looks at the clock with the last of these.
         let calls = 2 * MAX_CALLS;

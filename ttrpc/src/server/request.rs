@@ -245,17 +245,17 @@ impl<'a> IncomingRequest<'a> {
             return Err(too_late());
         }
         let (service, method) = target.names(request).map_err(malformed)?;
+        let flags = self.header.flags;
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
             method,
             is_known: target.is_known(),
-            is_stream: self.header.flags.open_a_stream(),
+            flags,
             metadata: request.metadata.decode().map_err(malformed)?,
             started: self.arrived,
             deadline,
         };
-        let flags = self.header.flags;
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
         let is_simple = !flags.open_a_stream() && !has_waited;
@@ -266,7 +266,7 @@ impl<'a> IncomingRequest<'a> {
             stats.has_waited_for_place();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { call, permit, flags, request_bytes, chain, opened };
+        let admitted = AdmittedCall { call, permit, request_bytes, chain, opened };
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
     }
 

@@ -90,8 +90,8 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) method: Name,
     /// The names are those of a method that the server has.
     pub(in crate::server) is_known: bool,
-    /// The client has opened a stream.
-    pub(in crate::server) is_stream: bool,
+    /// The Request's flags.
+    pub(in crate::server) flags: Flags,
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,

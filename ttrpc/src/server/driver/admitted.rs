@@ -23,8 +23,6 @@ use crate::{
 pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) call: Arc<Call>,
     pub(in crate::server) permit: CallPermit<'a>,
-    /// The Request's flags.
-    pub(in crate::server) flags: Flags,
     /// The length of its data.
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
@@ -43,14 +41,17 @@ impl AdmittedCall<'_> {
             call.connection.force_message(message_cost(payload.remaining()));
             inbox.push(payload, call.connection.patience());
         }
-        if !self.flags.contains(Flags::REMOTE_OPEN) {
+        if !self.remote_open() {
             inbox.change(|requests, _| requests.close());
         }
     }
 
     fn has_message(&self, payload: Payload<'_>, needs_message: bool) -> bool {
-        let remote_open = self.flags.contains(Flags::REMOTE_OPEN);
-        payload.has_remaining() || (needs_message && !remote_open)
+        payload.has_remaining() || (needs_message && !self.remote_open())
+    }
+
+    fn remote_open(&self) -> bool {
+        self.call.head.flags.contains(Flags::REMOTE_OPEN)
     }
 
     /// Opens the stream and has its handler begin with what `decode` makes of the payload, or its interceptors, behind
@@ -93,10 +94,10 @@ impl AdmittedCall<'_> {
         handler: impl Future<Output = Result<R, Status>> + Send + 'static,
         finish: Finish<R>,
     ) {
-        let AdmittedCall { call, permit, flags, opened, .. } = self;
+        let AdmittedCall { call, permit, opened, .. } = self;
         let (state, load) = (DriverState::Ready, permit.into_load());
         let driver = Driver { state, is_announced: true, load, call: call.clone() };
         let handler = Some(Finished { handler, finish, rest: None });
-        opened.add(call, flags, BoxedCall::new(CallDriver { handler, driver }));
+        opened.add(call, BoxedCall::new(CallDriver { handler, driver }));
     }
 }

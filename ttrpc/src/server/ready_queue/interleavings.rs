@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     ServerConfig,
-    proto::frame::Flags,
     server::{
         opened_calls::OpenedCalls,
         tests::{idle_connection, unary_call},
@@ -141,7 +140,7 @@ fn a_call_begins_when_its_stream_is_open() {
                     assert!(connection.queue.streams(|table| table.remove(stream_id)).is_some());
                     ended.fetch_add(1, SeqCst);
                 };
-                opened.add(call, Flags::NONE, BoxedCall::new(future));
+                opened.add(call, BoxedCall::new(future));
             }
             opened.hand_on();
         });
