@@ -106,12 +106,20 @@ struct EndGuard {
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.connection.end(ConnectionError::ClosedLocally);
+        // Somebody else may be about to end it, and the sender looks at the queue when the signal comes.
+        self.connection.queue.close();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{error::Error, future::poll_fn, pin::Pin, task::Poll};
+    use std::{
+        error::Error,
+        future::poll_fn,
+        pin::Pin,
+        sync::Mutex,
+        task::{Context, Poll, Wake},
+    };
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -161,6 +169,39 @@ mod tests {
         tasks.connection().end(ConnectionError::ClosedLocally);
         let Poll::Ready(Err(status)) = poll().await else { panic!("the call ends") };
         assert_eq!(status.code(), Code::Unavailable);
+    }
+
+    /// Ends the receiver's task when it is woken, and notes whether the queue is closed behind that.
+    struct EndsReceiver(Mutex<(Option<EndGuard>, bool)>);
+
+    impl Wake for EndsReceiver {
+        fn wake(self: Arc<Self>) {
+            let mut state = self.0.lock().expect("nothing panics");
+            let guard = state.0.take().expect("it is woken once");
+            let connection = guard.connection.clone();
+            drop(guard);
+            state.1 = connection.queue.is_closed();
+        }
+    }
+
+    /// Else the sender would look in vain whether the connection has ended, and stay for as long as its socket is full.
+    #[tokio::test]
+    async fn a_queue_is_closed_when_its_sender_is_told_of_the_end_also_if_two_end_the_connection() {
+        let (here, _there) = tokio::io::duplex(1000);
+        let config = ClientConfig::default().max_calls(1);
+        let tasks = ConnectionTasks::spawn(Connection::new(here), config, Observers::default());
+        let mut first = call(&tasks);
+        assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx))).await.is_pending());
+        let guard =
+            EndGuard { connection: tasks.connection.clone(), _signal: oneshot::channel().0 };
+        let ends = Arc::new(EndsReceiver(Mutex::new((Some(guard), false))));
+        // Woken by the end of the connection, before that closes the queue.
+        let mut waits = call(&tasks);
+        let waker = ends.clone().into();
+        assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(&waker)).is_pending());
+        tasks.connection().end(ConnectionError::ClosedLocally);
+        let state = ends.0.lock().expect("nothing panics");
+        assert!(state.0.is_none() && state.1);
     }
 
     /// Why calls have ended.

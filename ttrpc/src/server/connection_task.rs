@@ -53,7 +53,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
             let reason = tokio::select! {
                 biased;
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || connection.queue.has_no_sender()) => EndReason::closed_by_client(),
+                _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
                 reason = ready_queue.drive(receiver) => reason,
             };
             // If the sender has failed it has said why.

@@ -27,7 +27,13 @@ struct State {
     taken: Vec<u8>,
     /// Bytes that it takes of a task that does not wait. From one that waits it takes all.
     room: usize,
+    /// What else happens while such a task writes.
+    meanwhile: Option<Box<dyn FnOnce() + Send>>,
+    /// The error that such a task meets.
+    error: Option<io::ErrorKind>,
     is_dropped: bool,
+    /// What happens while it is dropped.
+    when_dropped: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl FakeSocket {
@@ -35,6 +41,16 @@ impl FakeSocket {
         let socket = FakeSocket::default();
         lock(&socket.0).room = room;
         socket
+    }
+
+    /// Something else happens while the next task writes that does not wait.
+    pub(crate) fn meanwhile(&self, act: impl FnOnce() + Send + 'static) {
+        lock(&self.0).meanwhile = Some(Box::new(act));
+    }
+
+    /// A task that does not wait meets this error. One that waits meets none.
+    pub(crate) fn fail(&self, error: io::ErrorKind) {
+        lock(&self.0).error = Some(error);
     }
 
     pub(crate) fn writer(&self) -> Writer {
@@ -58,6 +74,11 @@ impl FakeSocket {
         lock(&self.0).taken.len()
     }
 
+    /// This happens while the socket is dropped.
+    pub(crate) fn when_dropped(&self, act: impl FnOnce() + Send + 'static) {
+        lock(&self.0).when_dropped = Some(Box::new(act));
+    }
+
     pub(crate) fn is_dropped(&self) -> bool {
         lock(&self.0).is_dropped
     }
@@ -67,7 +88,13 @@ struct FakeWriter(FakeSocket);
 
 impl Drop for FakeWriter {
     fn drop(&mut self) {
-        lock(&self.0.0).is_dropped = true;
+        let mut state = lock(&self.0.0);
+        state.is_dropped = true;
+        let when_dropped = state.when_dropped.take();
+        drop(state);
+        if let Some(act) = when_dropped {
+            act();
+        }
     }
 }
 
@@ -77,7 +104,14 @@ impl WriteHalf for FakeWriter {
     }
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let meanwhile = lock(&self.0.0).meanwhile.take();
+        if let Some(act) = meanwhile {
+            act();
+        }
         let mut state = lock(&self.0.0);
+        if let Some(error) = state.error {
+            return Err(error.into());
+        }
         let len = bytes.len().min(state.room);
         if len == 0 {
             return Err(io::ErrorKind::WouldBlock.into());

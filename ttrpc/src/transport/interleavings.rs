@@ -377,17 +377,21 @@ fn a_flush_ends_when_lone_frames_are_written_by_whomever() {
             let sender = spawn(move || {
                 block_on(Sender::new(writer, &sends).run()).expect("it takes all");
             });
-            let (pushes, flushes) = (queue.clone(), queue.clone());
-            join([
-                spawn(move || assert!((0..2).all(|_| push_lone(&pushes)))),
+            let flush = |queue: &Queue<Vec<u32>>, socket: &FakeSocket| {
+                let pushed = queue.streams(|pushed| pushed.len());
+                block_on(queue.flushed());
+                assert!(socket.len() >= pushed * 10);
+            };
+            let pushes = |frames| {
+                let (queue, socket) = (queue.clone(), socket.clone());
                 spawn(move || {
-                    for _ in 0..2 {
-                        let pushed = flushes.streams(|pushed| pushed.len());
-                        block_on(flushes.flushed());
-                        assert!(socket.len() >= pushed * 10);
+                    for _ in 0..frames {
+                        assert!(push_lone(&queue));
                     }
-                }),
-            ]);
+                    flush(&queue, &socket);
+                })
+            };
+            join([pushes(2), pushes(1), pushes(0)]);
             queue.close();
             join([sender]);
         });
@@ -423,6 +427,9 @@ fn a_writer_goes_with_its_sender_whoever_has_it() {
             let (queue, socket) =
                 (Arc::new(Queue::new(9, 1000, Vec::new())), FakeSocket::with_room(room));
             let (pushes, sends, writer) = (queue.clone(), queue.clone(), socket.writer());
+            // The program's may ask for a snapshot then.
+            let looks = queue.clone();
+            socket.when_dropped(move || _ = looks.fill());
             join([
                 spawn(move || assert!((0..2).all(|_| push_lone(&pushes)))),
                 spawn(move || {

@@ -316,6 +316,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn sockets_are_written_to_by_any_task_and_streams_of_the_program_are_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let tcp = Connection::from(stream).writer;
+        let unix = Connection::from(UnixStream::pair().expect("descriptors are left").0).writer;
+        for writer in [tcp, unix] {
+            assert!(writer.is_socket());
+        }
+        let other = Connection::new(duplex(100).0).writer;
+        assert!(!other.is_socket());
+        assert_eq!(other.try_write(b"a").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[tokio::test]
     async fn tcp_knows_that_its_peer_has_hung_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");

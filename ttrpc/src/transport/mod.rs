@@ -13,8 +13,8 @@
 //!   longer than its deadline.
 //! - A **sender** ([`sender`]) waits for its queue and for the socket, and for nothing else. It
 //!   holds no lock while it writes. A lone frame is written by the task that pushes it, which waits for neither.
-//! - A **server's receiver** waits for the socket, for room in the server's outgoing queue (only the
-//!   server's sender makes that, so a peer that never reads stops being read), and for handlers
+//! - A **server's receiver** waits for the socket, for room in the server's outgoing queue (only a
+//!   write to the socket makes that, so a peer that never reads stops being read), and for handlers
 //!   only as long as they make progress (`stall`).
 //! - A **client's receiver** waits for the socket, and for the consumer of a stream whose [`inbox`]
 //!   is full only as long as messages are taken from it (`stall`). Handing over a reply never waits.
@@ -29,7 +29,7 @@ pub(crate) mod chunk;
 pub(crate) mod connect;
 pub(crate) mod encode;
 #[cfg(test)]
-mod fake_socket;
+pub(crate) mod fake_socket;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
 #[cfg(all(test, shuttle))]

@@ -18,7 +18,7 @@ mod lone;
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    mem,
+    io, mem,
     task::{Poll, Waker},
 };
 
@@ -57,7 +57,7 @@ pub(crate) struct Queue<T> {
     writes: AtomicU64,
     /// Chunks that have been written so far.
     chunks_written: AtomicU64,
-    has_no_sender: AtomicBool,
+    sender_has_ended: AtomicBool,
     /// Producers that the sender waits for a little before it writes.
     pub(crate) announced: Announced,
 }
@@ -69,11 +69,12 @@ struct QueueState<T> {
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
     sender: SenderState,
-    /// Bytes of the first chunk that are written, see [`lone`].
-    first_written: usize,
+    /// The first chunk is a lone frame that its task has not written whole: how many of its bytes are, or why none
+    /// can be.
+    rest: Option<io::Result<usize>>,
     blocked: Blocked,
     is_closed: bool,
-    /// Batches that the sender has taken, and those that it is done with.
+    /// Batches that the sender has taken, lone frames that others have, and those of both that are written.
     batches_taken: u64,
     batches_written: u64,
     /// Tasks that wait until a batch is written, see [`Queue::flushed`].
@@ -142,14 +143,14 @@ impl<T> Queue<T> {
             long_room: room(),
             writes: AtomicU64::new(0),
             chunks_written: AtomicU64::new(0),
-            has_no_sender: AtomicBool::new(false),
+            sender_has_ended: AtomicBool::new(false),
             announced: Announced::default(),
             state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
                 sender: SenderState::Writing,
-                first_written: 0,
+                rest: None,
                 blocked: Blocked::default(),
                 is_closed: false,
                 batches_taken: 0,
@@ -289,32 +290,42 @@ impl<T> Queue<T> {
     /// Waits until there are frames and moves them all into `batch`, which is empty. Returns how many bytes of the
     /// first chunk are written already; `None` once the queue is closed.
     ///
+    /// # Errors
+    /// If a task could not write its lone frame.
+    ///
     /// For the one sender, whose `writer` is lent to the queue meanwhile; see [`linger`](super::linger) for what it
     /// waits for. Not cancel safe: the writer stays in the queue until the next call, or until the sender has ended.
     pub(super) async fn take(
         &self,
         batch: &mut VecDeque<Chunk>,
         writer: &mut Option<Writer>,
-    ) -> Option<usize> {
+    ) -> Option<io::Result<usize>> {
         let mut linger = Linger::default();
         poll_fn(|cx| {
-            // Copied and dropped without the lock.
+            // Wakers are copied and dropped without the lock.
             let waker = cx.waker().clone();
+            let _unused_waker;
             let mut state = lock(&self.state);
-            let _before = state.reclaim_writer(writer);
-            let Some(held) = writer.take() else {
+            _unused_waker = state.reclaim_writer(writer);
+            if writer.is_none() {
                 // Another task writes a lone frame. It wakes this one if anything is left to do.
                 return Poll::Pending;
-            };
-            let mut state = self.end_batch(state);
-            if state.chunks.is_empty() && !state.is_closed {
-                state.become_idle(waker, held);
-                batch.shrink_to(IDLE_CHUNKS);
-                return Poll::Pending;
             }
-            *writer = Some(held);
+            let flushed = state.end_batch();
+            if !flushed.is_empty() {
+                drop(state);
+                flushed.into_iter().for_each(Waker::wake);
+                state = lock(&self.state);
+            }
             if state.is_closed {
                 return Poll::Ready(None);
+            }
+            if state.chunks.is_empty()
+                && let Some(writer) = writer.take()
+            {
+                state.become_idle(waker, writer);
+                batch.shrink_to(IDLE_CHUNKS);
+                return Poll::Pending;
             }
             if linger.is_worth_it(&self.announced) {
                 drop(state);
@@ -323,10 +334,12 @@ impl<T> Queue<T> {
                 waker.wake();
                 return Poll::Pending;
             }
-            state.batches_taken += 1;
-            let written = mem::take(&mut state.first_written);
+            let rest = state.rest.take();
+            // The rest of a lone frame had a number of its own, and so has what was pushed meanwhile.
+            state.batches_taken += 1 + u64::from(rest.is_some());
+            let written = rest.unwrap_or(Ok(0));
             state.chunks.swap(batch);
-            let freed = state.drop_withdrawn(batch, written);
+            let freed = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
             drop(state);
             self.release_dropped(freed);
             Poll::Ready(Some(written))
@@ -364,14 +377,15 @@ impl<T> Queue<T> {
 
     /// The sender has ended. Its writer is dropped, wherever it is.
     pub(super) fn retire_sender(&self) {
-        let before = mem::replace(&mut lock(&self.state).sender, SenderState::Gone);
+        let mut state = lock(&self.state);
+        let before = mem::replace(&mut state.sender, SenderState::Gone);
+        drop(state);
         drop(before);
-        self.has_no_sender.store(true, Release);
+        self.sender_has_ended.store(true, Release);
     }
 
-    /// Whether the sender has ended.
-    pub(crate) fn has_no_sender(&self) -> bool {
-        self.has_no_sender.load(Acquire)
+    pub(crate) fn sender_has_ended(&self) -> bool {
+        self.sender_has_ended.load(Acquire)
     }
 
     /// The sender found the socket full, or no longer so.
@@ -387,7 +401,7 @@ impl<T> Queue<T> {
         (short_room.load(), long_room.load(), short_room.limit(), blocked)
     }
 
-    /// The streams whose Request the sender has not taken, rising.
+    /// The streams whose Request is queued, rising.
     pub(crate) fn unsent_requests(&self) -> Vec<u32> {
         let state = lock(&self.state);
         let headers = state.chunks.iter().flat_map(Chunk::headers).map(|(_, header)| header);
@@ -505,7 +519,7 @@ mod tests {
     async fn take(queue: &Queue<()>) -> VecDeque<Chunk> {
         let mut batch = VecDeque::new();
         let written = queue.take(&mut batch, &mut Some(Connection::new(empty()).writer)).await;
-        assert_eq!(written, Some(0), "the queue is open");
+        assert!(matches!(written, Some(Ok(0))), "the queue is open");
         batch
     }
 
@@ -532,7 +546,7 @@ mod tests {
         tokio::task::yield_now().await;
         queue.close();
         let taken = timeout(Duration::from_secs(1), sender).await.expect("it is woken");
-        assert_eq!(taken.unwrap(), None);
+        assert!(taken.unwrap().is_none());
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that

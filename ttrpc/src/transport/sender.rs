@@ -10,17 +10,13 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
-use super::{
-    chunk::Chunk,
-    io::{WriteHalf, Writer},
-    queue::Queue,
-};
+use super::{chunk::Chunk, io::Writer, queue::Queue};
 
 /// Chunks that one system call may write.
 const MAX_SLICES: usize = 64;
 
 /// Writes what a queue holds.
-pub(super) struct Sender<'a, T> {
+pub(crate) struct Sender<'a, T> {
     queue: &'a Queue<T>,
     /// The queue has it while there is nothing to write, see [`queue`](super::queue).
     writer: Option<Writer>,
@@ -31,7 +27,7 @@ pub(super) struct Sender<'a, T> {
 }
 
 impl<'a, T> Sender<'a, T> {
-    pub(super) fn new(writer: Writer, queue: &'a Queue<T>) -> Self {
+    pub(crate) fn new(writer: Writer, queue: &'a Queue<T>) -> Self {
         Sender { queue, writer: Some(writer), chunks: VecDeque::new(), written: 0 }
     }
 
@@ -39,9 +35,9 @@ impl<'a, T> Sender<'a, T> {
     ///
     /// A frame that is half written is always finished. What has not begun to be written is dropped if
     /// its call is given up while the socket is full.
-    pub(super) async fn run(&mut self) -> io::Result<()> {
+    pub(crate) async fn run(&mut self) -> io::Result<()> {
         while let Some(written) = self.queue.take(&mut self.chunks, &mut self.writer).await {
-            self.written = written;
+            self.written = written?;
             let mut is_blocked = false;
             poll_fn(|cx| {
                 if is_blocked {
@@ -55,7 +51,7 @@ impl<'a, T> Sender<'a, T> {
                 result
             })
             .await?;
-            poll_fn(|cx| self.writer().poll_flush(cx)).await?;
+            poll_fn(|cx| held(&mut self.writer).poll_flush(cx)).await?;
         }
         Ok(())
     }
@@ -67,11 +63,6 @@ impl<'a, T> Sender<'a, T> {
         self.writer.as_mut().expect("it came with the queue's end")
     }
 
-    fn writer(&mut self) -> Pin<&mut dyn WriteHalf> {
-        let writer = self.writer.as_mut().expect("it came with the batch");
-        Pin::new(&mut **writer)
-    }
-
     /// Drops the frames of calls that were given up. What is written of the first chunk may be all that is left of
     /// it then: a write of nothing would look like a socket that has failed.
     fn drop_withdrawn(&mut self) {
@@ -81,15 +72,7 @@ impl<'a, T> Sender<'a, T> {
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.chunks.is_empty() {
-            let written = match self.chunks.len() {
-                1 => {
-                    let Sender { chunks, writer, written, .. } = self;
-                    let writer = writer.as_mut().expect("it came with the batch");
-                    Pin::new(writer).poll_write(cx, &chunks[0].bytes[*written..])
-                }
-                _ => self.poll_write_vectored(cx),
-            };
-            let written = ready!(written)?;
+            let written = ready!(self.poll_write_some(cx))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -99,16 +82,20 @@ impl<'a, T> Sender<'a, T> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write_vectored(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_write_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Sender { writer, chunks, written, .. } = self;
+        let writer = held(writer);
+        if chunks.len() == 1 {
+            return writer.poll_write(cx, &chunks[0].bytes[*written..]);
+        }
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let mut len = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
-            let skip = if len == 0 { self.written } else { 0 };
+        for (slice, chunk) in slices.iter_mut().zip(chunks) {
+            let skip = if len == 0 { *written } else { 0 };
             *slice = IoSlice::new(&chunk.bytes[skip..]);
             len += 1;
         }
-        let writer = self.writer.as_mut().expect("it came with the batch");
-        Pin::new(writer).poll_write_vectored(cx, &slices[..len])
+        writer.poll_write_vectored(cx, &slices[..len])
     }
 
     /// Counts bytes as written and frees the room of chunks that are done.
@@ -121,6 +108,11 @@ impl<'a, T> Sender<'a, T> {
             self.queue.release(self.chunks.pop_front().expect("there is a first chunk"));
         }
     }
+}
+
+/// The writer of a sender that has taken a batch.
+fn held(writer: &mut Option<Writer>) -> Pin<&mut Writer> {
+    Pin::new(writer.as_mut().expect("it came with the batch"))
 }
 
 impl<T> Drop for Sender<'_, T> {
@@ -136,7 +128,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream};
 
     use super::{
-        super::{encode::Frame, io::Connection, limiter::Load, lock},
+        super::{
+            encode::Frame,
+            io::{Connection, WriteHalf},
+            limiter::Load,
+            lock,
+        },
         *,
     };
     use crate::proto::frame::{Flags, FrameType, Header};

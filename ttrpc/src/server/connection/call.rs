@@ -333,3 +333,46 @@ impl Drop for Call {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        pin::{Pin, pin},
+        task::Poll,
+    };
+
+    use super::*;
+    use crate::{
+        ServerConfig,
+        server::tests::{idle_connection, unary_call},
+        transport::{fake_socket::FakeSocket, sender::Sender},
+    };
+
+    async fn poll_sender<F: Future>(sender: &mut Pin<&mut F>) {
+        assert!(poll_fn(|cx| Poll::Ready(sender.as_mut().poll(cx))).await.is_pending());
+    }
+
+    /// Replies that are made together are not: each would cost a system call.
+    #[tokio::test]
+    async fn the_reply_of_a_lone_call_is_sent_by_its_handler() {
+        let (_server, connection) = idle_connection(ServerConfig::default());
+        let socket = FakeSocket::with_room(100);
+        let mut sender = Sender::new(socket.writer(), &connection.queue);
+        let mut sender = pin!(sender.run());
+        poll_sender(&mut sender).await;
+        let [first, second, third] = [1, 3, 5].map(|id| {
+            let call = unary_call(connection.clone(), id);
+            connection.queue.streams(|table| table.open(id, Flags::NONE, call.clone()));
+            call
+        });
+        for call in [second, first] {
+            assert!(call.respond(Ok(())).is_none());
+            assert_eq!(socket.len(), 0);
+        }
+        poll_sender(&mut sender).await;
+        assert_eq!(socket.stream_ids(), [3, 1]);
+        assert!(third.respond(Ok(())).is_none());
+        assert_eq!(socket.stream_ids(), [3, 1, 5]);
+    }
+}

@@ -7,24 +7,17 @@ use std::{
 };
 
 use super::{Queue, QueueState};
-use crate::{sync::MutexGuard, transport::lock};
+use crate::transport::lock;
+
+impl<T> QueueState<T> {
+    /// The batch that was taken last has been written. Returns the wakers of those who may wait for that.
+    pub(super) fn end_batch(&mut self) -> Vec<Waker> {
+        self.batches_written = self.batches_taken;
+        mem::take(&mut self.flush_waiters)
+    }
+}
 
 impl<T> Queue<T> {
-    /// The batch that was taken last has been written.
-    pub(super) fn end_batch<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, QueueState<T>>,
-    ) -> MutexGuard<'a, QueueState<T>> {
-        state.batches_written = state.batches_taken;
-        if state.flush_waiters.is_empty() {
-            return state;
-        }
-        let flushed = mem::take(&mut state.flush_waiters);
-        drop(state);
-        flushed.into_iter().for_each(Waker::wake);
-        lock(&self.state)
-    }
-
     /// Waits until every frame that is queued now has been written, and for none that comes later.
     pub(crate) async fn flushed(&self) {
         let mut last_batch = None;

@@ -6,7 +6,7 @@
 //! nothing, and holds no lock while it writes. What is left of the frame goes to the sender, before all that was
 //! pushed meanwhile.
 
-use std::task::Waker;
+use std::{io, mem, task::Waker};
 
 use super::{Queue, QueueState, Room, SenderState};
 use crate::transport::{io::Writer, lock};
@@ -21,17 +21,25 @@ impl<T> QueueState<T> {
     /// The writer, if the sender waits for frames and has a socket. The frame that is written with it counts as a
     /// batch.
     pub(super) fn lend_writer(&mut self) -> Option<Lent> {
-        match &mut self.sender {
-            SenderState::Idle { waker: Some(_), writer } if writer.is_socket() => {}
-            _ => return None,
+        match mem::replace(&mut self.sender, SenderState::Writing) {
+            SenderState::Idle { waker: Some(waker), writer } if writer.is_socket() => {
+                self.batches_taken += 1;
+                Some(Lent { waker, writer })
+            }
+            other => {
+                self.sender = other;
+                None
+            }
         }
-        let SenderState::Idle { waker: Some(waker), writer } =
-            std::mem::replace(&mut self.sender, SenderState::Writing)
-        else {
-            return None;
-        };
-        self.batches_taken += 1;
-        Some(Lent { waker, writer })
+    }
+
+    /// What a task could not write goes with the sender's next batch.
+    fn hand_on(&mut self, frame: &[u8], room: Room, written: io::Result<usize>) {
+        self.batches_taken -= 1;
+        if !self.is_closed {
+            self.chunks.push_first(frame, room);
+            self.rest = Some(written);
+        }
     }
 }
 
@@ -39,42 +47,52 @@ impl<T> Queue<T> {
     /// Writes a frame, which takes this much room, and gives the writer back.
     pub(super) fn write_lone(&self, lent: Lent, frame: &[u8], room: Room) {
         let Lent { waker, writer } = lent;
-        // The sender meets an error again, and tells of it.
-        let written = writer.try_write(frame).unwrap_or(0);
-        if written > 0 {
+        let written = match writer.try_write(frame) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            written => written,
+        };
+        if matches!(written, Ok(1..)) {
             self.note_write();
         }
-        let mut state;
-        if written == frame.len() {
-            self.release_written(room);
-            state = self.end_batch(lock(&self.state));
+        let is_whole = matches!(written, Ok(len) if len == frame.len());
+        let mut state = lock(&self.state);
+        let flushed = if is_whole {
+            state.end_batch()
         } else {
-            state = lock(&self.state);
-            // It goes with the sender's next batch.
-            state.batches_taken -= 1;
-            state.chunks.push_first(frame, room);
-            state.first_written = written;
-        }
-        if let SenderState::Gone = state.sender {
-            return;
-        }
-        if state.chunks.is_empty() && !state.is_closed {
-            state.become_idle(waker, writer);
-            return;
-        }
-        state.sender = SenderState::Idle { waker: None, writer };
+            state.hand_on(frame, room, written);
+            Vec::new()
+        };
+        let has_work = state.is_closed || !state.chunks.is_empty();
+        let (unused_writer, sender) = match state.sender {
+            SenderState::Gone => (Some(writer), None),
+            _ if has_work => {
+                state.sender = SenderState::Idle { waker: None, writer };
+                (None, Some(waker))
+            }
+            _ => {
+                state.become_idle(waker, writer);
+                (None, None)
+            }
+        };
         drop(state);
-        waker.wake();
+        drop(unused_writer);
+        // From here on a waker of the program may panic: the queue is in order.
+        if is_whole {
+            self.release_written(room);
+        }
+        flushed.into_iter().chain(sender).for_each(Waker::wake);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
         pin::{Pin, pin},
         sync::{
             Arc,
             atomic::{AtomicUsize, Ordering::Relaxed},
+            mpsc,
         },
         task::{Context, Poll, Wake},
     };
@@ -82,7 +100,7 @@ mod tests {
     use tokio::io::empty;
 
     use super::{
-        super::{Claim, FrameBytes},
+        super::{Claim, FrameBytes, PushPermit},
         *,
     };
     use crate::{
@@ -114,14 +132,22 @@ mod tests {
         }
     }
 
-    fn push(queue: &Queue<()>, stream_id: u32, is_lone: bool) {
+    fn frame() -> [u8; LEN] {
         let mut frame = [0; LEN];
         let (frame_type, flags) = (FrameType::Request, Flags::NONE);
         let header = Header { data_len: DATA_LEN as u32, stream_id: 0, frame_type, flags };
         frame[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        frame
+    }
+
+    fn push(queue: &Queue<()>, stream_id: u32, is_lone: bool) {
         let room = queue.try_reserve(LEN).expect("it is open").expect("it has room");
-        let pushed = room
-            .push_or_write(FrameBytes::Small(&mut frame), |()| Some(Claim { stream_id, is_lone }));
+        push_into(room, stream_id, is_lone);
+    }
+
+    fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_lone: bool) {
+        let claim = |_: &mut ()| Some(Claim { stream_id, is_lone });
+        let pushed = room.push_or_write(FrameBytes::Small(&mut frame()), claim);
         assert_eq!(pushed, Some(stream_id));
     }
 
@@ -191,7 +217,106 @@ mod tests {
             push(&queue, 3, true);
             assert!(task.poll(&mut sender).is_pending());
             assert_eq!((socket.stream_ids(), queue.fill().0), (vec![1, 3], Load::default()));
+            // Nothing of it is left behind for the next batch.
+            push(&queue, 5, false);
+            assert!(task.poll(&mut sender).is_pending());
+            assert_eq!(socket.stream_ids(), [1, 3, 5]);
         }
+    }
+
+    /// Else a flush would wait for ever for a batch that is written already.
+    #[test]
+    fn a_flush_ends_with_what_was_pushed_while_a_lone_frame_was_written_in_part() {
+        for room in [0, 1, LEN] {
+            let (queue, task) = (Arc::new(Queue::new(10, 1000, ())), Arc::new(Task::default()));
+            let socket = FakeSocket::with_room(room);
+            let mut sender = Sender::new(socket.writer(), &queue);
+            let mut sender = pin!(sender.run());
+            assert!(task.poll(&mut sender).is_pending());
+            let ((flushes, flush), pushes) = (mpsc::channel(), queue.clone());
+            socket.meanwhile(move || {
+                push(&pushes, 3, false);
+                let mut flushed = Box::pin(async move { pushes.flushed().await });
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(flushed.as_mut().poll(&mut context).is_pending());
+                flushes.send(flushed).expect("the test goes on");
+            });
+            push(&queue, 1, true);
+            let mut flushed = flush.try_recv().expect("it was written");
+            assert!(task.was_woken());
+            assert!(task.poll(&mut sender).is_pending());
+            assert_eq!(socket.stream_ids(), [1, 3]);
+            assert!(flushed.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        }
+    }
+
+    #[test]
+    fn what_a_lone_frame_meets_is_the_senders_error() {
+        let (queue, task) = (Queue::new(10, 1000, ()), Arc::new(Task::default()));
+        let socket = FakeSocket::default();
+        let mut sender = Sender::new(socket.writer(), &queue);
+        let mut sender = pin!(sender.run());
+        assert!(task.poll(&mut sender).is_pending());
+        socket.fail(io::ErrorKind::TimedOut);
+        push(&queue, 1, true);
+        assert!(task.was_woken());
+        let Poll::Ready(Err(error)) = task.poll(&mut sender) else { panic!("it has failed") };
+        assert_eq!((error.kind(), socket.len()), (io::ErrorKind::TimedOut, 0));
+    }
+
+    /// A peer that reads is told from one that does not by these.
+    #[test]
+    fn a_lone_frame_moves_the_queue_as_far_as_it_is_written() {
+        for room in [0, 1, LEN] {
+            // There is room for one frame.
+            let (queue, task) = (Queue::new(1, 1000, ()), Arc::new(Task::default()));
+            let socket = FakeSocket::with_room(room);
+            let mut sender = Sender::new(socket.writer(), &queue);
+            let mut sender = pin!(sender.run());
+            assert!(task.poll(&mut sender).is_pending());
+            let (is_moving, is_stuck) = (queue.is_moving(), queue.is_stuck());
+            push(&queue, 1, true);
+            let is_whole = room == LEN;
+            assert_eq!((is_moving(), is_stuck()), (room > 0, !is_whole));
+            if is_whole {
+                let filled = queue.try_reserve(LEN).expect("it is open").expect("it has room");
+                assert!(is_stuck(), "nothing has been written since");
+                drop(filled);
+                push(&queue, 3, true);
+                let _filled = queue.try_reserve(LEN).expect("it is open").expect("it has room");
+                assert!(!is_stuck(), "a frame has been written");
+            }
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program");
+        }
+    }
+
+    /// Else nobody could write or close the connection any more.
+    #[test]
+    fn a_waker_that_panics_behind_a_lone_frame_does_not_take_the_writer_with_it() {
+        let (queue, task) = (Queue::new(1, 1000, ()), Arc::new(Task::default()));
+        let socket = FakeSocket::with_room(LEN);
+        let mut sender = Sender::new(socket.writer(), &queue);
+        let mut sender = pin!(sender.run());
+        assert!(task.poll(&mut sender).is_pending());
+        let room = queue.try_reserve(LEN).expect("it is open").expect("it has room");
+        let mut waits = pin!(queue.reserve(LEN));
+        let panics = Arc::new(Panics).into();
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+        assert!(catch_unwind(AssertUnwindSafe(|| push_into(room, 1, true))).is_err());
+        let granted = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(room)) = granted else { panic!("the frame was written") };
+        push_into(room, 3, true);
+        assert_eq!(socket.stream_ids(), [1, 3]);
+        queue.close();
+        assert!(task.was_woken());
+        assert!(task.poll(&mut sender).is_ready());
     }
 
     #[test]
@@ -212,13 +337,18 @@ mod tests {
     /// Else the descriptor would stay open for as long as a call is held.
     #[test]
     fn a_sender_that_is_dropped_takes_its_writer_with_it() {
-        let (queue, task) = (Queue::new(10, 1000, ()), Arc::new(Task::default()));
+        let (queue, task) = (Arc::new(Queue::new(10, 1000, ())), Arc::new(Task::default()));
         let socket = FakeSocket::with_room(LEN);
         let mut sender = Sender::new(socket.writer(), &queue);
         assert!(task.poll(&mut pin!(sender.run())).is_pending());
+        let ((tells, told), looks) = (mpsc::channel(), queue.clone());
+        socket.when_dropped(move || {
+            tells.send(looks.state.try_lock().is_ok()).expect("the test goes on");
+        });
         assert!(!socket.is_dropped());
         drop(sender);
         assert!(socket.is_dropped());
+        assert_eq!(told.try_recv(), Ok(true), "nothing is locked meanwhile");
         push(&queue, 1, true);
         assert_eq!(socket.len(), 0);
     }
