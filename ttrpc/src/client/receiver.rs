@@ -137,7 +137,7 @@ async fn receive<R: ReadHalf>(
 ) -> Option<(u32, Arc<CallEntry>)> {
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
-            let response = take_response(reader.decoder());
+            let response = response_data(reader.decoder());
             call.answer(response, || reader.read_at(), &connection.queue);
         }
         ClientEvent::Data(call, event) => {
@@ -168,7 +168,7 @@ async fn receive<R: ReadHalf>(
 
 /// The data of a Response, to be decoded by the caller. One that begins with a status may be kept for
 /// long, by a stream that is not read, and so is copied: that keeps nothing else allocated.
-fn take_response(decoder: &mut Decoder) -> Bytes {
+fn response_data(decoder: &mut Decoder) -> Bytes {
     if begins_with_status(decoder.data()) {
         return Bytes::copy_from_slice(decoder.data());
     }

@@ -94,7 +94,7 @@ pub(super) struct Answer {
     response: Bytes,
     /// It ends a stream of replies: a payload is the last one, and an empty one is none.
     ends_stream: bool,
-    /// The payload has been taken.
+    /// It has been taken.
     is_taken: bool,
     /// The caller was announced to the sender and has not run yet.
     is_announced: bool,
@@ -353,9 +353,13 @@ mod tests {
             assert!(state.answer(ok(b"reply"), false, false));
             assert_eq!(state.take_response(is_kept), Some(Ok(Some(ok(b"reply")))));
             assert_eq!(state.take_response(is_kept), Some(Ok(None)));
-            assert_eq!(state.outcome(), Some((EndCause::Replied, None)));
             assert_eq!(state.answer_len() > 0, is_kept);
         }
+        let mut state = CallState::default();
+        assert!(state.answer(not_found(), false, false));
+        assert!(state.take_response(true).is_some());
+        let (cause, status) = state.outcome().expect("it has ended");
+        assert_eq!((cause, status.unwrap().code()), (EndCause::Failed, Code::NotFound));
         let mut state = CallState::default();
         assert!(state.fail(&failure(true)));
         let ended = state.take_response(false).expect("it has ended");

@@ -416,11 +416,11 @@ impl<T> Queue<T> {
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.blocked.set(false);
-        let chunks = mem::take(&mut state.chunks);
+        let (chunks, rest) = (mem::take(&mut state.chunks), state.rest.take());
         let wakers = mem::take(&mut state.flush_waiters);
         let sender = state.sender.take_waker();
         drop(state);
-        drop(chunks);
+        drop((chunks, rest));
         wakers.into_iter().chain(sender).for_each(Waker::wake);
     }
 }

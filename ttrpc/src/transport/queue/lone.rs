@@ -6,10 +6,17 @@
 //! nothing, and holds no lock while it writes. What is left of the frame goes to the sender, before all that was
 //! pushed meanwhile.
 
-use std::{io, mem, task::Waker};
+use std::{
+    io, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 use super::{Queue, QueueState, Room, SenderState};
-use crate::transport::{io::Writer, lock};
+use crate::{
+    trace,
+    transport::{io::Writer, lock},
+};
 
 /// The writer of a sender that waits for frames, in the hand of another task.
 pub(super) struct Lent {
@@ -33,7 +40,7 @@ impl<T> QueueState<T> {
         }
     }
 
-    /// What a task could not write goes with the sender's next batch.
+    /// What a task could not write goes with the sender's next batch. A queue that is closed has none, and drops it.
     fn hand_on(&mut self, frame: &[u8], room: Room, written: io::Result<usize>) {
         self.batches_taken -= 1;
         if !self.is_closed {
@@ -76,18 +83,27 @@ impl<T> Queue<T> {
         };
         drop(state);
         drop(unused_writer);
-        // From here on a waker of the program may panic: the queue is in order.
-        if is_whole {
-            self.release_written(room);
+        // First: what follows wakes the program's tasks.
+        if let Some(sender) = sender {
+            sender.wake();
         }
-        flushed.into_iter().chain(sender).for_each(Waker::wake);
+        if is_whole {
+            contain(|| self.release_written(room));
+        }
+        flushed.into_iter().for_each(|waker| contain(|| waker.wake()));
+    }
+}
+
+/// Wakes others. A waker of theirs may panic, which is no end of the call whose frame was written.
+fn contain(wake: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wake)).is_err() {
+        trace::warn!("a waker panicked");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        panic::{AssertUnwindSafe, catch_unwind},
         pin::{Pin, pin},
         sync::{
             Arc,
@@ -297,26 +313,42 @@ mod tests {
         }
     }
 
-    /// Else nobody could write or close the connection any more.
+    /// Else nobody could write or close the connection any more, and the call would be lost.
     #[test]
-    fn a_waker_that_panics_behind_a_lone_frame_does_not_take_the_writer_with_it() {
-        let (queue, task) = (Queue::new(1, 1000, ()), Arc::new(Task::default()));
-        let socket = FakeSocket::with_room(LEN);
-        let mut sender = Sender::new(socket.writer(), &queue);
-        let mut sender = pin!(sender.run());
-        assert!(task.poll(&mut sender).is_pending());
-        let room = queue.try_reserve(LEN).expect("it is open").expect("it has room");
-        let mut waits = pin!(queue.reserve(LEN));
-        let panics = Arc::new(Panics).into();
-        assert!(waits.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
-        assert!(catch_unwind(AssertUnwindSafe(|| push_into(room, 1, true))).is_err());
-        let granted = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let Poll::Ready(Ok(room)) = granted else { panic!("the frame was written") };
-        push_into(room, 3, true);
-        assert_eq!(socket.stream_ids(), [1, 3]);
-        queue.close();
-        assert!(task.was_woken());
-        assert!(task.poll(&mut sender).is_ready());
+    fn a_waker_that_panics_behind_a_lone_frame_harms_neither_its_task_nor_the_sender() {
+        for has_more in [false, true] {
+            let (queue, task) = (Arc::new(Queue::new(2, 1000, ())), Arc::new(Task::default()));
+            let socket = FakeSocket::with_room(LEN);
+            let mut sender = Sender::new(socket.writer(), &queue);
+            let mut sender = pin!(sender.run());
+            assert!(task.poll(&mut sender).is_pending());
+            let room = queue.try_reserve(LEN).expect("it is open").expect("it has room");
+            let ((tells, told), other) = (mpsc::channel(), queue.clone());
+            socket.meanwhile(move || {
+                let filled = other.try_reserve(LEN).expect("it is open").expect("it has room");
+                if has_more {
+                    push_into(filled, 3, false);
+                } else {
+                    mem::forget(filled);
+                }
+                let mut waits = Box::pin(async move { other.reserve(LEN).await.map(drop) });
+                let panics = Arc::new(Panics).into();
+                assert!(waits.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+                tells.send(waits).expect("the test goes on");
+            });
+            push_into(room, 1, true);
+            let mut waits = told.try_recv().expect("it waits");
+            let granted = waits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(granted.is_ready(), "the frame was written");
+            assert_eq!(task.was_woken(), has_more);
+            assert!(task.poll(&mut sender).is_pending());
+            push(&queue, 5, true);
+            let ids = [1, 3, 5].into_iter().filter(|id| has_more || *id != 3).collect::<Vec<_>>();
+            assert_eq!(socket.stream_ids(), ids);
+            queue.close();
+            assert!(task.was_woken());
+            assert!(task.poll(&mut sender).is_ready());
+        }
     }
 
     #[test]
