@@ -14,6 +14,7 @@
 
 mod flush;
 mod lone;
+mod sender_state;
 
 use std::{
     collections::VecDeque,
@@ -22,6 +23,7 @@ use std::{
     task::{Poll, Waker},
 };
 
+use self::sender_state::SenderState;
 use super::{
     blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
@@ -34,10 +36,7 @@ use crate::{
     proto::frame::{FrameType, Header},
     sync::{
         Mutex,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -79,16 +78,6 @@ struct QueueState<T> {
     batches_written: u64,
     /// Tasks that wait until a batch is written, see [`Queue::flushed`].
     flush_waiters: Vec<Waker>,
-}
-
-/// What the sender does, and where its writer is.
-enum SenderState {
-    /// The sender's task has the writer and writes, or is about to; or another task writes a lone frame.
-    Writing,
-    /// The sender waits for frames. The first push takes the waker.
-    Idle { waker: Option<Waker>, writer: Writer },
-    /// The sender has ended.
-    Gone,
 }
 
 /// What a push does to the table of streams.
@@ -375,19 +364,6 @@ impl<T> Queue<T> {
         self.release_room(room);
     }
 
-    /// The sender has ended. Its writer is dropped, wherever it is.
-    pub(super) fn retire_sender(&self) {
-        let mut state = lock(&self.state);
-        let before = mem::replace(&mut state.sender, SenderState::Gone);
-        drop(state);
-        drop(before);
-        self.sender_has_ended.store(true, Release);
-    }
-
-    pub(crate) fn sender_has_ended(&self) -> bool {
-        self.sender_has_ended.load(Acquire)
-    }
-
     /// The sender found the socket full, or no longer so.
     pub(super) fn note_blocked(&self, is_blocked: bool) {
         lock(&self.state).blocked.set(is_blocked);
@@ -434,31 +410,6 @@ fn rises(count: &AtomicU64) -> impl Fn() -> bool {
     }
 }
 
-impl SenderState {
-    /// Whether there is nothing to write.
-    fn waits_for_frames(&self) -> bool {
-        matches!(self, SenderState::Idle { waker: Some(_), .. })
-    }
-
-    /// Takes the waker of a sender that waits for frames.
-    fn take_waker(&mut self) -> Option<Waker> {
-        match self {
-            SenderState::Idle { waker, .. } => waker.take(),
-            SenderState::Writing | SenderState::Gone => None,
-        }
-    }
-}
-
-impl std::fmt::Debug for SenderState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            SenderState::Writing => "Writing",
-            SenderState::Idle { .. } => "Idle",
-            SenderState::Gone => "Gone",
-        })
-    }
-}
-
 impl<T> QueueState<T> {
     /// Returns the rooms that are free now.
     fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Room> {
@@ -468,28 +419,6 @@ impl<T> QueueState<T> {
         let mut withdrawn = mem::take(&mut self.withdrawn);
         withdrawn.sort_unstable();
         self.chunks.drop_withdrawn(batch, written, &withdrawn)
-    }
-
-    /// The sender's task goes on: it has its writer again, if no other task has it. Returns the waker of a sender that
-    /// nobody has woken.
-    fn reclaim_writer(&mut self, writer: &mut Option<Writer>) -> Option<Waker> {
-        if writer.is_some() {
-            return None;
-        }
-        match mem::replace(&mut self.sender, SenderState::Writing) {
-            SenderState::Idle { waker, writer: parked } => {
-                *writer = Some(parked);
-                waker
-            }
-            SenderState::Writing | SenderState::Gone => None,
-        }
-    }
-
-    /// There is nothing to write, and nobody does.
-    fn become_idle(&mut self, waker: Waker, writer: Writer) {
-        self.sender = SenderState::Idle { waker: Some(waker), writer };
-        self.chunks.release_idle_memory();
-        self.withdrawn = Vec::new();
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     task::Waker,
 };
 
-use super::{Queue, QueueState, Room, SenderState};
+use super::{Queue, QueueState, Room, sender_state::SenderState};
 use crate::{
     trace,
     transport::{io::Writer, lock},
