@@ -13,7 +13,7 @@ use ttrpc::{
         ServerHandle,
         blocking::{StreamReceiver, StreamSender},
     },
-    snapshot::{CallSnapshot, CallWait},
+    snapshot::{CallSnapshot, CallWait, ConnectionSnapshot},
 };
 use ttrpc_tests::{
     conformance::{ConformanceClient, ConformanceServer, GenerateRequest},
@@ -302,16 +302,17 @@ async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
         let calls: Vec<_> = ids.flat_map(|id| call(id).to_bytes()).collect();
         peer.send_bytes(&calls).await;
         peers.push(peer);
-        let waiting = || {
-            let snapshot = server.handle.snapshot();
-            let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
-            let waits =
-                |call: &&CallSnapshot| matches!(call.wait, CallWait::Place | CallWait::Room);
-            calls.filter(waits).count()
+        let waits = |call: &CallSnapshot| matches!(call.wait, CallWait::Place | CallWait::Room);
+        // Its receiver waits if the queue was full before it had acted on all calls.
+        let is_full = |connection: &ConnectionSnapshot| {
+            connection.calls.iter().all(waits)
+                && (connection.calls.len() == PLACES - 1 || connection.receiver.is_some())
         };
         let mut looks = 0;
         let stands_still = || {
-            looks = if waiting() == nth * (PLACES - 1) { looks + 1 } else { 0 };
+            let connections = server.handle.snapshot().connections;
+            let all_wait = connections.len() == nth && connections.iter().all(is_full);
+            looks = if all_wait { looks + 1 } else { 0 };
             looks > 20
         };
         eventually("all but the reply in the queue wait", stands_still).await;

@@ -77,7 +77,7 @@ impl CallOwner {
     /// The caller runs, after it was woken with an answer.
     fn retract(&self, was_announced: bool) {
         if was_announced {
-            self.connection().queue.announced.retract();
+            self.connection().queue.announced.retract(1);
         }
     }
 

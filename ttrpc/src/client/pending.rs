@@ -308,7 +308,7 @@ mod tests {
         let mut zeroth = call();
         poll(&mut zeroth).await;
         assert_eq!(sent(), None);
-        announced.retract();
+        announced.retract(1);
         yield_now().await;
         assert_eq!(sent(), Some(1));
         drop(zeroth);

@@ -296,9 +296,14 @@ impl Decoder {
         }
     }
 
+    /// Bytes that have arrived behind the current frame.
+    pub(crate) fn bytes_left(&self) -> usize {
+        self.rest().len() - self.data_len
+    }
+
     /// Whether the bytes so far end where a frame ends, so that an end of file here is clean.
     pub fn is_between_frames(&self) -> bool {
-        self.rest().len() == self.data_len && self.skip == 0
+        self.bytes_left() == 0 && self.skip == 0
     }
 
     /// Gives the buffer away when nothing is in it: an idle connection keeps none.

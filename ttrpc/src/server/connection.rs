@@ -4,7 +4,7 @@ pub(super) mod call;
 pub(super) mod replies;
 mod request_stream;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use tokio::time::Instant;
 
@@ -55,6 +55,8 @@ pub(super) struct Connection {
     pub(super) calls: Limiter,
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
+    /// While a handler's first step runs in the receiver's task: more has been read behind its call.
+    pub(super) more_calls_follow: AtomicBool,
     pub(super) blocking_calls: BlockingCallsOfConnection,
     pub(super) registry: Registry,
     pub(super) id: u64,
@@ -82,6 +84,7 @@ impl Connection {
                 Overshoot::Last,
             ),
             limits: OnceLock::new(),
+            more_calls_follow: AtomicBool::new(false),
             blocking_calls: BlockingCallsOfConnection::default(),
             registry: Registry::default(),
             id,

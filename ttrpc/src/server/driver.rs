@@ -183,7 +183,7 @@ impl Driver {
     /// The handler has run, or never will.
     fn retract(&mut self) {
         if std::mem::take(&mut self.is_announced) {
-            self.call.connection.queue.announced.retract();
+            self.call.connection.queue.announced.retract(1);
         }
     }
 

@@ -40,6 +40,7 @@ mod admission;
 pub mod blocking;
 mod builder;
 mod call_count;
+mod call_turn;
 mod connection;
 mod connection_admission;
 mod connection_task;

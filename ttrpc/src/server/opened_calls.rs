@@ -1,21 +1,37 @@
-//! Calls that a receiver has let in, on their way into the connection's table and its ready queue.
+//! Calls that a receiver has let in, on their way into the connection's table and to their handlers' first step.
 //!
-//! The receiver hands them on together: each of the two is locked once for the calls that were read together, and not
-//! for each. It does so before it waits for anything, and before it acts on a frame that may be for one of them.
+//! On a runtime of several threads the receiver hands them on to the ready queue together: the table and the queue are
+//! locked once for the calls that were read together, and not for each. It does so before it waits for anything, and
+//! before it acts on a frame that may be for one of them.
+//!
+//! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all. There the
+//! receiver's task begins each call before it acts on the next frame, so that one call uses what the call before it
+//! has left in malloc's lists and in the processor's cache. Other tasks run between turns of them, see [`CallTurn`].
 
-use std::{iter, sync::Arc};
+use std::{
+    future::poll_fn,
+    iter, mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
+};
 
 use super::{
     call::Call,
+    call_turn::CallTurn,
     ready_queue::{BoxedCall, ReadyQueue},
 };
 
 /// Calls that are handed on together at most: with more of them the locks cost next to nothing per call already.
 const MAX_CALLS: usize = 16;
 
+/// Bytes of the frames of a call, by which is guessed how many calls have been read.
+const CALL_LEN: usize = 64;
+
 /// The opened calls of one connection that have not been handed on.
 pub(super) struct OpenedCalls {
     ready_queue: Arc<ReadyQueue>,
+    /// The turn of the receiver's task, where that begins the calls.
+    turn: Option<CallTurn>,
     /// Apart from the others, so that a connection with one call at a time allocates nothing for it here.
     first: Option<(Arc<Call>, BoxedCall)>,
     /// For the table.
@@ -25,8 +41,15 @@ pub(super) struct OpenedCalls {
 }
 
 impl OpenedCalls {
-    pub(super) fn new(ready_queue: Arc<ReadyQueue>) -> Self {
-        OpenedCalls { ready_queue, first: None, others: Vec::new(), futures: Vec::new() }
+    /// `is_single`: the runtime has one thread.
+    pub(super) fn new(ready_queue: Arc<ReadyQueue>, is_single: bool) -> Self {
+        let turn = is_single.then(CallTurn::default);
+        OpenedCalls { ready_queue, turn, first: None, others: Vec::new(), futures: Vec::new() }
+    }
+
+    /// Whether the sender is told of the calls before they begin.
+    pub(super) fn are_announced(&self) -> bool {
+        self.turn.is_none()
     }
 
     pub(super) fn add(&mut self, call: Arc<Call>, future: BoxedCall) {
@@ -47,7 +70,9 @@ impl OpenedCalls {
     pub(super) fn hand_on(&mut self) {
         let Some((first, future)) = self.first.take() else { return };
         let queue = &self.ready_queue.connection().queue;
-        queue.announced.announce(1 + self.others.len());
+        if self.are_announced() {
+            queue.announced.announce(1 + self.others.len());
+        }
         let read_at = first.head.started;
         queue.streams(|table| {
             for call in iter::once(first).chain(self.others.drain(..)) {
@@ -55,6 +80,54 @@ impl OpenedCalls {
             }
         });
         self.ready_queue.push(future, self.futures.drain(..), read_at);
+    }
+
+    /// On a runtime of one thread, opens the stream of the call that was added last and begins it. So many bytes have
+    /// been read that the receiver has not acted on.
+    pub(super) async fn begin_here(&mut self, bytes_left: usize) {
+        let OpenedCalls { ready_queue, turn: Some(turn), first, .. } = self else { return };
+        let Some((call, future)) = first.take() else { return };
+        let connection = ready_queue.connection();
+        connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
+        let more_follows = bytes_left > 0;
+        turn.begin(more_follows);
+        connection.more_calls_follow.store(more_follows, Relaxed);
+        let mut future = Some(future);
+        poll_fn(|cx| {
+            future.take().into_iter().for_each(|call| ready_queue.begin(call, cx));
+            Poll::Ready(())
+        })
+        .await;
+        connection.more_calls_follow.store(false, Relaxed);
+    }
+
+    /// Whether other tasks have to run before the next call begins.
+    pub(super) fn is_turn_over(&mut self) -> bool {
+        self.turn.as_mut().is_some_and(CallTurn::is_over)
+    }
+
+    /// The receiver's task runs anew.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn.iter_mut().for_each(|turn| *turn = CallTurn::default());
+    }
+
+    /// Lets other tasks run. So many bytes have been read that the receiver has not acted on: the sender waits a little
+    /// for the replies to the calls in them.
+    pub(super) async fn let_others_run(&mut self, bytes_left: usize) {
+        let announced = &self.ready_queue.connection().queue.announced;
+        let calls = 1 + bytes_left / CALL_LEN;
+        announced.announce(calls);
+        let mut have_run = false;
+        poll_fn(|cx| {
+            if mem::replace(&mut have_run, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        announced.retract(calls);
+        self.begin_turn();
     }
 }
 
@@ -67,7 +140,7 @@ impl Drop for OpenedCalls {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::ready, mem, time::Duration};
+    use std::{future::ready, mem, pin::pin, time::Duration};
 
     use super::*;
     use crate::server::ready_queue::tests::queue;
@@ -75,8 +148,8 @@ mod tests {
     /// Else calls that have waited for long would wait on behind one that was read just now.
     #[tokio::test(start_paused = true)]
     async fn calls_that_are_handed_on_together_are_as_late_as_the_first_of_them() {
-        let (_server, queue) = queue(false);
-        let mut opened = OpenedCalls::new(queue.clone());
+        let (_server, queue) = queue();
+        let mut opened = OpenedCalls::new(queue.clone(), false);
         let mut add = |number: usize| {
             let call = queue.new_call(2 * number as u32 + 1);
             opened.add(call, BoxedCall::new(ready(())));
@@ -92,5 +165,22 @@ mod tests {
         assert_eq!(queue.state(), (calls, 1, true), "they are offered");
         // The end of a connection, which its calls refer to.
         drop(queue.connection().queue.streams(mem::take));
+    }
+
+    /// The sender lingers as long as the number falls.
+    #[tokio::test]
+    async fn the_sender_is_told_how_much_is_left_while_others_run() {
+        let (_server, queue) = queue();
+        let mut opened = OpenedCalls::new(queue.clone(), true);
+        let announced = &queue.connection().queue.announced;
+        let mut before = usize::MAX;
+        for bytes_left in [1000, 500, 0] {
+            let mut others = pin!(opened.let_others_run(bytes_left));
+            assert!(poll_fn(|cx| Poll::Ready(others.as_mut().poll(cx))).await.is_pending());
+            assert!((1..before).contains(&announced.count()));
+            before = announced.count();
+            others.await;
+            assert_eq!(announced.count(), 0);
+        }
     }
 }

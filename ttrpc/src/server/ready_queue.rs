@@ -14,9 +14,8 @@
 //! connection, so a connection with a thousand calls does not take the turns of one with a single call.
 //! A runner that runs is not counted, since its handler may block its thread.
 //!
-//! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all.
-//! There the receiver's task begins the calls itself, [`MIN_RUNNERS`] in a turn or fewer when their handlers
-//! compute for more than a millisecond, and a task is made for a call that has to wait.
+//! On a runtime of one thread no call stands here, see [`opened_calls`](super::opened_calls). A task is made for one
+//! that has to wait.
 //!
 //! No call begins while the connection's outgoing queue is full, or as many replies wait for room as may. Its
 //! reply would have to wait there, and a peer that asks for much and reads nothing would have the server hold all
@@ -37,11 +36,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::coop::has_budget_remaining,
-    time::Instant,
-};
+use tokio::{runtime::Handle, time::Instant};
 
 pub(super) use self::boxed_call::BoxedCall;
 use self::runner::{Runner, RunnerStep};
@@ -57,10 +52,6 @@ const CALLS_PER_LOOK: usize = 32;
 /// A call that waits for longer is late: many times what a call takes.
 const LATE: Duration = Duration::from_micros(100);
 
-/// A turn of calls that the receiver's task begins ends when it has taken so long: few handlers compute for
-/// so long, and others' I/O and timers wait no longer than for that and one handler.
-const LONG_TURN: Duration = Duration::from_millis(1);
-
 /// Runners of a connection that may be scheduled at a time, or twice as many as the runtime has threads
 /// if that is more: enough to be spread over all threads, and few beside what a turn can take up.
 const MIN_RUNNERS: usize = 32;
@@ -72,8 +63,6 @@ const IDLE_CAPACITY: usize = 32;
 /// dropped, with its calls, when a runtime that shuts down drops these tasks.
 pub(super) struct ReadyQueue {
     connection: Arc<Connection>,
-    /// The runtime has one thread.
-    is_single: bool,
     max_runners: usize,
     state: Mutex<Calls>,
 }
@@ -112,9 +101,8 @@ impl ReadyQueue {
 
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
         let runtime = Handle::current();
-        let is_single = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
         let max_runners = MIN_RUNNERS.max(2 * runtime.metrics().num_workers());
-        Arc::new(ReadyQueue { connection, is_single, max_runners, state: Mutex::default() })
+        Arc::new(ReadyQueue { connection, max_runners, state: Mutex::default() })
     }
 
     /// Adds calls, the first of which was read at this time. They are held back until the receiver has acted on
@@ -134,7 +122,7 @@ impl ReadyQueue {
         }
         let is_looked_at = before / CALLS_PER_LOOK != state.calls.len() / CALLS_PER_LOOK;
         let is_late = || is_looked_at && read_at.elapsed() > LATE;
-        if !self.is_single && state.wants_offer() && is_late() {
+        if state.wants_offer() && is_late() {
             state.is_offered = true;
             drop(state);
             self.offer_beside_a_runner();
@@ -150,12 +138,6 @@ impl ReadyQueue {
             let polled = receiver.as_mut().poll(cx);
             let mut state = lock(&self.state);
             if state.wants_offer() {
-                if self.is_single && polled.is_pending() && has_budget_remaining() {
-                    let calls = mem::take(&mut state.calls);
-                    drop(state);
-                    self.begin_here(calls, cx);
-                    return polled;
-                }
                 // A single call needs no offer to other threads: this one is about to be free for it.
                 let is_offered = state.calls.len() > 1;
                 state.is_offered = is_offered;
@@ -166,35 +148,11 @@ impl ReadyQueue {
         })
     }
 
-    /// Begins the calls of a turn in this task, which alone adds some: they are taken out meanwhile. One
-    /// that has to wait gets a task. A turn is over early when handlers compute for long: other tasks,
-    /// timers and sockets have to come in.
-    fn begin_here(self: &Arc<Self>, mut calls: VecDeque<BoxedCall>, cx: &mut Context<'_>) {
-        let start = (calls.len() > 1).then(Instant::now);
-        for nth in 0..MIN_RUNNERS {
-            // The clock is looked at after the first call, the second, the fourth.
-            let is_late = nth.is_power_of_two() && start.is_some_and(|at| at.elapsed() > LONG_TURN);
-            if is_late || self.connection.is_full() {
-                break;
-            }
-            let Some(mut call) = calls.pop_front() else { break };
-            match call.poll(cx) {
-                Poll::Pending => self.spawn(RunnerStep::Call(call), false),
-                Poll::Ready(()) => call.recycle(),
-            }
-        }
-        if calls.is_empty() {
-            calls.shrink_to(IDLE_CAPACITY);
-        }
-        let mut state = lock(&self.state);
-        state.calls = calls;
-        if !state.wants_offer() {
-            return;
-        }
-        if !self.connection.is_full() {
-            cx.waker().wake_by_ref();
-        } else if let Some(step) = self.next_step(state) {
-            self.spawn(step, false);
+    /// Begins a call in this task. One that has to wait gets a task.
+    pub(super) fn begin(self: &Arc<Self>, mut call: BoxedCall, cx: &mut Context<'_>) {
+        match call.poll(cx) {
+            Poll::Pending => self.spawn(RunnerStep::Call(call), false),
+            Poll::Ready(()) => call.recycle(),
         }
     }
 
@@ -327,13 +285,13 @@ pub(super) mod tests {
 
     const MAX_RUNNERS: usize = 2;
 
-    /// A queue as on a runtime of one thread or of several. This one has one: tasks that are made do not run before
-    /// the test waits.
-    pub(in crate::server) fn queue(is_single: bool) -> (Server, Arc<ReadyQueue>) {
+    /// A queue as on a runtime of several threads. This one has one: tasks that are made do not run before the test
+    /// waits.
+    pub(in crate::server) fn queue() -> (Server, Arc<ReadyQueue>) {
         let (server, connection) = idle_connection(ServerConfig::default());
         let state = Mutex::default();
         let max_runners = MAX_RUNNERS;
-        (server, Arc::new(ReadyQueue { connection, is_single, max_runners, state }))
+        (server, Arc::new(ReadyQueue { connection, max_runners, state }))
     }
 
     impl ReadyQueue {
@@ -358,10 +316,8 @@ pub(super) mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_are_held_back_until_the_receiver_is_done_unless_many_are_late() {
         let start = Instant::now();
-        for (age, is_single, is_offered) in
-            [(LATE, false, false), (2 * LATE, false, true), (2 * LATE, true, false)]
-        {
-            let (_server, queue) = queue(is_single);
+        for (age, is_offered) in [(LATE, false), (2 * LATE, true)] {
+            let (_server, queue) = queue();
             tokio::time::advance(start + age - Instant::now()).await;
             for _ in 1..CALLS_PER_LOOK {
                 queue.push(BoxedCall::new(ready(())), iter::empty(), start);
@@ -380,7 +336,7 @@ pub(super) mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_clock_is_looked_at_also_where_calls_come_together() {
-        let (start, (_server, queue)) = (Instant::now(), queue(false));
+        let (start, (_server, queue)) = (Instant::now(), queue());
         tokio::time::advance(2 * LATE).await;
         let others = (0..CALLS_PER_LOOK).map(|_| BoxedCall::new(ready(())));
         queue.push(BoxedCall::new(ready(())), others, start);
@@ -390,7 +346,7 @@ pub(super) mod tests {
     #[tokio::test]
     async fn calls_behind_a_turn_of_the_receiver_are_offered_and_a_single_one_has_a_runner() {
         for (calls, offered) in [(0, (0, 0, false)), (1, (1, 1, false)), (2, (2, 0, true))] {
-            let (_server, queue) = queue(false);
+            let (_server, queue) = queue();
             queue.set(calls, 0, false);
             let mut receiver = std::pin::pin!(pending::<()>());
             let mut driven = std::pin::pin!(queue.drive(receiver.as_mut()));
@@ -412,7 +368,7 @@ pub(super) mod tests {
             (1, 2, false, false),
             (1, 0, true, false),
         ] {
-            let (_server, queue) = queue(false);
+            let (_server, queue) = queue();
             queue.set(calls, scheduled, is_held);
             assert_eq!(queue.reschedule(), comes_again, "{calls} calls, {scheduled} runners");
             let runners = scheduled + usize::from(comes_again);
@@ -424,7 +380,7 @@ pub(super) mod tests {
     async fn a_call_that_waits_leaves_the_others_to_another_runner() {
         for (calls, is_held, runners) in [(0, false, 0), (1, false, 1), (1, true, 0), (0, true, 0)]
         {
-            let (_server, queue) = queue(false);
+            let (_server, queue) = queue();
             queue.set(calls, 0, is_held);
             queue.hand_over();
             assert_eq!(queue.state(), (calls, runners, false), "{calls} calls");
@@ -435,7 +391,7 @@ pub(super) mod tests {
     async fn calls_are_offered_as_long_as_there_are_any_that_may_begin() {
         for (calls, is_held, is_offered) in [(0, false, false), (1, false, true), (1, true, false)]
         {
-            let (_server, queue) = queue(false);
+            let (_server, queue) = queue();
             queue.set(calls, 0, is_held);
             assert_eq!(queue.keep_offering(), is_offered);
             assert_eq!(queue.state(), (calls, 0, is_offered));
@@ -444,7 +400,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn no_more_runners_are_scheduled_than_may_be_and_one_that_is_dropped_is_not() {
-        let (_server, queue) = queue(false);
+        let (_server, queue) = queue();
         queue.add_runners(1);
         queue.add_runners(5);
         assert_eq!(queue.state(), (0, MAX_RUNNERS, false));

@@ -5,12 +5,17 @@
 
 use std::{
     future::{Future, poll_fn},
+    mem,
     pin::pin,
     sync::Arc,
     task::Poll,
 };
 
-use tokio::{task::coop::consume_budget, time::Instant};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::coop::consume_budget,
+    time::Instant,
+};
 
 use super::{
     call::Call,
@@ -47,19 +52,27 @@ pub(super) async fn run(
 ) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut ids = RequestIds::default();
-    let mut opened = OpenedCalls::new(ready_queue.clone());
+    let is_single = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+    let mut opened = OpenedCalls::new(ready_queue.clone(), is_single);
     let mut violations = Violations::of("client");
     loop {
+        opened.begin_here(reader.decoder().bytes_left()).await;
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
             None => {
                 opened.hand_on();
-                match next_frame(connection, &mut reader).await {
+                match next_frame(connection, &mut reader, &mut opened).await {
                     Ok(decoded) => decoded,
                     Err(reason) => return reason,
                 }
             }
         };
+        if opened.is_turn_over() {
+            opened.let_others_run(reader.decoder().bytes_left()).await;
+            if reader.is_hung_up() {
+                return EndReason::closed_by_client();
+            }
+        }
         if connection.is_full() {
             opened.hand_on();
             if wait_for_room(connection).await.is_err() {
@@ -106,10 +119,15 @@ pub(super) async fn run(
 async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
+    opened: &mut OpenedCalls,
 ) -> Result<Decoded, EndReason> {
     let mut next = pin!(reader.next());
     let mut answered = None;
+    let mut is_polled_again = false;
     poll_fn(|cx| {
+        if mem::replace(&mut is_polled_again, true) {
+            opened.begin_turn();
+        }
         if let Poll::Ready(next) = next.as_mut().poll(cx) {
             return Poll::Ready(next.map_err(|end| match end {
                 ReadEnd::Eof => EndReason::closed_by_client(),

@@ -27,9 +27,9 @@ impl Announced {
         self.0.fetch_add(count, Relaxed);
     }
 
-    /// The announced task has run, or never will.
-    pub(crate) fn retract(&self) {
-        self.0.fetch_sub(1, Relaxed);
+    /// So many announced tasks have run, or never will.
+    pub(crate) fn retract(&self, count: usize) {
+        self.0.fetch_sub(count, Relaxed);
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -68,14 +68,14 @@ mod tests {
         let mut linger = Linger::default();
         assert!(linger.is_worth_it(&announced));
         assert!(!linger.is_worth_it(&announced), "nobody has run");
-        announced.retract();
+        announced.retract(1);
         assert!(linger.is_worth_it(&announced));
         announced.announce(1);
         assert!(!linger.is_worth_it(&announced), "more have come");
-        announced.retract();
+        announced.retract(1);
         tokio::time::advance(MAX_LINGER).await;
         assert!(linger.is_worth_it(&announced));
-        announced.retract();
+        announced.retract(1);
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!linger.is_worth_it(&announced), "it has waited for long enough");
     }

@@ -77,6 +77,11 @@ impl<R: ReadHalf> FrameReader<R> {
         self.decoder.decode()
     }
 
+    /// Whether the peer has closed its side, see [`ReadHalf::is_hung_up`].
+    pub(crate) fn is_hung_up(&mut self) -> bool {
+        self.io.is_hung_up()
+    }
+
     /// When the frames that are decoded now were read, or a little later. Looks at the clock once
     /// per read.
     pub(crate) fn read_at(&mut self) -> Instant {

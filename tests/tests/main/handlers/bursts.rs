@@ -118,6 +118,37 @@ fn between_handlers_that_compute_other_tasks_have_their_turns() {
     });
 }
 
+/// Nor do more than some of them begin in a row where they take no time: other connections' would have to wait for all.
+#[test]
+fn between_many_quick_handlers_other_tasks_have_their_turns() {
+    const CALLS: u32 = 320;
+    let turns = Arc::<AtomicUsize>::default();
+    let began = Arc::<Mutex<Vec<usize>>>::default();
+    let state = Arc::new((turns.clone(), began.clone()));
+    let routes = Routes::new(SERVICE).unary("Call", &state, |(turns, began), _, Empty {}| {
+        Box::pin(async {
+            began.lock().unwrap().push(turns.load(SeqCst));
+            Ok(Empty {})
+        })
+    });
+    // On the paused clock no turn is late.
+    let mut runtime = Builder::new_current_thread();
+    runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
+        tokio::spawn(poll_fn::<(), _>(move |cx| {
+            turns.fetch_add(1, SeqCst);
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
+        replies(&mut here, CALLS).await;
+    });
+    let began = began.lock().unwrap();
+    let longest = began.chunk_by(|one, next| one == next).map(<[_]>::len).max();
+    assert!(longest <= Some(32), "{longest:?} calls began in a row");
+}
+
 /// A request that takes long to decode. The last one of a burst is decoded only when a handler has begun:
 /// where that needs another thread, there is one, and it has all the time that the machine takes.
 #[derive(Debug, Default)]

@@ -27,7 +27,7 @@ pub(super) fn call_for_long(id: u32) -> Frame {
 }
 
 /// What must come without a wait.
-pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
+async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(1), future).await.expect("it does not wait")
 }
 

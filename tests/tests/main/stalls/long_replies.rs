@@ -11,7 +11,7 @@ use tokio::{
 use ttrpc::{
     Context, ServerConfig, Status, async_trait,
     server::{self, Routes, StreamReceiver},
-    snapshot::ReceiverWait,
+    snapshot::{CallSnapshot, CallWait, ReceiverWait},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -22,7 +22,7 @@ use ttrpc_tests::{
     wire::{Frame, Peer, REMOTE_CLOSED, REMOTE_OPEN, RESPONSE},
 };
 
-use super::long_frames::{LONG, ROOM, call_for_long, soon};
+use super::long_frames::{LONG, ROOM, call_for_long};
 
 /// Else a client that reads nothing would have the server hold a long reply for each of its calls.
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,8 @@ async fn is_found_out(service: &str, method: &str) {
         writer
     });
     let mut has_failed = false;
-    for _ in 0..100 {
+    // The messages are behind all the calls.
+    for _ in 0..200 {
         sleep(Duration::from_millis(200)).await;
         let (id, data) = read_frame(&mut reader).await;
         if id == 1 && data.len() < LONG {
@@ -304,44 +305,68 @@ async fn few_calls_for_long_replies_begin_on_several_threads_before_those_before
     server.is_idle().await;
 }
 
-/// A connection whose receiver waits, and another task on behalf of the calls that have not begun, until long replies
-/// have room. Two calls have begun, of four that are read together.
-async fn all_waits_behind_long_replies() -> (TestServer, Played) {
+/// A connection whose receiver waits until long replies have room. Two calls have begun, of four that are read together;
+/// so many are in flight.
+async fn all_waits_behind_long_replies(in_flight: usize) -> (TestServer, Played) {
     let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
     let (server, mut peer) = played_client_over(config, 4096);
     let short = |id| call(id, "Echo", &echo_request(*b"short"));
     let calls = [call_for_long(1), call_for_long(3), short(5), short(7)];
     peer.send_bytes(&calls.map(|call| call.to_bytes()).concat()).await;
-    settle().await;
+    server.has_begun(2).await;
+    let connection = || server.handle.snapshot().connections.remove(0);
+    let waits_for_room = |call: &CallSnapshot| call.wait == CallWait::Room;
+    eventually("a reply waits", || connection().calls.iter().any(waits_for_room)).await;
     peer.send(short(9)).await;
-    settle().await;
-    let snapshot = server.handle.snapshot();
-    let connection = &snapshot.connections[0];
-    assert_eq!(connection.receiver.map(|held_up| held_up.by), Some(ReceiverWait::Room));
-    assert_eq!((server.service.calls_total(), connection.calls_in_flight.used), (2, 3));
+    let held_up = || connection().receiver.map(|held_up| held_up.by);
+    eventually("the receiver waits", || held_up() == Some(ReceiverWait::Room)).await;
+    assert_eq!((server.service.calls_total(), connection().calls_in_flight.used), (2, in_flight));
     (server, peer)
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_that_wait_behind_long_replies_end_with_their_connection() {
-    let (server, peer) = all_waits_behind_long_replies().await;
+async fn its_calls_end_with_their_connection((server, peer): (TestServer, Played)) {
     drop(peer);
-    soon(server.is_idle()).await;
-    assert_eq!(server.handle.snapshot().connections.len(), 0);
+    server.is_idle().await;
+    eventually("it ends", || server.handle.connections() == 0).await;
     assert_eq!(server.service.calls_total(), 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_that_wait_behind_long_replies_are_answered_by_a_server_that_drains() {
-    let (server, mut peer) = all_waits_behind_long_replies().await;
+/// What the server answers while it drains, in the order of ids.
+async fn answers_of_a_server_that_drains(
+    (server, mut peer): (TestServer, Played),
+) -> Vec<(u32, i32)> {
     let draining = server.handle.shutdown(PATIENCE);
-    settle().await;
     let mut answers = Vec::new();
     while let Some(frame) = peer.try_receive().await {
         answers.push((frame.id, frame.code()));
     }
     answers.sort_unstable();
+    draining.await;
+    answers
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_behind_long_replies_end_with_their_connection() {
+    its_calls_end_with_their_connection(all_waits_behind_long_replies(1).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_behind_long_replies_are_refused_by_a_server_that_drains() {
+    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies(1).await).await;
+    let expected = [(1, 0), (3, 0), (5, UNAVAILABLE), (7, UNAVAILABLE), (9, UNAVAILABLE)];
+    assert_eq!(answers, expected);
+}
+
+/// On several threads the receiver has acted on all that were read together, and another task waits on behalf of those
+/// that have not begun.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_that_wait_with_others_behind_long_replies_end_with_their_connection() {
+    its_calls_end_with_their_connection(all_waits_behind_long_replies(3).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn calls_that_wait_with_others_behind_long_replies_are_answered_by_a_server_that_drains() {
+    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies(3).await).await;
     // The last one had not been read when the server began to drain.
     assert_eq!(answers, [(1, 0), (3, 0), (5, 0), (7, 0), (9, UNAVAILABLE)]);
-    soon(draining).await;
 }

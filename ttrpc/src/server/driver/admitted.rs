@@ -96,7 +96,8 @@ impl AdmittedCall<'_> {
     ) {
         let AdmittedCall { call, permit, opened, .. } = self;
         let (state, load) = (DriverState::Ready, permit.into_load());
-        let driver = Driver { state, is_announced: true, load, call: call.clone() };
+        let is_announced = opened.are_announced();
+        let driver = Driver { state, is_announced, load, call: call.clone() };
         let handler = Some(Finished { handler, finish, rest: None });
         opened.add(call, BoxedCall::new(CallDriver { handler, driver }));
     }

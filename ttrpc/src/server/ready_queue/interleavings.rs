@@ -34,6 +34,8 @@ const MAX_RUNNERS: usize = 2;
 struct Model {
     queue: Arc<ReadyQueue>,
     ended: Arc<AtomicUsize>,
+    /// The receiver begins the calls itself, as on a runtime of one thread.
+    is_single: bool,
 }
 
 impl Model {
@@ -41,22 +43,37 @@ impl Model {
         let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
         let (_server, connection) = idle_connection(config);
         let state = Mutex::default();
-        let queue = ReadyQueue { connection, is_single, max_runners: MAX_RUNNERS, state };
-        Model { queue: Arc::new(queue), ended: Arc::default() }
+        let queue = ReadyQueue { connection, max_runners: MAX_RUNNERS, state };
+        Model { queue: Arc::new(queue), ended: Arc::default(), is_single }
     }
 
-    /// Adds a call that was just read.
-    fn push(&self, handler: impl Future<Output = ()> + Send + 'static) {
-        self.push_read_at(Instant::now(), handler);
+    /// Adds a call that was just read, or begins it, when it is its turn.
+    async fn add(&self, handler: impl Future<Output = ()> + Send + 'static) {
+        if !self.is_single {
+            return self.push_read_at(Instant::now(), handler);
+        }
+        let connection = self.queue.connection();
+        if connection.is_full() {
+            let _ = connection.has_room().await;
+        }
+        let mut call = Some(self.call(handler));
+        poll_fn(|cx| {
+            call.take().into_iter().for_each(|call| self.queue.begin(call, cx));
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn push_read_at(&self, read_at: Instant, handler: impl Future<Output = ()> + Send + 'static) {
+        self.queue.push(self.call(handler), std::iter::empty(), read_at);
+    }
+
+    fn call(&self, handler: impl Future<Output = ()> + Send + 'static) -> BoxedCall {
         let ended = self.ended.clone();
-        let call = async move {
+        BoxedCall::new(async move {
             handler.await;
             ended.fetch_add(1, SeqCst);
-        };
-        self.queue.push(BoxedCall::new(call), std::iter::empty(), read_at);
+        })
     }
 
     /// Runs the receiver, and then waits until no task of the queue is left: all of its calls have ended.
@@ -91,19 +108,20 @@ fn a_call_ends_however_long_those_before_it_wait() {
             let last = CancellationToken::new();
             model.clone().run(3, async {
                 let ends = last.clone();
-                model.push(async move { ends.cancelled().await });
+                model.add(async move { ends.cancelled().await }).await;
                 if !are_read_together {
                     yield_now().await;
                 }
                 let ends = last.clone();
-                model.push(async move {
+                let second = async move {
                     match is_single {
                         true => ends.cancelled().await,
                         false => block_on(ends.cancelled()),
                     }
-                });
+                };
+                model.add(second).await;
                 yield_now().await;
-                model.push(async move { last.cancel() });
+                model.add(async move { last.cancel() }).await;
             });
         });
     }
@@ -129,9 +147,9 @@ fn a_call_begins_when_its_stream_is_open() {
         let model = Model::new(false);
         let connection = model.queue.connection.clone();
         model.clone().run(3, async {
-            let mut opened = OpenedCalls::new(model.queue.clone());
+            let mut opened = OpenedCalls::new(model.queue.clone(), false);
             // Its runner may come for the next ones.
-            model.push(async {});
+            model.add(async {}).await;
             yield_now().await;
             for stream_id in [1, 3] {
                 let call = unary_call(connection.clone(), stream_id);
@@ -157,7 +175,7 @@ fn calls_that_reply(is_single: bool, beside: impl FnOnce(&Connection) + Send + '
         for calls in [3, 2] {
             for _ in 0..calls {
                 let connection = model.queue.connection.clone();
-                model.push(async move { take_room(&connection).await });
+                model.add(async move { take_room(&connection).await }).await;
             }
             yield_now().await;
         }
@@ -254,10 +272,11 @@ fn calls_behind_replies(is_single: bool, full: Full, ends: bool) {
         for calls in [3, 2] {
             for _ in 0..calls {
                 let (connection, is_written) = (model.queue.connection.clone(), is_written.clone());
-                model.push(async move {
+                let call = async move {
                     assert!(is_written.load(SeqCst), "it begins while too many replies wait");
                     take_room(&connection).await;
-                });
+                };
+                model.add(call).await;
             }
             yield_now().await;
         }
