@@ -1,25 +1,35 @@
 //! The streams of a connection by id.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-};
+use std::{collections::BTreeMap, iter, mem};
 
-/// Capacity that an empty map keeps at most, in streams: some 13 KiB. A connection that was busy once costs
-/// no more than that from then on, and one that has bursts of 256 calls need not make its map for each.
-const IDLE_STREAMS: usize = 448;
+/// Places that an empty map keeps at most: some 12 KiB. A connection that was busy once costs no more than that from
+/// then on, and one that has bursts of 256 calls need not make its map for each.
+const IDLE_PLACES: usize = 512;
 
-/// Values by stream id. The first lies in the map itself: most connections have one call at a time, and no other
-/// memory is allocated or looked at for it.
+/// Places of the smallest map that has some.
+const MIN_PLACES: usize = 16;
+
+/// A map has no more than so many places for each stream, whatever ids a peer chooses.
+const PLACES_PER_STREAM: usize = 4;
+
+/// Values by stream id.
+///
+/// The first lies in the map itself: most connections have one call at a time, and no other memory is allocated or
+/// looked at for it. The ids of calls that are open together mostly follow each other, so the others lie at the places
+/// that their ids give them. One whose place is taken, by a stream that lasts, lies apart.
 #[derive(Debug)]
 pub(super) struct StreamMap<V> {
     first: Option<(u32, V)>,
-    others: HashMap<u32, V, BuildHasherDefault<IdHasher>>,
+    /// As many as a power of two, or none.
+    places: Vec<Option<(u32, V)>>,
+    /// Streams that have places.
+    placed: usize,
+    displaced: BTreeMap<u32, V>,
 }
 
 impl<V> Default for StreamMap<V> {
     fn default() -> Self {
-        StreamMap { first: None, others: HashMap::default() }
+        StreamMap { first: None, places: Vec::new(), placed: 0, displaced: BTreeMap::new() }
     }
 }
 
@@ -29,22 +39,69 @@ impl<V> StreamMap<V> {
     pub(super) fn insert(&mut self, id: u32, value: V) {
         if self.first.is_none() {
             self.first = Some((id, value));
-        } else {
-            // Made where it is kept, as `insert` does not.
-            self.others.entry(id).insert_entry(value);
+            return;
+        }
+        match self.place(id) {
+            Some(place @ None) => {
+                *place = Some((id, value));
+                self.placed += 1;
+            }
+            _ => self.insert_in_larger(id, value),
+        }
+    }
+
+    /// All ids are odd.
+    #[inline]
+    fn index(&self, id: u32) -> usize {
+        (id >> 1) as usize & self.places.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn place(&mut self, id: u32) -> Option<&mut Option<(u32, V)>> {
+        let index = self.index(id);
+        self.places.get_mut(index)
+    }
+
+    /// Adds a stream whose place is taken.
+    #[inline(never)]
+    fn insert_in_larger(&mut self, id: u32, value: V) {
+        let places = (2 * self.places.len()).max(MIN_PLACES);
+        if places > MIN_PLACES.max(PLACES_PER_STREAM * (self.placed + 1)) {
+            self.displaced.insert(id, value);
+            return;
+        }
+        let before = mem::take(&mut self.places);
+        self.places.resize_with(places, || None);
+        // Twice as many places: no two of those that had some want the same one.
+        for stream in before.into_iter().flatten() {
+            let place = self.place(stream.0).expect("there are some");
+            *place = Some(stream);
+        }
+        match self.place(id) {
+            Some(place @ None) => {
+                *place = Some((id, value));
+                self.placed += 1;
+            }
+            _ => self.insert_in_larger(id, value),
         }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut V> {
-        match &mut self.first {
-            Some((first, value)) if *first == id => Some(value),
-            _ => self.others.get_mut(&id),
+        if self.first.as_ref().is_some_and(|(first, _)| *first == id) {
+            return self.first.as_mut().map(|(_, value)| value);
+        }
+        let index = self.index(id);
+        match self.places.get_mut(index) {
+            Some(Some((other, value))) if *other == id => Some(value),
+            _ => self.displaced.get_mut(&id),
         }
     }
 
     pub(super) fn contains(&self, id: u32) -> bool {
-        self.first.as_ref().is_some_and(|(first, _)| *first == id) || self.others.contains_key(&id)
+        let place = self.places.get(self.index(id)).into_iter().flatten();
+        self.first.iter().chain(place).any(|(other, _)| *other == id)
+            || self.displaced.contains_key(&id)
     }
 
     #[inline]
@@ -55,55 +112,43 @@ impl<V> StreamMap<V> {
         }
     }
 
+    #[inline]
     fn remove_other(&mut self, id: u32) -> Option<V> {
-        let value = self.others.remove(&id);
-        if self.others.is_empty() && self.others.capacity() > IDLE_STREAMS {
-            self.others = HashMap::default();
+        match self.place(id) {
+            Some(place) if place.as_ref().is_some_and(|(other, _)| *other == id) => {
+                let value = place.take().map(|(_, value)| value);
+                self.placed -= 1;
+                if self.placed == 0 && self.places.len() > IDLE_PLACES {
+                    self.places = Vec::new();
+                }
+                value
+            }
+            _ => self.displaced.remove(&id),
         }
-        value
     }
 
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len()
+        usize::from(self.first.is_some()) + self.placed + self.displaced.len()
     }
 
     /// In no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &V)> {
-        let first = self.first.iter().map(|(id, value)| (*id, value));
-        first.chain(self.others.iter().map(|(id, value)| (*id, value)))
+        let placed = iter::once(&self.first).chain(&self.places).flatten();
+        placed
+            .map(|(id, value)| (*id, value))
+            .chain(self.displaced.iter().map(|(id, value)| (*id, value)))
     }
 
     /// In no order.
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {
-        self.first.into_iter().map(|(_, value)| value).chain(self.others.into_values())
-    }
-}
-
-/// Spreads ids by multiplication. Ids rise and a connection has a limited number of streams, so a
-/// peer gains nothing from choosing them.
-#[derive(Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, id: u32) {
-        // 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
-        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        let placed = iter::once(self.first).chain(self.places).flatten();
+        placed.map(|(_, value)| value).chain(self.displaced.into_values())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::HashSet, hash::Hash};
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
 
@@ -142,7 +187,7 @@ mod tests {
         let mut map = StreamMap::default();
         for id in 1..100 {
             map.insert(id, ());
-            assert_eq!((map.remove(id), map.others.capacity()), (Some(()), 0));
+            assert_eq!((map.remove(id), map.places.len()), (Some(()), 0));
         }
     }
 
@@ -154,7 +199,7 @@ mod tests {
             for index in 0..1000 {
                 map.remove(if is_rising { index } else { 999 - index });
             }
-            assert!(map.len() == 0 && map.others.capacity() <= IDLE_STREAMS);
+            assert!(map.len() == 0 && map.places.len() <= IDLE_PLACES);
         }
     }
 
@@ -163,24 +208,33 @@ mod tests {
         let mut map = StreamMap::default();
         (0..200).for_each(|id| map.insert(id, ()));
         (0..200).for_each(|id| _ = map.remove(id));
-        assert!(map.len() == 0 && map.others.capacity() > 0);
+        assert!(map.len() == 0 && map.places.len() > 0);
     }
 
+    /// Else a peer would have each of its streams take many places, by the ids that it chooses.
     #[test]
-    fn ids_are_spread_over_all_bits_of_their_hashes() {
-        let hash = |id: u32| {
-            let mut hasher = IdHasher::default();
-            id.hash(&mut hasher);
-            hasher.finish()
-        };
-        let ids: Vec<u32> = (1..=127).step_by(2).collect();
-        // A map looks at the lowest bits and at the seven highest ones.
-        for bits in [0, 57] {
-            let parts: HashSet<_> = ids.iter().map(|id| (hash(*id) >> bits) & 127).collect();
-            assert!(parts.len() > ids.len() / 2, "{} of {}", parts.len(), ids.len());
+    fn a_map_has_few_places_for_each_stream_whatever_their_ids() {
+        let mut map = StreamMap::default();
+        for count in 1..=1000u32 {
+            map.insert((count << 12) + 1, count);
+            assert!(map.places.len() <= MIN_PLACES.max(PLACES_PER_STREAM * count as usize));
         }
-        let mut bytes = IdHasher::default();
-        bytes.write(&[1]);
-        assert_eq!(bytes.finish(), hash(1));
+        for count in 1..=1000u32 {
+            assert_eq!(map.remove((count << 12) + 1), Some(count));
+        }
+        assert_eq!(map.len(), 0);
+    }
+
+    /// All others that want its place lie apart while they are open.
+    #[test]
+    fn a_stream_that_lasts_makes_no_map_larger() {
+        let mut map = StreamMap::default();
+        (1..=5).for_each(|id| map.insert(id, id));
+        for id in 3..1000 {
+            map.insert(2 * id + 1, id);
+            assert_eq!(map.remove(2 * id + 1), Some(id));
+            assert_eq!(map.places.len(), MIN_PLACES);
+        }
+        assert_eq!(map.len(), 5);
     }
 }
