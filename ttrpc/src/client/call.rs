@@ -15,7 +15,7 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    interceptor::{Chain, OutgoingCall, intercepted},
+    interceptor::{OutgoingCall, intercepted},
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     options::CallOptions,
     owner::CallOwner,
@@ -37,8 +37,6 @@ use crate::{Metadata, Raw, Status};
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<K, Req, Resp> {
     progress: Progress<Req>,
-    /// Made when the call first has to wait for its reply.
-    timer: Option<Pin<Box<Sleep>>>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
@@ -73,20 +71,18 @@ pub type RawCall = Call<AnyKind, Raw, Raw>;
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
-    Start(Arc<ConnectionTasks>, PendingCall<Req>, Option<Chain>),
+    Start(Arc<ConnectionTasks>, PendingCall<Req>),
     WaitForRoom(WaitForRoom),
-    Queued(Option<CallOwner>),
+    Queued(Option<CallOwner>, Timer),
     Done,
 }
 
+/// Made when the call first has to wait for its reply, if it has a deadline.
+type Timer = Option<Pin<Box<Sleep>>>;
+
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(
-        tasks: Arc<ConnectionTasks>,
-        pending: PendingCall<Req>,
-        interceptors: Option<Chain>,
-    ) -> Self {
-        let progress = Progress::Start(tasks, pending, interceptors);
-        Call { progress, timer: None, kind: PhantomData }
+    pub(super) fn new(tasks: Arc<ConnectionTasks>, pending: PendingCall<Req>) -> Self {
+        Call { progress: Progress::Start(tasks, pending), kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
@@ -123,17 +119,17 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
 
     /// Adds a pair of metadata, behind the values that the key already has.
     pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(|options| options.metadata.append(key, value))
+        self.with(|options| options.metadata_mut().append(key, value))
     }
 
     /// Replaces all metadata of the call, [the client's](super::Client::with_metadata) included.
     pub fn with_metadata(self, metadata: Metadata) -> Self {
-        self.with(|options| options.metadata = metadata)
+        self.with(|options| *options.metadata_mut() = metadata)
     }
 
     /// Sets an option. A call that has been polled does not change any more.
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
-        if let Progress::Start(_, pending, _) = &mut self.progress {
+        if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);
         }
         self
@@ -146,7 +142,7 @@ impl<K, Req, Resp> Unpin for Call<K, Req, Resp> {}
 impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.progress {
-            Progress::Start(_, PendingCall { service, method, .. }, _) => {
+            Progress::Start(_, PendingCall { service, method, .. }) => {
                 write!(f, "Call({service}/{method})")
             }
             _ => f.debug_struct("Call").finish_non_exhaustive(),
@@ -168,9 +164,11 @@ where
             return Poll::Ready(result);
         }
         // While it waits for room the call keeps an eye on its deadline itself.
-        let Progress::Queued(Some(owner)) = &this.progress else { return Poll::Pending };
+        let Progress::Queued(Some(owner), timer) = &mut this.progress else {
+            return Poll::Pending;
+        };
         let Some(deadline) = owner.deadline() else { return Poll::Pending };
-        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         ready!(timer.as_mut().poll(cx));
         owner.pass_deadline();
         // The end: this one, or a reply that came just before it.
@@ -192,25 +190,23 @@ where
                 Progress::Start(..) => self.start()?,
                 Progress::WaitForRoom(room) => {
                     let owner = ready!(room.as_mut().poll(cx))?;
-                    self.progress = Progress::Queued(Some(owner));
+                    self.progress = Progress::Queued(Some(owner), None);
                 }
-                Progress::Queued(owner) => return K::poll_output(owner, cx),
+                Progress::Queued(owner, _) => return K::poll_output(owner, cx),
                 Progress::Done => panic!("a call was polled after it had ended"),
             }
         }
     }
 
     fn start(&mut self) -> Result<(), Status> {
-        let Progress::Start(tasks, pending, interceptors) = &self.progress else {
-            only_at_the_start()
-        };
+        let Progress::Start(tasks, pending) = &self.progress else { only_at_the_start() };
         let times = pending.options.times();
         let mut record = None;
-        if interceptors.is_none() {
+        if pending.options.interceptors().is_none() {
             let mut begun = None;
             let queued = pending.try_queue(tasks, times, &mut begun);
             if let Ok(Some(owner)) = queued {
-                self.progress = Progress::Queued(Some(owner));
+                self.progress = Progress::Queued(Some(owner), None);
                 return Ok(());
             }
             let connection = tasks.connection();
@@ -220,12 +216,11 @@ where
             queued.inspect_err(|status| tell_not_queued(record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(tasks, pending, interceptors) =
-            mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
-        self.progress = Progress::WaitForRoom(match interceptors {
+        self.progress = Progress::WaitForRoom(match pending.options.interceptors().cloned() {
             Some(chain) => {
                 let call = OutgoingCall::new(pending, times);
                 Box::pin(intercepted(chain, tasks, call, times))

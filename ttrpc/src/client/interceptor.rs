@@ -116,12 +116,12 @@ impl OutgoingCall {
 
     /// The metadata that go with the call.
     pub fn metadata(&self) -> &Metadata {
-        &self.pending.options.metadata
+        self.pending.options.metadata()
     }
 
     /// The same, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.pending.options.metadata
+        self.pending.options.metadata_mut()
     }
 
     /// When the call's time is over.

@@ -91,10 +91,8 @@ use tasks::ConnectionTasks;
 #[derive(Clone)]
 pub struct Client {
     tasks: Arc<ConnectionTasks>,
-    /// What this clone says of each of its calls, if anything.
-    defaults: Option<Arc<CallOptions>>,
-    /// What runs around its calls, if anything.
-    interceptors: Option<interceptor::Chain>,
+    /// What this clone says of each of its calls.
+    options: CallOptions,
 }
 
 impl Client {
@@ -158,7 +156,7 @@ impl Client {
     }
 
     fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
-        Client { tasks, defaults: None, interceptors: None }
+        Client { tasks, options: CallOptions::default() }
     }
 
     /// Gives each call that this client makes from now on this time, as [`Call::timeout`] does, unless the
@@ -174,7 +172,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
-        self.with_defaults(|options| options.timeout = Some(timeout))
+        self.with_options(|options| options.timeout = Some(timeout))
     }
 
     /// Adds a pair of metadata to each call that this client makes from now on, before the call's own.
@@ -182,22 +180,24 @@ impl Client {
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with_defaults(|options| options.metadata.append(key, value))
+        self.with_options(|options| options.metadata_mut().append(key, value))
     }
 
     /// Runs this around each call that this client makes from now on, inside of those that were added before.
     ///
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
-    pub fn with_interceptor(mut self, interceptor: impl Interceptor) -> Self {
-        let before = self.interceptors.iter().flat_map(|chain| chain.iter().cloned());
+    pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
         let new: Arc<dyn Interceptor> = Arc::new(interceptor);
-        self.interceptors = Some(before.chain([new]).collect());
-        self
+        self.with_options(|options| {
+            let before = options.interceptors().into_iter().flat_map(|chain| chain.iter().cloned());
+            let chain = before.chain([new]).collect();
+            options.set_interceptors(chain);
+        })
     }
 
-    fn with_defaults(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
-        set(Arc::make_mut(self.defaults.get_or_insert_default()));
+    fn with_options(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
+        set(&mut self.options);
         self
     }
 
@@ -263,9 +263,8 @@ impl Client {
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
-        let options = self.defaults.as_deref().cloned().unwrap_or_default();
-        let pending = PendingCall { shape, service, method, request, options };
-        Call::new(self.tasks.clone(), pending, self.interceptors.clone())
+        let options = self.options.clone();
+        Call::new(self.tasks.clone(), PendingCall { shape, service, method, request, options })
     }
 
     /// Waits for the connection's end and says why it ended.

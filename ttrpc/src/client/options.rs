@@ -1,22 +1,56 @@
 //! What a caller may say of a call before it starts.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::head::Times;
+use super::{head::Times, interceptor::Chain};
 use crate::Metadata;
 
-/// A call's metadata and its time.
+/// A call's time, and what few calls have. Small, since a call is moved several times before it is polled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallOptions {
-    pub(super) metadata: Metadata,
     /// From the moment when the call is first polled.
     pub(super) timeout: Option<Duration>,
     pub(super) deadline: Option<Instant>,
+    /// The client's, until the call has its own.
+    shared: Option<Arc<SharedOptions>>,
+}
+
+#[derive(Clone, Default)]
+struct SharedOptions {
+    metadata: Metadata,
+    interceptors: Option<Chain>,
+}
+
+impl fmt::Debug for SharedOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedOptions").field("metadata", &self.metadata).finish_non_exhaustive()
+    }
 }
 
 impl CallOptions {
+    pub(super) fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        self.shared.as_ref().map_or(&NONE, |shared| &shared.metadata)
+    }
+
+    pub(super) fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.shared_mut().metadata
+    }
+
+    pub(super) fn interceptors(&self) -> Option<&Chain> {
+        self.shared.as_ref()?.interceptors.as_ref()
+    }
+
+    pub(super) fn set_interceptors(&mut self, chain: Chain) {
+        self.shared_mut().interceptors = Some(chain);
+    }
+
+    fn shared_mut(&mut self) -> &mut SharedOptions {
+        Arc::make_mut(self.shared.get_or_insert_default())
+    }
+
     /// The times of a call that starts now: the earlier end counts.
     pub(super) fn times(&self) -> Times {
         let started = Instant::now();

@@ -41,7 +41,7 @@ pub(super) struct PendingCall<Req> {
 impl<Req> PendingCall<Req> {
     pub(super) fn head(&self, times: Times) -> CallHead<'_> {
         let PendingCall { shape, service, method, options, .. } = self;
-        CallHead { shape: *shape, service, method, metadata: &options.metadata, times }
+        CallHead { shape: *shape, service, method, metadata: options.metadata(), times }
     }
 
     fn info(&self, Times { started, deadline }: Times) -> CallInfo {
@@ -182,7 +182,7 @@ impl<Req: Message> PendingCall<Req> {
             method: &self.method,
             payload: self.request.as_ref().map(Measured::new),
             timeout_nano: self.options.timeout_nano(times),
-            metadata: &self.options.metadata,
+            metadata: self.options.metadata(),
         };
         // The queue gives the stream its id.
         Frame::new(FrameType::Request, self.shape.flags, 0, parts)

@@ -88,7 +88,7 @@ impl CallRecord {
         on_message: Option<OnMessage>,
     ) {
         self.intercepted.on_message = on_message;
-        self.metadata.clone_from(&options.metadata);
+        self.metadata.clone_from(options.metadata());
         self.times.deadline = deadline;
     }
 
