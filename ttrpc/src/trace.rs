@@ -47,6 +47,7 @@ mod enabled {
         }
 
         /// Runs something in the span.
+        #[inline]
         pub(crate) fn in_scope<R>(&self, run: impl FnOnce() -> R) -> R {
             match &self.0 {
                 Some(span) => span.in_scope(run),

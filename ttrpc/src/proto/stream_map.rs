@@ -1,6 +1,6 @@
 //! The streams of a connection by id.
 
-use std::{collections::BTreeMap, iter, mem};
+use std::{iter, mem};
 
 /// Places that an empty map keeps at most: some 12 KiB. A connection that was busy once costs no more than that from
 /// then on, and one that has bursts of 256 calls need not make its map for each.
@@ -24,12 +24,13 @@ pub(super) struct StreamMap<V> {
     places: Vec<Option<(u32, V)>>,
     /// Streams that have places.
     placed: usize,
-    displaced: BTreeMap<u32, V>,
+    /// Streams whose place another one has, by id.
+    displaced: Vec<(u32, V)>,
 }
 
 impl<V> Default for StreamMap<V> {
     fn default() -> Self {
-        StreamMap { first: None, places: Vec::new(), placed: 0, displaced: BTreeMap::new() }
+        StreamMap { first: None, places: Vec::new(), placed: 0, displaced: Vec::new() }
     }
 }
 
@@ -67,7 +68,7 @@ impl<V> StreamMap<V> {
     fn insert_in_larger(&mut self, id: u32, value: V) {
         let places = (2 * self.places.len()).max(MIN_PLACES);
         if places > MIN_PLACES.max(PLACES_PER_STREAM * (self.placed + 1)) {
-            self.displaced.insert(id, value);
+            self.insert_displaced(id, value);
             return;
         }
         let before = mem::take(&mut self.places);
@@ -86,22 +87,38 @@ impl<V> StreamMap<V> {
         }
     }
 
+    fn insert_displaced(&mut self, id: u32, value: V) {
+        // The last place, most of the time: ids rise.
+        let index = self.displaced.partition_point(|(other, _)| *other < id);
+        self.displaced.insert(index, (id, value));
+    }
+
+    fn remove_displaced(&mut self, id: u32) -> Option<V> {
+        let index = find(&self.displaced, id)?;
+        let (_, value) = self.displaced.remove(index);
+        if self.displaced.is_empty() {
+            self.displaced = Vec::new();
+        }
+        Some(value)
+    }
+
     #[inline]
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut V> {
         if self.first.as_ref().is_some_and(|(first, _)| *first == id) {
             return self.first.as_mut().map(|(_, value)| value);
         }
         let index = self.index(id);
-        match self.places.get_mut(index) {
+        let StreamMap { places, displaced, .. } = self;
+        match places.get_mut(index) {
             Some(Some((other, value))) if *other == id => Some(value),
-            _ => self.displaced.get_mut(&id),
+            _ => find(displaced, id).map(|index| &mut displaced[index].1),
         }
     }
 
     pub(super) fn contains(&self, id: u32) -> bool {
         let place = self.places.get(self.index(id)).into_iter().flatten();
         self.first.iter().chain(place).any(|(other, _)| *other == id)
-            || self.displaced.contains_key(&id)
+            || find(&self.displaced, id).is_some()
     }
 
     #[inline]
@@ -123,7 +140,7 @@ impl<V> StreamMap<V> {
                 }
                 value
             }
-            _ => self.displaced.remove(&id),
+            _ => self.remove_displaced(id),
         }
     }
 
@@ -134,16 +151,19 @@ impl<V> StreamMap<V> {
     /// In no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &V)> {
         let placed = iter::once(&self.first).chain(&self.places).flatten();
-        placed
-            .map(|(id, value)| (*id, value))
-            .chain(self.displaced.iter().map(|(id, value)| (*id, value)))
+        placed.chain(&self.displaced).map(|(id, value)| (*id, value))
     }
 
     /// In no order.
     pub(super) fn into_values(self) -> impl Iterator<Item = V> {
         let placed = iter::once(self.first).chain(self.places).flatten();
-        placed.map(|(_, value)| value).chain(self.displaced.into_values())
+        placed.chain(self.displaced).map(|(_, value)| value)
     }
+}
+
+/// Where the stream lies in a list that rises.
+fn find<V>(streams: &[(u32, V)], id: u32) -> Option<usize> {
+    streams.binary_search_by_key(&id, |(other, _)| *other).ok()
 }
 
 #[cfg(test)]
@@ -222,7 +242,7 @@ mod tests {
         for count in 1..=1000u32 {
             assert_eq!(map.remove((count << 12) + 1), Some(count));
         }
-        assert_eq!(map.len(), 0);
+        assert_eq!((map.len(), map.displaced.capacity()), (0, 0));
     }
 
     /// All others that want its place lie apart while they are open.

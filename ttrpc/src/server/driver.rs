@@ -151,6 +151,9 @@ struct Running {
 
 impl Driver {
     fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        if self.call.span.is_none() {
+            return self.poll_in_span(handler, cx);
+        }
         let span = self.call.span.clone();
         span.in_scope(|| self.poll_in_span(handler, cx))
     }

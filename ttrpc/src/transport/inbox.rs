@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use self::consumer::Consumer;
 use super::{
-    lock,
+    lock, lock_often,
     messages::{Batch, Fill, Gathered, InboxLimits, MessageChunk, Messages},
     stall::Patience,
 };
@@ -132,7 +132,7 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     fn append(&self, fill: Fill, patience: &Patience, append: impl FnOnce(&mut Messages)) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_often(&self.state);
         if state.is_closed() {
             return false;
         }
@@ -158,7 +158,7 @@ impl<S: StreamState + Send> Inbox<S> {
     /// Changes the stream's state. `change` gets whether the consumer waits, and returns whether it has
     /// changed anything; if so, all tasks that wait are woken.
     pub(crate) fn change(&self, change: impl FnOnce(&mut S, bool) -> bool) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = lock_often(&self.state);
         let consumer_waits = matches!(state.consumer, Consumer::Waiting(_));
         let is_changed = change(&mut state.stream, consumer_waits);
         if is_changed {
@@ -259,7 +259,7 @@ impl<S: StreamState + Send> Inbox<S> {
         cx: &mut Context<'_>,
         patience: &Patience,
     ) -> Poll<Result<Refill, Status>> {
-        let mut state = lock(&self.state);
+        let mut state = lock_often(&self.state);
         Poll::Ready(Ok(match state.messages.pop() {
             Some(MessageChunk::Many(bytes, lens)) => {
                 drop(state);
@@ -285,7 +285,7 @@ impl<S: StreamState + Send> Inbox<S> {
         cx: &mut Context<'_>,
         read: impl FnOnce(&mut S) -> Option<R>,
     ) -> Poll<R> {
-        Self::poll_state(lock(&self.state), cx, read)
+        Self::poll_state(lock_often(&self.state), cx, read)
     }
 
     #[inline]

@@ -76,6 +76,12 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// not in fifty.
 #[inline(never)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock_often(mutex)
+}
+
+/// The same for the few places where each call or message takes its locks.
+#[inline]
+pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

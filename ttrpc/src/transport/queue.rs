@@ -30,7 +30,7 @@ use super::{
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
-    lock,
+    lock, lock_often,
 };
 use crate::{
     proto::frame::{FrameType, Header},
@@ -151,7 +151,7 @@ impl<T> Queue<T> {
 
     /// Reads or changes the streams under the lock.
     pub(crate) fn streams<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut lock(&self.state).streams)
+        act(&mut lock_often(&self.state).streams)
     }
 
     /// What long frames count in, or short ones.
@@ -228,7 +228,7 @@ impl<T> Queue<T> {
         room: Room,
         claim: impl FnOnce(&mut T) -> Option<Claim>,
     ) -> Option<u32> {
-        let mut state = lock(&self.state);
+        let mut state = lock_often(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
         let Some(Claim { stream_id, is_lone }) = claimed else {
             drop(state);

@@ -26,23 +26,29 @@ pub(super) fn varint_len(tag: u32, number: u64) -> usize {
 }
 
 /// The key of a length-delimited field, which is one byte for the tags of this protocol.
+#[inline]
 pub(super) const fn delimited_key(tag: u8) -> u8 {
     assert!(tag < 16, "its key is longer");
     tag << 3 | WireType::LengthDelimited as u8
 }
 
 /// Begins a length-delimited field, whose tag is below 16.
+#[inline]
 pub(super) fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
     match u8::try_from(len) {
         // Most lengths are one byte as well.
         Ok(len @ ..0x80) => buf.put_slice(&[delimited_key(tag), len]),
-        _ => {
-            buf.put_u8(delimited_key(tag));
-            encode_varint(len as u64, buf);
-        }
+        _ => put_long_key(tag, len, buf),
     }
 }
 
+#[inline(never)]
+fn put_long_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+    buf.put_u8(delimited_key(tag));
+    encode_varint(len as u64, buf);
+}
+
+#[inline]
 pub(super) fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
     if !bytes.is_empty() {
         put_key(tag, bytes.len(), buf);
