@@ -250,9 +250,15 @@ impl Decoder {
 
     /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy
     /// it: what is decoded from the result needs no copy in between either.
+    #[inline]
     pub fn take_long_data(&mut self) -> Option<Bytes> {
+        if self.data_len < COPY_BELOW { None } else { self.take_with_buffer() }
+    }
+
+    /// Takes the data of the current frame with its buffer, if it is at least half of that.
+    fn take_with_buffer(&mut self) -> Option<Bytes> {
         let allocated = self.allocated();
-        if self.data_len < COPY_BELOW.max(allocated.div_ceil(2)) {
+        if self.data_len < allocated.div_ceil(2) {
             return None;
         }
         // What lies behind such a frame is less than half of the allocation, and nothing is taken out of that.

@@ -11,11 +11,15 @@ use prost::{
 use super::{FrameData, Malformed, Measured};
 
 /// Bytes of a length-delimited field.
+#[inline]
 pub(super) fn delimited_len(tag: u32, len: usize) -> usize {
-    key_len(tag) + encoded_len_varint(len as u64) + len
+    // Most lengths are one byte.
+    let len_len = if len < 0x80 { 1 } else { encoded_len_varint(len as u64) };
+    key_len(tag) + len_len + len
 }
 
 /// The same, 0 if it is empty.
+#[inline]
 pub(super) fn non_empty_len(tag: u32, len: usize) -> usize {
     if len == 0 { 0 } else { delimited_len(tag, len) }
 }
