@@ -13,7 +13,7 @@ use ttrpc::{
         ServerHandle,
         blocking::{StreamReceiver, StreamSender},
     },
-    snapshot::{CallSnapshot, CallWait, ConnectionSnapshot},
+    snapshot::{CallSnapshot, CallWait, ConnectionSnapshot, ReceiverWait},
 };
 use ttrpc_tests::{
     conformance::{ConformanceClient, ConformanceServer, GenerateRequest},
@@ -287,6 +287,16 @@ async fn a_call_that_passed_the_limit_lets_in_no_other_when_it_ends() {
 /// Else clients that read nothing would leave any number of replies with the server.
 #[tokio::test]
 async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
+    replies_without_room_keep_places().await;
+}
+
+/// There all calls are let in before the first of them begins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler_on_several_threads() {
+    replies_without_room_keep_places().await;
+}
+
+async fn replies_without_room_keep_places() {
     const CONNECTIONS: usize = 10;
     const PLACES: usize = 8;
     // Of each connection, one reply has room in the queue and one waits for room.
@@ -305,8 +315,11 @@ async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
         let waits = |call: &CallSnapshot| matches!(call.wait, CallWait::Place | CallWait::Room);
         // Its receiver waits if the queue was full before it had acted on all calls.
         let is_full = |connection: &ConnectionSnapshot| {
-            connection.calls.iter().all(waits)
-                && (connection.calls.len() == PLACES - 1 || connection.receiver.is_some())
+            let held_up = connection.receiver.as_ref().map(|held_up| &held_up.by);
+            let calls = &connection.calls;
+            !calls.is_empty()
+                && calls.iter().all(waits)
+                && (calls.len() == PLACES - 1 || held_up == Some(&ReceiverWait::Room))
         };
         let mut looks = 0;
         let stands_still = || {

@@ -124,7 +124,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
 
     /// Replaces all metadata of the call, [the client's](super::Client::with_metadata) included.
     pub fn with_metadata(self, metadata: Metadata) -> Self {
-        self.with(|options| *options.metadata_mut() = metadata)
+        self.with(|options| options.set_metadata(metadata))
     }
 
     /// Sets an option. A call that has been polled does not change any more.

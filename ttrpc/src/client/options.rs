@@ -39,6 +39,12 @@ impl CallOptions {
         &mut self.shared_mut().metadata
     }
 
+    /// Replaces all metadata.
+    pub(super) fn set_metadata(&mut self, metadata: Metadata) {
+        let interceptors = self.interceptors().cloned();
+        self.shared = Some(Arc::new(SharedOptions { metadata, interceptors }));
+    }
+
     pub(super) fn interceptors(&self) -> Option<&Chain> {
         self.shared.as_ref()?.interceptors.as_ref()
     }

@@ -9,7 +9,8 @@ const IDLE_PLACES: usize = 512;
 /// Places of the smallest map that has some.
 const MIN_PLACES: usize = 16;
 
-/// A map has no more than so many places for each stream, whatever ids a peer chooses.
+/// A map does not grow to more than so many places for each stream, whatever ids a peer chooses. It keeps what it has
+/// until no stream has a place.
 const PLACES_PER_STREAM: usize = 4;
 
 /// Values by stream id.

@@ -284,13 +284,16 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
     use async_trait::async_trait;
     use tokio::{runtime, sync::mpsc};
 
     use super::*;
     use crate::{
         Context, Raw, RawEnd, Server,
-        server::{Fallback, FallbackCall},
+        proto::payload::Payload,
+        server::{Fallback, FallbackCall, opened_calls::OpenedCalls, ready_queue},
         testing,
     };
 
@@ -319,6 +322,46 @@ mod tests {
         }
         let context = contexts.recv().await.expect("there were calls");
         assert_eq!(context.call().connection.queue.announced.count(), 0);
+    }
+
+    /// Where there are several threads, calls that were let in wait for one.
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_does_not_run_whose_call_is_over_before_it_begins() {
+        for (is_late, is_cancelled) in [(false, false), (true, false), (false, true)] {
+            let (_server, queue) = ready_queue::tests::queue();
+            let connection = queue.connection();
+            let call = queue.new_call(1);
+            let mut opened = OpenedCalls::new(queue.clone(), false);
+            let permit = connection.try_admit_call(Load::one(0)).expect("there is a place");
+            let (chain, has_run) = (None, Arc::new(AtomicBool::new(false)));
+            let admitted = AdmittedCall {
+                call: call.clone(),
+                permit,
+                request_bytes: 0,
+                chain,
+                opened: &mut opened,
+            };
+            let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
+            let handler = move |_, ()| async move {
+                runs.store(true, Relaxed);
+                Ok(())
+            };
+            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
+            opened.hand_on();
+            if is_late {
+                call.shorten_deadline(Instant::now());
+            }
+            if is_cancelled {
+                call.end.fire();
+            }
+            queue.add_runners(1);
+            while connection.calls.load().count > 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(has_run.load(Relaxed), !is_late && !is_cancelled);
+            assert!(is_cancelled || connection.queue.streams(|table| table.is_empty()));
+            drop(connection.queue.streams(std::mem::take));
+        }
     }
 
     /// Holds something for ever that, when it is dropped, tells how many calls hold a permit.

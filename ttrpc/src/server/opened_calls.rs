@@ -6,7 +6,8 @@
 //!
 //! A runtime of one thread has nobody to offer calls to, and a handler that blocks its thread blocks all. There the
 //! receiver's task begins each call before it acts on the next frame, so that one call uses what the call before it
-//! has left in malloc's lists and in the processor's cache. Other tasks run between turns of them, see [`CallTurn`].
+//! has left in malloc's lists and in the processor's cache. Other tasks run between turns of them, and sockets and timers
+//! are looked at, see [`CallTurn`].
 
 use std::{
     future::poll_fn,
@@ -15,9 +16,11 @@ use std::{
     task::Poll,
 };
 
+use tokio::task::yield_now;
+
 use super::{
     call::Call,
-    call_turn::CallTurn,
+    call_turn::{CallTurn, TurnEnd},
     ready_queue::{BoxedCall, ReadyQueue},
 };
 
@@ -101,9 +104,14 @@ impl OpenedCalls {
         connection.more_calls_follow.store(false, Relaxed);
     }
 
-    /// Whether other tasks have to run before the next call begins.
-    pub(super) fn is_turn_over(&mut self) -> bool {
-        self.turn.as_mut().is_some_and(CallTurn::is_over)
+    /// Whether a call waits for [`OpenedCalls::begin_here`].
+    pub(super) fn has_call_to_begin_here(&self) -> bool {
+        self.turn.is_some() && self.first.is_some()
+    }
+
+    /// Why others have to run before the next call begins here.
+    pub(super) fn turn_end(&mut self) -> Option<TurnEnd> {
+        self.turn.as_mut()?.end()
     }
 
     /// The receiver's task runs anew.
@@ -111,9 +119,18 @@ impl OpenedCalls {
         self.turn.iter_mut().for_each(|turn| *turn = CallTurn::default());
     }
 
-    /// Lets other tasks run. So many bytes have been read that the receiver has not acted on: the sender waits a little
-    /// for the replies to the calls in them.
-    pub(super) async fn let_others_run(&mut self, bytes_left: usize) {
+    /// Lets others run. So many bytes have been read that the receiver has not acted on.
+    pub(super) async fn let_others_run(&mut self, end: TurnEnd, bytes_left: usize) {
+        match end {
+            // Woken when the runtime has looked at them.
+            TurnEnd::SocketsAndTimers => yield_now().await,
+            TurnEnd::Tasks => self.let_tasks_run(bytes_left).await,
+        }
+        self.turn.iter_mut().for_each(|turn| turn.next(end));
+    }
+
+    /// Lets the tasks run that are scheduled. The sender waits a little for the replies to the calls that are left.
+    async fn let_tasks_run(&mut self, bytes_left: usize) {
         let announced = &self.ready_queue.connection().queue.announced;
         let calls = 1 + bytes_left / CALL_LEN;
         announced.announce(calls);
@@ -127,7 +144,6 @@ impl OpenedCalls {
         })
         .await;
         announced.retract(calls);
-        self.begin_turn();
     }
 }
 
@@ -175,7 +191,7 @@ mod tests {
         let announced = &queue.connection().queue.announced;
         let mut before = usize::MAX;
         for bytes_left in [1000, 500, 0] {
-            let mut others = pin!(opened.let_others_run(bytes_left));
+            let mut others = pin!(opened.let_others_run(TurnEnd::Tasks, bytes_left));
             assert!(poll_fn(|cx| Poll::Ready(others.as_mut().poll(cx))).await.is_pending());
             assert!((1..before).contains(&announced.count()));
             before = announced.count();

@@ -223,7 +223,7 @@ impl ReadyQueue {
     }
 
     /// Makes so many runners, as long as no more are scheduled than may be.
-    fn add_runners(self: &Arc<Self>, count: usize) {
+    pub(super) fn add_runners(self: &Arc<Self>, count: usize) {
         let mut state = lock(&self.state);
         let count = count.min(self.max_runners.saturating_sub(state.scheduled));
         state.scheduled += count;

@@ -55,7 +55,17 @@ pub(super) async fn run(
     let is_single = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
     let mut opened = OpenedCalls::new(ready_queue.clone(), is_single);
     let mut violations = Violations::of("client");
+    // For the call that is about to begin here.
+    let mut has_waited = false;
     loop {
+        // There may be no room any more.
+        if mem::take(&mut has_waited)
+            && opened.has_call_to_begin_here()
+            && connection.is_full()
+            && wait_for_room(connection).await.is_err()
+        {
+            return EndReason::closed_here();
+        }
         opened.begin_here(reader.decoder().bytes_left()).await;
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
@@ -67,8 +77,10 @@ pub(super) async fn run(
                 }
             }
         };
-        if opened.is_turn_over() {
-            opened.let_others_run(reader.decoder().bytes_left()).await;
+        if let Some(end) = opened.turn_end() {
+            // Before others run: the calls that are left came then.
+            reader.read_at();
+            opened.let_others_run(end, reader.decoder().bytes_left()).await;
             if reader.is_hung_up() {
                 return EndReason::closed_by_client();
             }
@@ -102,7 +114,10 @@ pub(super) async fn run(
             }
             Received::Refused(refusal) => refusal,
             Received::Waits(wait) => match wait.await {
-                Ok(()) => continue,
+                Ok(()) => {
+                    has_waited = true;
+                    continue;
+                }
                 Err(Failure::Refused(refusal)) => refusal,
                 Err(Failure::Gone) => return EndReason::closed_by_client(),
             },

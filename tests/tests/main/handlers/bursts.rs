@@ -118,6 +118,40 @@ fn between_handlers_that_compute_other_tasks_have_their_turns() {
     });
 }
 
+/// Nor do timers and sockets, at which the runtime looks when it has nothing else to do or after many steps of tasks.
+#[test]
+fn between_handlers_that_compute_timers_have_their_turns() {
+    const CALLS: u32 = 64;
+    let ticks = Arc::<AtomicUsize>::default();
+    let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, Empty {}| {
+        Box::pin(async {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(2) {}
+            Ok(Empty {})
+        })
+    });
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
+        let counted = ticks.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                counted.fetch_add(1, SeqCst);
+            }
+        });
+        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
+        replies(&mut here, 1).await;
+        let before = ticks.load(SeqCst);
+        replies(&mut here, CALLS - 1).await;
+        let ticks = ticks.load(SeqCst) - before;
+        assert!(
+            ticks >= CALLS as usize / 4,
+            "{ticks} ticks of a millisecond beside {CALLS} calls of two"
+        );
+    });
+}
+
 /// Nor do more than some of them begin in a row where they take no time: other connections' would have to wait for all.
 #[test]
 fn between_many_quick_handlers_other_tasks_have_their_turns() {

@@ -1,7 +1,16 @@
 //! Long replies that wait for room: no call begins and no frame is acted on while as many wait as may, and everybody has
 //! a turn.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::{
     io::duplex,
@@ -42,6 +51,35 @@ async fn no_call_begins_while_as_many_long_replies_wait_as_may() {
         assert_eq!(peer.receive().await.code(), 0);
     }
     server.is_idle().await;
+}
+
+/// A call that had to wait for its place may find no room when it has that: the reply of the call before it.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waited_for_its_place_begins_when_there_is_room() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let routes =
+        Routes::new("test.Slow").unary("Call", &begun, |begun: &AtomicUsize, _, Empty {}| {
+            Box::pin(async {
+                begun.fetch_add(1, SeqCst);
+                sleep(Duration::from_secs(1)).await;
+                Ok(Chunk { payload: vec![7; 10_000], ..chunk(0) })
+            })
+        });
+    let config = ServerConfig::default().max_calls_per_connection(1).send_queue_frames(1);
+    let (here, there) = duplex(4096);
+    let server =
+        TestServer::start_with(config, |builder| builder.add_service(Handmade(routes)).io(there));
+    let mut peer = Peer::new(here);
+    let calls = [1, 3].map(|id| Frame::unary(id, "test.Slow", "Call", &Empty {}).to_bytes());
+    peer.send_bytes(&calls.concat()).await;
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(begun.load(SeqCst), 1, "one has begun");
+    let connection = server.handle.snapshot().connections.remove(0);
+    assert_eq!(connection.receiver.map(|held_up| held_up.by), Some(ReceiverWait::Room));
+    for id in [1, 3] {
+        let reply = peer.receive().await;
+        assert_eq!((reply.id, reply.code()), (id, 0));
+    }
 }
 
 /// While as many wait as may, the connection is not read: its client does not read.
