@@ -183,6 +183,26 @@ mod tests {
         drop(queue.connection().queue.streams(mem::take));
     }
 
+    /// Else each reply of those that were read together would be written by itself.
+    #[tokio::test]
+    async fn a_reply_is_not_alone_while_more_has_been_read() {
+        for (bytes_left, more_follow) in [(0, false), (1, true)] {
+            let (_server, queue) = queue();
+            let mut opened = OpenedCalls::new(queue.clone(), true);
+            let begun = queue.clone();
+            let handler = async move {
+                let connection = begun.connection();
+                assert_eq!(connection.more_calls_follow.load(Relaxed), more_follow);
+                assert_eq!(connection.queue.streams(|table| table.len()), 1);
+            };
+            opened.add(queue.new_call(1), BoxedCall::new(handler));
+            opened.begin_here(bytes_left).await;
+            let connection = queue.connection();
+            assert!(!connection.more_calls_follow.load(Relaxed), "it may be, later");
+            drop(connection.queue.streams(mem::take));
+        }
+    }
+
     /// The sender lingers as long as the number falls.
     #[tokio::test]
     async fn the_sender_is_told_how_much_is_left_while_others_run() {
