@@ -80,3 +80,22 @@ impl CallOptions {
         self.deadline = Some(self.deadline.map_or(deadline, |other| other.min(deadline)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_changes_its_metadata_keeps_its_interceptors_and_changes_no_other() {
+        let mut options = CallOptions::default();
+        options.set_interceptors(Arc::from([]));
+        options.metadata_mut().append("key", "value");
+        let (mut replaced, mut longer) = (options.clone(), options.clone());
+        replaced.set_metadata(Metadata::new());
+        longer.metadata_mut().append("key", "value");
+        for (options, len) in [(&options, 1), (&replaced, 0), (&longer, 2)] {
+            assert_eq!(options.metadata().len(), len);
+            assert!(options.interceptors().is_some());
+        }
+    }
+}

@@ -113,7 +113,7 @@ mod tests {
     }
 
     /// The first call of the next turn would find the budget used up, and wait for nothing.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_turn_ends_when_the_tasks_budget_is_used_up_but_has_one_call() {
         let mut turn = CallTurn::default();
         while has_budget_remaining() {
