@@ -229,7 +229,7 @@ mod tests {
         let mut map = StreamMap::default();
         (0..200).for_each(|id| map.insert(id, ()));
         (0..200).for_each(|id| _ = map.remove(id));
-        assert!(map.len() == 0 && map.places.len() > 0);
+        assert!(map.len() == 0 && !map.places.is_empty());
     }
 
     /// Else a peer would have each of its streams take many places, by the ids that it chooses.
