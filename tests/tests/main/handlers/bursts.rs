@@ -87,42 +87,15 @@ fn in_a_busy_runtime_calls_begin_within_few_turns() {
     assert!(turns <= 10, "the last one began {turns} turns after the first");
 }
 
-/// On one thread calls that were read together begin in a row, but not when each of them takes its time: a timer
-/// or another connection would have to wait for all of them.
-#[test]
-fn between_handlers_that_compute_other_tasks_have_their_turns() {
-    const CALLS: u32 = 64;
-    let turns = Arc::<AtomicUsize>::default();
-    let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, Empty {}| {
-        Box::pin(async {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(1) {}
-            Ok(Empty {})
-        })
-    });
-    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let (mut here, there) = UnixStream::pair().unwrap();
-        tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
-        let counted = turns.clone();
-        tokio::spawn(poll_fn::<(), _>(move |cx| {
-            counted.fetch_add(1, SeqCst);
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }));
-        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
-        replies(&mut here, 1).await;
-        let before = turns.load(SeqCst);
-        replies(&mut here, CALLS - 1).await;
-        let turns = turns.load(SeqCst) - before;
-        assert!(turns >= CALLS as usize / 2, "{turns} turns beside {CALLS} calls");
-    });
-}
+/// Calls of the burst whose handlers compute.
+const COMPUTING_CALLS: u32 = 64;
 
-/// Nor do timers and sockets, at which the runtime looks when it has nothing else to do or after many steps of tasks.
-#[test]
-fn between_handlers_that_compute_timers_have_their_turns() {
-    const CALLS: u32 = 64;
-    let ticks = Arc::<AtomicUsize>::default();
+/// How often another task counts on the runtime's one thread while a burst of calls is served whose handlers compute for
+/// two milliseconds each.
+fn count_beside_handlers_that_compute<F>(counts: impl FnOnce(Arc<AtomicUsize>) -> F) -> usize
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let routes = Routes::new(SERVICE).unary("Call", &Arc::new(()), |(), _, Empty {}| {
         Box::pin(async {
             let start = Instant::now();
@@ -133,23 +106,42 @@ fn between_handlers_that_compute_timers_have_their_turns() {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let (mut here, there) = UnixStream::pair().unwrap();
         tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
-        let counted = ticks.clone();
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                counted.fetch_add(1, SeqCst);
-            }
-        });
-        here.write_all(&requests(CALLS, &Empty {})).await.unwrap();
+        let count = Arc::<AtomicUsize>::default();
+        tokio::spawn(counts(count.clone()));
+        here.write_all(&requests(COMPUTING_CALLS, &Empty {})).await.unwrap();
         replies(&mut here, 1).await;
-        let before = ticks.load(SeqCst);
-        replies(&mut here, CALLS - 1).await;
-        let ticks = ticks.load(SeqCst) - before;
-        assert!(
-            ticks >= CALLS as usize / 4,
-            "{ticks} ticks of a millisecond beside {CALLS} calls of two"
-        );
+        let before = count.load(SeqCst);
+        replies(&mut here, COMPUTING_CALLS - 1).await;
+        count.load(SeqCst) - before
+    })
+}
+
+/// On one thread calls that were read together begin in a row, but not when each of them takes its time: another
+/// connection would have to wait for all of them.
+#[test]
+fn between_handlers_that_compute_other_tasks_have_their_turns() {
+    let turns = count_beside_handlers_that_compute(|turns| {
+        poll_fn(move |cx| {
+            turns.fetch_add(1, SeqCst);
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
     });
+    let calls = COMPUTING_CALLS as usize;
+    assert!(turns >= calls / 2, "{turns} turns beside {calls} calls");
+}
+
+/// Nor do timers and sockets, at which the runtime looks when it has nothing else to do or after many steps of tasks.
+#[test]
+fn between_handlers_that_compute_timers_have_their_turns() {
+    let ticks = count_beside_handlers_that_compute(|ticks| async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            ticks.fetch_add(1, SeqCst);
+        }
+    });
+    let calls = COMPUTING_CALLS as usize;
+    assert!(ticks >= calls / 4, "{ticks} ticks of a millisecond beside {calls} calls of two");
 }
 
 /// Nor do more than some of them begin in a row where they take no time: other connections' would have to wait for all.
