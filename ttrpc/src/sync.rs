@@ -1,4 +1,4 @@
-//! The locks and atomics of this crate, and what makes the tasks of its ready queue: the standard library's and
+//! The locks and atomics of this crate, and what makes the tasks of its calls: the standard library's and
 //! tokio's, or those of shuttle, under which `tests/interleavings` tries the orders in which threads may run.
 
 #[cfg(shuttle)]

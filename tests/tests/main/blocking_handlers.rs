@@ -290,7 +290,6 @@ async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler() {
     replies_without_room_keep_places().await;
 }
 
-/// There all calls are let in before the first of them begins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_reply_that_has_no_room_keeps_the_place_of_its_handler_on_several_threads() {
     replies_without_room_keep_places().await;

@@ -85,24 +85,6 @@ async fn long_frames_in_the_queue_are_told_apart_from_others() {
     assert!(text.contains("0/1024 frames, 0/4194304 bytes; 1/1024 long frames, "), "{text}");
 }
 
-/// On several threads the receiver has acted on calls that are not begun while the queue is full.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_server_tells_of_calls_that_do_not_begin_while_its_queue_is_full() {
-    let (server, mut peer) = played_client_over(patient_server().send_queue_frames(1), 4096);
-    let replies = GenerateRequest { count: 2, size: 10_000, ..GenerateRequest::default() };
-    let generate = Frame::request(1, REMOTE_CLOSED, SERVICE, "Generate", &replies);
-    let echo = |id| call(id, "Echo", &echo_request(*b"x"));
-    peer.send_bytes(&[generate.to_bytes(), echo(3).to_bytes(), echo(5).to_bytes()].concat()).await;
-    let waits = || {
-        let snapshot = server.handle.snapshot();
-        let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
-        calls.map(|call| (call.method.as_str().to_owned(), call.wait)).collect::<Vec<_>>()
-    };
-    let expected = ["Generate", "Echo", "Echo"].map(|method| (method.to_owned(), CallWait::Room));
-    eventually("all wait for room", || waits() == expected).await;
-    assert_eq!(server.service.calls_total(), 1);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_server_tells_of_streams_and_limits_that_hold_its_receiver_up() {
     let config = ServerConfig::default()

@@ -39,8 +39,8 @@
 //!
 //! # What it costs
 //!
-//! An observer is called by the tasks that move frames, with no lock held. It has to return at once: it may
-//! not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
+//! An observer is called by the tasks that move frames, with no lock held that anything else waits for. It has to return at
+//! once: it may not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
 //! goes on, and the panic is logged once.
 //!
 //! Nothing is allocated for a unary call that is observed, did not have to wait and, on a client, has no metadata; once for any

@@ -4,12 +4,14 @@ pub(super) mod call;
 pub(super) mod replies;
 mod request_stream;
 
-use std::sync::{Arc, OnceLock, atomic::AtomicBool};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
 use self::call::Call;
-use super::{Peer, Shared, blocking::BlockingCallsOfConnection, reasons::EndReason};
+use super::{
+    Peer, Shared, blocking::BlockingCallsOfConnection, leader::Handover, reasons::EndReason,
+};
 use crate::{
     Code, Extensions, Status,
     proto::{
@@ -55,8 +57,7 @@ pub(super) struct Connection {
     pub(super) calls: Limiter,
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
-    /// While a handler's first step runs in the receiver's task: more has been read behind its call.
-    pub(super) more_calls_follow: AtomicBool,
+    pub(super) handover: Handover,
     pub(super) blocking_calls: BlockingCallsOfConnection,
     pub(super) registry: Registry,
     pub(super) id: u64,
@@ -84,7 +85,7 @@ impl Connection {
                 Overshoot::Last,
             ),
             limits: OnceLock::new(),
-            more_calls_follow: AtomicBool::new(false),
+            handover: Handover::default(),
             blocking_calls: BlockingCallsOfConnection::default(),
             registry: Registry::default(),
             id,

@@ -1,11 +1,20 @@
 //! The tasks of a server's connection, from its beginning to its end.
 
-use std::{mem, pin::pin, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    pin::pin,
+    sync::Arc,
+};
 
-use tokio::{sync::oneshot, task::AbortHandle};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::oneshot,
+    task::{AbortHandle, yield_now},
+};
 
 use super::{
-    Peer, Shared, connection::Connection, ready_queue::ReadyQueue, reasons::EndReason, receiver,
+    Peer, Shared, connection::Connection, leader::lead, reasons::EndReason, receiver,
     unserved::Unserved,
 };
 use crate::{
@@ -14,6 +23,9 @@ use crate::{
     trace,
     transport::{lock, spawn, wait_for_flag, writer},
 };
+
+/// Calls that a leader has begin at most until the connection's future looks again whether it is to end.
+const CALLS_PER_END: usize = 32;
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
 /// permit that was taken for it.
@@ -27,7 +39,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let open = OpenConnection::new(connection.clone())?;
     let crate::Connection { mut reader, writer, .. } = unserved.into_served();
-    let sending = connection;
+    let (sending, led) = (connection.clone(), connection);
     let (signal, mut ended) = oneshot::channel();
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
     // Told before its end can be: a runtime that shuts down may never run what is spawned here.
@@ -40,22 +52,34 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
         }
     });
     owner.sender = Some(sender.abort_handle());
+    let is_single = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let reader = &mut reader;
         let connection = owner.open.connection.clone();
-        let ready_queue = ReadyQueue::new(connection.clone());
         {
             // Dropped before the connection's end is told, since a call may wait in it.
-            let receiver = pin!(receiver::run(&connection, &ready_queue, reader));
-            let reason = tokio::select! {
-                biased;
-                () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
-                reason = ready_queue.drive(receiver) => reason,
-            };
+            let mut receiver = pin!(receiver::run(&connection, is_single, reader));
+            let mut ends = pin!(async {
+                tokio::select! {
+                    biased;
+                    () = closed(&connection.server) => EndReason::closed_here(),
+                    _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
+                }
+            });
+            let mut calls = 0;
+            let reason = poll_fn(|cx| {
+                let received = receiver.as_mut().poll(cx);
+                if received.is_ready() || connection.handover.has_call() && calls < CALLS_PER_END {
+                    calls += 1;
+                    return received;
+                }
+                calls = 0;
+                ends.as_mut().poll(cx)
+            })
+            .await;
             // If the sender has failed it has said why.
             let _ = connection.end_reason.set(reason);
         }
@@ -65,7 +89,12 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
             let _ = sender.await;
         }
     };
-    spawn(span.instrument(receiving));
+    let receiving = span.instrument(receiving);
+    if is_single {
+        spawn(receiving);
+    } else {
+        lead(led, Box::pin(receiving));
+    }
     Ok(())
 }
 
@@ -77,6 +106,8 @@ async fn closed(server: &Shared) {
     if lifecycle.is_running() {
         wait_for_flag(change, || !lifecycle.is_running()).await;
     }
+    // The receiver may have looked just before the change, and looks again.
+    yield_now().await;
     Box::pin(lifecycle.closing()).await;
 }
 

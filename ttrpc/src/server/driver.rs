@@ -125,8 +125,6 @@ impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finis
 /// they are first polled, so what the others need is boxed, and made when it is needed.
 struct Driver {
     state: DriverState,
-    /// The sender expects the handler to run for the first time soon.
-    is_announced: bool,
     load: AdmittedLoad,
     call: Arc<Call>,
 }
@@ -162,7 +160,6 @@ impl Driver {
         if let DriverState::Ready = self.state
             && let Some(outcome) = end_before_begin(&self.call)
         {
-            self.retract();
             handler.drop_now();
             self.state = DriverState::Ended(end(&self.call, outcome));
         }
@@ -170,23 +167,17 @@ impl Driver {
             if let DriverState::Ended(ended) = &mut self.state {
                 return ended.poll(&self.call, handler, cx);
             }
-            let polled = self.poll_handler(handler, cx);
-            self.retract();
-            let outcome = match polled {
+            let outcome = match self.poll_handler(handler, cx) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => ready!(self.running().end.as_mut().poll(cx)),
             };
             match outcome {
-                Outcome::Finished => return Poll::Ready(()),
+                Outcome::Finished => {
+                    handler.drop_now();
+                    return Poll::Ready(());
+                }
                 outcome => self.state = DriverState::Ended(end(&self.call, outcome)),
             }
-        }
-    }
-
-    /// The handler has run, or never will.
-    fn retract(&mut self) {
-        if std::mem::take(&mut self.is_announced) {
-            self.call.connection.queue.announced.retract(1);
         }
     }
 
@@ -237,7 +228,6 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.retract();
         self.call.connection.release_call(self.load);
         self.call.end.fire();
         // Most handlers leave nothing behind that could read on.
@@ -255,7 +245,7 @@ impl Drop for Driver {
 fn end_before_begin(call: &Call) -> Option<Outcome> {
     let is_too_late = || call.deadline().is_some_and(|deadline| deadline <= Instant::now());
     match () {
-        () if !call.end.begin() => Some(Outcome::Cancelled),
+        () if call.end.is_over() => Some(Outcome::Cancelled),
         () if is_too_late() => Some(Outcome::DeadlinePassed),
         () => None,
     }
@@ -291,47 +281,23 @@ mod tests {
 
     use super::*;
     use crate::{
-        Context, Raw, RawEnd, Server,
+        Context, Raw, RawEnd, Server, ServerConfig,
         proto::payload::Payload,
-        server::{Fallback, FallbackCall, opened_calls::OpenedCalls, ready_queue},
+        server::{
+            Fallback, FallbackCall,
+            dispatcher::Dispatcher,
+            tests::{idle_connection, unary_call},
+        },
         testing,
     };
 
-    /// Hands its context out, and answers after a moment.
-    struct Answers(mpsc::UnboundedSender<Context>);
-
-    #[async_trait]
-    impl Fallback for Answers {
-        async fn call(&self, ctx: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
-            self.0.send(ctx.clone()).expect("the test goes on");
-            tokio::task::yield_now().await;
-            Ok(RawEnd::Reply(Raw::default()))
-        }
-    }
-
-    /// The sender would step back for them in vain.
-    #[tokio::test(start_paused = true)]
-    async fn no_handler_stays_announced_to_the_sender_when_all_calls_have_ended() {
-        let (sender, mut contexts) = mpsc::unbounded_channel();
-        let client = testing::Setup::new(Server::builder().fallback(Answers(sender))).connect();
-        let calls: Vec<_> = (0..16)
-            .map(|_| tokio::spawn(client.unary::<Raw, Raw>("a.B", "C", Raw::default())))
-            .collect();
-        for call in calls {
-            call.await.unwrap().unwrap();
-        }
-        let context = contexts.recv().await.expect("there were calls");
-        assert_eq!(context.call().connection.queue.announced.count(), 0);
-    }
-
-    /// Where there are several threads, calls that were let in wait for one.
+    /// A call that was let in may wait for a thread.
     #[tokio::test(start_paused = true)]
     async fn a_handler_does_not_run_whose_call_is_over_before_it_begins() {
         for (is_late, is_cancelled) in [(false, false), (true, false), (false, true)] {
-            let (_server, queue) = ready_queue::tests::queue();
-            let connection = queue.connection();
-            let call = queue.new_call(1);
-            let mut opened = OpenedCalls::new(queue.clone(), false);
+            let (_server, connection) = idle_connection(ServerConfig::default());
+            let call = unary_call(connection.clone(), 1);
+            let mut dispatcher = Dispatcher::new(connection.clone(), false);
             let permit = connection.try_admit_call(Load::one(0)).expect("there is a place");
             let (chain, has_run) = (None, Arc::new(AtomicBool::new(false)));
             let admitted = AdmittedCall {
@@ -339,7 +305,7 @@ mod tests {
                 permit,
                 request_bytes: 0,
                 chain,
-                opened: &mut opened,
+                dispatcher: &mut dispatcher,
             };
             let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
             let handler = move |_, ()| async move {
@@ -347,14 +313,13 @@ mod tests {
                 Ok(())
             };
             admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
-            opened.hand_on();
             if is_late {
                 call.shorten_deadline(Instant::now());
             }
             if is_cancelled {
                 call.end.fire();
             }
-            queue.add_runners(1);
+            dispatcher.begin().await;
             while connection.calls.load().count > 0 {
                 tokio::task::yield_now().await;
             }

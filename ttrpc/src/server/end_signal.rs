@@ -21,11 +21,10 @@ pub(super) struct EndSignal {
 }
 
 const IS_OVER: u8 = 1;
-const HAS_BEGUN: u8 = 1 << 1;
 /// A token was made, for the first task that waits.
-const HAS_TOKEN: u8 = 1 << 2;
+const HAS_TOKEN: u8 = 1 << 1;
 /// The program has asked for the token, which earns the handler its grace.
-const IS_GRACEFUL: u8 = 1 << 3;
+const IS_GRACEFUL: u8 = 1 << 2;
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -56,15 +55,6 @@ impl EndSignal {
 
     pub(super) fn is_over(&self) -> bool {
         self.has(IS_OVER)
-    }
-
-    /// The handler is about to begin. `false` if the call is over already.
-    pub(super) fn begin(&self) -> bool {
-        self.set(HAS_BEGUN) & IS_OVER == 0
-    }
-
-    pub(super) fn has_begun(&self) -> bool {
-        self.has(HAS_BEGUN)
     }
 
     /// A token that fires when the call is over, for the library itself.

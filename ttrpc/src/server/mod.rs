@@ -21,7 +21,9 @@
 //!
 //! # Handlers
 //!
-//! Each call runs on a task of its own, so handlers may wait for each other. A handler that panics
+//! A call whose handler has to wait runs on a task of its own, so handlers may wait for each other. One that blocks its
+//! thread, which it should not, holds up the other calls of its connection for some two milliseconds, if the runtime has another
+//! thread: then one that the server runs while calls come together (`ttrpc-watchdog`) has them begin there. A handler that panics
 //! answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
 //! [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
 //! [`blocking`].
@@ -38,6 +40,7 @@
 mod accept;
 mod admission;
 pub mod blocking;
+mod boxed_call;
 mod builder;
 mod call_count;
 mod call_turn;
@@ -45,6 +48,7 @@ mod connection;
 mod connection_admission;
 mod connection_task;
 mod context;
+mod dispatcher;
 mod driver;
 mod end_signal;
 mod fallback;
@@ -52,10 +56,9 @@ mod hook;
 mod interceptor;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+mod leader;
 mod listener;
 mod observe;
-mod opened_calls;
-mod ready_queue;
 mod reasons;
 mod receiver;
 mod request;
@@ -64,6 +67,7 @@ mod services;
 mod shutdown;
 mod stream;
 mod unserved;
+mod watchdog;
 
 use std::{
     future::Future,
@@ -129,6 +133,7 @@ struct Shared {
     /// Counts bytes of replies that wait for room.
     replies: Limiter,
     blocking_calls: blocking::BlockingCalls,
+    watchdog: watchdog::Watchdog,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,

@@ -11,17 +11,12 @@ use std::{
     task::Poll,
 };
 
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::coop::consume_budget,
-    time::Instant,
-};
+use tokio::{task::coop::consume_budget, time::Instant};
 
 use super::{
     call::Call,
     connection::Connection,
-    opened_calls::OpenedCalls,
-    ready_queue::ReadyQueue,
+    dispatcher::Dispatcher,
     reasons::{EndReason, Refusal, RefusedCall},
     request::{Failure, Received, open},
 };
@@ -44,49 +39,44 @@ use crate::{
 };
 
 /// Reads until the client goes away, or the server drains and every call is answered. Returns why the
-/// connection ends.
+/// connection ends. `is_single`: the runtime has one thread.
 pub(super) async fn run(
     connection: &Arc<Connection>,
-    ready_queue: &Arc<ReadyQueue>,
+    is_single: bool,
     io: impl ReadHalf,
 ) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut ids = RequestIds::default();
-    let is_single = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
-    let mut opened = OpenedCalls::new(ready_queue.clone(), is_single);
+    let mut dispatcher = Dispatcher::new(connection.clone(), is_single);
     let mut violations = Violations::of("client");
     // For the call that is about to begin here.
     let mut has_waited = false;
     loop {
         // There may be no room any more.
-        if mem::take(&mut has_waited)
-            && opened.has_call_to_begin_here()
-            && connection.is_full()
-            && wait_for_room(connection).await.is_err()
-        {
-            return EndReason::closed_here();
+        if mem::take(&mut has_waited) && dispatcher.has_call() && connection.is_full() {
+            dispatcher.let_sender_go();
+            if wait_for_room(connection).await.is_err() {
+                return EndReason::closed_here();
+            }
         }
-        opened.begin_here(reader.decoder().bytes_left()).await;
+        dispatcher.begin().await;
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
-            None => {
-                opened.hand_on();
-                match next_frame(connection, &mut reader, &mut opened).await {
-                    Ok(decoded) => decoded,
-                    Err(reason) => return reason,
-                }
-            }
+            None => match next_frame(connection, &mut reader, &mut dispatcher).await {
+                Ok(decoded) => decoded,
+                Err(reason) => return reason,
+            },
         };
-        if let Some(end) = opened.turn_end() {
+        if let Some(end) = dispatcher.turn_end() {
             // Before others run: the calls that are left came then.
             reader.read_at();
-            opened.let_others_run(end, reader.decoder().bytes_left()).await;
+            dispatcher.let_others_run(end).await;
             if reader.is_hung_up() {
                 return EndReason::closed_by_client();
             }
         }
         if connection.is_full() {
-            opened.hand_on();
+            dispatcher.let_sender_go();
             if wait_for_room(connection).await.is_err() {
                 return EndReason::closed_here();
             }
@@ -95,13 +85,16 @@ pub(super) async fn run(
         // Looked at here, where no lock is needed for it.
         let opens = header.frame_type == FrameType::Request && ids.use_id(header.stream_id).is_ok();
         let received = match decoded {
-            Decoded::Frame(_) if opens => open(connection, &mut opened, header, &mut reader),
+            Decoded::Frame(_) if opens => {
+                dispatcher.prepare(reader.decoder().bytes_left());
+                open(connection, &mut dispatcher, header, &mut reader)
+            }
             Decoded::Frame(_) => {
-                opened.hand_on();
+                dispatcher.let_sender_go();
                 receive(connection, header, &mut reader, &mut violations)
             }
             Decoded::Oversized(_) => {
-                opened.hand_on();
+                dispatcher.let_sender_go();
                 receive_oversized(connection, header, reader.read_at())
             }
         };
@@ -134,14 +127,14 @@ pub(super) async fn run(
 async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
-    opened: &mut OpenedCalls,
+    dispatcher: &mut Dispatcher,
 ) -> Result<Decoded, EndReason> {
     let mut next = pin!(reader.next());
     let mut answered = None;
     let mut is_polled_again = false;
     poll_fn(|cx| {
         if mem::replace(&mut is_polled_again, true) {
-            opened.begin_turn();
+            dispatcher.begin_turn();
         }
         if let Poll::Ready(next) = next.as_mut().poll(cx) {
             return Poll::Ready(next.map_err(|end| match end {
@@ -150,6 +143,7 @@ async fn next_frame<R: ReadHalf>(
                 ReadEnd::Failed(error) => EndReason::failed(error),
             }));
         }
+        dispatcher.let_sender_go();
         if connection.server.lifecycle.is_running() {
             return Poll::Pending;
         }
@@ -422,8 +416,7 @@ mod tests {
         let (here, mut there) = duplex(1 << 10);
         there.write_all(&[request(1), request(3)].concat()).await.expect("it is open");
         let mut io = crate::Connection::new(here).reader;
-        let ready_queue = ReadyQueue::new(connection.clone());
-        let mut receiver = pin!(run(&connection, &ready_queue, &mut io));
+        let mut receiver = pin!(run(&connection, true, &mut io));
         assert!(receiver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(connection.queue.streams(|table| table.contains(1) && !table.contains(3)));
         // The end of the connection, which its calls refer to.

@@ -9,8 +9,8 @@ use super::{
     call::{Call, CallHead},
     call_count::CallCount,
     connection::Connection,
+    dispatcher::Dispatcher,
     driver::AdmittedCall,
-    opened_calls::OpenedCalls,
     reasons::{EndReason, Refusal, RefusedCall},
     services::Target,
 };
@@ -64,7 +64,7 @@ impl From<Refusal> for Failure {
 /// Opens a stream, or refuses it.
 pub(super) fn open<'a, R: ReadHalf>(
     connection: &'a Arc<Connection>,
-    opened: &'a mut OpenedCalls,
+    dispatcher: &'a mut Dispatcher,
     header: Header,
     reader: &'a mut FrameReader<R>,
 ) -> Received<'a> {
@@ -73,19 +73,19 @@ pub(super) fn open<'a, R: ReadHalf>(
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
     let incoming = IncomingRequest { connection, header, data, arrived };
-    match incoming.try_open(opened) {
+    match incoming.try_open(dispatcher) {
         Ok(true) => Received::Done,
         Ok(false) => {
             // It may be for these that it waits.
-            opened.hand_on();
+            dispatcher.let_sender_go();
             Received::Waits(Box::pin(async move {
                 let data = decoder.payload(&long_data);
                 let incoming = IncomingRequest { connection, header, data, arrived };
-                incoming.open_in_turn(opened, io).await
+                incoming.open_in_turn(dispatcher, io).await
             }))
         }
         Err(refusal) => {
-            opened.hand_on();
+            dispatcher.let_sender_go();
             incoming.refuse(&refusal, false);
             Received::Refused(refusal)
         }
@@ -122,7 +122,7 @@ struct Routed<'r, 'a> {
 impl<'a> IncomingRequest<'a> {
     /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
-    fn try_open(&self, opened: &mut OpenedCalls) -> Result<bool, Refusal> {
+    fn try_open(&self, dispatcher: &mut Dispatcher) -> Result<bool, Refusal> {
         if !self.connection.server.lifecycle.is_running() {
             let status = Status::unavailable("the server is shutting down");
             return Err(Refusal { cause: EndCause::Shutdown, status });
@@ -136,17 +136,17 @@ impl<'a> IncomingRequest<'a> {
         let Some(permit) = self.connection.try_admit_call(self.load(request)) else {
             return Ok(false);
         };
-        self.start(routed, permit, opened, false).map(|()| true)
+        self.start(routed, permit, dispatcher, false).map(|()| true)
     }
 
     /// The same with waits.
     async fn open_in_turn(
         &self,
-        opened: &mut OpenedCalls,
+        dispatcher: &mut Dispatcher,
         io: &mut impl ReadHalf,
     ) -> Result<(), Failure> {
         let lost = LostRequest(self);
-        let result = self.wait_and_open(opened, io).await;
+        let result = self.wait_and_open(dispatcher, io).await;
         if !matches!(result, Err(Failure::Gone)) {
             mem::forget(lost);
         }
@@ -159,7 +159,7 @@ impl<'a> IncomingRequest<'a> {
     /// Gives other tasks their turn while it decodes, and waits until the call is let in.
     async fn wait_and_open(
         &self,
-        opened: &mut OpenedCalls,
+        dispatcher: &mut Dispatcher,
         io: &mut impl ReadHalf,
     ) -> Result<(), Failure> {
         let mut decoder = self.decoder();
@@ -177,7 +177,7 @@ impl<'a> IncomingRequest<'a> {
             }
         };
         match permit {
-            Ok(permit) => Ok(self.start(routed, permit, opened, true)?),
+            Ok(permit) => Ok(self.start(routed, permit, dispatcher, true)?),
             Err(Refused::Closed) => Err(Failure::Gone),
             Err(Refused::Stalled) => Err(self.stalled().into()),
         }
@@ -235,7 +235,7 @@ impl<'a> IncomingRequest<'a> {
         &self,
         routed: Routed<'_, 'a>,
         permit: CallPermit<'_>,
-        opened: &mut OpenedCalls,
+        dispatcher: &mut Dispatcher,
         has_waited: bool,
     ) -> Result<(), Refusal> {
         let Routed { request, target, timeout } = routed;
@@ -266,7 +266,7 @@ impl<'a> IncomingRequest<'a> {
             stats.has_waited_for_place();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { call, permit, request_bytes, chain, opened };
+        let admitted = AdmittedCall { call, permit, request_bytes, chain, dispatcher };
         target.start(admitted, self.data.part(request.payload)).map_err(violation)
     }
 

@@ -1,8 +1,7 @@
 //! How long the sender lingers before it writes a batch.
 //!
-//! Replies of handlers that are about to finish, and requests of callers that were just answered,
-//! cost a system call less if they join the batch of what is queued already. So producers that were
-//! just woken or spawned are *announced*, and the sender steps back behind the tasks that are
+//! Requests of callers that were just answered cost a system call less if they join the batch of what
+//! is queued already. So producers that were just woken are *announced*, and the sender steps back behind the tasks that are
 //! scheduled, as long as the number of announced producers falls, for [`MAX_LINGER`] at most. A lone
 //! call is not delayed, since nothing else is announced.
 
@@ -13,8 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// For how long the sender steps back, not counting the last step: what a few hundred short handlers
-/// take.
+/// For how long the sender steps back, not counting the last step: what a few hundred callers take.
 const MAX_LINGER: Duration = Duration::from_micros(300);
 
 /// Producers that will probably push soon. Only a hint: no order of it with anything else matters.
@@ -22,7 +20,7 @@ const MAX_LINGER: Duration = Duration::from_micros(300);
 pub(crate) struct Announced(AtomicUsize);
 
 impl Announced {
-    /// So many tasks were woken or spawned that will probably push soon.
+    /// So many tasks were woken that will probably push soon.
     pub(crate) fn announce(&self, count: usize) {
         self.0.fetch_add(count, Relaxed);
     }

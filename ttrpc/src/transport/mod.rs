@@ -21,7 +21,8 @@
 //! - A **handler** is a caller to the right of the receiver: it waits for room in the server's queue
 //!   and for whatever it likes, other calls included, since no receiver waits for it without end.
 //!
-//! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
+//! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O, but for that by which one
+//! task at a time leads a server's connection.
 
 pub(crate) mod address;
 mod blocked;
@@ -54,10 +55,9 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
-    mem,
     pin::{Pin, pin},
     sync::PoisonError,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use pin_project_lite::pin_project;
@@ -92,10 +92,10 @@ pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHa
     tokio::spawn(future)
 }
 
-/// Waits for what seldom comes beside what often does. The first poll registers the task, which alone polls
-/// this, as a waiter; later ones, whatever has woken it, look at a flag, which costs less.
+/// Waits for what seldom comes beside what often does. A task's first poll registers it as a waiter; later ones,
+/// whatever has woken it, look at a flag, which costs less.
 pub(crate) fn wait_for_flag<F: Future, C: Fn() -> bool>(wait: F, has_come: C) -> FlagWait<F, C> {
-    FlagWait { wait, has_come, is_registered: false }
+    FlagWait { wait, has_come, registered: None }
 }
 
 pin_project! {
@@ -104,7 +104,8 @@ pin_project! {
         #[pin]
         wait: F,
         has_come: C,
-        is_registered: bool,
+        // The task that was registered last.
+        registered: Option<Waker>,
     }
 }
 
@@ -113,8 +114,13 @@ impl<F: Future, C: Fn() -> bool> Future for FlagWait<F, C> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        if mem::replace(this.is_registered, true) && !(this.has_come)() {
+        let is_registered =
+            this.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if is_registered && !(this.has_come)() {
             return Poll::Pending;
+        }
+        if !is_registered {
+            *this.registered = Some(cx.waker().clone());
         }
         this.wait.poll(cx)
     }
@@ -130,5 +136,44 @@ pub(crate) async fn wait_until(changed: &Notify, is_so: Condition<'_, bool>) {
             return;
         }
         change.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::Relaxed},
+        },
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Task(AtomicBool);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    /// Another task may lead a connection from some poll on.
+    #[test]
+    fn the_task_that_has_polled_last_is_told_of_what_seldom_comes() {
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let has_come = AtomicBool::new(false);
+        let mut wait = pin!(wait_for_flag(told, || has_come.load(Relaxed)));
+        let tasks = [Arc::<Task>::default(), Arc::default()];
+        for task in [&tasks[0], &tasks[0], &tasks[1]] {
+            let waker = task.clone().into();
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        has_come.store(true, Relaxed);
+        tell.send(()).expect("it waits");
+        assert_eq!(tasks.map(|task| task.0.load(Relaxed)), [false, true]);
+        assert!(wait.poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }

@@ -68,6 +68,8 @@ struct QueueState<T> {
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
     sender: SenderState,
+    /// The sender is not woken: who holds it back does so soon.
+    is_held: bool,
     /// The first chunk is a lone frame that its task has not written whole: how many of its bytes are, or why none
     /// can be.
     rest: Option<io::Result<usize>>,
@@ -139,6 +141,7 @@ impl<T> Queue<T> {
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
                 sender: SenderState::Writing,
+                is_held: false,
                 rest: None,
                 blocked: Blocked::default(),
                 is_closed: false,
@@ -152,6 +155,25 @@ impl<T> Queue<T> {
     /// Reads or changes the streams under the lock.
     pub(crate) fn streams<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut lock_often(&self.state).streams)
+    }
+
+    /// The same. If `is_held`, the sender is not woken for frames until [`Queue::let_sender_go`], or the next one of
+    /// these that does not hold it, and a push after that: what is pushed until then is written together.
+    pub(crate) fn hold_sender<R>(&self, is_held: bool, act: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = lock_often(&self.state);
+        state.is_held = is_held;
+        act(&mut state.streams)
+    }
+
+    /// Wakes the sender if it was held back while something was pushed.
+    pub(crate) fn let_sender_go(&self) {
+        let mut state = lock(&self.state);
+        state.is_held = false;
+        let sender = if state.chunks.is_empty() { None } else { state.sender.take_waker() };
+        drop(state);
+        if let Some(sender) = sender {
+            sender.wake();
+        }
     }
 
     /// What long frames count in, or short ones.
@@ -236,6 +258,8 @@ impl<T> Queue<T> {
             return None;
         };
         if is_lone
+            && !state.is_held
+            && state.chunks.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(lent) = state.lend_writer()
         {
@@ -245,7 +269,7 @@ impl<T> Queue<T> {
             return Some(stream_id);
         }
         state.chunks.push(frame, stream_id, room);
-        let sender = state.sender.take_waker();
+        let sender = if state.is_held { None } else { state.sender.take_waker() };
         drop(state);
         if let Some(sender) = sender {
             sender.wake();
@@ -270,7 +294,7 @@ impl<T> Queue<T> {
     pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) {
         let mut state = lock(&self.state);
         if let Some(id) = remove(&mut state.streams)
-            && !state.sender.waits_for_frames()
+            && !(state.sender.waits_for_frames() && state.chunks.is_empty())
         {
             state.withdrawn.push(id);
         }

@@ -15,7 +15,10 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use ttrpc::{Client, ClientConfig, Server, Status, server::Routes};
+use ttrpc::{
+    Client, ClientConfig, Server, Status,
+    server::{Routes, ServerHandle},
+};
 use ttrpc_tests::{
     conformance::Empty,
     gate::Gate,
@@ -27,6 +30,7 @@ const SERVICE: &str = "blocking.Test";
 /// A server on a runtime of its own, with so many threads.
 struct TestServer {
     gate: Arc<Gate>,
+    handle: ServerHandle,
     runtime: Runtime,
 }
 
@@ -38,6 +42,12 @@ fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
         .unary("Block", &gate, |gate, _, Empty {}| {
             Box::pin(async {
                 gate.wait();
+                Ok(Empty {})
+            })
+        })
+        .unary("Open", &gate, |gate, _, Empty {}| {
+            Box::pin(async {
+                gate.open();
                 Ok(Empty {})
             })
         })
@@ -57,15 +67,18 @@ fn start(threads: usize, client_side: &Runtime) -> (TestServer, Client) {
     let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
     here.set_nonblocking(true).unwrap();
     there.set_nonblocking(true).unwrap();
-    runtime.block_on(async {
+    let handle = runtime.block_on(async {
         let there = UnixStream::from_std(there).unwrap();
         let server = Server::builder().add_service(Handmade(routes)).unix_stream(there);
+        let server = server.build().unwrap();
+        let handle = server.handle();
         tokio::spawn(server.serve());
+        handle
     });
     let client = client_side.block_on(async {
         Client::from_unix_stream(UnixStream::from_std(here).unwrap(), ClientConfig::default())
     });
-    (TestServer { gate, runtime }, client)
+    (TestServer { gate, handle, runtime }, client)
 }
 
 impl Drop for TestServer {
@@ -90,8 +103,18 @@ fn call_all(client: &Client, methods: &[&'static str]) -> JoinSet<(usize, Result
 }
 
 impl TestServer {
-    /// The number of the next call that is answered.
+    /// The number of the next call that is answered, and it is with success.
     async fn next(&self, calls: &mut JoinSet<(usize, Result<Empty, Status>)>) -> usize {
+        let (number, result) = self.answer(calls).await;
+        result.unwrap();
+        number
+    }
+
+    /// The next call that is answered.
+    async fn answer(
+        &self,
+        calls: &mut JoinSet<(usize, Result<Empty, Status>)>,
+    ) -> (usize, Result<Empty, Status>) {
         let keep_awake = async {
             loop {
                 sleep(Duration::from_millis(10)).await;
@@ -102,10 +125,14 @@ impl TestServer {
             answered = timeout(PATIENCE, calls.join_next()) => answered.expect("a call is held up"),
             () = keep_awake => unreachable!("it goes on for ever"),
         };
-        let (number, result) = answered.unwrap().unwrap();
-        result.unwrap();
-        number
+        answered.unwrap().unwrap()
     }
+}
+
+/// Whether a round is on a connection of its own. Behind a handler that has blocked its thread, many of a connection's
+/// calls get a task each: what is shown of those is shown of no others.
+fn is_new(round: usize) -> bool {
+    round % 3 < 2
 }
 
 #[test]
@@ -113,8 +140,11 @@ fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
     const CALLS: usize = 48;
     let client_side = client_side();
     for threads in [2, 4] {
-        let (server, client) = start(threads, &client_side);
+        let (mut server, mut client) = start(threads, &client_side);
         for round in 0..CALLS {
+            if is_new(round) {
+                (server, client) = start(threads, &client_side);
+            }
             let mut methods = ["Reply"; CALLS];
             let blocking: Vec<_> =
                 (1..threads).map(|nth| (round + (nth - 1) * (1 + round % 7)) % CALLS).collect();
@@ -141,8 +171,11 @@ fn while_handlers_block_all_threads_but_one_every_other_call_is_answered() {
 #[test]
 fn a_call_that_another_one_has_woken_is_not_held_up_by_a_third_that_blocks() {
     let client_side = client_side();
-    let (server, client) = start(2, &client_side);
-    for _ in 0..200 {
+    let (mut server, mut client) = start(2, &client_side);
+    for round in 0..200 {
+        if is_new(round) {
+            (server, client) = start(2, &client_side);
+        }
         server.gate.close();
         client_side.block_on(async {
             let mut calls = call_all(&client, &["Wait", "Wake", "Block", "Reply"]);
@@ -151,6 +184,69 @@ fn a_call_that_another_one_has_woken_is_not_held_up_by_a_third_that_blocks() {
             }
             server.gate.open();
             assert_eq!(server.next(&mut calls).await, 2);
+        });
+    }
+}
+
+/// The client waits for a reply before it makes the call that ends the handler which has blocked its thread, behind the
+/// one that has replied.
+#[test]
+fn a_reply_is_not_held_up_by_the_handler_behind_it_that_blocks() {
+    let client_side = client_side();
+    for _ in 0..50 {
+        let (server, client) = start(2, &client_side);
+        client_side.block_on(async {
+            let mut calls = call_all(&client, &["Reply", "Reply", "Block"]);
+            for _ in 0..2 {
+                assert_ne!(server.next(&mut calls).await, 2);
+            }
+            let mut opens = call_all(&client, &["Open"]);
+            server.next(&mut opens).await;
+            assert_eq!(server.next(&mut calls).await, 2);
+        });
+    }
+}
+
+/// What the receiver has woken just before, too: here the sender, which is to write that there is no such method.
+#[test]
+fn a_refusal_is_not_held_up_by_the_handler_behind_it_that_blocks() {
+    let client_side = client_side();
+    for _ in 0..50 {
+        let (server, client) = start(2, &client_side);
+        client_side.block_on(async {
+            let mut calls = call_all(&client, &["Missing", "Block", "Reply"]);
+            let mut answered = 0;
+            while answered < 2 {
+                let (number, result) = server.answer(&mut calls).await;
+                assert_ne!(number, 1);
+                assert_eq!(result.is_err(), number == 0);
+                answered += 1;
+            }
+            server.gate.open();
+            assert_eq!(server.next(&mut calls).await, 1);
+        });
+    }
+}
+
+/// The connection ends, though one of its handlers blocks the thread on which it was led.
+#[test]
+fn a_connection_ends_while_one_of_its_handlers_blocks() {
+    let client_side = client_side();
+    for _ in 0..20 {
+        let (server, client) = start(2, &client_side);
+        client_side.block_on(async {
+            let mut calls = call_all(&client, &["Reply", "Block", "Reply"]);
+            for _ in 0..2 {
+                assert_ne!(server.next(&mut calls).await, 1);
+            }
+            calls.shutdown().await;
+            drop(client);
+            let ends = async {
+                while server.handle.connections() > 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(PATIENCE, ends).await.expect("it waits for the handler");
         });
     }
 }

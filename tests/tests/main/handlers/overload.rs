@@ -140,10 +140,10 @@ async fn tasks_of_a_connection_stay_few_however_late_the_runtime_is() {
     assert!(most <= TASKS, "{most} tasks for {CALLS} calls that do not wait");
 }
 
-/// The same where calls are offered to the threads of the runtime, as on one with a single worker. Its turns are long,
-/// by the machine's clock; the bound holds whether or not the library finds them so.
+/// The same where a task leads the connection. The runtime's turns are long, by the machine's clock; the bound holds
+/// whether or not the library finds its handlers slow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn tasks_of_a_connection_stay_few_where_calls_are_offered_to_threads() {
+async fn tasks_of_a_connection_stay_few_where_a_task_leads_it() {
     let seen = Seen::new(usize::MAX);
     let before = alive_tasks();
     let (_handle, mut peers) = start(&seen, 1);
@@ -179,7 +179,7 @@ async fn tasks_of_a_connection_stay_few_beside_handlers_that_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_polite_client_is_answered_before_most_calls_of_greedy_ones() {
     const GREEDY: usize = 16;
-    // The greedy clients' calls are all in the ready queue when the polite one makes its call.
+    // The greedy clients' calls have all been read when the polite one makes its call.
     let seen = Seen::new(2 * GREEDY);
     let (handle, mut peers) = start(&seen, GREEDY + 1);
     busy();

@@ -43,8 +43,7 @@ impl Drop for OpenedAtTheEnd {
     }
 }
 
-/// As many as there may be runners, and more: a handler that blocks in a way that the runtime knows of
-/// holds up nobody.
+/// A handler that blocks in a way that the runtime knows of holds up nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_begin_beside_any_number_of_handlers_that_block_in_place() {
     const BLOCKED: usize = 40;

@@ -343,9 +343,8 @@ async fn few_calls_for_long_replies_begin_on_several_threads_before_those_before
     server.is_idle().await;
 }
 
-/// A connection whose receiver waits until long replies have room. Two calls have begun, of four that are read together;
-/// so many are in flight.
-async fn all_waits_behind_long_replies(in_flight: usize) -> (TestServer, Played) {
+/// A connection whose receiver waits until long replies have room. Two calls have begun, of four that are read together.
+async fn all_waits_behind_long_replies() -> (TestServer, Played) {
     let config = ServerConfig::default().send_queue_bytes(ROOM).reply_bytes_per_connection(1);
     let (server, mut peer) = played_client_over(config, 4096);
     let short = |id| call(id, "Echo", &echo_request(*b"short"));
@@ -358,7 +357,7 @@ async fn all_waits_behind_long_replies(in_flight: usize) -> (TestServer, Played)
     peer.send(short(9)).await;
     let held_up = || connection().receiver.map(|held_up| held_up.by);
     eventually("the receiver waits", || held_up() == Some(ReceiverWait::Room)).await;
-    assert_eq!((server.service.calls_total(), connection().calls_in_flight.used), (2, in_flight));
+    assert_eq!((server.service.calls_total(), connection().calls_in_flight.used), (2, 1));
     (server, peer)
 }
 
@@ -385,26 +384,26 @@ async fn answers_of_a_server_that_drains(
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_behind_long_replies_end_with_their_connection() {
-    its_calls_end_with_their_connection(all_waits_behind_long_replies(1).await).await;
+    its_calls_end_with_their_connection(all_waits_behind_long_replies().await).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_behind_long_replies_end_with_their_connection_on_several_threads() {
+    its_calls_end_with_their_connection(all_waits_behind_long_replies().await).await;
+}
+
+/// The answers of a server that drains while calls wait behind long replies.
+const ANSWERS: [(u32, i32); 5] =
+    [(1, 0), (3, 0), (5, UNAVAILABLE), (7, UNAVAILABLE), (9, UNAVAILABLE)];
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_wait_behind_long_replies_are_refused_by_a_server_that_drains() {
-    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies(1).await).await;
-    let expected = [(1, 0), (3, 0), (5, UNAVAILABLE), (7, UNAVAILABLE), (9, UNAVAILABLE)];
-    assert_eq!(answers, expected);
+    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies().await).await;
+    assert_eq!(answers, ANSWERS);
 }
 
-/// On several threads the receiver has acted on all that were read together, and another task waits on behalf of those
-/// that have not begun.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn calls_that_wait_with_others_behind_long_replies_end_with_their_connection() {
-    its_calls_end_with_their_connection(all_waits_behind_long_replies(3).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn calls_that_wait_with_others_behind_long_replies_are_answered_by_a_server_that_drains() {
-    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies(3).await).await;
-    // The last one had not been read when the server began to drain.
-    assert_eq!(answers, [(1, 0), (3, 0), (5, 0), (7, 0), (9, UNAVAILABLE)]);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_behind_long_replies_are_refused_on_several_threads() {
+    let answers = answers_of_a_server_that_drains(all_waits_behind_long_replies().await).await;
+    assert_eq!(answers, ANSWERS);
 }

@@ -158,12 +158,7 @@ impl Call {
     pub(in crate::server) fn snapshot(&self) -> CallSnapshot {
         let (fill, handler_waits) =
             self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
-        let wait = match handler_waits {
-            true => CallWait::Message,
-            // No call begins while that is so.
-            false if !self.end.has_begun() && self.connection.is_full() => CallWait::Room,
-            false => CallWait::Handler,
-        };
+        let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
         CallSnapshot::new(self.info(), wait, fill)
     }
 
@@ -316,11 +311,9 @@ impl Call {
         reply_len: Option<usize>,
     ) {
         let id = self.head.stream_id;
-        let more_follow = self.connection.more_calls_follow.load(Relaxed);
         // No other call is open that could be about to reply.
         let claim = |table: &mut ServerTable<_>| {
-            let is_lone = |table: &ServerTable<_>| !more_follow && table.is_empty();
-            table.remove(id).map(|_| Claim { stream_id: id, is_lone: is_lone(table) })
+            table.remove(id).map(|_| Claim { stream_id: id, is_lone: table.is_empty() })
         };
         if room.push_or_write(frame, claim).is_some() {
             self.ended(outcome, reply_len);
@@ -355,17 +348,6 @@ mod tests {
         assert!(poll_fn(|cx| Poll::Ready(sender.as_mut().poll(cx))).await.is_pending());
     }
 
-    #[tokio::test]
-    async fn a_call_that_has_not_begun_waits_for_room_while_the_queue_is_full() {
-        let config = ServerConfig::default().send_queue_frames(1);
-        let (_server, connection) = idle_connection(config);
-        let [begun, other] = [1, 3].map(|id| unary_call(connection.clone(), id));
-        assert!(begun.end.begin());
-        let _room = connection.queue.reserve(1).await.expect("it is open");
-        assert_eq!(begun.snapshot().wait, CallWait::Handler);
-        assert_eq!(other.snapshot().wait, CallWait::Room);
-    }
-
     /// Replies that are made together are not: each would cost a system call.
     #[tokio::test]
     async fn the_reply_of_a_lone_call_is_sent_by_its_handler() {
@@ -387,10 +369,9 @@ mod tests {
         assert_eq!(socket.stream_ids(), [3, 1]);
         assert!(third.respond(Ok(())).is_none());
         assert_eq!(socket.stream_ids(), [3, 1, 5]);
-        // The receiver is about to begin other calls.
-        connection.more_calls_follow.store(true, Relaxed);
+        // The receiver is about to have other calls begin.
         let call = unary_call(connection.clone(), 7);
-        connection.queue.streams(|table| table.open(7, Flags::NONE, call.clone()));
+        connection.queue.hold_sender(true, |table| table.open(7, Flags::NONE, call.clone()));
         assert!(call.respond(Ok(())).is_none());
         assert_eq!(socket.stream_ids(), [3, 1, 5]);
         poll_sender(&mut sender).await;

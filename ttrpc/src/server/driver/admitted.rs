@@ -10,11 +10,11 @@ use crate::{
     proto::{frame::Flags, payload::Payload},
     server::{
         admission::CallPermit,
+        boxed_call::BoxedCall,
         call::Call,
         context::Context,
+        dispatcher::Dispatcher,
         interceptor::{Chain, intercepted},
-        opened_calls::OpenedCalls,
-        ready_queue::BoxedCall,
     },
     transport::messages::message_cost,
 };
@@ -27,8 +27,8 @@ pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
-    /// Where it waits to be handed on.
-    pub(in crate::server) opened: &'a mut OpenedCalls,
+    /// Has its handler begin.
+    pub(in crate::server) dispatcher: &'a mut Dispatcher,
 }
 
 impl AdmittedCall<'_> {
@@ -94,11 +94,10 @@ impl AdmittedCall<'_> {
         handler: impl Future<Output = Result<R, Status>> + Send + 'static,
         finish: Finish<R>,
     ) {
-        let AdmittedCall { call, permit, opened, .. } = self;
+        let AdmittedCall { call, permit, dispatcher, .. } = self;
         let (state, load) = (DriverState::Ready, permit.into_load());
-        let is_announced = opened.are_announced();
-        let driver = Driver { state, is_announced, load, call: call.clone() };
+        let driver = Driver { state, load, call: call.clone() };
         let handler = Some(Finished { handler, finish, rest: None });
-        opened.add(call, BoxedCall::new(CallDriver { handler, driver }));
+        dispatcher.open(call, BoxedCall::new(CallDriver { handler, driver }));
     }
 }

@@ -13,6 +13,8 @@ use std::{
 
 use pin_project_lite::pin_project;
 
+use crate::sync::spawn;
+
 /// Boxes that a thread keeps.
 const MAX_SPARE: usize = 128;
 
@@ -24,12 +26,12 @@ thread_local! {
 }
 
 /// The future of a call. When it has ended it holds nothing any more.
-pub(in crate::server) struct BoxedCall(Pin<Box<dyn CallSlot>>);
+pub(super) struct BoxedCall(Pin<Box<dyn CallSlot>>);
 
 impl BoxedCall {
     /// Puts the future into a box of this thread's, if the last one that was kept is for such futures.
     #[inline]
-    pub(in crate::server) fn new<F: Future<Output = ()> + Send + 'static>(future: F) -> Self {
+    pub(super) fn new<F: Future<Output = ()> + Send + 'static>(future: F) -> Self {
         let mut future = Some(future);
         // A thread that is ending has none.
         let spare = || SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
@@ -42,12 +44,25 @@ impl BoxedCall {
         BoxedCall(Box::pin(Slot { future }))
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.as_mut().poll(cx)
     }
 
+    /// Begins the call in this task. One that has to wait gets a task.
+    pub(super) fn begin(mut self, cx: &mut Context<'_>) {
+        match self.poll(cx) {
+            Poll::Pending => self.spawn(),
+            Poll::Ready(()) => self.recycle(),
+        }
+    }
+
+    /// Makes a task for the call.
+    pub(super) fn spawn(self) {
+        spawn(CallTask(Some(self)));
+    }
+
     /// The call has ended: its box is for the next one.
-    pub(super) fn recycle(self) {
+    fn recycle(self) {
         if size_of_val(&*self.0) <= MAX_SPARE_LEN {
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();
@@ -56,6 +71,21 @@ impl BoxedCall {
                 }
             });
         }
+    }
+}
+
+/// The task of one call.
+struct CallTask(Option<BoxedCall>);
+
+impl Future for CallTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(call) = &mut self.0 {
+            ready!(call.poll(cx));
+        }
+        self.0.take().into_iter().for_each(BoxedCall::recycle);
+        Poll::Ready(())
     }
 }
 
