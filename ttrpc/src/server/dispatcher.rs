@@ -29,13 +29,13 @@ use super::{
 
 /// Calls in a row after whose replies the sender is not woken. Where a client reads on another processor, twice as many
 /// would have it wait for as long as it needs itself.
-const MAX_HELD: usize = 128;
+const MAX_HELD: u32 = 128;
 
 /// Has the handlers of one connection begin, for its receiver.
 pub(super) struct Dispatcher {
     connection: Arc<Connection>,
-    /// The turn of the receiver's task, on a runtime of one thread.
-    turn: Option<CallTurn>,
+    /// The turn of the receiver's task, on a runtime of one thread. Boxed for the sake of connections on others.
+    turn: Option<Box<CallTurn>>,
     /// Where the next call begins.
     place: Place,
     /// More has been read behind it.
@@ -43,7 +43,7 @@ pub(super) struct Dispatcher {
     /// The sender is held back while it begins.
     is_held: bool,
     /// Calls in a row that have held the sender back.
-    held: usize,
+    held: u32,
     /// Its stream is open, and its handler has not begun.
     call: Option<BoxedCall>,
 }
@@ -63,7 +63,7 @@ impl Dispatcher {
     /// `is_single`: the runtime has one thread.
     pub(super) fn new(connection: Arc<Connection>, is_single: bool) -> Self {
         let (turn, place) = match is_single {
-            true => (Some(CallTurn::default()), Place::Receiver),
+            true => (Some(Box::default()), Place::Receiver),
             false => (None, Place::Task),
         };
         Dispatcher {
@@ -94,7 +94,7 @@ impl Dispatcher {
         self.connection.queue.hold_sender(self.is_held, |table| {
             table.open(call.head.stream_id, call.head.flags, call);
         });
-        self.held += usize::from(self.is_held);
+        self.held += u32::from(self.is_held);
         self.call = Some(future);
     }
 
@@ -149,7 +149,7 @@ impl Dispatcher {
 
     /// The receiver's task runs anew.
     pub(super) fn begin_turn(&mut self) {
-        self.turn.iter_mut().for_each(|turn| *turn = CallTurn::default());
+        self.turn.iter_mut().for_each(|turn| **turn = CallTurn::default());
     }
 
     /// Lets others run.
