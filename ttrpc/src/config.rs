@@ -23,7 +23,7 @@ pub struct ClientConfig {
     /// [`stall_timeout`]: field@ClientConfig::stall_timeout
     pub max_calls: usize,
     /// Frames that are encoded and not yet written to the socket. A caller waits, within its
-    /// deadline, for room. Default 1,024.
+    /// deadline, for room. Default 4,096.
     pub send_queue_frames: usize,
     /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
     /// Request does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is
@@ -31,7 +31,7 @@ pub struct ClientConfig {
     pub send_queue_bytes: usize,
     /// Messages that a stream keeps for a consumer that does not take them. When it is full the
     /// connection waits, as long as the consumer takes messages; after [`stall_timeout`] without
-    /// one the stream fails with RESOURCE_EXHAUSTED. Default 1,024, so that ordinary bursts delay
+    /// one the stream fails with RESOURCE_EXHAUSTED. Default 4,096, so that ordinary bursts delay
     /// nobody.
     ///
     /// [`stall_timeout`]: field@ClientConfig::stall_timeout
@@ -51,9 +51,9 @@ impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
             max_calls: 65_536,
-            send_queue_frames: 1024,
+            send_queue_frames: 4096,
             send_queue_bytes: 4 << 20,
-            stream_inbox_messages: 1024,
+            stream_inbox_messages: 4096,
             stream_inbox_bytes: 4 << 20,
             stall_timeout: Duration::from_secs(1),
             more_may_come: (),
@@ -123,7 +123,7 @@ pub struct ServerConfig {
     pub inbox_bytes: usize,
     /// Frames that are encoded and not yet written to a connection's socket; long ones count apart, see
     /// [`send_queue_bytes`](field@ServerConfig::send_queue_bytes). Handlers wait for room, and while there is none for short
-    /// frames no call begins and the connection is not read. Default 1,024.
+    /// frames no call begins and the connection is not read. Default 4,096.
     pub send_queue_frames: usize,
     /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
     /// reply does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is no
@@ -144,7 +144,7 @@ pub struct ServerConfig {
     pub reply_bytes: usize,
     /// Messages that a stream keeps for a handler that does not take them. When it is full the
     /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]
-    /// without one the stream fails with RESOURCE_EXHAUSTED. Default 1,024.
+    /// without one the stream fails with RESOURCE_EXHAUSTED. Default 4,096.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub stream_inbox_messages: usize,
@@ -175,11 +175,11 @@ impl Default for ServerConfig {
             max_metadata_pairs: 1024,
             inbox_bytes_per_connection: 16 << 20,
             inbox_bytes: 256 << 20,
-            send_queue_frames: 1024,
+            send_queue_frames: 4096,
             send_queue_bytes: 4 << 20,
             reply_bytes_per_connection: 4 << 20,
             reply_bytes: 64 << 20,
-            stream_inbox_messages: 1024,
+            stream_inbox_messages: 4096,
             stream_inbox_bytes: 1 << 20,
             stall_timeout: Duration::from_secs(1),
             cancellation_grace: Duration::from_secs(1),

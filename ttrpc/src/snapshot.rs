@@ -9,7 +9,7 @@
 //! server: serving, 1/16384 connections
 //!   calls 2/16384, request bytes 174/268435456, inbox bytes 0/268435456
 //!   connection 1 of uid 0, pid 4711: open for 12.0s, 2/1024 calls
-//!     send queue 1024/1024 frames, 81920/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
+//!     send queue 4096/4096 frames, 327680/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
 //!     the receiver is held up for 3.0s by the full send queue or replies that wait for it
 //!     #5 tasks.v1.Tasks/Wait: 11.9s, its handler runs
 //!     #7 tasks.v1.Tasks/Logs: 3.2s of 5s, waits for room in the send queue

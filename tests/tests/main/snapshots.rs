@@ -82,7 +82,7 @@ async fn long_frames_in_the_queue_are_told_apart_from_others() {
     assert_eq!((queue.frames.used, queue.bytes.used, queue.long_frames.used), (0, 0, 1));
     assert!(queue.long_bytes.used > 1 << 20 && queue.long_bytes.limit == queue.bytes.limit);
     let text = snapshot.to_string();
-    assert!(text.contains("0/1024 frames, 0/4194304 bytes; 1/1024 long frames, "), "{text}");
+    assert!(text.contains("0/4096 frames, 0/4194304 bytes; 1/4096 long frames, "), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

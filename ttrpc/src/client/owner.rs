@@ -36,10 +36,12 @@ impl CallOwner {
         CallOwner { tasks, entry, stream_id, is_finished: false, is_told: false }
     }
 
+    #[inline]
     pub(super) fn connection(&self) -> &ClientConnection {
         self.tasks.connection()
     }
 
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.entry.times.deadline
     }
@@ -82,6 +84,7 @@ impl CallOwner {
     }
 
     /// Whether the deadline has passed.
+    #[inline]
     pub(super) fn is_too_late(&self) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }

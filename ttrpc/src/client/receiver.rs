@@ -27,7 +27,7 @@ use crate::{
     snapshot::ReceiverWait,
     transport::{
         io::ReadHalf,
-        messages::{Gathered, InboxLimits},
+        messages::{CHUNK_LEN, InboxLimits},
         reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
         wait_for_flag,
@@ -37,12 +37,11 @@ use crate::{
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
-    let mut run = MessageRun::default();
     let mut violations = Violations::of("server");
     let write_error = &connection.write_error;
     let mut write_error = pin!(wait_for_flag(write_error.wait(), || write_error.initialized()));
     loop {
-        let decoded = match run.take_frames(connection, reader.decoder()) {
+        let decoded = match reader.try_next() {
             Some(decoded) => decoded,
             None => match next_frame(write_error.as_mut(), &mut reader).await {
                 Ok(decoded) => decoded,
@@ -51,59 +50,43 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
         };
         match decoded {
             Decoded::Frame(header) => {
-                run.stream = receive(connection, header, &mut reader, &mut violations).await;
+                let message = receive(connection, header, &mut reader, &mut violations).await;
+                if let Some(call) = message {
+                    receive_run(connection, header.stream_id, &call, reader.decoder());
+                }
             }
             Decoded::Oversized(header) => refuse_oversized(connection, header),
         }
     }
 }
 
-/// Messages of one stream that lie one behind the other in what was read. They change nothing in
-/// the table, so that only the first of them has to be looked up there.
-#[derive(Debug, Default)]
-struct MessageRun {
-    stream: Option<(u32, Arc<CallEntry>)>,
-    gathered: Gathered,
-}
-
-impl MessageRun {
-    /// Takes the frames that go on with the run, and hands the run over. Returns the first other frame, if it is there.
-    #[inline]
-    fn take_frames(
-        &mut self,
-        connection: &ClientConnection,
-        decoder: &mut Decoder,
-    ) -> Option<Decoded> {
-        let other = loop {
-            match decoder.decode() {
-                Some(Decoded::Frame(header)) if self.take(connection, header, decoder.data()) => {}
-                other => break other,
+/// Takes the messages of a stream that lie right behind one that was received, as far as there is room for them. They change
+/// nothing in the table, and go into the inbox together.
+#[inline]
+fn receive_run(
+    connection: &ClientConnection,
+    stream_id: u32,
+    call: &CallEntry,
+    decoder: &mut Decoder,
+) {
+    loop {
+        let free = call.inbox.free(limits(connection));
+        let mut left = free;
+        let frames = decoder.take_run(CHUNK_LEN, |header| {
+            let bytes = header.data_len as usize;
+            let goes_on = header.stream_id == stream_id
+                && header.frame_type == FrameType::Data
+                && header.flags == Flags::NONE
+                && left.take_room(bytes);
+            if goes_on {
+                call.count_received(bytes);
             }
-        };
-        self.end(connection);
-        other
-    }
-
-    /// Takes a frame that goes on with the run.
-    fn take(&mut self, connection: &ClientConnection, header: Header, data: &[u8]) -> bool {
-        let is_message = header.frame_type == FrameType::Data && header.flags == Flags::NONE;
-        match &self.stream {
-            Some((stream_id, call)) if is_message && *stream_id == header.stream_id => {
-                let is_taken = call.inbox.gather(&mut self.gathered, data, limits(connection));
-                if is_taken {
-                    call.count_received(data.len());
-                }
-                is_taken
-            }
-            _ => false,
+            goes_on
+        });
+        if frames.is_empty() {
+            return;
         }
-    }
-
-    /// Hands over what was taken.
-    fn end(&mut self, connection: &ClientConnection) {
-        if let Some((_, call)) = self.stream.take() {
-            call.inbox.push_all(&mut self.gathered, &connection.patience);
-        }
+        call.inbox.push_frames(frames, free.minus(left), &connection.patience);
     }
 }
 
@@ -127,14 +110,14 @@ async fn next_frame<R: ReadHalf>(
     .await
 }
 
-/// Acts on one frame. Only a message whose stream's inbox is full is waited with. Returns the stream
+/// Acts on one frame. Only a message whose stream's inbox is full is waited with. Returns the call
 /// of a message that others may follow.
 async fn receive<R: ReadHalf>(
     connection: &ClientConnection,
     header: Header,
     reader: &mut FrameReader<R>,
     violations: &mut Violations,
-) -> Option<(u32, Arc<CallEntry>)> {
+) -> Option<Arc<CallEntry>> {
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
             let response = response_data(reader.decoder());
@@ -151,7 +134,7 @@ async fn receive<R: ReadHalf>(
                 push(connection, &call, reader.decoder());
             }
             if !event.remote_closed {
-                return Some((header.stream_id, call));
+                return Some(call);
             }
             call.close_remote();
         }

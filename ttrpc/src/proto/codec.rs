@@ -215,6 +215,33 @@ impl Decoder {
         Some(Decoded::Frame(header))
     }
 
+    /// Goes over the frames behind the current one as long as they are whole, come to no more than `max_len` bytes (less than a
+    /// frame may have), and `goes_on` says so of their headers. Returns all of them, back to back. No frame is the
+    /// current one then.
+    #[inline]
+    pub(crate) fn take_run(
+        &mut self,
+        max_len: usize,
+        mut goes_on: impl FnMut(Header) -> bool,
+    ) -> &[u8] {
+        self.start += mem::take(&mut self.data_len);
+        let arrived = self.rest();
+        let arrived = &arrived[..arrived.len().min(max_len)];
+        let mut len = 0;
+        while let Some(bytes) = arrived[len..].first_chunk::<HEADER_LEN>() {
+            let header = Header::from_bytes(bytes);
+            let (data_len, data_arrived) =
+                (header.data_len as usize, arrived.len() - len - HEADER_LEN);
+            if data_len > data_arrived || !goes_on(header) {
+                break;
+            }
+            len += HEADER_LEN + data_len;
+        }
+        let run = self.start..self.start + len;
+        self.start += len;
+        &self.buffer[run]
+    }
+
     /// Bytes not yet done with, the current frame's data first.
     fn rest(&self) -> &[u8] {
         &self.buffer[self.start..]
@@ -335,6 +362,34 @@ mod tests {
     fn announce(data_len: usize) -> [u8; HEADER_LEN] {
         let (data_len, flags) = (data_len as u32, Flags::NONE);
         Header { data_len, stream_id: 1, frame_type: FrameType::Data, flags }.to_bytes()
+    }
+
+    #[test]
+    fn a_run_ends_before_a_frame_that_is_not_whole_or_too_long_or_not_to_go_on_with() {
+        let frame = |len: usize| [&announce(len)[..], &vec![len as u8; len]].concat();
+        let mut decoder = Decoder::default();
+        decoder.feed(&[1, 2, 3, 40, 5, 6].map(frame).concat());
+        decoder.feed(&frame(7)[..HEADER_LEN + 6]);
+        assert!(decoder.decode().is_some(), "the first, which is none of the run");
+        let run = decoder.take_run(100, |header| header.data_len < 40).to_vec();
+        assert_eq!(run, [2, 3].map(frame).concat());
+        assert!(decoder.data().is_empty(), "there is no current frame");
+        assert!(decoder.take_run(HEADER_LEN + 39, |_| true).is_empty(), "it is too long");
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.data(), [40; 40], "it is still there");
+        assert_eq!(decoder.take_run(100, |_| true), [5, 6].map(frame).concat());
+        assert_eq!(decoder.decode(), None);
+        decoder.feed(&[7]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.data(), [7; 7]);
+    }
+
+    #[test]
+    fn a_run_ends_before_an_oversized_frame() {
+        let mut decoder = Decoder::default();
+        decoder.feed(&[&announce(1)[..], &[7], &announce(MAX_DATA_LEN + 1), &[1; 10]].concat());
+        assert_eq!(decoder.take_run(MAX_DATA_LEN, |_| true).len(), HEADER_LEN + 1);
+        assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
     }
 
     #[test]

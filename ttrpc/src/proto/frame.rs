@@ -100,6 +100,7 @@ pub struct Header {
 
 impl Header {
     /// The header as it goes over the wire.
+    #[inline]
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         // As two numbers: read again as wholes, at once, after they were written field by field, they would
         // have to wait for the processor's store buffer.
@@ -121,6 +122,7 @@ impl Header {
 
     /// Reads a header. Any ten bytes are a header; whether the frame makes sense is for the
     /// stream [`table`](super::table) to say.
+    #[inline]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let [l0, l1, l2, l3, s0, s1, s2, s3, frame_type, flags] = *bytes;
         Header {

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use self::consumer::Consumer;
 use super::{
     lock, lock_often,
-    messages::{Batch, Fill, Gathered, InboxLimits, MessageChunk, Messages},
+    messages::{Batch, Fill, InboxLimits, MessageChunk, Messages},
     stall::Patience,
 };
 use crate::{
@@ -111,24 +111,15 @@ impl<S: StreamState + Send> Inbox<S> {
         self.append(fill, patience, |messages| messages.push(message))
     }
 
-    /// Adds a message to those that go into this inbox together. `false` if it is to be added by
-    /// itself: it is too long, or there is no room.
-    pub(crate) fn gather(
-        &self,
-        gathered: &mut Gathered,
-        bytes: &[u8],
-        limits: InboxLimits,
-    ) -> bool {
-        gathered.add(bytes, self.load(), limits)
+    /// Adds messages that lie in frames back to back, at least one, for which there is room. `fill` is what they come to.
+    pub(crate) fn push_frames(&self, frames: &[u8], fill: Fill, patience: &Patience) {
+        let frames = frames.to_vec();
+        self.append(fill, patience, |messages| messages.push_frames(frames, fill.messages));
     }
 
-    /// Adds what was gathered.
-    pub(crate) fn push_all(&self, gathered: &mut Gathered, patience: &Patience) {
-        let fill = gathered.fill();
-        if fill.messages > 0 {
-            let gathered = std::mem::take(gathered);
-            self.append(fill, patience, |messages| messages.push_all(gathered));
-        }
+    /// What has room behind what is there.
+    pub(crate) fn free(&self, limits: InboxLimits) -> Fill {
+        self.load().free(limits)
     }
 
     fn append(&self, fill: Fill, patience: &Patience, append: impl FnOnce(&mut Messages)) -> bool {
@@ -233,19 +224,22 @@ impl<S: StreamState + Send> Inbox<S> {
         read: impl FnOnce(Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
-        ready!(batch.turn.poll_spend(cx));
+        ready!(batch.turn.poll_go_on(cx));
         if batch.is_empty() {
             match ready!(self.poll_refill(batch, cx, patience))? {
                 Refill::Batch => {}
                 Refill::One(message) => {
+                    batch.turn.spend(message.len());
                     return Poll::Ready(Ok(Some(read(Payload::shared(&message, &message)))));
                 }
                 Refill::End => return Poll::Ready(Ok(None)),
             }
         }
         let message = batch.next().expect("it is not empty");
-        self.count_out(message.remaining(), patience);
+        let bytes = message.remaining();
+        self.count_out(bytes, patience);
         let message = read(message);
+        batch.turn.spend(bytes);
         if batch.is_empty() {
             batch.release();
         }
@@ -261,9 +255,9 @@ impl<S: StreamState + Send> Inbox<S> {
     ) -> Poll<Result<Refill, Status>> {
         let mut state = lock_often(&self.state);
         Poll::Ready(Ok(match state.messages.pop() {
-            Some(MessageChunk::Many(bytes, lens)) => {
+            Some(MessageChunk::Many(frames, count)) => {
                 drop(state);
-                batch.refill(bytes, lens);
+                batch.refill(frames, count);
                 Refill::Batch
             }
             Some(MessageChunk::One(message)) => {
@@ -319,6 +313,8 @@ mod tests {
         super::messages::{CHUNK_LEN, message_cost},
         *,
     };
+
+    use crate::proto::frame::HEADER_LEN;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -577,15 +573,23 @@ mod tests {
         assert!(ended.is_closed() && gone.is_closed());
     }
 
+    /// Adds these messages together, as a receiver does that has read them together.
+    fn push_together(inbox: &Inbox, messages: &[&[u8]], patience: &Patience) {
+        let mut frames = Vec::new();
+        for message in messages {
+            frames.extend((message.len() as u32).to_be_bytes());
+            frames.extend([0; HEADER_LEN - 4]);
+            frames.extend(*message);
+        }
+        let bytes = messages.concat().len();
+        inbox.push_frames(&frames, Fill { messages: messages.len(), bytes }, patience);
+    }
+
     #[test]
-    fn messages_that_are_gathered_are_pushed_together_and_freed_with_the_others() {
+    fn messages_that_are_pushed_together_are_freed_with_the_others() {
         let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
         push(&inbox, &[1; 10], &patience);
-        let mut gathered = Gathered::default();
-        for _ in 0..2 {
-            assert!(inbox.gather(&mut gathered, &[1; 10], limits()));
-        }
-        inbox.push_all(&mut gathered, &patience);
+        push_together(&inbox, &[&[1; 10], &[1; 10]], &patience);
         assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
         assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
@@ -596,11 +600,7 @@ mod tests {
     async fn a_batch_whose_messages_are_used_keeps_no_bytes() {
         let (inbox, patience, mut batch) =
             (Inbox::default(), Patience::new(SECOND), Batch::default());
-        let mut gathered = Gathered::default();
-        for message in [[1; 10], [2; 10]] {
-            assert!(inbox.gather(&mut gathered, &message, limits()));
-        }
-        inbox.push_all(&mut gathered, &patience);
+        push_together(&inbox, &[&[1; 10], &[2; 10]], &patience);
         assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), [1; 10][..]);
         assert_eq!(batch.fill(), Fill { messages: 1, bytes: 10 });
         let last = take(&inbox, &mut batch, &patience).await.unwrap();

@@ -1,14 +1,17 @@
 //! Messages of a stream, packed: small ones lie back to back.
 
-use std::{collections::VecDeque, mem, vec};
+use std::{collections::VecDeque, mem};
 
 use bytes::Bytes;
 
 use super::{limiter::clamp, turn::Turn};
-use crate::proto::payload::{Payload, SHARED_LEN};
+use crate::proto::{
+    frame::{Flags, FrameType, HEADER_LEN, Header},
+    payload::{Payload, SHARED_LEN},
+};
 
 /// Bytes after which a chunk is full.
-pub(super) const CHUNK_LEN: usize = SHARED_LEN;
+pub(crate) const CHUNK_LEN: usize = SHARED_LEN;
 
 /// What a message in an inbox costs beside its bytes, at most: its entry there, and what allocation
 /// adds. A peer that sends very short messages would else cost many times what the limits on bytes
@@ -60,6 +63,15 @@ impl Fill {
         Fill { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
 
+    pub(crate) fn minus(self, other: Fill) -> Fill {
+        Fill { messages: self.messages - other.messages, bytes: self.bytes - other.bytes }
+    }
+
+    /// So many messages of a chunk of frames of this length.
+    fn of_frames(messages: usize, len: usize) -> Self {
+        Fill { messages, bytes: len - messages * HEADER_LEN }
+    }
+
     /// Both counts in one word, so that they change in one step.
     pub(super) fn pack(self) -> u64 {
         ((self.messages as u64) << Fill::BYTES_BITS) + self.bytes as u64
@@ -75,6 +87,25 @@ impl Fill {
     pub(super) fn has_room(self, bytes: usize, limits: InboxLimits) -> bool {
         self.messages == 0
             || (self.messages < limits.messages && self.bytes + bytes <= limits.bytes)
+    }
+
+    /// What has room behind what is there.
+    pub(super) fn free(self, limits: InboxLimits) -> Fill {
+        Fill {
+            messages: limits.messages.saturating_sub(self.messages),
+            bytes: limits.bytes.saturating_sub(self.bytes),
+        }
+    }
+
+    /// Counts a message of this many bytes if there is room for it here.
+    #[inline]
+    pub(crate) fn take_room(&mut self, bytes: usize) -> bool {
+        let has_room = self.messages > 0 && bytes <= self.bytes;
+        if has_room {
+            self.messages -= 1;
+            self.bytes -= bytes;
+        }
+        has_room
     }
 
     /// The fill at which a receiver that has a message of this many bytes is to be woken: there is
@@ -97,15 +128,15 @@ pub(super) struct Messages(VecDeque<MessageChunk>);
 pub(super) enum MessageChunk {
     /// The only message that is there, or a long one.
     One(Bytes),
-    /// Small ones, back to back, with their lengths.
-    Many(Vec<u8>, Vec<u32>),
+    /// So many small ones, as frames that lie back to back. Of their headers only the lengths count.
+    Many(Vec<u8>, usize),
 }
 
 impl MessageChunk {
     fn fill(&self) -> Fill {
         match self {
             MessageChunk::One(message) => Fill::one(message.len()),
-            MessageChunk::Many(bytes, lens) => Fill { messages: lens.len(), bytes: bytes.len() },
+            MessageChunk::Many(frames, count) => Fill::of_frames(*count, frames.len()),
         }
     }
 }
@@ -113,21 +144,24 @@ impl MessageChunk {
 impl Messages {
     pub(super) fn push(&mut self, message: Payload<'_>) {
         let bytes = message.bytes();
+        let frame_len = HEADER_LEN + bytes.len();
         match self.0.back_mut() {
-            Some(MessageChunk::Many(chunk, lens)) if chunk.len() + bytes.len() <= CHUNK_LEN => {
-                chunk.extend_from_slice(bytes);
-                lens.push(bytes.len() as u32);
+            Some(MessageChunk::Many(frames, count)) if frames.len() + frame_len <= CHUNK_LEN => {
+                push_frame(frames, bytes);
+                *count += 1;
             }
-            Some(_) if bytes.len() <= CHUNK_LEN => {
-                self.0.push_back(MessageChunk::Many(bytes.to_vec(), vec![bytes.len() as u32]));
+            Some(_) if frame_len <= CHUNK_LEN => {
+                let mut frames = Vec::with_capacity(frame_len);
+                push_frame(&mut frames, bytes);
+                self.0.push_back(MessageChunk::Many(frames, 1));
             }
             _ => self.0.push_back(MessageChunk::One(message.to_bytes())),
         }
     }
 
-    /// Adds all that was gathered, which is at least one message.
-    pub(super) fn push_all(&mut self, gathered: Gathered) {
-        self.0.push_back(MessageChunk::Many(gathered.bytes, gathered.lens));
+    /// Adds so many messages, at least one, that lie in frames back to back, in no more than [`CHUNK_LEN`] bytes.
+    pub(super) fn push_frames(&mut self, frames: Vec<u8>, count: usize) {
+        self.0.push_back(MessageChunk::Many(frames, count));
     }
 
     /// The first message, with those that lie in one chunk with it.
@@ -141,70 +175,54 @@ impl Messages {
     }
 }
 
-/// Small messages of one stream that were read together and go into its inbox together, so that its
-/// lock is taken once for all of them.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    bytes: Vec<u8>,
-    lens: Vec<u32>,
-}
-
-impl Gathered {
-    /// Adds a message. `false` if it is too long, or has no room behind those in the inbox.
-    pub(super) fn add(&mut self, bytes: &[u8], inbox: Fill, limits: InboxLimits) -> bool {
-        let is_short = self.bytes.len() + bytes.len() <= CHUNK_LEN;
-        let is_added = is_short && inbox.plus(self.fill()).has_room(bytes.len(), limits);
-        if is_added {
-            self.bytes.extend_from_slice(bytes);
-            self.lens.push(bytes.len() as u32);
-        }
-        is_added
-    }
-
-    pub(super) fn fill(&self) -> Fill {
-        Fill { messages: self.lens.len(), bytes: self.bytes.len() }
-    }
+fn push_frame(frames: &mut Vec<u8>, message: &[u8]) {
+    let data_len = message.len() as u32;
+    let header = Header { data_len, stream_id: 0, frame_type: FrameType::Data, flags: Flags::NONE };
+    frames.extend_from_slice(&header.to_bytes());
+    frames.extend_from_slice(message);
 }
 
 /// Messages that the consumer has taken out of the inbox together and has not used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    bytes: Bytes,
+    frames: Bytes,
     /// Bytes at the start that have been used.
     used: usize,
-    /// Lengths of the messages behind these.
-    lens: vec::IntoIter<u32>,
+    /// Messages behind these.
+    left: usize,
     /// The consumer's.
     pub(super) turn: Turn,
 }
 
 impl Batch {
     pub(super) fn fill(&self) -> Fill {
-        Fill { messages: self.lens.len(), bytes: self.bytes.len() - self.used }
+        Fill::of_frames(self.left, self.frames.len() - self.used)
     }
 
     /// Takes the messages of a chunk, when all others have been used.
-    pub(super) fn refill(&mut self, bytes: Vec<u8>, lens: Vec<u32>) {
-        (self.bytes, self.used, self.lens) = (bytes.into(), 0, lens.into_iter());
+    pub(super) fn refill(&mut self, frames: Vec<u8>, count: usize) {
+        (self.frames, self.used, self.left) = (frames.into(), 0, count);
     }
 
     /// The next message.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Payload<'_>> {
-        let len = self.lens.next()? as usize;
-        let message = &self.bytes[self.used..][..len];
-        self.used += len;
-        Some(Payload::shared(message, &self.bytes))
+        let rest = &self.frames[self.used..];
+        let header = Header::from_bytes(rest.first_chunk()?);
+        let frame_len = HEADER_LEN + header.data_len as usize;
+        self.used += frame_len;
+        self.left -= 1;
+        Some(Payload::shared(&rest[HEADER_LEN..frame_len], &self.frames))
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.lens.as_slice().is_empty()
+        self.left == 0
     }
 
     /// All messages have been used: keeps nothing of them.
     pub(super) fn release(&mut self) {
-        (self.bytes, self.used, self.lens) = Default::default();
+        (self.frames, self.used, self.left) = Default::default();
     }
 }
 
@@ -233,31 +251,50 @@ mod tests {
     #[test]
     fn short_messages_share_chunks_up_to_their_length_and_long_ones_have_their_own() {
         let mut messages = Messages::default();
-        for len in [10, CHUNK_LEN - 1, 1, 1, CHUNK_LEN + 1, CHUNK_LEN] {
+        let longest = CHUNK_LEN - HEADER_LEN;
+        for len in [10, longest - HEADER_LEN, 0, 1, longest + 1, longest] {
             messages.push(Payload::borrowed(&vec![0; len]));
         }
         let chunks = messages.0.iter().map(|chunk| {
             (matches!(chunk, MessageChunk::Many(..)), chunk.fill().messages, chunk.fill().bytes)
         });
-        let long = (false, 1, CHUNK_LEN + 1);
+        let long = (false, 1, longest + 1);
         let chunks: Vec<_> = chunks.collect();
         assert_eq!(
             chunks,
-            [(false, 1, 10), (true, 2, CHUNK_LEN), (true, 1, 1), long, (true, 1, CHUNK_LEN)]
+            [
+                (false, 1, 10),
+                (true, 2, longest - HEADER_LEN),
+                (true, 1, 1),
+                long,
+                (true, 1, longest)
+            ]
         );
     }
 
     #[test]
-    fn messages_are_gathered_as_long_as_they_are_short_and_have_room_behind_the_others() {
-        let mut gathered = Gathered::default();
-        let large = InboxLimits::new(100, 1 << 20);
-        assert!(gathered.add(&[0; CHUNK_LEN - 1], Fill::default(), large));
-        assert!(gathered.add(&[0], Fill::default(), large));
-        assert!(!gathered.add(&[0], Fill::default(), large));
-        assert_eq!(gathered.fill(), Fill { messages: 2, bytes: CHUNK_LEN });
+    fn what_is_free_has_room_for_messages_until_either_limit_is_reached() {
+        let mut free = Fill { messages: 1, bytes: 970 }.free(limits(3));
+        assert_eq!(free, Fill { messages: 2, bytes: 30 });
+        assert!(!free.take_room(31));
+        assert!(free.take_room(30) && free.take_room(0));
+        assert!(!free.take_room(0), "it would be the fourth");
+        assert_eq!(Fill { messages: 9, bytes: 9000 }.free(limits(3)), Fill::default());
+    }
 
-        let mut gathered = Gathered::default();
-        assert!(gathered.add(&[0], Fill::one(10), limits(2)));
-        assert!(!gathered.add(&[0], Fill::one(10), limits(2)), "it would be the third");
+    #[test]
+    fn a_batch_gives_the_messages_of_its_frames() {
+        let mut frames = Vec::new();
+        for message in [&b"one"[..], b"", b"three"] {
+            push_frame(&mut frames, message);
+        }
+        let mut batch = Batch::default();
+        batch.refill(frames, 3);
+        assert_eq!(batch.fill(), Fill { messages: 3, bytes: 8 });
+        for (message, left) in [(&b"one"[..], 5), (b"", 5), (b"three", 0)] {
+            assert_eq!(batch.next().expect("there are three").bytes(), message);
+            assert_eq!(batch.fill().bytes, left);
+        }
+        assert!(batch.is_empty() && batch.next().is_none());
     }
 }

@@ -51,8 +51,9 @@ async fn a_handler_that_always_has_something_to_do_ends_at_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_consumer_of_many_messages_lets_others_run_in_between() {
-    const COUNT: u64 = 1000;
-    let (_client, conformance, mut peer) = played_server(ClientConfig::default());
+    const COUNT: u64 = 10_000;
+    let config = ClientConfig::default().stream_inbox_messages(COUNT as usize);
+    let (_client, conformance, mut peer) = played_server(config);
     let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
     let id = peer.receive().await.id;
     for sequence in 0..COUNT {
