@@ -70,8 +70,8 @@ fn receive_run(
     decoder: &mut Decoder,
 ) {
     loop {
-        let free = call.inbox.free(limits(connection));
-        let mut left = free;
+        let mut left = call.inbox.free(limits(connection));
+        let mut count = 0;
         let frames = decoder.take_run(CHUNK_LEN, |header| {
             let bytes = header.data_len as usize;
             let goes_on = header.stream_id == stream_id
@@ -79,6 +79,7 @@ fn receive_run(
                 && header.flags == Flags::NONE
                 && left.take_room(bytes);
             if goes_on {
+                count += 1;
                 call.count_received(bytes);
             }
             goes_on
@@ -86,7 +87,7 @@ fn receive_run(
         if frames.is_empty() {
             return;
         }
-        call.inbox.push_frames(frames, free.minus(left), &connection.patience);
+        call.inbox.push_frames(frames, count, &connection.patience);
     }
 }
 

@@ -84,7 +84,7 @@ impl<Req: Message> StreamSender<Req> {
     pub fn send(&mut self, message: Req) -> impl Future<Output = Result<(), Status>> {
         async move {
             // A sender that is never held up lets other tasks run now and then.
-            poll_fn(|cx| self.turn.poll_go_on(cx)).await;
+            poll_fn(|cx| self.turn.poll_spend(cx)).await;
             if self.owner.is_too_late() {
                 return Err(self.owner.pass_deadline());
             }
@@ -99,7 +99,7 @@ impl<Req: Message> StreamSender<Req> {
     /// Sends a message if there is room for it now, else `None`. `false` if the call or its connection has ended.
     fn send_at_once(&mut self, message: &Req) -> Result<Option<bool>, Status> {
         let frame = message_frame(message)?;
-        self.turn.spend(frame.len());
+        self.turn.spend_bytes(frame.len());
         Ok(match self.owner.connection().queue.try_reserve(frame.len()) {
             Ok(Some(room)) => Some(self.push(&frame, room)),
             Ok(None) => None,

@@ -146,7 +146,7 @@ impl<Resp: Message> StreamSender<Resp> {
     pub fn send(&mut self, message: Resp) -> impl Future<Output = Result<(), Status>> {
         async move {
             // A handler that is never held up lets other tasks run now and then.
-            poll_fn(|cx| self.turn.poll_go_on(cx)).await;
+            poll_fn(|cx| self.turn.poll_spend(cx)).await;
             if self.call.send_at_once(&message, &mut self.turn)? {
                 return Ok(());
             }
@@ -159,7 +159,7 @@ impl Call {
     /// Sends a message if there is room for it now. Returns whether it was sent.
     fn send_at_once(&self, message: &impl Message, turn: &mut Turn) -> Result<bool, Status> {
         let frame = self.message_frame(message)?;
-        turn.spend(frame.len());
+        turn.spend_bytes(frame.len());
         match self.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => self.push_message(&frame, room).map(|()| true),
             Ok(None) => Ok(false),

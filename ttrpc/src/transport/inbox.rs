@@ -111,10 +111,11 @@ impl<S: StreamState + Send> Inbox<S> {
         self.append(fill, patience, |messages| messages.push(message))
     }
 
-    /// Adds messages that lie in frames back to back, at least one, for which there is room. `fill` is what they come to.
-    pub(crate) fn push_frames(&self, frames: &[u8], fill: Fill, patience: &Patience) {
+    /// Adds so many messages, at least one, that lie in frames back to back, and for which there is room.
+    pub(crate) fn push_frames(&self, frames: &[u8], count: usize, patience: &Patience) {
+        let fill = Fill::of_frames(count, frames.len());
         let frames = frames.to_vec();
-        self.append(fill, patience, |messages| messages.push_frames(frames, fill.messages));
+        self.append(fill, patience, |messages| messages.push_frames(frames, count));
     }
 
     /// What has room behind what is there.
@@ -224,12 +225,12 @@ impl<S: StreamState + Send> Inbox<S> {
         read: impl FnOnce(Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
-        ready!(batch.turn.poll_go_on(cx));
+        ready!(batch.turn.poll_spend(cx));
         if batch.is_empty() {
             match ready!(self.poll_refill(batch, cx, patience))? {
                 Refill::Batch => {}
                 Refill::One(message) => {
-                    batch.turn.spend(message.len());
+                    batch.turn.spend_bytes(message.len());
                     return Poll::Ready(Ok(Some(read(Payload::shared(&message, &message)))));
                 }
                 Refill::End => return Poll::Ready(Ok(None)),
@@ -239,7 +240,7 @@ impl<S: StreamState + Send> Inbox<S> {
         let bytes = message.remaining();
         self.count_out(bytes, patience);
         let message = read(message);
-        batch.turn.spend(bytes);
+        batch.turn.spend_bytes(bytes);
         if batch.is_empty() {
             batch.release();
         }
@@ -581,8 +582,7 @@ mod tests {
             frames.extend([0; HEADER_LEN - 4]);
             frames.extend(*message);
         }
-        let bytes = messages.concat().len();
-        inbox.push_frames(&frames, Fill { messages: messages.len(), bytes }, patience);
+        inbox.push_frames(&frames, messages.len(), patience);
     }
 
     #[test]

@@ -577,17 +577,21 @@ impl StreamState for Ended {
     }
 }
 
+/// Adds two messages of a byte together.
+fn push_two(inbox: &Inbox<Ended>, messages: [u8; 2], patience: &Patience) {
+    let frame = |byte| [0, 0, 0, 1, 0, 0, 0, 1, 3, 0, byte];
+    inbox.push_frames(&messages.map(frame).concat(), 2, patience);
+}
+
 #[test]
 fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
-    const MESSAGES: u8 = 3;
     try_all(|| {
         let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
-            for message in 0..MESSAGES {
-                assert!(pushes.push(Payload::borrowed(&[message]), &dates));
-            }
+            assert!(pushes.push(Payload::borrowed(&[0]), &dates));
+            push_two(&pushes, [1, 2], &dates);
             pushes.change(|stream, _| {
                 stream.0 = true;
                 true
@@ -634,9 +638,9 @@ fn an_inbox_whose_consumer_goes_away_counts_nothing() {
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
-            for _ in 0..3 {
-                pushes.push(Payload::borrowed(b"message"), &dates);
-            }
+            pushes.push(Payload::borrowed(b"message"), &dates);
+            push_two(&pushes, [1, 2], &dates);
+            pushes.push(Payload::borrowed(b"message"), &dates);
         });
         let mut batch = Batch::default();
         let _ = block_on(poll_once(poll_fn(|cx| {

@@ -13,7 +13,7 @@ use crate::proto::{
 /// Bytes after which a chunk is full.
 pub(crate) const CHUNK_LEN: usize = SHARED_LEN;
 
-/// What a message in an inbox costs beside its bytes, at most: its entry there, and what allocation
+/// What a message in an inbox costs beside its bytes, at most: its entry there or its header, and what allocation
 /// adds. A peer that sends very short messages would else cost many times what the limits on bytes
 /// say.
 const MESSAGE_COST: usize = 64;
@@ -63,12 +63,8 @@ impl Fill {
         Fill { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
 
-    pub(crate) fn minus(self, other: Fill) -> Fill {
-        Fill { messages: self.messages - other.messages, bytes: self.bytes - other.bytes }
-    }
-
     /// So many messages of a chunk of frames of this length.
-    fn of_frames(messages: usize, len: usize) -> Self {
+    pub(super) fn of_frames(messages: usize, len: usize) -> Self {
         Fill { messages, bytes: len - messages * HEADER_LEN }
     }
 
@@ -91,10 +87,11 @@ impl Fill {
 
     /// What has room behind what is there.
     pub(super) fn free(self, limits: InboxLimits) -> Fill {
-        Fill {
-            messages: limits.messages.saturating_sub(self.messages),
-            bytes: limits.bytes.saturating_sub(self.bytes),
-        }
+        let messages = limits.messages.checked_sub(self.messages);
+        let bytes = limits.bytes.checked_sub(self.bytes);
+        // Over either limit there is no room, not even for an empty message.
+        let free = messages.zip(bytes).map(|(messages, bytes)| Fill { messages, bytes });
+        free.unwrap_or_default()
     }
 
     /// Counts a message of this many bytes if there is room for it here.
@@ -161,6 +158,7 @@ impl Messages {
 
     /// Adds so many messages, at least one, that lie in frames back to back, in no more than [`CHUNK_LEN`] bytes.
     pub(super) fn push_frames(&mut self, frames: Vec<u8>, count: usize) {
+        debug_assert!(frames.len() <= CHUNK_LEN);
         self.0.push_back(MessageChunk::Many(frames, count));
     }
 
@@ -279,7 +277,9 @@ mod tests {
         assert!(!free.take_room(31));
         assert!(free.take_room(30) && free.take_room(0));
         assert!(!free.take_room(0), "it would be the fourth");
-        assert_eq!(Fill { messages: 9, bytes: 9000 }.free(limits(3)), Fill::default());
+        for fill in [Fill { messages: 4, bytes: 0 }, Fill { messages: 1, bytes: 1001 }] {
+            assert!(!fill.free(limits(3)).take_room(0), "{fill:?} is over a limit");
+        }
     }
 
     #[test]

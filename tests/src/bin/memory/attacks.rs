@@ -279,7 +279,7 @@ async fn stream(connections: u64, streams: u32, len: usize) -> Result<Figures, S
         let mut ids = (1..).step_by(2).take(streams as usize);
         write_and_read(io, move || {
             // As much as one inbox takes: what comes later fails the stream and frees it.
-            let messages = ((1 << 20) / (len + 20)).clamp(1, 1024);
+            let messages = ((1 << 20) / (len + 20)).clamp(1, 4096);
             let message = Chunk { sequence: 0, payload: vec![0; len] };
             let id = ids.next()?;
             let data = std::iter::repeat_with(|| Frame::message(id, &message)).take(messages);

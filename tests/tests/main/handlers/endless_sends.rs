@@ -17,8 +17,9 @@ use tokio::{
     time::{Instant, advance},
 };
 use ttrpc::{
-    ClientConfig, Server, ServerConfig, Status,
+    ClientConfig, Code, Raw, Server, ServerConfig, Status,
     prost::Message,
+    proto::frame::MAX_DATA_LEN,
     server::{Routes, StreamSender},
 };
 use ttrpc_tests::{
@@ -28,9 +29,9 @@ use ttrpc_tests::{
 };
 
 /// Messages after which a handler gives up on its deadline.
-const MANY: u64 = 100_000;
+const MANY: u64 = 200_000;
 
-/// A task has at least one turn for so many messages.
+/// A turn is shorter than this many messages.
 const TURN: u64 = 5_000;
 
 /// A queue with room for all of them.
@@ -126,16 +127,87 @@ async fn a_caller_that_sends_without_end_lets_its_neighbours_run() {
     let (_client, conformance, mut peer) = played_server(config);
     let (mut requests, _reply) = conformance.collect().await.unwrap();
     peer.receive().await;
-    let start = Instant::now();
-    let moving = move_clock();
-    // A task of its own, since the test's has no budget to keep to.
-    let sending = tokio::spawn(async move {
+    let turns = turns_of(async move {
         for sequence in 0..MANY {
             requests.send(chunk(sequence)).await.unwrap();
         }
+    })
+    .await;
+    assert!(turns >= MANY / TURN, "{turns} turns while {MANY} messages were sent");
+}
+
+/// How often the clock's task comes to run meanwhile.
+async fn turns_of(sending: impl Future<Output = ()> + Send + 'static) -> u64 {
+    let start = Instant::now();
+    let moving = move_clock();
+    // A task of its own, since the test's has no budget to keep to.
+    let sending = tokio::spawn(async {
+        sending.await;
         Instant::now()
     });
-    let turns = (sending.await.unwrap() - start).as_millis();
+    let turns = (sending.await.unwrap() - start).as_millis() as u64;
     moving.abort();
-    assert!(turns >= u128::from(MANY / TURN), "{turns} turns while {MANY} messages were sent");
+    turns
+}
+
+fn too_long() -> Raw {
+    Raw::from(vec![0; MAX_DATA_LEN + 1])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_whose_messages_are_all_refused_lets_its_neighbours_run() {
+    let (client, conformance, mut peer) = played_server(ClientConfig::default());
+    let (mut requests, _reply) =
+        client.client_streaming::<Raw, Raw>(SERVICE, "Collect").await.unwrap();
+    peer.receive().await;
+    let turns = turns_of(async move {
+        let message = too_long();
+        for _ in 0..MANY {
+            let refusal = requests.send(message.clone()).await.unwrap_err();
+            assert_eq!(refusal.code(), Code::ResourceExhausted);
+        }
+    })
+    .await;
+    assert!(turns >= MANY / TURN, "{turns} turns while {MANY} messages were too long");
+
+    let (mut requests, _reply) = conformance.collect().timeout(LIMIT).await.unwrap();
+    peer.receive().await;
+    advance(LIMIT).await;
+    let turns = turns_of(async move {
+        for sequence in 0..MANY {
+            let refusal = requests.send(chunk(sequence)).await.unwrap_err();
+            assert_eq!(refusal.code(), Code::DeadlineExceeded);
+        }
+    })
+    .await;
+    assert!(turns >= MANY / TURN, "{turns} turns while {MANY} messages came too late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_whose_messages_are_all_refused_meets_its_deadline() {
+    let sent = Arc::<AtomicU64>::default();
+    let routes = Routes::new(SERVICE).server_streaming(
+        "Generate",
+        &sent,
+        |sent: &AtomicU64, _ctx, _: GenerateRequest, mut replies: StreamSender<Raw>| {
+            Box::pin(async move {
+                let message = too_long();
+                for _ in 0..MANY {
+                    let refusal = replies.send(message.clone()).await.unwrap_err();
+                    assert_eq!(refusal.code(), Code::ResourceExhausted);
+                    sent.fetch_add(1, SeqCst);
+                }
+                Ok::<(), Status>(())
+            })
+        },
+    );
+    let (here, there) = duplex(PIPE_LEN);
+    tokio::spawn(Server::builder().add_service(Handmade(routes)).io(there).serve());
+    let mut peer = Peer::new(here);
+    let moving = move_clock();
+    peer.send(limited_call()).await;
+    assert_eq!(peer.receive().await.code(), DEADLINE_EXCEEDED);
+    moving.abort();
+    let sent = sent.load(SeqCst);
+    assert!(sent < MANY, "{sent} messages were refused before anybody looked at the clock");
 }
