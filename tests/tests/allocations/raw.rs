@@ -10,6 +10,8 @@ use ttrpc::{
 };
 use ttrpc_tests::harness::PIPE_LEN;
 
+use super::long_frames;
+
 const LEN: usize = 1 << 20;
 
 struct Echo;
@@ -25,6 +27,7 @@ impl Service for Echo {
 
 #[test]
 fn raw_messages_are_copied_once_less_on_each_side_than_decoded_ones() {
+    let _turn = long_frames();
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let client = runtime.block_on(async {
         let (here, there) = duplex(PIPE_LEN);

@@ -1,10 +1,23 @@
-//! A pool of empty buffers, to be used again.
+//! Pools of empty buffers, to be used again.
 //!
-//! An idle connection keeps no buffers; without the pool a busy one would allocate the same buffers
+//! An idle connection keeps no buffers; without the pools a busy one would allocate the same buffers
 //! over and over. That costs most for those of some ten KiB and more: what is freed at the end of the heap goes back to
 //! the system, and each page of it is faulted in again.
+//!
+//! Each thread has pools of its own, for which it needs no lock. Long buffers are the process's: what one thread has put
+//! another one takes, so that there are no more of them than are in use at a time, and they stay in the processor's caches.
 
-use std::{cell::RefCell, ops::RangeInclusive, thread::LocalKey};
+use std::{
+    cell::RefCell,
+    mem,
+    ops::RangeInclusive,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::LocalKey,
+    time::{Duration, Instant},
+};
 
 use bytes::BytesMut;
 
@@ -13,6 +26,15 @@ const COUNT: usize = 8;
 
 /// Bytes for which all of them have room. A buffer that has room for more is not kept.
 pub(crate) const POOL_BYTES: usize = 520 << 10;
+
+/// Buffers that have room for more are long.
+pub(crate) const LONG_FROM: usize = POOL_BYTES / 2;
+
+/// The same as [`POOL_BYTES`] for the long ones of a kind: one of the longest frames, or four of 1 MiB.
+const LONG_POOL_BYTES: usize = 17 << 18;
+
+/// How long long buffers are kept that nobody uses.
+const LONG_POOL_TIME: Duration = Duration::from_secs(1);
 
 /// Capacity, in bytes, below which a buffer is not worth it.
 pub(crate) const MIN_CAPACITY: usize = 1 << 10;
@@ -67,13 +89,15 @@ struct Kept<B> {
     buffers: Vec<B>,
     /// Bytes for which all of them have room.
     bytes: usize,
+    /// Bytes for which they may have room.
+    most: usize,
     /// Whether this thread has asked for one. What a thread that never does puts here would be of no use.
     is_used: bool,
 }
 
 impl<B: Buffer> BufferPool<B> {
     pub(crate) const fn new() -> Self {
-        BufferPool(RefCell::new(Kept { buffers: Vec::new(), bytes: 0, is_used: false }))
+        BufferPool(RefCell::new(Kept::new(POOL_BYTES)))
     }
 
     fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
@@ -89,6 +113,10 @@ impl<B: Buffer> BufferPool<B> {
 }
 
 impl<B: Buffer> Kept<B> {
+    const fn new(most: usize) -> Self {
+        Kept { buffers: Vec::new(), bytes: 0, most, is_used: false }
+    }
+
     fn take(&mut self, capacities: RangeInclusive<usize>) -> Option<B> {
         self.is_used = true;
         let (least, most) = capacities.into_inner();
@@ -107,7 +135,7 @@ impl<B: Buffer> Kept<B> {
         }
         self.bytes += buffer.capacity();
         self.buffers.push(buffer);
-        while self.buffers.len() > COUNT || self.bytes > POOL_BYTES {
+        while self.buffers.len() > COUNT || self.bytes > self.most {
             // Nobody has wanted it for the longest time.
             self.bytes -= self.buffers.remove(0).capacity();
         }
@@ -138,6 +166,72 @@ pub(crate) fn take_or_new<B: Buffer>(
 pub(crate) fn put<B: Buffer>(pool: &'static LocalKey<BufferPool<B>>, buffer: B) {
     // A thread that is ending keeps nothing.
     let _ = pool.try_with(|pool| pool.put(buffer));
+}
+
+/// Empty long buffers of a kind, of the whole process.
+#[derive(Debug)]
+pub(crate) struct LongPool<B> {
+    long: Mutex<LongKept<B>>,
+    /// Whether there are some, for a look without the lock.
+    has_some: AtomicBool,
+}
+
+#[derive(Debug)]
+struct LongKept<B> {
+    kept: Kept<B>,
+    /// When one was last taken or put.
+    used_at: Option<Instant>,
+}
+
+impl<B: Buffer> LongPool<B> {
+    pub(crate) const fn new() -> Self {
+        let long = LongKept { kept: Kept::new(LONG_POOL_BYTES), used_at: None };
+        LongPool { long: Mutex::new(long), has_some: AtomicBool::new(false) }
+    }
+
+    /// An empty buffer of one of these capacities, if there is one: the one that was put last.
+    pub(crate) fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
+        self.with(|long| {
+            long.used_at = Some(Instant::now());
+            long.kept.take(capacities)
+        })
+    }
+
+    /// Puts a buffer into the pool; what is in it is lost. Its capacity has to be all that it keeps allocated.
+    pub(crate) fn put(&self, mut buffer: B) {
+        buffer.clear();
+        self.with(|long| {
+            long.used_at = Some(Instant::now());
+            long.kept.put(buffer);
+        });
+    }
+
+    /// Drops all that nobody has used for a while.
+    #[inline]
+    pub(crate) fn drop_unused(&self) {
+        if self.has_some.load(Relaxed) {
+            self.drop_unused_at(Instant::now());
+        }
+    }
+
+    fn drop_unused_at(&self, now: Instant) {
+        let unused = self.with(|long| {
+            let is_unused =
+                long.used_at.is_none_or(|used_at| now.duration_since(used_at) >= LONG_POOL_TIME);
+            is_unused.then(|| {
+                long.kept.bytes = 0;
+                mem::take(&mut long.kept.buffers)
+            })
+        });
+        drop(unused);
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut LongKept<B>) -> R) -> R {
+        let mut long = self.long.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let result = act(&mut long);
+        self.has_some.store(!long.kept.buffers.is_empty(), Relaxed);
+        result
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +282,26 @@ mod tests {
         let pool = BufferPool::new();
         pool.put(vec![0; 5000]);
         assert_eq!(capacities(&pool), []);
+    }
+
+    #[test]
+    fn long_buffers_are_kept_for_all_threads_until_nobody_has_used_them_for_a_while() {
+        static POOL: LongPool<Vec<u8>> = LongPool::new();
+        assert!(POOL.take(ANY).is_none());
+        std::thread::spawn(|| POOL.put(vec![7; 1 << 20])).join().expect("it puts a buffer");
+        POOL.drop_unused();
+        let taken = POOL.take(1 << 20..=2 << 20).expect("it was used a moment ago");
+        assert_eq!((taken.len(), taken.capacity()), (0, 1 << 20));
+        for _ in 0..5 {
+            POOL.put(Vec::with_capacity(1 << 20));
+        }
+        assert!(POOL.has_some.load(Relaxed));
+        let taken: Vec<_> = std::iter::from_fn(|| POOL.take(ANY)).collect();
+        assert_eq!(taken.len(), 4, "there is room for four");
+        assert!(!POOL.has_some.load(Relaxed));
+        POOL.put(Vec::with_capacity(4 << 20));
+        POOL.drop_unused_at(Instant::now() + LONG_POOL_TIME);
+        assert!(!POOL.has_some.load(Relaxed) && POOL.take(ANY).is_none());
     }
 
     thread_local! {

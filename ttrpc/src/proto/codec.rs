@@ -9,7 +9,7 @@ use std::mem;
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
 
 use super::{
-    buffer_pool::{self, BufferPool, MIN_CAPACITY, POOL_BYTES},
+    buffer_pool::{self, BufferPool, LONG_FROM, LongPool, MIN_CAPACITY},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };
@@ -18,12 +18,15 @@ thread_local! {
     static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
 }
 
+static LONG_POOL: LongPool<BytesMut> = LongPool::new();
+
 /// Bytes for which there is room when frames are read: enough for hundreds of small ones, or for a message of 64 KiB and
 /// what stands around it.
 pub(crate) const READ_LEN: usize = 65 << 10;
 
-/// Frames up to this many bytes, header included, are read into buffers of the pool, which keeps at least two of them.
-const POOLED_LEN: usize = POOL_BYTES / 2;
+/// Frames up to this many bytes, header included, are read into buffers of the thread's pool, which keeps at least two of
+/// them.
+const POOLED_LEN: usize = LONG_FROM;
 
 /// Data below this many bytes is copied out of its buffer, and so is data that fills less than half of its buffer. The other
 /// data is taken with its buffer, which it keeps alive.
@@ -44,10 +47,12 @@ impl Drop for Pooled {
     }
 }
 
-/// Puts a buffer into the pool, if frames are read into such.
+/// Puts a buffer into the thread's pool or that of long ones, if frames are read into such.
 fn put(buffer: BytesMut) {
-    if (READ_LEN..=POOLED_LEN).contains(&buffer.capacity()) {
-        buffer_pool::put(&POOL, buffer);
+    match buffer.capacity() {
+        ..READ_LEN => {}
+        READ_LEN..=POOLED_LEN => buffer_pool::put(&POOL, buffer),
+        _ => LONG_POOL.put(buffer),
     }
 }
 
@@ -101,7 +106,8 @@ impl Decoder {
     }
 
     /// Room for what arrives next, for a reader: for some frames, or for what is missing of a long one. The buffer
-    /// of a long frame at most doubles, so that memory grows with what a peer sends and not with what it announces.
+    /// of a long frame at most doubles, unless the pool has one that it fits into: so memory grows with what a peer sends and
+    /// not with what it announces.
     ///
     /// There is room if [`Decoder::decode`] has returned `None`. The reader calls [`Decoder::drop_skipped`] afterwards, or
     /// [`Decoder::release_room`] if nothing has arrived.
@@ -133,6 +139,9 @@ impl Decoder {
         }
         let mut longest = 2 * arrived.max(READ_LEN);
         if !is_pooled {
+            if let Some(buffer) = LONG_POOL.take(len..=2 * (len - HEADER_LEN)) {
+                return self.replace_buffer(buffer);
+            }
             // With buffers of other lengths malloc makes calls of 1 MiB take up to twice as long.
             longest = 1 << longest.ilog2();
         }
@@ -224,6 +233,7 @@ impl Decoder {
         max_len: usize,
         mut goes_on: impl FnMut(Header) -> bool,
     ) -> &[u8] {
+        debug_assert!(max_len <= MAX_DATA_LEN, "an oversized frame would be one of the run");
         self.start += mem::take(&mut self.data_len);
         let arrived = self.rest();
         let arrived = &arrived[..arrived.len().min(max_len)];
@@ -349,13 +359,17 @@ impl Decoder {
         if mem::take(&mut self.rest_of) == 0 {
             put(buffer);
         }
+        LONG_POOL.drop_unused();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::frame::{Flags, FrameType},
+        super::{
+            buffer_pool::POOL_BYTES,
+            frame::{Flags, FrameType},
+        },
         *,
     };
 
@@ -387,7 +401,8 @@ mod tests {
     #[test]
     fn a_run_ends_before_an_oversized_frame() {
         let mut decoder = Decoder::default();
-        decoder.feed(&[&announce(1)[..], &[7], &announce(MAX_DATA_LEN + 1), &[1; 10]].concat());
+        let longest = vec![0; MAX_DATA_LEN + 1];
+        decoder.feed(&[&announce(1)[..], &[7], &announce(longest.len()), &longest].concat());
         assert_eq!(decoder.take_run(MAX_DATA_LEN, |_| true).len(), HEADER_LEN + 1);
         assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
     }

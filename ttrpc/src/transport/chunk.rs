@@ -7,13 +7,15 @@ use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::limiter::Load;
 use crate::proto::{
-    buffer_pool::{self, BufferPool, MIN_CAPACITY},
+    buffer_pool::{self, BufferPool, LONG_FROM, LongPool, MIN_CAPACITY},
     frame::{FrameType, HEADER_LEN, Header},
 };
 
 thread_local! {
     static POOL: BufferPool<Vec<u8>> = const { BufferPool::new() };
 }
+
+static LONG_POOL: LongPool<Vec<u8>> = LongPool::new();
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
@@ -23,7 +25,11 @@ const SHARED_CHUNK_LEN: usize = 64 << 10;
 
 /// An empty buffer of one of these capacities, or a new one of the least.
 pub(super) fn buffer(capacities: RangeInclusive<usize>) -> Vec<u8> {
-    buffer_pool::take_or_new(&POOL, capacities)
+    let least = *capacities.start();
+    if least <= LONG_FROM {
+        return buffer_pool::take_or_new(&POOL, capacities);
+    }
+    LONG_POOL.take(capacities).unwrap_or_else(|| Vec::with_capacity(least))
 }
 
 /// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
@@ -82,7 +88,11 @@ impl Chunk {
 
     /// The chunk has been written: its buffer is for the next one.
     pub(super) fn recycle(self) {
-        buffer_pool::put(&POOL, self.bytes);
+        if self.bytes.capacity() <= LONG_FROM {
+            buffer_pool::put(&POOL, self.bytes);
+        } else {
+            LONG_POOL.put(self.bytes);
+        }
     }
 
     /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
@@ -170,6 +180,7 @@ impl Chunks {
     /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
         self.chunks.shrink_to(IDLE_CHUNKS);
+        LONG_POOL.drop_unused();
     }
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be

@@ -35,6 +35,12 @@ pub(crate) const THREADS: usize = 2;
 /// together, and boxes of calls.
 const THREAD: u64 = 2 * (520 << 10) + (16 << 10) + (33 << 10) + 128 * 512;
 
+/// Empty long buffers that a process keeps for receiving, and as many for sending.
+const LONG_BUFFERS: u64 = 2 * (17 << 18);
+
+/// What a message in an inbox costs beside its bytes.
+const MESSAGE: usize = 64;
+
 /// Arenas of glibc's allocator, which are eight for each CPU otherwise. What is free in one is of no use to another.
 const ARENAS: &str = "16";
 
@@ -87,7 +93,7 @@ impl Load {
         let queues = (self.unread + self.unread_long) * config.send_queue_bytes as u64;
         let running = self.running * self.reply_len;
         let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
-        let threads = THREADS as u64 * THREAD;
+        let threads = THREADS as u64 * THREAD + LONG_BUFFERS;
         self.connections * IDLE_CONNECTION
             + self.calls * CALL
             + (buffers + threads) * ALLOCATION_PERCENT / 100
@@ -97,8 +103,10 @@ impl Load {
 /// The most that a client with default limits may hold for streams of which nothing is taken, in
 /// bytes, over what it holds at rest.
 pub(crate) fn client_bound(streams: u64) -> u64 {
-    let inboxes = streams * ClientConfig::default().stream_inbox_bytes as u64;
-    let threads = THREADS as u64 * THREAD;
+    let config = ClientConfig::default();
+    let inbox = config.stream_inbox_bytes + config.stream_inbox_messages * MESSAGE;
+    let inboxes = streams * inbox as u64;
+    let threads = THREADS as u64 * THREAD + LONG_BUFFERS;
     IDLE_CONNECTION + (inboxes + 2 * MAX_DATA_LEN as u64 + threads) * ALLOCATION_PERCENT / 100
 }
 
