@@ -6,11 +6,8 @@
 
 mod interception;
 mod metadata;
-mod raw;
 mod status;
 mod unread_replies;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use allocation_counter::measure;
 use tokio::runtime::{Builder, Runtime};
@@ -27,12 +24,6 @@ const TIMES: u64 = 1000;
 
 /// Bytes of empty long buffers of a kind that the library keeps for all threads of the process.
 const LONG_POOL: usize = 17 << 18;
-
-/// Tests with frames of more than 260 KiB take turns: what one has put into that pool another one would take.
-fn long_frames() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A connection, and the runtime with one thread that both its sides run on.
 struct Connection {
@@ -144,7 +135,6 @@ fn calls_that_are_over_keep_nothing() {
 /// What a frame leaves of the buffer that it filled may be little, and keep all of it allocated.
 #[test]
 fn a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left() {
-    let _turn = long_frames();
     let mut all_kept = 0;
     for slack in [0, 10, 500, 2 << 10, 10 << 10, 60 << 10, 100 << 10] {
         let data_len = MAX_DATA_LEN - HEADER_LEN - slack;
@@ -169,22 +159,4 @@ fn a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left() {
     }
     // The pool may have what is left of one.
     assert!(all_kept < LONG_POOL as i64 + (64 << 10), "{all_kept} bytes are kept");
-}
-
-/// The buffers of their frames are those of the call before; the fields are allocated.
-#[test]
-fn calls_with_long_messages_allocate_no_buffers() {
-    const LEN: u64 = 1 << 20;
-    let _turn = long_frames();
-    let Connection { runtime, conformance, .. } = &connection();
-    let call = || {
-        runtime.block_on(async {
-            let reply = conformance.echo(echo_request(vec![7; LEN as usize])).await.unwrap();
-            assert_eq!(reply.payload.len() as u64, LEN);
-        });
-    };
-    call();
-    let allocated = measure(call).bytes_total;
-    // The request's payload is the caller's; a field each for the server and the client.
-    assert!((3 * LEN..4 * LEN).contains(&allocated), "{allocated} bytes are allocated");
 }

@@ -10,7 +10,7 @@ use tokio::{
 use ttrpc::ServerConfig;
 use ttrpc_tests::{conformance::*, harness::*, wire::Response};
 
-use super::{LONG_POOL, long_frames};
+use super::LONG_POOL;
 
 const MIB: usize = 1 << 20;
 
@@ -151,7 +151,6 @@ fn connections_that_read_no_replies_cost_a_bounded_amount_each() {
 /// so the room of the short ones is full when the last long one begins that may.
 #[test]
 fn connections_that_read_neither_short_nor_long_replies_cost_a_bounded_amount_each() {
-    let _turn = long_frames();
     let mut reply_lens = [64 << 10; 10];
     reply_lens[9] = MIB;
     let config = ServerConfig::default();

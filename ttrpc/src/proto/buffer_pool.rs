@@ -16,10 +16,11 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::LocalKey,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::BytesMut;
+use tokio::time::Instant;
 
 /// Buffers that a pool keeps.
 const COUNT: usize = 8;
@@ -30,7 +31,7 @@ pub(crate) const POOL_BYTES: usize = 520 << 10;
 /// Buffers that have room for more are long.
 pub(crate) const LONG_FROM: usize = POOL_BYTES / 2;
 
-/// The same as [`POOL_BYTES`] for the long ones of a kind: one of the longest frames, or four of 1 MiB.
+/// The same as [`POOL_BYTES`] for the long ones of a kind: four of 1 MiB, or one of a frame of nearly 4 MiB.
 const LONG_POOL_BYTES: usize = 17 << 18;
 
 /// How long long buffers are kept that nobody uses.
@@ -91,7 +92,7 @@ struct Kept<B> {
     bytes: usize,
     /// Bytes for which they may have room.
     most: usize,
-    /// Whether this thread has asked for one. What a thread that never does puts here would be of no use.
+    /// Whether somebody has asked for one. What is put here by those who never do would be of no use.
     is_used: bool,
 }
 
@@ -107,7 +108,9 @@ impl<B: Buffer> BufferPool<B> {
     fn put(&self, mut buffer: B) {
         if (MIN_CAPACITY..=POOL_BYTES).contains(&buffer.capacity()) {
             buffer.clear();
-            self.0.borrow_mut().put(buffer);
+            let mut kept = self.0.borrow_mut();
+            kept.put(buffer);
+            while kept.evict().is_some() {}
         }
     }
 }
@@ -135,10 +138,15 @@ impl<B: Buffer> Kept<B> {
         }
         self.bytes += buffer.capacity();
         self.buffers.push(buffer);
-        while self.buffers.len() > COUNT || self.bytes > self.most {
-            // Nobody has wanted it for the longest time.
-            self.bytes -= self.buffers.remove(0).capacity();
-        }
+    }
+
+    /// A buffer that is too much: nobody has wanted it for the longest time.
+    fn evict(&mut self) -> Option<B> {
+        (self.buffers.len() > COUNT || self.bytes > self.most).then(|| {
+            let evicted = self.buffers.remove(0);
+            self.bytes -= evicted.capacity();
+            evicted
+        })
     }
 }
 
@@ -192,38 +200,43 @@ impl<B: Buffer> LongPool<B> {
     /// An empty buffer of one of these capacities, if there is one: the one that was put last.
     pub(crate) fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
         self.with(|long| {
+            let taken = long.kept.take(capacities)?;
             long.used_at = Some(Instant::now());
-            long.kept.take(capacities)
+            Some(taken)
         })
     }
 
     /// Puts a buffer into the pool; what is in it is lost. Its capacity has to be all that it keeps allocated.
     pub(crate) fn put(&self, mut buffer: B) {
+        if buffer.capacity() > LONG_POOL_BYTES {
+            return;
+        }
         buffer.clear();
         self.with(|long| {
             long.used_at = Some(Instant::now());
             long.kept.put(buffer);
         });
+        // Each is dropped without the lock.
+        while self.with(|long| long.kept.evict()).is_some() {}
     }
 
     /// Drops all that nobody has used for a while.
     #[inline]
     pub(crate) fn drop_unused(&self) {
         if self.has_some.load(Relaxed) {
-            self.drop_unused_at(Instant::now());
+            drop(self.take_unused());
         }
     }
 
-    fn drop_unused_at(&self, now: Instant) {
-        let unused = self.with(|long| {
-            let is_unused =
-                long.used_at.is_none_or(|used_at| now.duration_since(used_at) >= LONG_POOL_TIME);
+    fn take_unused(&self) -> Option<Vec<B>> {
+        let now = Instant::now();
+        self.with(|long| {
+            let is_unused = now.duration_since(long.used_at?) >= LONG_POOL_TIME;
             is_unused.then(|| {
                 long.kept.bytes = 0;
                 mem::take(&mut long.kept.buffers)
             })
-        });
-        drop(unused);
+        })
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut LongKept<B>) -> R) -> R {
@@ -236,6 +249,8 @@ impl<B: Buffer> LongPool<B> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
 
     const ANY: RangeInclusive<usize> = 0..=usize::MAX;
@@ -284,23 +299,30 @@ mod tests {
         assert_eq!(capacities(&pool), []);
     }
 
-    #[test]
-    fn long_buffers_are_kept_for_all_threads_until_nobody_has_used_them_for_a_while() {
+    #[tokio::test(start_paused = true)]
+    async fn long_buffers_are_kept_for_all_threads_until_nobody_has_used_them_for_a_while() {
         static POOL: LongPool<Vec<u8>> = LongPool::new();
+        const MIB: usize = 1 << 20;
         assert!(POOL.take(ANY).is_none());
-        std::thread::spawn(|| POOL.put(vec![7; 1 << 20])).join().expect("it puts a buffer");
+        std::thread::scope(|scope| {
+            scope.spawn(|| POOL.put(vec![7; MIB]));
+        });
         POOL.drop_unused();
-        let taken = POOL.take(1 << 20..=2 << 20).expect("it was used a moment ago");
-        assert_eq!((taken.len(), taken.capacity()), (0, 1 << 20));
-        for _ in 0..5 {
-            POOL.put(Vec::with_capacity(1 << 20));
+        let taken = POOL.take(MIB..=2 * MIB).expect("it was used a moment ago");
+        assert_eq!((taken.len(), taken.capacity()), (0, MIB));
+        for capacity in [1, 1, 1, 1, 1, 8].map(|mib| mib * MIB) {
+            POOL.put(Vec::with_capacity(capacity));
         }
-        assert!(POOL.has_some.load(Relaxed));
         let taken: Vec<_> = std::iter::from_fn(|| POOL.take(ANY)).collect();
-        assert_eq!(taken.len(), 4, "there is room for four");
+        assert_eq!(taken.len(), 4, "there is room for four, and one that is too long takes none");
         assert!(!POOL.has_some.load(Relaxed));
-        POOL.put(Vec::with_capacity(4 << 20));
-        POOL.drop_unused_at(Instant::now() + LONG_POOL_TIME);
+        POOL.put(Vec::with_capacity(4 * MIB));
+        advance(LONG_POOL_TIME / 2).await;
+        assert!(POOL.take(8 * MIB..=9 * MIB).is_none(), "that is no use of the other");
+        POOL.drop_unused();
+        assert!(POOL.has_some.load(Relaxed));
+        advance(LONG_POOL_TIME / 2).await;
+        POOL.drop_unused();
         assert!(!POOL.has_some.load(Relaxed) && POOL.take(ANY).is_none());
     }
 

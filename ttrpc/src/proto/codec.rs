@@ -119,7 +119,7 @@ impl Decoder {
         let is_pooled = len <= POOLED_LEN;
         if len > READ_LEN && (is_pooled || arrived >= READ_LEN) {
             self.make_room_for_long_frame(len, is_pooled);
-            // A buffer that goes back to the pool has nothing else in it than the frame.
+            // A buffer that goes back to the thread's pool has nothing else in it than the frame.
             return (&mut self.buffer).limit(if is_pooled { missing } else { usize::MAX });
         }
         if self.buffer.capacity() == 0 {

@@ -1,7 +1,7 @@
 //! Encoded frames, packed for the socket.
 //!
 //! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
-//! system call; a large frame is a chunk of its own and is not copied. The buffers are of the thread's pool.
+//! system call; a large frame is a chunk of its own and is not copied. The buffers are of the thread's pool, or of the process's if they are long.
 
 use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
@@ -30,6 +30,11 @@ pub(super) fn buffer(capacities: RangeInclusive<usize>) -> Vec<u8> {
         return buffer_pool::take_or_new(&POOL, capacities);
     }
     LONG_POOL.take(capacities).unwrap_or_else(|| Vec::with_capacity(least))
+}
+
+/// A queue has nothing to write: drops long buffers that nobody has used for a while.
+pub(super) fn drop_unused_buffers() {
+    LONG_POOL.drop_unused();
 }
 
 /// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
@@ -180,7 +185,6 @@ impl Chunks {
     /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
         self.chunks.shrink_to(IDLE_CHUNKS);
-        LONG_POOL.drop_unused();
     }
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be

@@ -26,7 +26,7 @@ use std::{
 use self::sender_state::SenderState;
 use super::{
     blocked::Blocked,
-    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
+    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room, drop_unused_buffers},
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
@@ -337,7 +337,9 @@ impl<T> Queue<T> {
                 && let Some(writer) = writer.take()
             {
                 state.become_idle(waker, writer);
+                drop(state);
                 batch.shrink_to(IDLE_CHUNKS);
+                drop_unused_buffers();
                 return Poll::Pending;
             }
             if linger.is_worth_it(&self.announced) {

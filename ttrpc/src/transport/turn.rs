@@ -1,11 +1,15 @@
 //! Turns: a task that never has to wait lets other tasks run now and then.
 
 use std::{
+    pin::pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::{task::coop::poll_proceed, time::Instant};
+use tokio::{
+    task::{coop::poll_proceed, yield_now},
+    time::Instant,
+};
 
 /// Short messages for which one unit of the task's budget is spent. A task has 128 units in a turn, made for steps that
 /// may cost a system call each. A short message costs a small part of one, what is sent in one turn is written together,
@@ -51,8 +55,8 @@ impl Turn {
         if now.duration_since(since) >= LONGEST {
             self.since = None;
             self.spent = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            // Woken when the runtime has looked at sockets and timers.
+            return pin!(yield_now()).poll(cx);
         }
         let Poll::Ready(proceeds) = poll_proceed(cx) else {
             self.since = None;
