@@ -71,7 +71,8 @@ pub type RawCall = Call<AnyKind, Raw, Raw>;
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
-    Start(Arc<ConnectionTasks>, PendingCall<Req>),
+    /// With the connection's tasks until the call has an owner, who takes them.
+    Start(Option<Arc<ConnectionTasks>>, PendingCall<Req>),
     WaitForRoom(WaitForRoom),
     Queued(Option<CallOwner>, Timer),
     Done,
@@ -82,7 +83,7 @@ type Timer = Option<Pin<Box<Sleep>>>;
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
     pub(super) fn new(tasks: Arc<ConnectionTasks>, pending: PendingCall<Req>) -> Self {
-        Call { progress: Progress::Start(tasks, pending), kind: PhantomData }
+        Call { progress: Progress::Start(Some(tasks), pending), kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
@@ -187,7 +188,7 @@ where
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
         loop {
             match &mut self.progress {
-                Progress::Start(..) => self.start()?,
+                Progress::Start(..) => ready!(self.start(cx))?,
                 Progress::WaitForRoom(room) => {
                     let owner = ready!(room.as_mut().poll(cx))?;
                     self.progress = Progress::Queued(Some(owner), None);
@@ -198,25 +199,29 @@ where
         }
     }
 
-    fn start(&mut self) -> Result<(), Status> {
-        let Progress::Start(tasks, pending) = &self.progress else { only_at_the_start() };
+    /// Queues the Request, or begins to wait for room. Pending if the call waits for its reply then.
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
+        let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
         let times = pending.options.times();
         let mut record = None;
         if pending.options.interceptors().is_none() {
             let mut begun = None;
-            let queued = pending.try_queue(tasks, times, &mut begun);
-            if let Ok(Some(owner)) = queued {
-                self.progress = Progress::Queued(Some(owner), None);
-                return Ok(());
+            let caller = K::AWAITS_REPLY.then(|| cx.waker());
+            let queued = pending.try_queue(connection, times, &mut begun, caller);
+            if let Ok(Some(call)) = queued {
+                let owner = tasks.take().map(|tasks| call.owned(tasks));
+                self.progress = Progress::Queued(owner, None);
+                return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
-            let connection = tasks.connection();
             if begun.is_none() {
                 record = connection.observed.begin_recorded(pending.head(times), None);
             }
             queued.inspect_err(|status| tell_not_queued(record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(tasks, pending) = mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(Some(tasks), pending) =
+            mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
@@ -227,7 +232,7 @@ where
             }
             None => Box::pin(async move { pending.queue(&tasks, times, record).await }),
         });
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -45,8 +45,8 @@ impl CallEntry {
         times: Times,
         request_bytes: u32,
         observed: Observed,
+        inbox: Inbox<CallState>,
     ) -> Self {
-        let inbox = Inbox::default();
         CallEntry { shape, service, method, times, request_bytes, observed, inbox }
     }
 

@@ -45,12 +45,17 @@ pub trait PollOutput<Req, Resp> {
     /// The output of the call as a future.
     type Output;
 
+    /// The output is the reply: there is nothing to take from a call that has just been queued.
+    const AWAITS_REPLY: bool = false;
+
     /// Polls a call that has been queued, until it is taken.
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Self::Output>;
 }
 
 impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
     type Output = Resp;
+
+    const AWAITS_REPLY: bool = true;
 
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
         let owner = owner.as_mut().expect("a unary call stays with its future");

@@ -1,6 +1,6 @@
 //! A call before it is queued: waiting for a permit and for room, and encoding.
 
-use std::sync::Arc;
+use std::{sync::Arc, task::Waker};
 
 use prost::Message;
 use tokio::time::timeout_at;
@@ -23,6 +23,7 @@ use crate::{
     },
     transport::{
         encode::Frame,
+        inbox::Inbox,
         limiter::{Closed, Load, Permit, Refused},
         queue::Claim,
         registry::{CallInfo, CallWait},
@@ -58,18 +59,19 @@ impl<Req: Message> PendingCall<Req> {
         PendingCall { shape, service, method, request, options }
     }
 
-    /// Queues the Request if there is room for it now. The call begins then, if it has not begun.
+    /// Queues the Request if there is room for it now. The call begins then, if it has not begun. A caller that gives
+    /// its waker waits for the reply from then on.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
     /// DEADLINE_EXCEEDED for a call that has no time at all.
     pub(super) fn try_queue(
         &self,
-        tasks: &Arc<ConnectionTasks>,
+        connection: &ClientConnection,
         times: Times,
         begun: &mut Option<Observed>,
-    ) -> Result<Option<CallOwner>, Status> {
-        let connection = tasks.connection();
+        caller: Option<&Waker>,
+    ) -> Result<Option<QueuedCall>, Status> {
         check_time(times)?;
         let frame = self.frame(times)?;
         let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
@@ -85,7 +87,7 @@ impl<Req: Message> PendingCall<Req> {
                     // To encode a message is the program's, and may panic: the call begins behind that.
                     let observed = begun.replace(Observed::Nobody);
                     let observed = observed.unwrap_or_else(|| connection.begin(self.head(times)));
-                    let entry = self.entry(times, frame.len(), observed);
+                    let entry = self.entry(times, frame.len(), observed, caller);
                     let stream_id = room.push_or_write(bytes, |table| {
                         let stream_id = table.open(self.shape.kind, entry.clone())?;
                         let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
@@ -93,7 +95,7 @@ impl<Req: Message> PendingCall<Req> {
                     });
                     (entry, stream_id)
                 });
-                self.own(tasks, permit, entry, stream_id).map(Some)
+                queued(connection, permit, entry, stream_id).map(Some)
             }
             Ok(None) => Ok(None),
             Err(Closed) => Err(connection.unavailable()),
@@ -109,13 +111,13 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
         let mut begun = Some(Observed::intercepted(record));
-        let queued = self.try_queue(tasks, times, &mut begun);
+        let queued = self.try_queue(connection, times, &mut begun, None);
         let record = match begun {
             Some(Observed::Recorded(record)) => Some(record),
             _ => None,
         };
         match queued {
-            Ok(Some(owner)) => Ok(owner),
+            Ok(Some(call)) => Ok(call.owned(tasks.clone())),
             Ok(None) => {
                 // The time for which it waits is counted.
                 let begin = || {
@@ -168,11 +170,11 @@ impl<Req: Message> PendingCall<Req> {
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
         let (entry, stream_id) = frame.encode(|bytes| {
-            let entry = self.entry(times, frame.len(), record.take().into());
+            let entry = self.entry(times, frame.len(), record.take().into(), None);
             let stream_id = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
             (entry, stream_id)
         });
-        self.own(tasks, permit, entry, stream_id)
+        queued(connection, permit, entry, stream_id).map(|call| call.owned(tasks.clone()))
     }
 
     /// The Request's frame; its timeout is what is left now.
@@ -188,13 +190,20 @@ impl<Req: Message> PendingCall<Req> {
         Frame::new(FrameType::Request, self.shape.flags, 0, parts)
     }
 
-    fn entry(&self, times: Times, frame_len: usize, observed: Observed) -> Arc<CallEntry> {
+    fn entry(
+        &self,
+        times: Times,
+        frame_len: usize,
+        observed: Observed,
+        caller: Option<&Waker>,
+    ) -> Arc<CallEntry> {
         if let Observed::Recorded(record) = &observed {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
         let request_bytes = (frame_len - HEADER_LEN) as u32;
-        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, observed))
+        let inbox = caller.cloned().map(Inbox::awaited).unwrap_or_default();
+        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, observed, inbox))
     }
 
     /// Whether the payload of the Request is a message, as the server sees it.
@@ -202,27 +211,39 @@ impl<Req: Message> PendingCall<Req> {
         let is_open = self.shape.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
+}
 
-    /// The call with its permit, if its Request was queued under an id.
-    fn own(
-        &self,
-        tasks: &Arc<ConnectionTasks>,
-        permit: Permit<'_>,
-        entry: Arc<CallEntry>,
-        stream_id: Option<u32>,
-    ) -> Result<CallOwner, Status> {
-        let Some(stream_id) = stream_id else {
-            let status = tasks.connection().no_id();
-            entry.tell_not_queued(tasks.connection(), &status);
-            return Err(status);
-        };
-        if let Some(record) = entry.record() {
-            record.queued(stream_id);
-        }
-        // From here on the owner releases it.
-        permit.into_load();
-        Ok(CallOwner::new(tasks.clone(), entry, stream_id))
+/// A call that has been queued and has no owner yet. Its permit is the owner's.
+#[must_use = "nobody gives the call up"]
+pub(super) struct QueuedCall {
+    entry: Arc<CallEntry>,
+    stream_id: u32,
+}
+
+impl QueuedCall {
+    pub(super) fn owned(self, tasks: Arc<ConnectionTasks>) -> CallOwner {
+        CallOwner::new(tasks, self.entry, self.stream_id)
     }
+}
+
+/// The call with its permit, if its Request was queued under an id.
+fn queued(
+    connection: &ClientConnection,
+    permit: Permit<'_>,
+    entry: Arc<CallEntry>,
+    stream_id: Option<u32>,
+) -> Result<QueuedCall, Status> {
+    let Some(stream_id) = stream_id else {
+        let status = connection.no_id();
+        entry.tell_not_queued(connection, &status);
+        return Err(status);
+    };
+    if let Some(record) = entry.record() {
+        record.queued(stream_id);
+    }
+    // The owner releases it.
+    permit.into_load();
+    Ok(QueuedCall { entry, stream_id })
 }
 
 /// Reports a call that has failed before it was queued.

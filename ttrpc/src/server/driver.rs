@@ -14,7 +14,10 @@ use std::{
     future::{Future, pending},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{Ordering::Acquire, fence},
+    },
     task::{self, Poll, ready},
 };
 
@@ -228,12 +231,16 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.call.connection.release_call(self.load);
-        self.call.end.fire();
-        // Most handlers leave nothing behind that could read on.
-        if let Some(inbox) = &self.call.inbox
-            && Arc::strong_count(&self.call) > 1
-        {
+        let call = &self.call;
+        call.connection.release_call(self.load);
+        // Most handlers leave nothing behind that could read on, or ask whether the call is over.
+        let is_shared = Arc::strong_count(call) > 1;
+        // What others did before they let it go is seen.
+        fence(Acquire);
+        if is_shared || call.end.has_token() {
+            call.end.fire();
+        }
+        if is_shared && let Some(inbox) = &call.inbox {
             inbox.change(|requests: &mut RequestStream, _| {
                 requests.fail(Status::cancelled("the call is over"))
             });

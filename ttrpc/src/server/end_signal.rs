@@ -57,6 +57,11 @@ impl EndSignal {
         self.has(IS_OVER)
     }
 
+    /// Whether somebody may wait for it without a hold on the call.
+    pub(super) fn has_token(&self) -> bool {
+        self.has(HAS_TOKEN)
+    }
+
     /// A token that fires when the call is over, for the library itself.
     pub(super) fn token(&self) -> CancellationToken {
         let token = lock(&self.waiting).token.get_or_insert_default().clone();

@@ -14,7 +14,7 @@
 mod consumer;
 mod room;
 
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::sync::Notify;
@@ -87,6 +87,17 @@ impl<S: StreamState> InboxState<S> {
     /// Whether further messages are dropped.
     fn is_closed(&self) -> bool {
         matches!(self.consumer, Consumer::Gone) || !self.stream.is_open()
+    }
+}
+
+impl<S: StreamState + Default> Inbox<S> {
+    /// An inbox whose consumer waits already, for what comes or the end.
+    pub(crate) fn awaited(consumer: Waker) -> Self {
+        let consumer = Consumer::Waiting(consumer);
+        Inbox {
+            state: Mutex::new(InboxState { consumer, ..Default::default() }),
+            ..Default::default()
+        }
     }
 }
 
