@@ -1,6 +1,6 @@
 //! One call as its connection knows it: what its caller and the receiver share.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -13,11 +13,10 @@ use super::{
 use crate::{
     Metadata, Name, Status,
     observer::{CallEnd, CallOutcome, EndCause, Traffic},
-    proto::{message::begins_with_status, stream::Kind, table::ClientTable},
+    proto::{message::begins_with_status, stream::Kind},
     snapshot::CallSnapshot,
     transport::{
         inbox::Inbox,
-        queue::Queue,
         registry::{CallInfo, CallWait},
         wait_until,
     },
@@ -139,27 +138,20 @@ impl CallEntry {
         self.shape.kind.client_streams()
     }
 
-    /// The server has answered. The caller of a unary call will probably make another one: the
-    /// sender is told.
-    pub(super) fn answer(
-        &self,
-        response: Bytes,
-        read_at: impl FnOnce() -> Instant,
-        queue: &Queue<ClientTable<Arc<Self>>>,
-    ) {
+    /// The server has answered. Returns whether a caller that waits for this alone was woken: it will probably make another
+    /// call, and has been announced to the sender.
+    pub(super) fn answer(&self, response: Bytes, read_at: impl FnOnce() -> Instant) -> bool {
         let ends_stream = self.shape.is_ended_by_response();
         let is_bare_end = ends_stream && response.is_empty();
         let has_message = !is_bare_end && !begins_with_status(&response);
         self.count_answer(has_message.then_some(response.len()), read_at);
-        self.inbox.change(|state, caller_waits| {
-            let is_announced = caller_waits && self.shape.is_unary();
-            let is_answered = state.answer(response, ends_stream, is_announced);
-            if is_answered && is_announced {
-                queue.announced.announce(1);
-            }
-            is_answered
+        let mut is_announced = false;
+        let is_answered = self.inbox.change(|state, caller_waits| {
+            is_announced = caller_waits && self.shape.is_unary();
+            state.answer(response, ends_stream, is_announced)
         });
         self.tell_end();
+        is_answered && is_announced
     }
 
     /// The server is done sending on the stream; this side may go on.

@@ -19,7 +19,7 @@ use crate::{
     observer::EndCause,
     proto::{
         codec::{Decoded, Decoder},
-        frame::{Flags, FrameType, Header, MAX_DATA_LEN},
+        frame::{Flags, FrameType, Header, MAX_DATA_LEN, cut_frames},
         message::begins_with_status,
         payload,
         table::ClientEvent,
@@ -33,6 +33,12 @@ use crate::{
         wait_for_flag,
     },
 };
+
+/// Responses that are taken together, at most.
+const RESPONSES: usize = 16;
+
+/// Bytes of these, with their headers: what one that is kept may keep alive.
+const RESPONSES_LEN: usize = 1 << 10;
 
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
@@ -53,6 +59,8 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
                 let message = receive(connection, header, &mut reader, &mut violations).await;
                 if let Some(call) = message {
                     receive_run(connection, header.stream_id, &call, reader.decoder());
+                } else if header.frame_type == FrameType::Response {
+                    receive_responses(connection, &mut reader);
                 }
             }
             Decoded::Oversized(header) => refuse_oversized(connection, header),
@@ -91,6 +99,39 @@ fn receive_run(
     }
 }
 
+/// Answers the calls whose Responses lie right behind one: they are copied, and their calls taken out of the table,
+/// together.
+fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut FrameReader<R>) {
+    let announced = &connection.queue.announced;
+    loop {
+        let mut count = 0;
+        let run = reader.decoder().take_run(RESPONSES_LEN, |header| {
+            count += 1;
+            header.frame_type == FrameType::Response && count <= RESPONSES
+        });
+        if run.is_empty() {
+            return;
+        }
+        let run = payload::copy(run);
+        let mut calls = [const { None }; RESPONSES];
+        let callers = connection.queue.streams(|table| {
+            for (call, (header, _)) in calls.iter_mut().zip(cut_frames(&run)) {
+                *call = table.remove(header.stream_id);
+            }
+            let callers = calls.iter().flatten().filter(|call| call.is_unary()).count();
+            announced.announce(callers);
+            callers
+        });
+        let mut woken = 0;
+        for (call, (_, data)) in calls.into_iter().zip(cut_frames(&run)) {
+            let Some(call) = call else { continue };
+            let response = lone_status(data).unwrap_or_else(|| run.slice_ref(data));
+            woken += usize::from(call.answer(response, || reader.read_at()));
+        }
+        announced.retract(callers - woken);
+    }
+}
+
 /// The next frame from the socket; or, when the sender has failed and all that had arrived is read,
 /// its error.
 async fn next_frame<R: ReadHalf>(
@@ -122,7 +163,11 @@ async fn receive<R: ReadHalf>(
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
             let response = response_data(reader.decoder());
-            call.answer(response, || reader.read_at(), &connection.queue);
+            let announced = &connection.queue.announced;
+            let callers = usize::from(call.is_unary());
+            announced.announce(callers);
+            let woken = call.answer(response, || reader.read_at());
+            announced.retract(callers - usize::from(woken));
         }
         ClientEvent::Data(call, event) => {
             if event.has_message
@@ -150,13 +195,17 @@ async fn receive<R: ReadHalf>(
     None
 }
 
-/// The data of a Response, to be decoded by the caller. One that begins with a status may be kept for
-/// long, by a stream that is not read, and so is copied: that keeps nothing else allocated.
+/// The data of a Response, to be decoded by the caller.
 fn response_data(decoder: &mut Decoder) -> Bytes {
-    if begins_with_status(decoder.data()) {
-        return Bytes::copy_from_slice(decoder.data());
-    }
-    decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))
+    lone_status(decoder.data())
+        .or_else(|| decoder.take_long_data())
+        .unwrap_or_else(|| payload::copy(decoder.data()))
+}
+
+/// A copy of a Response's data that begins with a status. A stream that is not read may keep that for long: it keeps
+/// nothing else allocated.
+fn lone_status(data: &[u8]) -> Option<Bytes> {
+    begins_with_status(data).then(|| Bytes::copy_from_slice(data))
 }
 
 fn limits(connection: &ClientConnection) -> InboxLimits {
@@ -236,5 +285,78 @@ fn refuse_oversized(connection: &ClientConnection, header: Header) {
             header.data_len
         ));
         call.fail(EndCause::Limit, status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::{
+        Client, ClientConfig, Code, Connection,
+        proto::{
+            frame::HEADER_LEN,
+            message::{FrameData, Measured, ResponseParts, encode_status},
+        },
+    };
+
+    fn response(stream_id: u32, data: &[u8]) -> Vec<u8> {
+        let (data_len, frame_type) = (data.len() as u32, FrameType::Response);
+        let header = Header { data_len, stream_id, frame_type, flags: Flags::NONE };
+        [&header.to_bytes()[..], data].concat()
+    }
+
+    fn reply(stream_id: u32, payload: &str) -> Vec<u8> {
+        let payload = payload.to_owned();
+        let parts = ResponseParts(Measured::new(&payload));
+        let mut data = Vec::new();
+        parts.encode(&mut data);
+        response(stream_id, &data)
+    }
+
+    /// They are taken out of the table a few at a time.
+    #[tokio::test]
+    async fn responses_that_are_read_together_go_to_their_calls() {
+        const CALLS: u32 = 3 * RESPONSES as u32;
+        let (here, mut there) = duplex(1 << 20);
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let call = || client.unary::<(), String>("S", "M", ());
+        let mut calls = (0..CALLS).map(|_| Some(call())).collect::<Vec<_>>();
+        for call in calls.iter_mut().flatten() {
+            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
+            assert!(polled.is_pending());
+        }
+        let id = |index: u32| 2 * index + 1;
+        let payload = |index: u32| index.to_string().repeat(if index == 9 { 2000 } else { 1 });
+        // Nobody waits for one of them, nobody has made another, one has failed and one is long.
+        calls[7] = None;
+        let mut responses = response(id(CALLS), b"");
+        for index in (0..CALLS).rev() {
+            responses.extend(match index {
+                5 => response(id(index), &encode_status(&Status::not_found("five"))),
+                _ => reply(id(index), &payload(index)),
+            });
+        }
+        there.write_all(&responses).await.unwrap();
+        for (index, call) in (0..).zip(calls) {
+            let Some(call) = call else { continue };
+            match (index, call.await) {
+                (5, result) => assert_eq!(result.unwrap_err().code(), Code::NotFound),
+                (_, result) => assert_eq!(result.unwrap(), payload(index)),
+            }
+        }
+        assert_eq!(client.calls_in_flight(), 0);
+    }
+
+    #[test]
+    fn a_status_is_kept_by_itself() {
+        let status = encode_status(&Status::not_found("gone"));
+        assert_eq!(lone_status(&status).as_deref(), Some(&status[..]));
+        let reply = reply(1, "here");
+        assert_eq!(lone_status(&reply[HEADER_LEN..]), None);
+        assert_eq!(lone_status(&[]), None);
     }
 }

@@ -134,6 +134,17 @@ impl Header {
     }
 }
 
+/// Cuts whole frames that lie back to back: the header and the data of each.
+pub(crate) fn cut_frames(mut frames: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+    std::iter::from_fn(move || {
+        let (bytes, rest) = frames.split_first_chunk()?;
+        let header = Header::from_bytes(bytes);
+        let (data, rest) = rest.split_at(header.data_len as usize);
+        frames = rest;
+        Some((header, data))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

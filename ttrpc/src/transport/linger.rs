@@ -22,12 +22,16 @@ pub(crate) struct Announced(AtomicUsize);
 impl Announced {
     /// So many tasks were woken that will probably push soon.
     pub(crate) fn announce(&self, count: usize) {
-        self.0.fetch_add(count, Relaxed);
+        if count > 0 {
+            self.0.fetch_add(count, Relaxed);
+        }
     }
 
     /// So many announced tasks have run, or never will.
     pub(crate) fn retract(&self, count: usize) {
-        self.0.fetch_sub(count, Relaxed);
+        if count > 0 {
+            self.0.fetch_sub(count, Relaxed);
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
