@@ -13,6 +13,7 @@
 mod interleavings;
 
 use std::{
+    cell::Cell,
     future::Future,
     ops::RangeInclusive,
     pin::Pin,
@@ -49,11 +50,15 @@ const CALLS_BEHIND_SLOW: u32 = 64;
 /// for a processor may look as if it were blocked, now and then.
 const CALLS_BEHIND_BLOCKED: RangeInclusive<u32> = CALLS_BEHIND_SLOW..=1 << 14;
 
+thread_local! {
+    /// The call that a connection's future, which is being polled, has for the leader who polls it.
+    static HANDED_OVER: Cell<Option<BoxedCall>> = const { Cell::new(None) };
+}
+
 /// What the leader of a connection and its receiver, whom it polls, tell each other.
 #[derive(Default)]
 pub(super) struct Handover {
-    /// The call that begins next.
-    call: Mutex<Option<BoxedCall>>,
+    /// A call is handed over: the thread has it until the poll of the connection's future ends.
     has_call: AtomicBool,
     /// The watchdog looks after the leader.
     is_watched: AtomicBool,
@@ -62,9 +67,9 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Has the leader begin this call.
+    /// Has the leader begin this call, who polls the connection's future on this thread.
     pub(super) fn put(&self, call: BoxedCall) {
-        *lock_often(&self.call) = Some(call);
+        HANDED_OVER.set(Some(call));
         self.has_call.store(true, Relaxed);
     }
 
@@ -78,7 +83,7 @@ impl Handover {
             return None;
         }
         self.has_call.store(false, Relaxed);
-        lock_often(&self.call).take()
+        HANDED_OVER.take()
     }
 
     /// Whether the next call begins in the leader. A lone one gets a task: to have the leader come again takes as long,
