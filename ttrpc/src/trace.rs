@@ -10,20 +10,26 @@ pub(crate) use enabled::*;
 mod enabled {
     use std::sync::Arc;
 
-    use tracing::{Instrument, instrument::Instrumented};
+    use tracing::{Instrument, Level, instrument::Instrumented, level_filters::LevelFilter};
     pub(crate) use tracing::{debug, warn};
 
     /// Makes a span at level DEBUG, with the fields that `tracing` takes.
     macro_rules! span {
         ($($field:tt)*) => {
             // A span is large even when it is disabled, so the level is checked first.
-            match tracing::level_filters::LevelFilter::current() >= tracing::Level::DEBUG {
+            match $crate::trace::is_on() {
                 true => $crate::trace::Span::new(tracing::debug_span!($($field)*)),
                 false => $crate::trace::Span::NONE,
             }
         };
     }
     pub(crate) use span;
+
+    /// Whether a subscriber may listen to spans.
+    #[inline]
+    pub(crate) fn is_on() -> bool {
+        LevelFilter::current() >= Level::DEBUG
+    }
 
     /// A span, if a subscriber listens.
     #[derive(Clone, Debug)]
@@ -76,6 +82,10 @@ mod disabled {
     pub(crate) use nothing as debug;
     pub(crate) use nothing as warn;
     pub(crate) use span;
+
+    pub(crate) fn is_on() -> bool {
+        false
+    }
 
     /// No span.
     #[derive(Clone, Debug)]

@@ -203,7 +203,10 @@ where
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
         let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
-        let times = pending.options.times();
+        let times = match connection.is_measured() {
+            true => pending.options.times(),
+            false => pending.options.times_near(|| connection.queue.announced.time()),
+        };
         let mut record = None;
         if pending.options.interceptors().is_none() {
             let mut begun = None;

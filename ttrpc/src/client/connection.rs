@@ -14,6 +14,7 @@ use crate::{
     proto::table::ClientTable,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
+    trace,
     transport::{
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,
@@ -92,6 +93,11 @@ impl ClientConnection {
             receiver: self.registry.receiver(),
             calls: merge_calls(calls, self.registry.callers()),
         }
+    }
+
+    /// Whether somebody may be told how long a call takes.
+    pub(super) fn is_measured(&self) -> bool {
+        self.has_observers || trace::is_on()
     }
 
     /// A call begins.

@@ -59,7 +59,19 @@ impl CallOptions {
 
     /// The times of a call that starts now: the earlier end counts.
     pub(super) fn times(&self) -> Times {
-        let started = Instant::now();
+        self.times_from(Instant::now())
+    }
+
+    /// The same of one that is not measured. If it has no deadline it takes a time that is near enough.
+    #[inline]
+    pub(super) fn times_near(&self, near: impl FnOnce() -> Instant) -> Times {
+        match (self.timeout, self.deadline) {
+            (None, None) => Times { started: near(), deadline: None },
+            _ => self.times(),
+        }
+    }
+
+    fn times_from(&self, started: Instant) -> Times {
         let end = self.timeout.and_then(|timeout| started.checked_add(timeout));
         let deadline = match (end, self.deadline) {
             (Some(end), Some(deadline)) => Some(end.min(deadline)),

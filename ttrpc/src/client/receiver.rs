@@ -122,6 +122,7 @@ fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut Fr
             announced.announce(callers);
             callers
         });
+        announced.set_time(reader.read_at());
         let mut woken = 0;
         for (call, (_, data)) in calls.into_iter().zip(cut_frames(&run)) {
             let Some(call) = call else { continue };

@@ -237,19 +237,24 @@ impl<S: StreamState + Send> Inbox<S> {
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
         ready!(batch.turn.poll_spend(cx));
+        let mut one = None;
         if batch.is_empty() {
             match ready!(self.poll_refill(batch, cx, patience))? {
                 Refill::Batch => {}
-                Refill::One(message) => {
-                    batch.turn.spend_bytes(message.len());
-                    return Poll::Ready(Ok(Some(read(Payload::shared(&message, &message)))));
-                }
+                Refill::One(message) => one = Some(message),
                 Refill::End => return Poll::Ready(Ok(None)),
             }
         }
-        let message = batch.next().expect("it is not empty");
+        // It is read in one place, so that what the program's type makes of it is compiled there.
+        let message = match &one {
+            Some(message) => Payload::shared(message, message),
+            None => {
+                let message = batch.next().expect("it is not empty");
+                self.count_out(message.remaining(), patience);
+                message
+            }
+        };
         let bytes = message.remaining();
-        self.count_out(bytes, patience);
         let message = read(message);
         batch.turn.spend_bytes(bytes);
         if batch.is_empty() {

@@ -349,6 +349,7 @@ impl<T> Queue<T> {
                 waker.wake();
                 return Poll::Pending;
             }
+            self.announced.forget_time();
             let rest = state.rest.take();
             // The rest of a lone frame had a number of its own, and so has what was pushed meanwhile.
             state.batches_taken += 1 + u64::from(rest.is_some());
