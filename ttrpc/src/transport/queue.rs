@@ -374,9 +374,10 @@ impl<T> Queue<T> {
         rooms.into_iter().for_each(|room| self.release_room(room));
     }
 
-    /// The socket has taken some bytes.
+    /// The socket has taken some bytes, for the task that has the writer.
     pub(super) fn note_write(&self) {
-        self.writes.fetch_add(1, Relaxed);
+        // One task has the writer, and so nobody else counts.
+        self.writes.store(self.writes.load(Relaxed) + 1, Relaxed);
     }
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
