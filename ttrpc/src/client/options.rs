@@ -110,4 +110,18 @@ mod tests {
             assert!(options.interceptors().is_some());
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_call_without_a_deadline_begins_at_a_time_that_is_near() {
+        let near = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let started = |options: &CallOptions| options.times_near(|| near).started;
+        let mut options = CallOptions::default();
+        assert_eq!(started(&options), near);
+        options.timeout = Some(Duration::from_secs(1));
+        assert_eq!(started(&options), Instant::now());
+        options.timeout = None;
+        options.end_by(near);
+        assert_eq!(started(&options), Instant::now());
+    }
 }

@@ -291,18 +291,45 @@ fn refuse_oversized(connection: &ClientConnection, header: Header) {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
+    use std::{pin::Pin, sync::Mutex, time::Duration};
 
-    use tokio::io::{AsyncWriteExt, duplex};
-
-    use super::*;
-    use crate::{
-        Client, ClientConfig, Code, Connection,
-        proto::{
-            frame::HEADER_LEN,
-            message::{FrameData, Measured, ResponseParts, encode_status},
-        },
+    use tokio::{
+        io::{AsyncWriteExt, DuplexStream, duplex},
+        task::yield_now,
+        time::advance,
     };
+
+    use super::{
+        super::{
+            Client, UnaryCall,
+            head::{CallShape, Times},
+            observe::Observed,
+            tasks::ConnectionTasks,
+        },
+        *,
+    };
+    use crate::{
+        ClientConfig, Code, Connection, Name,
+        observer::{CallEnd, CallInfo, Observer, Observers},
+        proto::{
+            message::{FrameData, Measured, ResponseParts, encode_status},
+            stream::Kind,
+        },
+        transport::inbox::Inbox,
+    };
+
+    fn connect(observers: Observers) -> (Arc<ConnectionTasks>, DuplexStream) {
+        let (here, there) = duplex(1 << 20);
+        let config = ClientConfig::default();
+        (ConnectionTasks::spawn(Connection::new(here), config, observers), there)
+    }
+
+    async fn poll<T>(call: &mut UnaryCall<(), T>) -> Poll<Result<T, Status>>
+    where
+        T: prost::Message + Default,
+    {
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await
+    }
 
     fn response(stream_id: u32, data: &[u8]) -> Vec<u8> {
         let (data_len, frame_type) = (data.len() as u32, FrameType::Response);
@@ -312,9 +339,8 @@ mod tests {
 
     fn reply(stream_id: u32, payload: &str) -> Vec<u8> {
         let payload = payload.to_owned();
-        let parts = ResponseParts(Measured::new(&payload));
         let mut data = Vec::new();
-        parts.encode(&mut data);
+        ResponseParts(Measured::new(&payload)).encode(&mut data);
         response(stream_id, &data)
     }
 
@@ -322,42 +348,102 @@ mod tests {
     #[tokio::test]
     async fn responses_that_are_read_together_go_to_their_calls() {
         const CALLS: u32 = 3 * RESPONSES as u32;
-        let (here, mut there) = duplex(1 << 20);
-        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        let call = || client.unary::<(), String>("S", "M", ());
-        let mut calls = (0..CALLS).map(|_| Some(call())).collect::<Vec<_>>();
-        for call in calls.iter_mut().flatten() {
-            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
-            assert!(polled.is_pending());
+        let (tasks, mut there) = connect(Observers::default());
+        let client = Client::from_tasks(tasks);
+        let mut calls = Vec::new();
+        for _ in 0..CALLS {
+            let mut call = client.unary::<(), String>("S", "M", ());
+            assert!(poll(&mut call).await.is_pending());
+            calls.push(Some(call));
         }
         let id = |index: u32| 2 * index + 1;
         let payload = |index: u32| index.to_string().repeat(if index == 9 { 2000 } else { 1 });
-        // Nobody waits for one of them, nobody has made another, one has failed and one is long.
-        calls[7] = None;
-        let mut responses = response(id(CALLS), b"");
+        // Of a call that nobody has made, and twice of the last one.
+        let mut responses = [response(id(CALLS), b""), reply(id(CALLS - 1), "first")].concat();
         for index in (0..CALLS).rev() {
             responses.extend(match index {
                 5 => response(id(index), &encode_status(&Status::not_found("five"))),
                 _ => reply(id(index), &payload(index)),
             });
         }
+        calls[7] = None;
         there.write_all(&responses).await.unwrap();
         for (index, call) in (0..).zip(calls) {
             let Some(call) = call else { continue };
             match (index, call.await) {
                 (5, result) => assert_eq!(result.unwrap_err().code(), Code::NotFound),
+                (47, result) => assert_eq!(result.unwrap(), "first"),
                 (_, result) => assert_eq!(result.unwrap(), payload(index)),
             }
         }
         assert_eq!(client.calls_in_flight(), 0);
+        assert_eq!(client.tasks.connection().queue.announced.count(), 0);
+    }
+
+    /// The sender would step back for them in vain.
+    #[tokio::test]
+    async fn a_caller_that_does_not_wait_yet_is_not_announced_when_it_is_answered() {
+        let (tasks, mut there) = connect(Observers::default());
+        let connection = tasks.connection();
+        let mut answered = Vec::new();
+        for _ in 0..3 {
+            let times = Times { started: tokio::time::Instant::now(), deadline: None };
+            let (name, inbox) = (|| Name::from("N"), Inbox::default());
+            let shape = CallShape::from(Kind::Unary);
+            let entry = CallEntry::new(shape, name(), name(), times, 0, Observed::Nobody, inbox);
+            let entry = Arc::new(entry);
+            let id = connection.queue.streams(|table| table.open(Kind::Unary, entry.clone()));
+            answered.extend(reply(id.expect("there are ids left"), "reply"));
+        }
+        there.write_all(&answered).await.unwrap();
+        while !connection.queue.streams(|table| table.is_empty()) {
+            yield_now().await;
+        }
+        assert_eq!(connection.queue.announced.count(), 0);
+    }
+
+    /// How long calls took.
+    #[derive(Clone, Default)]
+    struct Durations(Arc<Mutex<Vec<Duration>>>);
+
+    impl Observer for Durations {
+        fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
+            self.0.lock().expect("no observer panics").push(end.duration());
+        }
+    }
+
+    /// Others share a look at the clock with the callers that were answered together.
+    #[tokio::test(start_paused = true)]
+    async fn an_observed_call_begins_when_it_is_made() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let (durations, mut observers) = (Durations::default(), Observers::default());
+        observers.add(durations.clone());
+        let (tasks, mut there) = connect(observers);
+        let client = Client::from_tasks(tasks);
+        let mut calls = Vec::new();
+        for _ in 0..3 {
+            let mut call = client.unary::<(), String>("S", "M", ());
+            assert!(poll(&mut call).await.is_pending());
+            calls.push(call);
+        }
+        there.write_all(&[1, 3, 5].map(|id| reply(id, "reply")).concat()).await.unwrap();
+        while client.tasks.connection().queue.announced.count() < 3 {
+            yield_now().await;
+        }
+        advance(SECOND).await;
+        let mut last = client.unary::<(), String>("S", "M", ());
+        assert!(poll(&mut last).await.is_pending());
+        there.write_all(&reply(7, "reply")).await.unwrap();
+        assert_eq!(last.await.unwrap(), "reply");
+        let durations = durations.0.lock().expect("no observer panics").clone();
+        assert!(durations.len() == 1 && durations[0] < SECOND, "{durations:?}");
     }
 
     #[test]
     fn a_status_is_kept_by_itself() {
         let status = encode_status(&Status::not_found("gone"));
         assert_eq!(lone_status(&status).as_deref(), Some(&status[..]));
-        let reply = reply(1, "here");
-        assert_eq!(lone_status(&reply[HEADER_LEN..]), None);
+        assert_eq!(lone_status(b"\x12\x04here"), None);
         assert_eq!(lone_status(&[]), None);
     }
 }

@@ -285,6 +285,7 @@ mod tests {
 
     use async_trait::async_trait;
     use tokio::{runtime, sync::mpsc};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
@@ -334,6 +335,26 @@ mod tests {
             assert!(is_cancelled || connection.queue.streams(|table| table.is_empty()));
             drop(connection.queue.streams(std::mem::take));
         }
+    }
+
+    /// Gives the token of its call away, and nothing else.
+    struct GivesToken(mpsc::UnboundedSender<CancellationToken>);
+
+    #[async_trait]
+    impl Fallback for GivesToken {
+        async fn call(&self, ctx: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            self.0.send(ctx.cancellation_token()).expect("the test goes on");
+            Ok(RawEnd::Reply(Raw::default()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_fires_when_the_call_has_ended_well_and_nothing_else_is_left_of_it() {
+        let (gives, mut given) = mpsc::unbounded_channel();
+        let server = Server::builder().fallback(GivesToken(gives));
+        let client = testing::Setup::new(server).connect();
+        client.unary::<Raw, Raw>("a.B", "C", Raw::default()).await.unwrap();
+        given.recv().await.expect("the handler has run").cancelled().await;
     }
 
     /// Holds something for ever that, when it is dropped, tells how many calls hold a permit.

@@ -506,6 +506,19 @@ mod tests {
         assert!(taken.unwrap().is_none());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_producers_is_over_when_a_batch_is_taken() {
+        let queue = queue();
+        let burst = Instant::now();
+        queue.announced.announce(1);
+        queue.announced.set_time(burst + Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        push(&queue, 10, 1);
+        assert_eq!(queue.announced.time(), burst + Duration::from_secs(1));
+        take(&queue).await;
+        assert_eq!(queue.announced.time(), Instant::now());
+    }
+
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that
     /// drains waits for it to read.
     #[tokio::test]
