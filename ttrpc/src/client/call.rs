@@ -36,7 +36,7 @@ use crate::{Metadata, Raw, Status};
 /// after it has ended.
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<K, Req, Resp> {
-    progress: Progress<Req>,
+    pub(super) progress: Progress<Req>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
@@ -70,7 +70,7 @@ pub type RawCall = Call<AnyKind, Raw, Raw>;
 /// Boxed since it is needed only when there is no room at once, or for interceptors.
 type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
-enum Progress<Req> {
+pub(super) enum Progress<Req> {
     /// With the connection's tasks until the call has an owner, who takes them.
     Start(Option<Arc<ConnectionTasks>>, PendingCall<Req>),
     WaitForRoom(WaitForRoom),
@@ -203,18 +203,15 @@ where
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
         let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
-        let times = match connection.is_measured() {
-            true => pending.options.times(),
-            false => pending.options.times_near(|| connection.queue.announced.time()),
-        };
+        let times = pending.times(connection);
         let mut record = None;
         if pending.options.interceptors().is_none() {
             let mut begun = None;
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             let queued = pending.try_queue(connection, times, &mut begun, caller);
             if let Ok(Some(call)) = queued {
-                let owner = tasks.take().map(|tasks| call.owned(tasks));
-                self.progress = Progress::Queued(owner, None);
+                let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
+                self.progress = Progress::Queued(Some(call.owned(tasks)), None);
                 return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
             if begun.is_none() {

@@ -138,8 +138,8 @@ impl CallEntry {
         self.shape.kind.client_streams()
     }
 
-    /// The server has answered. Returns whether a caller that waits for this alone was woken: it will probably make another
-    /// call, and has been announced to the sender.
+    /// The server has answered. The caller of a unary call will probably make another one: it has been announced to the
+    /// sender. Returns whether it stays so, since it waited and was woken; else the announcement is to be retracted.
     pub(super) fn answer(&self, response: Bytes, read_at: impl FnOnce() -> Instant) -> bool {
         let ends_stream = self.shape.is_ended_by_response();
         let is_bare_end = ends_stream && response.is_empty();

@@ -59,19 +59,16 @@ impl CallOptions {
 
     /// The times of a call that starts now: the earlier end counts.
     pub(super) fn times(&self) -> Times {
-        self.times_from(Instant::now())
+        self.times_from(Instant::now)
     }
 
-    /// The same of one that is not measured. If it has no deadline it takes a time that is near enough.
+    /// The same, with this time for `now` if the call has no deadline.
     #[inline]
-    pub(super) fn times_near(&self, near: impl FnOnce() -> Instant) -> Times {
-        match (self.timeout, self.deadline) {
-            (None, None) => Times { started: near(), deadline: None },
-            _ => self.times(),
+    pub(super) fn times_from(&self, now: impl FnOnce() -> Instant) -> Times {
+        if (self.timeout, self.deadline) == (None, None) {
+            return Times { started: now(), deadline: None };
         }
-    }
-
-    fn times_from(&self, started: Instant) -> Times {
+        let started = Instant::now();
         let end = self.timeout.and_then(|timeout| started.checked_add(timeout));
         let deadline = match (end, self.deadline) {
             (Some(end), Some(deadline)) => Some(end.min(deadline)),
@@ -112,10 +109,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_call_without_a_deadline_begins_at_a_time_that_is_near() {
+    async fn only_a_call_without_a_deadline_starts_at_a_time_that_is_near() {
         let near = Instant::now();
         tokio::time::advance(Duration::from_secs(1)).await;
-        let started = |options: &CallOptions| options.times_near(|| near).started;
+        let started = |options: &CallOptions| options.times_from(|| near).started;
         let mut options = CallOptions::default();
         assert_eq!(started(&options), near);
         options.timeout = Some(Duration::from_secs(1));

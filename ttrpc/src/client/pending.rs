@@ -3,7 +3,7 @@
 use std::{sync::Arc, task::Waker};
 
 use prost::Message;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     connection::ClientConnection,
@@ -12,6 +12,7 @@ use super::{
     observe::{CallRecord, Intercepted, Observed},
     options::CallOptions,
     owner::CallOwner,
+    state::CallState,
     tasks::ConnectionTasks,
 };
 use crate::{
@@ -40,6 +41,14 @@ pub(super) struct PendingCall<Req> {
 }
 
 impl<Req> PendingCall<Req> {
+    /// The times of the call, which starts now. If nobody can be told how long it takes, and it has no deadline, it starts
+    /// with the batch that it joins.
+    pub(super) fn times(&self, connection: &ClientConnection) -> Times {
+        let is_measured = connection.is_measured() || self.options.interceptors().is_some();
+        let now = || if is_measured { Instant::now() } else { connection.queue.time() };
+        self.options.times_from(now)
+    }
+
     pub(super) fn head(&self, times: Times) -> CallHead<'_> {
         let PendingCall { shape, service, method, options, .. } = self;
         CallHead { shape: *shape, service, method, metadata: options.metadata(), times }
@@ -84,18 +93,20 @@ impl<Req: Message> PendingCall<Req> {
         match connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => {
                 let (entry, stream_id) = frame.encode(|bytes| {
-                    // To encode a message is the program's, and may panic: the call begins behind that.
+                    // To encode a message and to clone a waker is the program's, and may panic: the call begins behind
+                    // that.
+                    let inbox = caller.cloned().map(Inbox::awaited).unwrap_or_default();
                     let observed = begun.replace(Observed::Nobody);
                     let observed = observed.unwrap_or_else(|| connection.begin(self.head(times)));
-                    let entry = self.entry(times, frame.len(), observed, caller);
+                    let entry = self.entry(times, frame.len(), observed, inbox);
                     let stream_id = room.push_or_write(bytes, |table| {
                         let stream_id = table.open(self.shape.kind, entry.clone())?;
                         let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
-                        Some(Claim { stream_id, is_lone })
+                        Some(Claim { stream_id, is_lone, time: Some(times.started) })
                     });
                     (entry, stream_id)
                 });
-                queued(connection, permit, entry, stream_id).map(Some)
+                QueuedCall::new(connection, permit, entry, stream_id).map(Some)
             }
             Ok(None) => Ok(None),
             Err(Closed) => Err(connection.unavailable()),
@@ -170,11 +181,12 @@ impl<Req: Message> PendingCall<Req> {
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
         let (entry, stream_id) = frame.encode(|bytes| {
-            let entry = self.entry(times, frame.len(), record.take().into(), None);
+            let observed = record.take().into();
+            let entry = self.entry(times, frame.len(), observed, Inbox::default());
             let stream_id = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
             (entry, stream_id)
         });
-        queued(connection, permit, entry, stream_id).map(|call| call.owned(tasks.clone()))
+        QueuedCall::new(connection, permit, entry, stream_id).map(|call| call.owned(tasks.clone()))
     }
 
     /// The Request's frame; its timeout is what is left now.
@@ -195,14 +207,13 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         frame_len: usize,
         observed: Observed,
-        caller: Option<&Waker>,
+        inbox: Inbox<CallState>,
     ) -> Arc<CallEntry> {
         if let Observed::Recorded(record) = &observed {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
         let request_bytes = (frame_len - HEADER_LEN) as u32;
-        let inbox = caller.cloned().map(Inbox::awaited).unwrap_or_default();
         Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, observed, inbox))
     }
 
@@ -221,29 +232,29 @@ pub(super) struct QueuedCall {
 }
 
 impl QueuedCall {
+    /// The call with its permit, if its Request was queued under an id.
+    fn new(
+        connection: &ClientConnection,
+        permit: Permit<'_>,
+        entry: Arc<CallEntry>,
+        stream_id: Option<u32>,
+    ) -> Result<Self, Status> {
+        let Some(stream_id) = stream_id else {
+            let status = connection.no_id();
+            entry.tell_not_queued(connection, &status);
+            return Err(status);
+        };
+        if let Some(record) = entry.record() {
+            record.queued(stream_id);
+        }
+        // The owner releases it.
+        permit.into_load();
+        Ok(QueuedCall { entry, stream_id })
+    }
+
     pub(super) fn owned(self, tasks: Arc<ConnectionTasks>) -> CallOwner {
         CallOwner::new(tasks, self.entry, self.stream_id)
     }
-}
-
-/// The call with its permit, if its Request was queued under an id.
-fn queued(
-    connection: &ClientConnection,
-    permit: Permit<'_>,
-    entry: Arc<CallEntry>,
-    stream_id: Option<u32>,
-) -> Result<QueuedCall, Status> {
-    let Some(stream_id) = stream_id else {
-        let status = connection.no_id();
-        entry.tell_not_queued(connection, &status);
-        return Err(status);
-    };
-    if let Some(record) = entry.record() {
-        record.queued(stream_id);
-    }
-    // The owner releases it.
-    permit.into_load();
-    Ok(QueuedCall { entry, stream_id })
 }
 
 /// Reports a call that has failed before it was queued.
@@ -283,15 +294,20 @@ mod tests {
         os::unix,
         pin::Pin,
         task::Poll,
+        time::Duration,
     };
 
-    use tokio::{net::UnixStream, task::yield_now};
+    use async_trait::async_trait;
+    use tokio::{net::UnixStream, task::yield_now, time::advance};
 
-    use super::super::{Client, UnaryCall};
-    use crate::{
-        ClientConfig,
-        proto::frame::{FrameType, Header},
+    use super::{
+        super::{
+            Answer, Client, ConnectOptions, Interceptor, Next, OutgoingCall, UnaryCall,
+            call::{Call, Progress},
+        },
+        *,
     };
+    use crate::{ClientConfig, Connection, observer::Observer, proto::frame::Header};
 
     async fn poll(call: &mut UnaryCall<(), ()>) {
         let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
@@ -342,5 +358,55 @@ mod tests {
         yield_now().await;
         assert_eq!(sent(), Some(5), "both, with one write");
         assert_eq!(sent(), None);
+    }
+
+    fn pending_of<K>(call: &Call<K, (), ()>) -> &PendingCall<()> {
+        match &call.progress {
+            Progress::Start(_, pending) => pending,
+            _ => panic!("it has started"),
+        }
+    }
+
+    struct Nothing;
+
+    impl Observer for Nothing {}
+
+    #[async_trait]
+    impl Interceptor for Nothing {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: Next<'_>,
+        ) -> Result<Answer, Status> {
+            next.run(call).await
+        }
+    }
+
+    /// Whoever is told how long a call takes is not told the age of the batch.
+    #[tokio::test(start_paused = true)]
+    async fn only_a_call_that_nobody_measures_starts_with_the_batch_that_it_joins() {
+        let connect = |options: ConnectOptions| {
+            let (here, _) = tokio::io::duplex(1000);
+            options.from_connection(Connection::new(here))
+        };
+        let plain = connect(ConnectOptions::new());
+        let observed = connect(ConnectOptions::new().observe(Nothing));
+        let clients = [
+            (plain.clone(), true),
+            (plain.clone().with_interceptor(Nothing), false),
+            (plain.with_timeout(Duration::from_secs(1)), false),
+            (observed, false),
+        ];
+        advance(Duration::from_secs(1)).await;
+        let batch = Instant::now();
+        advance(Duration::from_secs(1)).await;
+        for (client, starts_with_batch) in clients {
+            let connection = client.tasks.connection();
+            connection.queue.set_batch_time(batch);
+            let call = client.unary::<(), ()>("S", "M", ());
+            let started = pending_of(&call).times(connection).started;
+            let expected = if starts_with_batch { batch } else { Instant::now() };
+            assert_eq!(started, expected);
+        }
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     },
     snapshot::ReceiverWait,
     transport::{
+        contain,
         io::ReadHalf,
         messages::{CHUNK_LEN, InboxLimits},
         reader::{FrameReader, ReadEnd, hung_up},
@@ -113,23 +114,38 @@ fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut Fr
             return;
         }
         let run = payload::copy(run);
-        let mut calls = [const { None }; RESPONSES];
+        let mut taken = TakenCalls { connection, calls: [const { None }; RESPONSES] };
+        let calls = &mut taken.calls;
         let callers = connection.queue.streams(|table| {
             for (call, (header, _)) in calls.iter_mut().zip(cut_frames(&run)) {
-                *call = table.remove(header.stream_id);
+                *call = table.answer(header.stream_id);
             }
             let callers = calls.iter().flatten().filter(|call| call.is_unary()).count();
             announced.announce(callers);
             callers
         });
-        announced.set_time(reader.read_at());
         let mut woken = 0;
-        for (call, (_, data)) in calls.into_iter().zip(cut_frames(&run)) {
-            let Some(call) = call else { continue };
+        for (call, (_, data)) in calls.iter_mut().zip(cut_frames(&run)) {
+            let Some(call) = call.take() else { continue };
             let response = lone_status(data).unwrap_or_else(|| run.slice_ref(data));
             woken += usize::from(call.answer(response, || reader.read_at()));
         }
         announced.retract(callers - woken);
+    }
+}
+
+/// Calls that have left the table, where the end of the connection does not find them. To answer a call wakes its caller,
+/// which is the program's and may panic: those that are left fail here.
+struct TakenCalls<'a> {
+    connection: &'a ClientConnection,
+    calls: [Option<Arc<CallEntry>>; RESPONSES],
+}
+
+impl Drop for TakenCalls<'_> {
+    fn drop(&mut self) {
+        for call in self.calls.iter_mut().filter_map(Option::take) {
+            contain(|| self.connection.lose(&call));
+        }
     }
 }
 
@@ -291,12 +307,16 @@ fn refuse_oversized(connection: &ClientConnection, header: Header) {
 
 #[cfg(test)]
 mod tests {
-    use std::{pin::Pin, sync::Mutex, time::Duration};
+    use std::{
+        pin::Pin,
+        task::{Context, Wake},
+        time::Duration,
+    };
 
     use tokio::{
         io::{AsyncWriteExt, DuplexStream, duplex},
         task::yield_now,
-        time::advance,
+        time::timeout,
     };
 
     use super::{
@@ -310,7 +330,7 @@ mod tests {
     };
     use crate::{
         ClientConfig, Code, Connection, Name,
-        observer::{CallEnd, CallInfo, Observer, Observers},
+        observer::Observers,
         proto::{
             message::{FrameData, Measured, ResponseParts, encode_status},
             stream::Kind,
@@ -402,41 +422,39 @@ mod tests {
         assert_eq!(connection.queue.announced.count(), 0);
     }
 
-    /// How long calls took.
-    #[derive(Clone, Default)]
-    struct Durations(Arc<Mutex<Vec<Duration>>>);
+    /// Panics when it is woken.
+    struct Panics;
 
-    impl Observer for Durations {
-        fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
-            self.0.lock().expect("no observer panics").push(end.duration());
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program's");
         }
     }
 
-    /// Others share a look at the clock with the callers that were answered together.
+    /// They have left the table, where the end of the connection finds the others.
     #[tokio::test(start_paused = true)]
-    async fn an_observed_call_begins_when_it_is_made() {
-        const SECOND: Duration = Duration::from_secs(1);
-        let (durations, mut observers) = (Durations::default(), Observers::default());
-        observers.add(durations.clone());
-        let (tasks, mut there) = connect(observers);
+    async fn calls_whose_responses_follow_one_whose_waker_panics_end_with_the_connection() {
+        let (tasks, mut there) = connect(Observers::default());
         let client = Client::from_tasks(tasks);
-        let mut calls = Vec::new();
-        for _ in 0..3 {
-            let mut call = client.unary::<(), String>("S", "M", ());
-            assert!(poll(&mut call).await.is_pending());
+        let call = || client.unary::<(), String>("S", "M", ());
+        let (mut calls, panics) = (Vec::new(), Arc::new(Panics).into());
+        for index in 0..5 {
+            let mut call = call();
+            let polled = match index {
+                1 => Pin::new(&mut call).poll(&mut Context::from_waker(&panics)),
+                _ => poll(&mut call).await,
+            };
+            assert!(polled.is_pending());
             calls.push(call);
         }
-        there.write_all(&[1, 3, 5].map(|id| reply(id, "reply")).concat()).await.unwrap();
-        while client.tasks.connection().queue.announced.count() < 3 {
-            yield_now().await;
+        there.write_all(&[1, 3, 5, 7].map(|id| reply(id, "reply")).concat()).await.unwrap();
+        for (index, call) in calls.into_iter().enumerate() {
+            let result = timeout(Duration::from_secs(1), call).await.expect("it ends");
+            match index {
+                0 | 1 => assert_eq!(result.unwrap(), "reply"),
+                _ => assert_eq!(result.unwrap_err().code(), Code::Unavailable),
+            }
         }
-        advance(SECOND).await;
-        let mut last = client.unary::<(), String>("S", "M", ());
-        assert!(poll(&mut last).await.is_pending());
-        there.write_all(&reply(7, "reply")).await.unwrap();
-        assert_eq!(last.await.unwrap(), "reply");
-        let durations = durations.0.lock().expect("no observer panics").clone();
-        assert!(durations.len() == 1 && durations[0] < SECOND, "{durations:?}");
     }
 
     #[test]

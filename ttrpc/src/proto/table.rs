@@ -62,11 +62,16 @@ impl<T: Clone> ClientTable<T> {
         let id = header.stream_id;
         match header.frame_type {
             FrameType::Response => {
-                self.remove(id).map_or(ClientEvent::Ignore, ClientEvent::Response)
+                self.answer(id).map_or(ClientEvent::Ignore, ClientEvent::Response)
             }
             FrameType::Data => self.receive_data(id, header.flags),
             FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
         }
+    }
+
+    /// The server has answered this stream with a Response, which ends it.
+    pub fn answer(&mut self, id: u32) -> Option<T> {
+        self.remove(id)
     }
 
     fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<T> {

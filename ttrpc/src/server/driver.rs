@@ -235,7 +235,7 @@ impl Drop for Driver {
         call.connection.release_call(self.load);
         // Most handlers leave nothing behind that could read on, or ask whether the call is over.
         let is_shared = Arc::strong_count(call) > 1;
-        // What others did before they let it go is seen.
+        // From here on this thread sees what others did before they dropped theirs.
         fence(Acquire);
         if is_shared || call.end.has_token() {
             call.end.fire();
@@ -281,10 +281,13 @@ async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        time::Duration,
+    };
 
     use async_trait::async_trait;
-    use tokio::{runtime, sync::mpsc};
+    use tokio::{runtime, sync::mpsc, time::timeout};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -354,7 +357,8 @@ mod tests {
         let server = Server::builder().fallback(GivesToken(gives));
         let client = testing::Setup::new(server).connect();
         client.unary::<Raw, Raw>("a.B", "C", Raw::default()).await.unwrap();
-        given.recv().await.expect("the handler has run").cancelled().await;
+        let token = given.recv().await.expect("the handler has run");
+        timeout(Duration::from_secs(1), token.cancelled()).await.expect("it fires");
     }
 
     /// Holds something for ever that, when it is dropped, tells how many calls hold a permit.

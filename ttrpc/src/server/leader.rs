@@ -51,14 +51,14 @@ const CALLS_BEHIND_SLOW: u32 = 64;
 const CALLS_BEHIND_BLOCKED: RangeInclusive<u32> = CALLS_BEHIND_SLOW..=1 << 14;
 
 thread_local! {
-    /// The call that a connection's future, which is being polled, has for the leader who polls it.
+    /// The call that a connection's future gives to the leader that is polling it.
     static HANDED_OVER: Cell<Option<BoxedCall>> = const { Cell::new(None) };
 }
 
 /// What the leader of a connection and its receiver, whom it polls, tell each other.
 #[derive(Default)]
 pub(super) struct Handover {
-    /// A call is handed over: the thread has it until the poll of the connection's future ends.
+    /// A call has been handed over in this poll of the connection's future. The thread has it until that ends.
     has_call: AtomicBool,
     /// The watchdog looks after the leader.
     is_watched: AtomicBool,
@@ -67,9 +67,10 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Has the leader begin this call, who polls the connection's future on this thread.
+    /// Gives this call to the leader, which is polling the connection's future on this thread and takes it behind that.
     pub(super) fn put(&self, call: BoxedCall) {
-        HANDED_OVER.set(Some(call));
+        let before = HANDED_OVER.replace(Some(call));
+        debug_assert!(before.is_none(), "a call is taken in the poll in which it is handed over");
         self.has_call.store(true, Relaxed);
     }
 

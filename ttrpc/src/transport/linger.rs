@@ -6,7 +6,7 @@
 //! call is not delayed, since nothing else is announced.
 
 use std::{
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -16,58 +16,26 @@ use tokio::time::Instant;
 const MAX_LINGER: Duration = Duration::from_micros(300);
 
 /// Producers that will probably push soon. Only a hint: no order of it with anything else matters.
-#[derive(Debug)]
-pub(crate) struct Announced {
-    count: AtomicUsize,
-    /// When several were announced last, in nanoseconds since `epoch`; 0 once the sender has taken a batch.
-    time: AtomicU64,
-    epoch: Instant,
-}
-
-impl Default for Announced {
-    fn default() -> Self {
-        let (count, time) = Default::default();
-        Announced { count, time, epoch: Instant::now() }
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct Announced(AtomicUsize);
 
 impl Announced {
     /// So many tasks were woken that will probably push soon.
     pub(crate) fn announce(&self, count: usize) {
         if count > 0 {
-            self.count.fetch_add(count, Relaxed);
+            self.0.fetch_add(count, Relaxed);
         }
     }
 
     /// So many announced tasks have run, or never will.
     pub(crate) fn retract(&self, count: usize) {
         if count > 0 {
-            self.count.fetch_sub(count, Relaxed);
+            self.0.fetch_sub(count, Relaxed);
         }
-    }
-
-    /// Those that were just announced need not look at the clock each.
-    pub(crate) fn set_time(&self, time: Instant) {
-        let nanos = time.saturating_duration_since(self.epoch).as_nanos();
-        self.time.store(u64::try_from(nanos).unwrap_or(0), Relaxed);
-    }
-
-    /// The time, to what a burst of producers takes: when they were announced, as long as some of them have to run and the
-    /// sender has taken nothing since.
-    pub(crate) fn time(&self) -> Instant {
-        match self.time.load(Relaxed) {
-            nanos if nanos > 0 && self.count() > 0 => self.epoch + Duration::from_nanos(nanos),
-            _ => Instant::now(),
-        }
-    }
-
-    /// The sender takes a batch.
-    pub(super) fn forget_time(&self) {
-        self.time.store(0, Relaxed);
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Relaxed)
+        self.0.load(Relaxed)
     }
 }
 
@@ -112,27 +80,5 @@ mod tests {
         announced.retract(1);
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!linger.is_worth_it(&announced), "it has waited for long enough");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_of_a_burst_is_that_of_its_announcement_until_all_have_run_or_a_batch_is_taken()
-     {
-        let announced = Announced::default();
-        let second = || tokio::time::advance(Duration::from_secs(1));
-        second().await;
-        let burst = Instant::now();
-        let announce = || {
-            announced.announce(2);
-            announced.set_time(burst);
-        };
-        announce();
-        announced.retract(1);
-        second().await;
-        assert_eq!(announced.time(), burst);
-        announced.retract(1);
-        assert_eq!(announced.time(), Instant::now(), "all have run");
-        announce();
-        announced.forget_time();
-        assert_eq!(announced.time(), Instant::now());
     }
 }

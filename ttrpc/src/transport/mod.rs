@@ -55,6 +55,7 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::PoisonError,
     task::{Context, Poll, Waker},
@@ -63,7 +64,10 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::{sync::Notify, task::JoinHandle};
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::{
+    sync::{Mutex, MutexGuard},
+    trace,
+};
 use stall::Condition;
 
 /// A future whose type is forgotten.
@@ -83,6 +87,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[inline]
 pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes tasks of the program. A waker of theirs may panic, which is no end of what goes on here.
+pub(crate) fn contain(wake: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(wake)).is_err() {
+        trace::warn!("a waker panicked");
+    }
 }
 
 /// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's

@@ -12,6 +12,7 @@
 //! it is being written, but those that wait for room hold up no shorter one: it waits for the long frames
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
+mod batch_time;
 mod flush;
 mod lone;
 mod sender_state;
@@ -23,7 +24,9 @@ use std::{
     task::{Poll, Waker},
 };
 
-use self::sender_state::SenderState;
+use tokio::time::Instant;
+
+use self::{batch_time::BatchTime, sender_state::SenderState};
 use super::{
     blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room, drop_unused_buffers},
@@ -57,6 +60,7 @@ pub(crate) struct Queue<T> {
     /// Chunks that have been written so far.
     chunks_written: AtomicU64,
     sender_has_ended: AtomicBool,
+    batch_time: BatchTime,
     /// Producers that the sender waits for a little before it writes.
     pub(crate) announced: Announced,
 }
@@ -88,6 +92,8 @@ pub(crate) struct Claim {
     pub(crate) stream_id: u32,
     /// Nobody else is about to push: a batch would hold this frame alone.
     pub(crate) is_lone: bool,
+    /// The time, if the producer has looked at the clock.
+    pub(crate) time: Option<Instant>,
 }
 
 /// A permit to push one frame. Dropped unused, it is released.
@@ -108,7 +114,7 @@ impl<T> PushPermit<'_, T> {
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
         self.push_or_write(frame, |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false, time: None })
         })
     }
 
@@ -135,6 +141,7 @@ impl<T> Queue<T> {
             writes: AtomicU64::new(0),
             chunks_written: AtomicU64::new(0),
             sender_has_ended: AtomicBool::new(false),
+            batch_time: BatchTime::new(),
             announced: Announced::default(),
             state: Mutex::new(QueueState {
                 streams,
@@ -239,6 +246,11 @@ impl<T> Queue<T> {
         move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
+    /// The time, or when the batch began which the sender is about to take.
+    pub(crate) fn time(&self) -> Instant {
+        self.batch_time.get().unwrap_or_else(Instant::now)
+    }
+
     /// Whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.short_room.is_closed()
@@ -252,7 +264,7 @@ impl<T> Queue<T> {
     ) -> Option<u32> {
         let mut state = lock_often(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(Claim { stream_id, is_lone }) = claimed else {
+        let Some(Claim { stream_id, is_lone, time }) = claimed else {
             drop(state);
             self.release_room(room);
             return None;
@@ -267,6 +279,12 @@ impl<T> Queue<T> {
             Header::set_stream_id(bytes, stream_id);
             self.write_lone(lent, bytes, room);
             return Some(stream_id);
+        }
+        if let Some(time) = time
+            && state.chunks.is_empty()
+            && !state.blocked.is_set()
+        {
+            self.batch_time.set(time);
         }
         state.chunks.push(frame, stream_id, room);
         let sender = if state.is_held { None } else { state.sender.take_waker() };
@@ -285,7 +303,7 @@ impl<T> Queue<T> {
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
         self.push(FrameBytes::Small(frame), Room::default(), |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false, time: None })
         });
     }
 
@@ -349,7 +367,7 @@ impl<T> Queue<T> {
                 waker.wake();
                 return Poll::Pending;
             }
-            self.announced.forget_time();
+            self.batch_time.clear();
             let rest = state.rest.take();
             // The rest of a lone frame had a number of its own, and so has what was pushed meanwhile.
             state.batches_taken += 1 + u64::from(rest.is_some());
@@ -394,7 +412,9 @@ impl<T> Queue<T> {
 
     /// The sender found the socket full, or no longer so.
     pub(super) fn note_blocked(&self, is_blocked: bool) {
-        lock(&self.state).blocked.set(is_blocked);
+        let mut state = lock(&self.state);
+        state.blocked.set(is_blocked);
+        self.batch_time.clear();
     }
 
     /// The room that short frames take and that long ones do, the limit of either, and how long the socket has been
@@ -460,13 +480,17 @@ mod tests {
         time::Duration,
     };
 
-    use tokio::{
-        io::empty,
-        time::{Instant, timeout},
-    };
+    use tokio::{io::empty, time::timeout};
 
     use super::*;
     use crate::Connection;
+
+    impl<T> Queue<T> {
+        /// A batch has begun at this time.
+        pub(crate) fn set_batch_time(&self, time: Instant) {
+            self.batch_time.set(time);
+        }
+    }
 
     fn queue() -> Queue<()> {
         Queue::new(10, 1000, ())
@@ -506,17 +530,50 @@ mod tests {
         assert!(taken.unwrap().is_none());
     }
 
+    /// A push of a producer that has looked at the clock.
+    fn push_at(queue: &Queue<()>, stream_id: u32, time: Instant) {
+        let room = queue.try_reserve(10).unwrap().unwrap();
+        let claim = |(): &mut _| Some(Claim { stream_id, is_lone: false, time: Some(time) });
+        assert!(room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some());
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_producers_is_over_when_a_batch_is_taken() {
+    async fn those_who_join_a_batch_have_the_time_at_which_it_began() {
         let queue = queue();
-        let burst = Instant::now();
-        queue.announced.announce(1);
-        queue.announced.set_time(burst + Duration::from_secs(1));
-        tokio::time::advance(Duration::from_secs(2)).await;
-        push(&queue, 10, 1);
-        assert_eq!(queue.announced.time(), burst + Duration::from_secs(1));
-        take(&queue).await;
-        assert_eq!(queue.announced.time(), Instant::now());
+        let second = || tokio::time::advance(Duration::from_secs(1));
+        second().await;
+        assert_eq!(queue.time(), Instant::now());
+        let first = Instant::now();
+        push_at(&queue, 1, first);
+        second().await;
+        assert_eq!(queue.time(), first);
+        push_at(&queue, 3, Instant::now());
+        assert_eq!(queue.time(), first);
+        let batch = take(&queue).await;
+        assert_eq!(queue.time(), Instant::now(), "the sender has taken it");
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+    }
+
+    /// Else a call's age would be that of the first one that waits with it for the socket.
+    #[tokio::test(start_paused = true)]
+    async fn while_the_socket_is_full_each_call_has_its_own_time() {
+        let queue = queue();
+        let second = || tokio::time::advance(Duration::from_secs(1));
+        second().await;
+        push_at(&queue, 1, Instant::now());
+        queue.note_blocked(true);
+        for stream_id in [3, 5] {
+            second().await;
+            assert_eq!(queue.time(), Instant::now());
+            push_at(&queue, stream_id, Instant::now());
+        }
+        let batch = take(&queue).await;
+        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        queue.note_blocked(false);
+        push_at(&queue, 7, Instant::now());
+        let last = Instant::now();
+        second().await;
+        assert_eq!(queue.time(), last);
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that

@@ -313,7 +313,7 @@ impl Call {
         let id = self.head.stream_id;
         // No other call is open that could be about to reply.
         let claim = |table: &mut ServerTable<_>| {
-            table.remove(id).map(|_| Claim { stream_id: id, is_lone: table.is_empty() })
+            table.remove(id).map(|_| Claim { stream_id: id, is_lone: table.is_empty(), time: None })
         };
         if room.push_or_write(frame, claim).is_some() {
             self.ended(outcome, reply_len);

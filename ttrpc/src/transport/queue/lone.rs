@@ -6,17 +6,10 @@
 //! nothing, and holds no lock while it writes. What is left of the frame goes to the sender, before all that was
 //! pushed meanwhile.
 
-use std::{
-    io, mem,
-    panic::{AssertUnwindSafe, catch_unwind},
-    task::Waker,
-};
+use std::{io, mem, task::Waker};
 
 use super::{Queue, QueueState, Room, sender_state::SenderState};
-use crate::{
-    trace,
-    transport::{io::Writer, lock},
-};
+use crate::transport::{contain, io::Writer, lock};
 
 /// The writer of a sender that waits for frames, in the hand of another task.
 pub(super) struct Lent {
@@ -94,13 +87,6 @@ impl<T> Queue<T> {
     }
 }
 
-/// Wakes others. A waker of theirs may panic, which is no end of the call whose frame was written.
-fn contain(wake: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(wake)).is_err() {
-        trace::warn!("a waker panicked");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
@@ -162,7 +148,7 @@ mod tests {
     }
 
     fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_lone: bool) {
-        let claim = |_: &mut ()| Some(Claim { stream_id, is_lone });
+        let claim = |_: &mut ()| Some(Claim { stream_id, is_lone, time: None });
         let pushed = room.push_or_write(FrameBytes::Small(&mut frame()), claim);
         assert_eq!(pushed, Some(stream_id));
     }
