@@ -69,7 +69,8 @@ pub struct CallSnapshot {
     pub method: Name,
     /// `None` while the Request is not written.
     pub stream_id: Option<u32>,
-    /// Time since the call began.
+    /// Time since the call began. A client's call without a deadline, which nobody measures, begins with the frames that
+    /// wait to be written with its Request.
     pub age: Duration,
     /// The time that the call has in all, if it has a deadline.
     pub timeout: Option<Duration>,

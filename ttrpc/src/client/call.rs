@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
+    head::Times,
     interceptor::{OutgoingCall, intercepted},
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     options::CallOptions,
@@ -203,12 +204,17 @@ where
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
         let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
-        let times = pending.times(connection);
+        let shared_start = pending.shared_start(connection);
+        let times = match shared_start {
+            Some(started) => Times { started, deadline: None },
+            None => pending.options.times(),
+        };
         let mut record = None;
         if pending.options.interceptors().is_none() {
             let mut begun = None;
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            let queued = pending.try_queue(connection, times, &mut begun, caller);
+            let queued =
+                pending.try_queue(connection, times, &mut begun, caller, shared_start.is_some());
             if let Ok(Some(call)) = queued {
                 let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
                 self.progress = Progress::Queued(Some(call.owned(tasks)), None);

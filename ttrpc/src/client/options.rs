@@ -57,17 +57,13 @@ impl CallOptions {
         Arc::make_mut(self.shared.get_or_insert_default())
     }
 
-    /// The times of a call that starts now: the earlier end counts.
-    pub(super) fn times(&self) -> Times {
-        self.times_from(Instant::now)
+    /// Whether a timeout or a deadline is set.
+    pub(super) fn ends(&self) -> bool {
+        self.timeout.is_some() || self.deadline.is_some()
     }
 
-    /// The same, with this time for `now` if the call has no deadline.
-    #[inline]
-    pub(super) fn times_from(&self, now: impl FnOnce() -> Instant) -> Times {
-        if (self.timeout, self.deadline) == (None, None) {
-            return Times { started: now(), deadline: None };
-        }
+    /// The times of a call that starts now: the earlier end counts.
+    pub(super) fn times(&self) -> Times {
         let started = Instant::now();
         let end = self.timeout.and_then(|timeout| started.checked_add(timeout));
         let deadline = match (end, self.deadline) {
@@ -106,19 +102,5 @@ mod tests {
             assert_eq!(options.metadata().len(), len);
             assert!(options.interceptors().is_some());
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_call_without_a_deadline_starts_at_a_time_that_is_near() {
-        let near = Instant::now();
-        tokio::time::advance(Duration::from_secs(1)).await;
-        let started = |options: &CallOptions| options.times_from(|| near).started;
-        let mut options = CallOptions::default();
-        assert_eq!(started(&options), near);
-        options.timeout = Some(Duration::from_secs(1));
-        assert_eq!(started(&options), Instant::now());
-        options.timeout = None;
-        options.end_by(near);
-        assert_eq!(started(&options), Instant::now());
     }
 }

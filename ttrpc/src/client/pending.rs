@@ -41,12 +41,11 @@ pub(super) struct PendingCall<Req> {
 }
 
 impl<Req> PendingCall<Req> {
-    /// The times of the call, which starts now. If nobody can be told how long it takes, and it has no deadline, it starts
-    /// with the batch that it joins.
-    pub(super) fn times(&self, connection: &ClientConnection) -> Times {
+    /// When the call starts, if it need not look at the clock: with the batch that it joins. It has no deadline, and
+    /// nobody can be told how long it takes.
+    pub(super) fn shared_start(&self, connection: &ClientConnection) -> Option<Instant> {
         let is_measured = connection.is_measured() || self.options.interceptors().is_some();
-        let now = || if is_measured { Instant::now() } else { connection.queue.time() };
-        self.options.times_from(now)
+        if is_measured || self.options.ends() { None } else { connection.queue.batch_time() }
     }
 
     pub(super) fn head(&self, times: Times) -> CallHead<'_> {
@@ -69,7 +68,7 @@ impl<Req: Message> PendingCall<Req> {
     }
 
     /// Queues the Request if there is room for it now. The call begins then, if it has not begun. A caller that gives
-    /// its waker waits for the reply from then on.
+    /// its waker waits for the reply from then on. If its times are shared, it has not looked at the clock.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
@@ -80,6 +79,7 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         begun: &mut Option<Observed>,
         caller: Option<&Waker>,
+        is_shared: bool,
     ) -> Result<Option<QueuedCall>, Status> {
         check_time(times)?;
         let frame = self.frame(times)?;
@@ -102,7 +102,8 @@ impl<Req: Message> PendingCall<Req> {
                     let stream_id = room.push_or_write(bytes, |table| {
                         let stream_id = table.open(self.shape.kind, entry.clone())?;
                         let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
-                        Some(Claim { stream_id, is_lone, time: Some(times.started) })
+                        let time = (!is_shared).then_some(times.started);
+                        Some(Claim { stream_id, is_lone, time })
                     });
                     (entry, stream_id)
                 });
@@ -122,7 +123,7 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
         let mut begun = Some(Observed::intercepted(record));
-        let queued = self.try_queue(connection, times, &mut begun, None);
+        let queued = self.try_queue(connection, times, &mut begun, None, true);
         let record = match begun {
             Some(Observed::Recorded(record)) => Some(record),
             _ => None,
@@ -404,9 +405,8 @@ mod tests {
             let connection = client.tasks.connection();
             connection.queue.set_batch_time(batch);
             let call = client.unary::<(), ()>("S", "M", ());
-            let started = pending_of(&call).times(connection).started;
-            let expected = if starts_with_batch { batch } else { Instant::now() };
-            assert_eq!(started, expected);
+            let start = pending_of(&call).shared_start(connection);
+            assert_eq!(start, starts_with_batch.then_some(batch));
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) struct Claim {
     pub(crate) stream_id: u32,
     /// Nobody else is about to push: a batch would hold this frame alone.
     pub(crate) is_lone: bool,
-    /// The time, if the producer has looked at the clock.
+    /// The time, if the producer has just looked at the clock.
     pub(crate) time: Option<Instant>,
 }
 
@@ -246,9 +246,9 @@ impl<T> Queue<T> {
         move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
-    /// The time, or when the batch began which the sender is about to take.
-    pub(crate) fn time(&self) -> Instant {
-        self.batch_time.get().unwrap_or_else(Instant::now)
+    /// When the batch began which the sender is about to take.
+    pub(crate) fn batch_time(&self) -> Option<Instant> {
+        self.batch_time.get()
     }
 
     /// Whether the connection has ended.
@@ -281,10 +281,9 @@ impl<T> Queue<T> {
             return Some(stream_id);
         }
         if let Some(time) = time
-            && state.chunks.is_empty()
             && !state.blocked.is_set()
         {
-            self.batch_time.set(time);
+            self.batch_time.set_first(time);
         }
         state.chunks.push(frame, stream_id, room);
         let sender = if state.is_held { None } else { state.sender.take_waker() };
@@ -488,7 +487,7 @@ mod tests {
     impl<T> Queue<T> {
         /// A batch has begun at this time.
         pub(crate) fn set_batch_time(&self, time: Instant) {
-            self.batch_time.set(time);
+            self.batch_time.set_first(time);
         }
     }
 
@@ -542,38 +541,32 @@ mod tests {
         let queue = queue();
         let second = || tokio::time::advance(Duration::from_secs(1));
         second().await;
-        assert_eq!(queue.time(), Instant::now());
+        assert_eq!(queue.batch_time(), None);
+        // Of one that has the time of another batch.
+        push(&queue, 10, 1);
+        assert_eq!(queue.batch_time(), None);
         let first = Instant::now();
-        push_at(&queue, 1, first);
+        push_at(&queue, 3, first);
         second().await;
-        assert_eq!(queue.time(), first);
-        push_at(&queue, 3, Instant::now());
-        assert_eq!(queue.time(), first);
-        let batch = take(&queue).await;
-        assert_eq!(queue.time(), Instant::now(), "the sender has taken it");
-        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        push_at(&queue, 5, Instant::now());
+        assert_eq!(queue.batch_time(), Some(first));
+        take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
+        assert_eq!(queue.batch_time(), None, "the sender has taken it");
     }
 
     /// Else a call's age would be that of the first one that waits with it for the socket.
     #[tokio::test(start_paused = true)]
     async fn while_the_socket_is_full_each_call_has_its_own_time() {
         let queue = queue();
-        let second = || tokio::time::advance(Duration::from_secs(1));
-        second().await;
+        tokio::time::advance(Duration::from_secs(1)).await;
         push_at(&queue, 1, Instant::now());
         queue.note_blocked(true);
-        for stream_id in [3, 5] {
-            second().await;
-            assert_eq!(queue.time(), Instant::now());
-            push_at(&queue, stream_id, Instant::now());
-        }
-        let batch = take(&queue).await;
-        batch.into_iter().for_each(|chunk| queue.release(chunk));
+        assert_eq!(queue.batch_time(), None);
+        push_at(&queue, 3, Instant::now());
+        assert_eq!(queue.batch_time(), None);
         queue.note_blocked(false);
-        push_at(&queue, 7, Instant::now());
-        let last = Instant::now();
-        second().await;
-        assert_eq!(queue.time(), last);
+        push_at(&queue, 5, Instant::now());
+        assert_eq!(queue.batch_time(), Some(Instant::now()));
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that

@@ -1,8 +1,8 @@
 //! When the batch began that waits for the sender.
 //!
 //! A call that nobody measures needs a time for its age in snapshots alone. To look at the clock takes as long as several
-//! atomic operations. So who adds the first frame of a batch notes the time, and those who join the batch take it from
-//! there. The sender is about to take the batch: if the socket is full, nothing is noted.
+//! atomic operations. So the first who looks notes the time, and those who join the batch take it from there. The sender
+//! is about to take the batch: while the socket is full, nothing is noted.
 
 use std::time::Duration;
 
@@ -28,9 +28,13 @@ impl BatchTime {
         (nanos > 0).then(|| self.epoch + Duration::from_nanos(nanos))
     }
 
-    pub(super) fn set(&self, time: Instant) {
-        let nanos = time.saturating_duration_since(self.epoch).as_nanos();
-        self.nanos.store(u64::try_from(nanos).unwrap_or(0), Relaxed);
+    /// Notes when the batch began, unless that is known. Who has the time from here must not: a batch would pass it on
+    /// to the next one.
+    pub(super) fn set_first(&self, time: Instant) {
+        if self.nanos.load(Relaxed) == 0 {
+            let nanos = time.saturating_duration_since(self.epoch).as_nanos();
+            self.nanos.store(u64::try_from(nanos).unwrap_or(0), Relaxed);
+        }
     }
 
     pub(super) fn clear(&self) {
