@@ -367,7 +367,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
     let claim = |pushed: &mut Vec<u32>| {
         let stream_id = 2 * pushed.len() as u32 + 1;
         pushed.push(stream_id);
-        Some(Claim { stream_id, is_lone: true })
+        Some(Claim { stream_id, is_lone: true, time: None })
     };
     room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
 }
