@@ -69,8 +69,8 @@ pub struct CallSnapshot {
     pub method: Name,
     /// `None` while the Request is not written.
     pub stream_id: Option<u32>,
-    /// Time since the call began. A client's call without a deadline, which nobody measures, begins with the frames that
-    /// wait to be written with its Request.
+    /// Time since the call began. A client's call without a deadline, which nobody measures, begins with the calls that
+    /// wait to be written with it, and may seem older by as long as these have waited.
     pub age: Duration,
     /// The time that the call has in all, if it has a deadline.
     pub timeout: Option<Duration>,

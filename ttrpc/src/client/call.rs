@@ -213,8 +213,8 @@ where
         if pending.options.interceptors().is_none() {
             let mut begun = None;
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            let queued =
-                pending.try_queue(connection, times, &mut begun, caller, shared_start.is_some());
+            let now = shared_start.is_none().then_some(times.started);
+            let queued = pending.try_queue(connection, times, &mut begun, caller, now);
             if let Ok(Some(call)) = queued {
                 let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
                 self.progress = Progress::Queued(Some(call.owned(tasks)), None);

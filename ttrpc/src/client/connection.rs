@@ -16,6 +16,7 @@ use crate::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     trace,
     transport::{
+        contain,
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,
         registry::Registry,
@@ -149,11 +150,11 @@ impl ClientConnection {
         if self.closed.set(reason).is_err() {
             return;
         }
-        self.calls.close();
+        contain(|| self.calls.close());
         // Nothing is queued, and so no call comes into the table, from here on.
-        self.queue.close();
+        contain(|| self.queue.close());
         for call in self.queue.streams(mem::take).into_handles() {
-            self.lose(&call);
+            contain(move || self.lose(&call));
         }
         if let Some(reason) = self.closed.get() {
             self.observed.closed(reason);

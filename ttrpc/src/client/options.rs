@@ -58,7 +58,7 @@ impl CallOptions {
     }
 
     /// Whether a timeout or a deadline is set.
-    pub(super) fn ends(&self) -> bool {
+    pub(super) fn has_end(&self) -> bool {
         self.timeout.is_some() || self.deadline.is_some()
     }
 

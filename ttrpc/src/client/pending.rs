@@ -45,7 +45,7 @@ impl<Req> PendingCall<Req> {
     /// nobody can be told how long it takes.
     pub(super) fn shared_start(&self, connection: &ClientConnection) -> Option<Instant> {
         let is_measured = connection.is_measured() || self.options.interceptors().is_some();
-        if is_measured || self.options.ends() { None } else { connection.queue.batch_time() }
+        if is_measured || self.options.has_end() { None } else { connection.queue.batch_time() }
     }
 
     pub(super) fn head(&self, times: Times) -> CallHead<'_> {
@@ -68,7 +68,7 @@ impl<Req: Message> PendingCall<Req> {
     }
 
     /// Queues the Request if there is room for it now. The call begins then, if it has not begun. A caller that gives
-    /// its waker waits for the reply from then on. If its times are shared, it has not looked at the clock.
+    /// its waker waits for the reply from then on. `now` is the time, if it has just looked at the clock.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
@@ -79,7 +79,7 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         begun: &mut Option<Observed>,
         caller: Option<&Waker>,
-        is_shared: bool,
+        now: Option<Instant>,
     ) -> Result<Option<QueuedCall>, Status> {
         check_time(times)?;
         let frame = self.frame(times)?;
@@ -102,8 +102,7 @@ impl<Req: Message> PendingCall<Req> {
                     let stream_id = room.push_or_write(bytes, |table| {
                         let stream_id = table.open(self.shape.kind, entry.clone())?;
                         let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
-                        let time = (!is_shared).then_some(times.started);
-                        Some(Claim { stream_id, is_lone, time })
+                        Some(Claim { stream_id, is_lone, time: now })
                     });
                     (entry, stream_id)
                 });
@@ -123,7 +122,7 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
         let mut begun = Some(Observed::intercepted(record));
-        let queued = self.try_queue(connection, times, &mut begun, None, true);
+        let queued = self.try_queue(connection, times, &mut begun, None, None);
         let record = match begun {
             Some(Observed::Recorded(record)) => Some(record),
             _ => None,
@@ -404,9 +403,38 @@ mod tests {
         for (client, starts_with_batch) in clients {
             let connection = client.tasks.connection();
             connection.queue.set_batch_time(batch);
-            let call = client.unary::<(), ()>("S", "M", ());
+            let call = || client.unary::<(), ()>("S", "M", ());
+            let ends = call().deadline(batch);
+            assert_eq!(pending_of(&ends).shared_start(connection), None);
+            let call = call();
             let start = pending_of(&call).shared_start(connection);
             assert_eq!(start, starts_with_batch.then_some(batch));
+        }
+    }
+
+    /// Else a busy connection would hand an old time on from batch to batch.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_notes_the_time_if_it_has_looked_at_the_clock() {
+        let (here, _there) = tokio::io::duplex(1000);
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let connection = client.tasks.connection();
+        advance(Duration::from_secs(1)).await;
+        let batch = Instant::now();
+        advance(Duration::from_secs(1)).await;
+        connection.queue.set_batch_time(batch);
+        let mut shares = client.unary::<(), ()>("S", "M", ());
+        poll(&mut shares).await;
+        let ages = client.snapshot().calls.iter().map(|call| call.age).collect::<Vec<_>>();
+        assert_eq!(ages, [Duration::from_secs(1)]);
+        let call = client.unary::<(), ()>("S", "M", ());
+        let times = Times { started: batch, deadline: None };
+        for now in [None, Some(Instant::now())] {
+            // The sender has taken the batch meanwhile.
+            connection.queue.clear_batch_time();
+            let queued = pending_of(&call).try_queue(connection, times, &mut None, None, now);
+            let queued = queued.unwrap().expect("there is room");
+            assert_eq!(connection.queue.batch_time(), now);
+            drop(queued.owned(client.tasks.clone()));
         }
     }
 }

@@ -143,8 +143,9 @@ struct TakenCalls<'a> {
 
 impl Drop for TakenCalls<'_> {
     fn drop(&mut self) {
+        let connection = self.connection;
         for call in self.calls.iter_mut().filter_map(Option::take) {
-            contain(|| self.connection.lose(&call));
+            contain(move || connection.lose(&call));
         }
     }
 }
@@ -431,28 +432,32 @@ mod tests {
         }
     }
 
-    /// They have left the table, where the end of the connection finds the others.
+    /// Those in a run have left the table, where the end of the connection finds the others.
     #[tokio::test(start_paused = true)]
-    async fn calls_whose_responses_follow_one_whose_waker_panics_end_with_the_connection() {
-        let (tasks, mut there) = connect(Observers::default());
-        let client = Client::from_tasks(tasks);
-        let call = || client.unary::<(), String>("S", "M", ());
-        let (mut calls, panics) = (Vec::new(), Arc::new(Panics).into());
-        for index in 0..5 {
-            let mut call = call();
-            let polled = match index {
-                1 => Pin::new(&mut call).poll(&mut Context::from_waker(&panics)),
-                _ => poll(&mut call).await,
-            };
-            assert!(polled.is_pending());
-            calls.push(call);
-        }
-        there.write_all(&[1, 3, 5, 7].map(|id| reply(id, "reply")).concat()).await.unwrap();
-        for (index, call) in calls.into_iter().enumerate() {
-            let result = timeout(Duration::from_secs(1), call).await.expect("it ends");
-            match index {
-                0 | 1 => assert_eq!(result.unwrap(), "reply"),
-                _ => assert_eq!(result.unwrap_err().code(), Code::Unavailable),
+    async fn calls_end_with_the_connection_whichever_wakers_panic() {
+        // The calls whose wakers panic, and those that are answered; without these the server goes away.
+        for (panicking, answered) in
+            [(&[1][..], 4), (&[1, 2], 4), (&[1, 4], 4), (&[1, 2, 4], 4), (&[1], 0), (&[0, 4], 0)]
+        {
+            let (tasks, mut there) = connect(Observers::default());
+            let client = Client::from_tasks(tasks);
+            let (mut calls, panics) = (Vec::new(), Arc::new(Panics).into());
+            for index in 0..6 {
+                let mut call = client.unary::<(), String>("S", "M", ());
+                let polled = match panicking.contains(&index) {
+                    true => Pin::new(&mut call).poll(&mut Context::from_waker(&panics)),
+                    false => poll(&mut call).await,
+                };
+                assert!(polled.is_pending());
+                calls.push(call);
+            }
+            let replies = (0..answered).flat_map(|index| reply(2 * index + 1, "reply"));
+            there.write_all(&replies.collect::<Vec<_>>()).await.unwrap();
+            drop(there);
+            for (index, call) in calls.into_iter().enumerate() {
+                let result = timeout(Duration::from_secs(1), call).await.expect("it ends");
+                let is_answered = index <= panicking[0] && index < answered as usize;
+                assert_eq!(result.is_ok(), is_answered, "{index} of {panicking:?}: {result:?}");
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     Error,
     observer::CallOutcome,
     trace,
-    transport::{lock, spawn, wait_for_flag, writer},
+    transport::{contain, lock, spawn, wait_for_flag, writer},
 };
 
 /// Calls that a leader has begin at most until the connection's future looks again whether it is to end.
@@ -128,10 +128,12 @@ impl ConnectionOwner {
         // Dropped behind the queue's end, as the writer expects.
         let Some(_signal) = self.signal.take() else { return };
         let connection = &self.open.connection;
-        connection.queue.close();
+        contain(|| connection.queue.close());
         for call in connection.queue.streams(mem::take).into_handles() {
-            let (cause, status) = connection.lost_call();
-            call.taken_out(CallOutcome { cause, status: Some(&status) });
+            contain(move || {
+                let (cause, status) = connection.lost_call();
+                call.taken_out(CallOutcome { cause, status: Some(&status) });
+            });
         }
         connection.closed();
     }

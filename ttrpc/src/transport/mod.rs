@@ -89,10 +89,10 @@ pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes tasks of the program. A waker of theirs may panic, which is no end of what goes on here.
-pub(crate) fn contain(wake: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(wake)).is_err() {
-        trace::warn!("a waker panicked");
+/// Does what wakes tasks of the program, or tells its observers. A panic of theirs is no end of what goes on here.
+pub(crate) fn contain(tell: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(tell)).is_err() {
+        trace::warn!("a waker or an observer panicked");
     }
 }
 

@@ -246,7 +246,8 @@ impl<T> Queue<T> {
         move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
-    /// When the batch began which the sender is about to take.
+    /// When the batch began which the sender is about to take: when the first call that looked at the clock started.
+    /// `None` if there is none, or it waits for the socket.
     pub(crate) fn batch_time(&self) -> Option<Instant> {
         self.batch_time.get()
     }
@@ -488,6 +489,10 @@ mod tests {
         /// A batch has begun at this time.
         pub(crate) fn set_batch_time(&self, time: Instant) {
             self.batch_time.set_first(time);
+        }
+
+        pub(crate) fn clear_batch_time(&self) {
+            self.batch_time.clear();
         }
     }
 

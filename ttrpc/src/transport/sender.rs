@@ -43,7 +43,11 @@ impl<'a, T> Sender<'a, T> {
                 if is_blocked {
                     self.drop_withdrawn();
                 }
-                let result = self.poll_write(cx);
+                // A stream that wraps another one may take all of it and not be able to pass it on.
+                let result = match self.poll_write(cx) {
+                    Poll::Ready(Ok(())) => held(&mut self.writer).poll_flush(cx),
+                    result => result,
+                };
                 if result.is_pending() != is_blocked {
                     is_blocked = !is_blocked;
                     self.queue.note_blocked(is_blocked);
@@ -51,7 +55,6 @@ impl<'a, T> Sender<'a, T> {
                 result
             })
             .await?;
-            poll_fn(|cx| held(&mut self.writer).poll_flush(cx)).await?;
         }
         Ok(())
     }
@@ -125,7 +128,7 @@ impl<T> Drop for Sender<'_, T> {
 mod tests {
     use std::{pin::pin, sync::Arc};
 
-    use tokio::io::{AsyncReadExt, DuplexStream};
+    use tokio::io::{AsyncRead, AsyncReadExt, BufStream};
 
     use super::{
         super::{
@@ -190,7 +193,29 @@ mod tests {
 
     impl WriteHalf for Pipe {}
 
-    fn writer_of(stream: DuplexStream) -> Writer {
+    /// Else calls that come meanwhile would have the time of the first of them, and no snapshot would say why they wait.
+    #[tokio::test]
+    async fn a_stream_that_cannot_pass_on_what_it_has_taken_counts_as_full() {
+        let queue = Queue::new(10, 1 << 20, ());
+        queue.push_without_room(&mut [0; 100], |()| Some(1));
+        let (near, mut far) = tokio::io::duplex(10);
+        let writer = writer_of(BufStream::new(near));
+        let mut sender = Sender::new(writer, &queue);
+        let mut sending = pin!(sender.run());
+        let mut poll = async || {
+            assert!(poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await.is_pending());
+        };
+        poll().await;
+        assert!(queue.fill().3.now().is_some());
+        let mut taken = [0; 10];
+        for _ in 0..10 {
+            far.read_exact(&mut taken).await.expect("it was written");
+            poll().await;
+        }
+        assert!(queue.fill().3.now().is_none());
+    }
+
+    fn writer_of(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Writer {
         Connection::new(stream).writer
     }
 

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub(super) struct BatchTime {
     epoch: Instant,
-    /// Nanoseconds since then; 0 if no batch waits.
+    /// Nanoseconds since then; 0 if it is not known.
     nanos: AtomicU64,
 }
 
