@@ -330,7 +330,7 @@ mod tests {
         task::{Context, Poll, Wake, Waker},
     };
 
-    use tokio::time::Instant;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 
@@ -338,6 +338,35 @@ mod tests {
 
     fn limiter(count: usize, cost: usize) -> Limiter {
         Limiter::new(Load { count, cost }, Overshoot::Alone)
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program's");
+        }
+    }
+
+    /// A release wakes several at a time, and so does the end.
+    #[tokio::test(start_paused = true)]
+    async fn a_waker_that_panics_keeps_no_other_waiter_from_being_woken() {
+        for is_closed in [false, true] {
+            let limiter = limiter(2, 10);
+            limiter.force(Load { count: 2, cost: 2 });
+            let mut first = pin!(limiter.acquire(Load::one(1)));
+            let panics = Arc::new(Panics).into();
+            assert!(first.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+            let mut second = pin!(limiter.acquire(Load::one(1)));
+            let polled = poll_fn(|cx| Poll::Ready(second.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
+            match is_closed {
+                true => limiter.close(),
+                false => limiter.release(Load { count: 2, cost: 2 }),
+            }
+            let woken = timeout(SECOND, second).await.expect("it is woken");
+            assert_eq!(woken.is_err(), is_closed);
+        }
     }
 
     #[test]

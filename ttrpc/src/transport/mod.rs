@@ -96,6 +96,11 @@ pub(crate) fn contain(tell: impl FnOnce()) {
     }
 }
 
+/// Wakes tasks, each also where the waker of another one panics.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
+}
+
 /// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's
 /// code for a task is compiled once for each.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {

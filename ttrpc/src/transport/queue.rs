@@ -33,7 +33,7 @@ use super::{
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
-    lock, lock_often,
+    lock, lock_often, wake_all,
 };
 use crate::{
     proto::frame::{FrameType, Header},
@@ -345,7 +345,7 @@ impl<T> Queue<T> {
             let flushed = state.end_batch();
             if !flushed.is_empty() {
                 drop(state);
-                flushed.into_iter().for_each(Waker::wake);
+                wake_all(flushed);
                 state = lock(&self.state);
             }
             if state.is_closed {
@@ -445,7 +445,7 @@ impl<T> Queue<T> {
         let sender = state.sender.take_waker();
         drop(state);
         drop((chunks, rest));
-        wakers.into_iter().chain(sender).for_each(Waker::wake);
+        wake_all(wakers.into_iter().chain(sender));
     }
 }
 

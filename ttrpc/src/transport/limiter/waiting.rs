@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::{CLOSED, Closed, Limiter, Load, Permit, STALLED, WAITING, WATCHED};
-use crate::sync::{MutexGuard, atomic::Ordering::AcqRel};
+use crate::{
+    sync::{MutexGuard, atomic::Ordering::AcqRel},
+    transport::wake_all,
+};
 
 /// The waiters, and what they have to know of releases.
 #[derive(Debug, Default)]
@@ -62,7 +65,7 @@ impl Limiter {
             granted.extend(first.remove().waker);
         }
         self.unmark(queue);
-        granted.into_iter().for_each(Waker::wake);
+        wake_all(granted);
     }
 
     /// Ends a change of the queue, in which no waiter may be left.
@@ -90,7 +93,7 @@ impl Limiter {
         let waiters = queue.waiters.values_mut();
         let wakers: Vec<_> = waiters.filter_map(|waiter| waiter.waker.take()).collect();
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

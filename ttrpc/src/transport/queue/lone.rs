@@ -9,7 +9,7 @@
 use std::{io, mem, task::Waker};
 
 use super::{Queue, QueueState, Room, sender_state::SenderState};
-use crate::transport::{contain, io::Writer, lock};
+use crate::transport::{io::Writer, lock, wake_all};
 
 /// The writer of a sender that waits for frames, in the hand of another task.
 pub(super) struct Lent {
@@ -81,9 +81,9 @@ impl<T> Queue<T> {
             sender.wake();
         }
         if is_whole {
-            contain(|| self.release_written(room));
+            self.release_written(room);
         }
-        flushed.into_iter().for_each(|waker| contain(|| waker.wake()));
+        wake_all(flushed);
     }
 }
 
