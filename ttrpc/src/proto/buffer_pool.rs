@@ -28,8 +28,8 @@ const COUNT: usize = 8;
 /// Bytes for which all of them have room. A buffer that has room for more is not kept.
 pub(crate) const POOL_BYTES: usize = 520 << 10;
 
-/// Buffers that have room for more are long.
-pub(crate) const LONG_FROM: usize = POOL_BYTES / 2;
+/// Buffers that have room for more are long. A thread's pool has room for four of these.
+pub(crate) const LONG_FROM: usize = POOL_BYTES / 4;
 
 /// The same as [`POOL_BYTES`] for the long ones of a kind: four of 1 MiB, or one of a frame of nearly 4 MiB.
 const LONG_POOL_BYTES: usize = 17 << 18;

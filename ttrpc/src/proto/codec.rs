@@ -9,7 +9,7 @@ use std::mem;
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
 
 use super::{
-    buffer_pool::{self, BufferPool, LONG_FROM, LongPool, MIN_CAPACITY},
+    buffer_pool::{self, BufferPool, LongPool, MIN_CAPACITY},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };
@@ -18,15 +18,25 @@ thread_local! {
     static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
 }
 
-static LONG_POOL: LongPool<BytesMut> = LongPool::new();
+/// The process's pool of long buffers.
+#[cfg(not(test))]
+fn long_pool() -> &'static LongPool<BytesMut> {
+    static LONG_POOL: LongPool<BytesMut> = LongPool::new();
+    &LONG_POOL
+}
+
+/// Each test has its own, so that what it finds there is what it has put.
+#[cfg(test)]
+fn long_pool() -> &'static LongPool<BytesMut> {
+    thread_local! {
+        static LONG_POOL: &'static LongPool<BytesMut> = Box::leak(Box::new(LongPool::new()));
+    }
+    LONG_POOL.with(|pool| *pool)
+}
 
 /// Bytes for which there is room when frames are read: enough for hundreds of small ones, or for a message of 64 KiB and
 /// what stands around it.
 pub(crate) const READ_LEN: usize = 65 << 10;
-
-/// Frames up to this many bytes, header included, are read into buffers of the thread's pool, which keeps at least two of
-/// them.
-const POOLED_LEN: usize = LONG_FROM;
 
 /// Data below this many bytes is copied out of its buffer, and so is data that fills less than half of its buffer. The other
 /// data is taken with its buffer, which it keeps alive.
@@ -51,8 +61,8 @@ impl Drop for Pooled {
 fn put(buffer: BytesMut) {
     match buffer.capacity() {
         ..READ_LEN => {}
-        READ_LEN..=POOLED_LEN => buffer_pool::put(&POOL, buffer),
-        _ => LONG_POOL.put(buffer),
+        READ_LEN => buffer_pool::put(&POOL, buffer),
+        _ => long_pool().put(buffer),
     }
 }
 
@@ -115,55 +125,43 @@ impl Decoder {
         let missing = self.missing();
         self.drop_done();
         let arrived = self.buffer.len();
-        let len = arrived + missing;
-        let is_pooled = len <= POOLED_LEN;
-        if len > READ_LEN && (is_pooled || arrived >= READ_LEN) {
-            self.make_room_for_long_frame(len, is_pooled);
-            // A buffer that goes back to the thread's pool has nothing else in it than the frame.
-            return (&mut self.buffer).limit(if is_pooled { missing } else { usize::MAX });
+        if missing > 0 && arrived >= READ_LEN {
+            self.make_room_for_long_frame(arrived + missing);
+            // Nothing else is in its buffer, which goes back to the pool as a whole.
+            return (&mut self.buffer).limit(missing);
         }
         if self.buffer.capacity() == 0 {
             self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
-        } else if self.buffer.capacity() < READ_LEN || self.allocated() > POOLED_LEN {
+        } else if self.buffer.capacity() < READ_LEN || self.allocated() > READ_LEN {
             self.make_room_for_frames();
         }
         (&mut self.buffer).limit(READ_LEN)
     }
 
-    /// Makes room for more of a frame of `len` bytes, which is longer than [`READ_LEN`].
-    fn make_room_for_long_frame(&mut self, len: usize, is_pooled: bool) {
+    /// Makes room for more of a frame of `len` bytes, of which at least [`READ_LEN`] have arrived.
+    fn make_room_for_long_frame(&mut self, len: usize) {
         let (arrived, capacity) = (self.buffer.len(), self.buffer.capacity());
-        let is_too_large = is_pooled && self.allocated() > POOLED_LEN;
-        if capacity > arrived.max(READ_LEN) && !is_too_large {
+        if capacity > arrived {
             return;
         }
-        let mut longest = 2 * arrived.max(READ_LEN);
-        if !is_pooled {
-            if let Some(buffer) = LONG_POOL.take(len..=2 * (len - HEADER_LEN)) {
-                return self.replace_buffer(buffer);
-            }
-            // With buffers of other lengths malloc makes calls of 1 MiB take up to twice as long.
-            longest = 1 << longest.ilog2();
+        if let Some(buffer) = long_pool().take(len..=2 * (len - HEADER_LEN)) {
+            return self.replace_buffer(buffer);
         }
-        let wanted = len.min(longest);
-        if is_pooled && let Some(buffer) = buffer_pool::take(&POOL, wanted..=longest) {
-            self.replace_buffer(buffer);
-        } else if self.rest_of == 0 && capacity != READ_LEN && !is_too_large {
-            self.buffer.reserve(wanted - arrived);
-        } else if self.rest_of > 0 && !is_too_large && self.buffer.try_reclaim(wanted - arrived) {
-            self.rest_of = 0;
-        } else {
+        let wanted = len.min(2 * arrived);
+        if capacity == READ_LEN || self.rest_of > 0 {
             // Of buffers that begin small malloc gives fewer back.
             let mut buffer = BytesMut::with_capacity(MIN_CAPACITY);
             buffer.reserve(wanted);
             self.replace_buffer(buffer);
+        } else {
+            self.buffer.reserve(wanted - arrived);
         }
     }
 
     fn make_room_for_frames(&mut self) {
         // The whole buffer, if nobody holds a frame any more that was taken out of it.
         let missing = READ_LEN - self.buffer.len();
-        if self.allocated() <= POOLED_LEN && self.buffer.try_reclaim(missing) {
+        if self.allocated() <= READ_LEN && self.buffer.try_reclaim(missing) {
             self.rest_of = 0;
         } else {
             self.replace_buffer(buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN));
@@ -359,7 +357,7 @@ impl Decoder {
         if mem::take(&mut self.rest_of) == 0 {
             put(buffer);
         }
-        LONG_POOL.drop_unused();
+        long_pool().drop_unused();
     }
 }
 
@@ -500,19 +498,20 @@ mod tests {
     }
 
     #[test]
-    fn room_stays_where_it_is_while_it_is_enough_for_what_is_missing() {
+    fn a_long_frame_moves_once_when_the_usual_room_is_full() {
         let mut decoder = Decoder::default();
         decoder.room().put_slice(&announce(100 << 10));
-        assert_eq!(decoder.decode(), None);
+        let mut moves = 0;
         while decoder.missing() > 0 {
-            let (missing, before) = (decoder.missing(), decoder.buffer.as_ptr());
-            let had_room = decoder.buffer.capacity() - decoder.buffer.len() >= missing;
-            let room = decoder.room().chunk_mut().len();
-            assert!(missing > READ_LEN || room >= missing, "{room} of {missing} bytes");
-            assert!(missing > READ_LEN || !had_room || decoder.buffer.as_ptr() == before);
-            decoder.room().put_slice(&[7; 1 << 10]);
+            assert_eq!(decoder.decode(), None);
+            let before = decoder.buffer.as_ptr();
+            let mut room = decoder.room();
+            let len = room.chunk_mut().len().min(room.remaining_mut()).min(1 << 10);
+            room.put_slice(&[7; 1 << 10][..len]);
+            moves += usize::from(decoder.buffer.as_ptr() != before);
         }
         assert!(decoder.decode().is_some());
+        assert_eq!(moves, 1);
     }
 
     #[test]
@@ -544,9 +543,7 @@ mod tests {
     #[test]
     fn a_long_frame_has_its_buffer_to_itself_and_the_next_one_has_it_when_nobody_holds_it_any_more()
     {
-        for (data_len, is_kept) in
-            [(READ_LEN, true), (200 << 10, true), (300 << 10, false), (POOL_BYTES, false)]
-        {
+        for data_len in [READ_LEN, 200 << 10, 1 << 20, MAX_DATA_LEN] {
             let mut decoder = Decoder::default();
             let mut take = || {
                 read_frame(&mut decoder, data_len);
@@ -562,11 +559,8 @@ mod tests {
             let third = take();
             assert!(!addresses.contains(&third.as_ptr()), "of the first there is something left");
             drop(part);
-            let kept = buffer_pool::take(&POOL, data_len..=2 * data_len + HEADER_LEN);
-            assert_eq!(kept.is_some(), is_kept, "{data_len} bytes");
-            if let Some(kept) = kept {
-                assert_eq!(kept.as_ptr().wrapping_add(HEADER_LEN), addresses[0]);
-            }
+            let kept = long_pool().take(data_len..=2 * data_len).expect("it is long");
+            assert_eq!(kept.as_ptr().wrapping_add(HEADER_LEN), addresses[0], "{data_len} bytes");
         }
     }
 
@@ -577,12 +571,53 @@ mod tests {
         let short = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
         let bytes = [&long[..], &short, &short, &short[..HEADER_LEN + 5]].concat();
         let mut decoder = Decoder::default();
-        let taken = read_and_take(&mut decoder, &bytes);
+        decoder.feed(&bytes);
+        let taken = take_all(&mut decoder);
         let are_parts: Vec<_> = taken.iter().map(Option::is_some).collect();
         assert_eq!(are_parts, [true, false, false], "those behind the first are copied");
-        assert!(decoder.allocated() > POOL_BYTES, "they were read with it");
+        assert!(decoder.allocated() > POOL_BYTES, "they lie behind it");
         decoder.room();
         assert_eq!((decoder.allocated(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
+
+        let taken = read_and_take(&mut Decoder::default(), &bytes);
+        assert!(taken.iter().all(Option::is_some), "they are read into a buffer of their own");
+    }
+
+    /// Else most of each frame is copied once more: as its buffer grows, or behind the frame before it, for which it has to
+    /// make room.
+    #[test]
+    fn long_frames_that_follow_each_other_move_once_each() {
+        const FRAMES: usize = 8;
+        for data_len in [READ_LEN, 200 << 10, 1 << 20, MAX_DATA_LEN] {
+            let wire = [&announce(data_len)[..], &vec![7; data_len]].concat().repeat(FRAMES);
+            let (mut decoder, mut rest) = (Decoder::default(), &wire[..]);
+            let (mut place, mut moves) = (decoder.buffer.as_ptr(), [0; FRAMES]);
+            let mut frames = 0;
+            while !rest.is_empty() {
+                let mut room = decoder.room();
+                // No more than a socket holds.
+                let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
+                let len = len.min(208 << 10);
+                room.put_slice(&rest[..len]);
+                rest = &rest[len..];
+                if mem::replace(&mut place, decoder.buffer.as_ptr()) != place {
+                    moves[frames] += 1;
+                }
+                while decoder.decode().is_some() {
+                    assert!(decoder.take_long_data().is_some());
+                    frames += 1;
+                }
+            }
+            assert_eq!(moves[1..], [2; FRAMES - 1], "{data_len} bytes");
+        }
+    }
+
+    fn take_all(decoder: &mut Decoder) -> Vec<Option<Bytes>> {
+        let mut taken = Vec::new();
+        while decoder.decode().is_some() {
+            taken.push(decoder.take_long_data());
+        }
+        taken
     }
 
     /// Reads these bytes, and returns what was taken of their frames.
@@ -593,9 +628,7 @@ mod tests {
             let len = bytes.len().min(room.remaining_mut()).min(room.chunk_mut().len());
             room.put_slice(&bytes[..len]);
             bytes = &bytes[len..];
-            while decoder.decode().is_some() {
-                taken.push(decoder.take_long_data());
-            }
+            taken.append(&mut take_all(decoder));
         }
         taken
     }
@@ -611,7 +644,7 @@ mod tests {
             let held = is_held.then_some(taken);
             decoder.room();
             decoder.release_room();
-            assert!(decoder.allocated() <= POOLED_LEN, "{} bytes", decoder.allocated());
+            assert!(decoder.allocated() <= READ_LEN, "{} bytes", decoder.allocated());
             drop(held);
         }
     }
@@ -633,8 +666,7 @@ mod tests {
                 decoder = Decoder::default();
             }
         }
-        let long = buffer_pool::take(&POOL, READ_LEN + 1..=POOLED_LEN);
-        assert!(long.is_some_and(|buffer| buffer.capacity() >= 200 << 10), "it is still there");
+        assert!(long_pool().take(200 << 10..=400 << 10).is_some(), "it is still there");
         let other = buffer_pool::take(&POOL, 0..=POOL_BYTES);
         assert!(other.is_none_or(|buffer| buffer.capacity() == READ_LEN));
     }
@@ -731,8 +763,8 @@ mod tests {
         fn data_len(&mut self) -> usize {
             match self.below(24) {
                 0 => MAX_DATA_LEN + 1 - self.below(3),
-                1..=2 => POOLED_LEN + self.below(2 * POOL_BYTES),
-                3..=6 => READ_LEN + self.below(POOLED_LEN),
+                1..=2 => 4 * READ_LEN + self.below(2 * POOL_BYTES),
+                3..=6 => READ_LEN + self.below(4 * READ_LEN),
                 7..=9 => READ_LEN - HEADER_LEN - 10 + self.below(20),
                 10..=15 => self.below(READ_LEN),
                 _ => self.below(200),
