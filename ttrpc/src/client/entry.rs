@@ -1,6 +1,6 @@
 //! One call as its connection knows it: what its caller and the receiver share.
 
-use std::time::Duration;
+use std::{task::Waker, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -37,6 +37,9 @@ pub(super) struct CallEntry {
 }
 
 impl CallEntry {
+    /// An entry of a call whose caller, if it gives its waker, waits for the reply from now on. All of it is put together
+    /// where it stays, and not moved there.
+    #[inline]
     pub(super) fn new(
         shape: CallShape,
         service: Name,
@@ -44,8 +47,9 @@ impl CallEntry {
         times: Times,
         request_bytes: u32,
         observed: Observed,
-        inbox: Inbox<CallState>,
+        caller: Option<Waker>,
     ) -> Self {
+        let inbox = Inbox::awaited(caller);
         CallEntry { shape, service, method, times, request_bytes, observed, inbox }
     }
 

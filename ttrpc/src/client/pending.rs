@@ -12,7 +12,6 @@ use super::{
     observe::{CallRecord, Intercepted, Observed},
     options::CallOptions,
     owner::CallOwner,
-    state::CallState,
     tasks::ConnectionTasks,
 };
 use crate::{
@@ -24,7 +23,6 @@ use crate::{
     },
     transport::{
         encode::Frame,
-        inbox::Inbox,
         limiter::{Closed, Load, Permit, Refused},
         queue::Claim,
         registry::{CallInfo, CallWait},
@@ -95,10 +93,10 @@ impl<Req: Message> PendingCall<Req> {
                 let (entry, stream_id) = frame.encode(|bytes| {
                     // To encode a message and to clone a waker is the program's, and may panic: the call begins behind
                     // that.
-                    let inbox = caller.cloned().map(Inbox::awaited).unwrap_or_default();
+                    let caller = caller.cloned();
                     let observed = begun.replace(Observed::Nobody);
                     let observed = observed.unwrap_or_else(|| connection.begin(self.head(times)));
-                    let entry = self.entry(times, frame.len(), observed, inbox);
+                    let entry = self.entry(times, frame.len(), observed, caller);
                     let stream_id = room.push_or_write(bytes, |table| {
                         let stream_id = table.open(self.shape.kind, entry.clone())?;
                         let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
@@ -182,7 +180,7 @@ impl<Req: Message> PendingCall<Req> {
         let frame = self.frame(times)?;
         let (entry, stream_id) = frame.encode(|bytes| {
             let observed = record.take().into();
-            let entry = self.entry(times, frame.len(), observed, Inbox::default());
+            let entry = self.entry(times, frame.len(), observed, None);
             let stream_id = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
             (entry, stream_id)
         });
@@ -207,14 +205,22 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         frame_len: usize,
         observed: Observed,
-        inbox: Inbox<CallState>,
+        caller: Option<Waker>,
     ) -> Arc<CallEntry> {
         if let Observed::Recorded(record) = &observed {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
         let request_bytes = (frame_len - HEADER_LEN) as u32;
-        Arc::new(CallEntry::new(self.shape, service, method, times, request_bytes, observed, inbox))
+        Arc::new(CallEntry::new(
+            self.shape,
+            service,
+            method,
+            times,
+            request_bytes,
+            observed,
+            caller,
+        ))
     }
 
     /// Whether the payload of the Request is a message, as the server sees it.

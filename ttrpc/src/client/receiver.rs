@@ -19,7 +19,7 @@ use crate::{
     observer::EndCause,
     proto::{
         codec::{Decoded, Decoder},
-        frame::{Flags, FrameType, Header, MAX_DATA_LEN, cut_frames},
+        frame::{Flags, FrameType, Header, MAX_DATA_LEN, headers, split_frame},
         message::begins_with_status,
         payload,
         table::ClientEvent,
@@ -113,11 +113,11 @@ fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut Fr
         if run.is_empty() {
             return;
         }
-        let run = payload::copy(run);
+        let mut run = payload::copy(run);
         let mut taken = TakenCalls { connection, calls: [const { None }; RESPONSES] };
         let calls = &mut taken.calls;
         let callers = connection.queue.streams(|table| {
-            for (call, (header, _)) in calls.iter_mut().zip(cut_frames(&run)) {
+            for (call, header) in calls.iter_mut().zip(headers(&run)) {
                 *call = table.answer(header.stream_id);
             }
             let callers = calls.iter().flatten().filter(|call| call.is_unary()).count();
@@ -125,9 +125,10 @@ fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut Fr
             callers
         });
         let mut woken = 0;
-        for (call, (_, data)) in calls.iter_mut().zip(cut_frames(&run)) {
+        for call in calls.iter_mut() {
+            let Some((_, data)) = split_frame(&mut run) else { break };
             let Some(call) = call.take() else { continue };
-            let response = lone_status(data).unwrap_or_else(|| run.slice_ref(data));
+            let response = lone_status(&data).unwrap_or(data);
             woken += usize::from(call.answer(response, || reader.read_at()));
         }
         announced.retract(callers - woken);
@@ -409,9 +410,9 @@ mod tests {
         let mut answered = Vec::new();
         for _ in 0..3 {
             let times = Times { started: tokio::time::Instant::now(), deadline: None };
-            let (name, inbox) = (|| Name::from("N"), Inbox::default());
+            let name = || Name::from("N");
             let shape = CallShape::from(Kind::Unary);
-            let entry = CallEntry::new(shape, name(), name(), times, 0, Observed::Nobody, inbox);
+            let entry = CallEntry::new(shape, name(), name(), times, 0, Observed::Nobody, None);
             let entry = Arc::new(entry);
             let id = connection.queue.streams(|table| table.open(Kind::Unary, entry.clone()));
             answered.extend(reply(id.expect("there are ids left"), "reply"));

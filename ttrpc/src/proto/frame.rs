@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use bytes::{Buf, Bytes};
+
 /// Bytes in a frame header.
 pub const HEADER_LEN: usize = 10;
 
@@ -134,15 +136,23 @@ impl Header {
     }
 }
 
-/// Cuts whole frames that lie back to back: the header and the data of each.
-pub(crate) fn cut_frames(mut frames: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
+/// The headers of whole frames that lie back to back.
+pub(crate) fn headers(mut frames: &[u8]) -> impl Iterator<Item = Header> {
     std::iter::from_fn(move || {
         let (bytes, rest) = frames.split_first_chunk()?;
         let header = Header::from_bytes(bytes);
-        let (data, rest) = rest.split_at(header.data_len as usize);
-        frames = rest;
-        Some((header, data))
+        frames = &rest[header.data_len as usize..];
+        Some(header)
     })
+}
+
+/// Takes the first of whole frames that lie back to back: its header and its data, which shares their memory.
+#[inline]
+pub(crate) fn split_frame(frames: &mut Bytes) -> Option<(Header, Bytes)> {
+    let header = Header::from_bytes(frames.first_chunk()?);
+    let mut data = frames.split_to(HEADER_LEN + header.data_len as usize);
+    data.advance(HEADER_LEN);
+    Some((header, data))
 }
 
 #[cfg(test)]

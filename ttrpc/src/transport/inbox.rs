@@ -91,9 +91,10 @@ impl<S: StreamState> InboxState<S> {
 }
 
 impl<S: StreamState + Default> Inbox<S> {
-    /// An inbox whose consumer waits already, for what comes or the end.
-    pub(crate) fn awaited(consumer: Waker) -> Self {
-        let consumer = Consumer::Waiting(consumer);
+    /// An inbox whose consumer, if it gives its waker, waits already: for what comes or the end.
+    #[inline]
+    pub(crate) fn awaited(consumer: Option<Waker>) -> Self {
+        let consumer = consumer.map_or(Consumer::Busy, Consumer::Waiting);
         Inbox {
             state: Mutex::new(InboxState { consumer, ..Default::default() }),
             ..Default::default()
