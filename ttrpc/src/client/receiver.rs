@@ -337,7 +337,6 @@ mod tests {
             message::{FrameData, Measured, ResponseParts, encode_status},
             stream::Kind,
         },
-        transport::inbox::Inbox,
     };
 
     fn connect(observers: Observers) -> (Arc<ConnectionTasks>, DuplexStream) {

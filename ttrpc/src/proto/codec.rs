@@ -4,67 +4,23 @@
 //! that is too long is thrown away as it arrives, so that a peer that announces 4 GiB costs
 //! nothing, and framing is never lost: every length can be skipped.
 
+mod buffer;
+
 use std::mem;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
+use bytes::{Bytes, BytesMut, buf::Limit};
 
+use self::buffer::ReadBuffer;
 use super::{
-    buffer_pool::{self, BufferPool, LongPool, MIN_CAPACITY},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };
 
-thread_local! {
-    static POOL: BufferPool<BytesMut> = const { BufferPool::new() };
-}
-
-/// The process's pool of long buffers.
-#[cfg(not(test))]
-fn long_pool() -> &'static LongPool<BytesMut> {
-    static LONG_POOL: LongPool<BytesMut> = LongPool::new();
-    &LONG_POOL
-}
-
-/// Each test has its own, so that what it finds there is what it has put.
-#[cfg(test)]
-fn long_pool() -> &'static LongPool<BytesMut> {
-    thread_local! {
-        static LONG_POOL: &'static LongPool<BytesMut> = Box::leak(Box::new(LongPool::new()));
-    }
-    LONG_POOL.with(|pool| *pool)
-}
-
-/// Bytes for which there is room when frames are read: enough for hundreds of small ones, or for a message of 64 KiB and
-/// what stands around it.
-pub(crate) const READ_LEN: usize = 65 << 10;
+pub(crate) use self::buffer::READ_LEN;
 
 /// Data below this many bytes is copied out of its buffer, and so is data that fills less than half of its buffer. The other
 /// data is taken with its buffer, which it keeps alive.
 pub(super) const COPY_BELOW: usize = READ_LEN / 2;
-
-/// A buffer that the pool gets back once nobody holds a part of it any more.
-struct Pooled(BytesMut);
-
-impl AsRef<[u8]> for Pooled {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        put(mem::take(&mut self.0));
-    }
-}
-
-/// Puts a buffer into the thread's pool or that of long ones, if frames are read into such.
-fn put(buffer: BytesMut) {
-    match buffer.capacity() {
-        ..READ_LEN => {}
-        READ_LEN => buffer_pool::put(&POOL, buffer),
-        _ => long_pool().put(buffer),
-    }
-}
 
 /// What [`Decoder::decode`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +48,7 @@ pub enum Decoded {
 /// ```
 #[derive(Debug, Default)]
 pub struct Decoder {
-    buffer: BytesMut,
-    /// `buffer` is a part of an allocation of so many bytes, or the whole of one if this is 0.
-    rest_of: usize,
+    buffer: ReadBuffer,
     /// Bytes at the start of `buffer` that are done with.
     start: usize,
     /// Bytes behind them that are the current frame's data.
@@ -107,11 +61,7 @@ impl Decoder {
     /// Adds bytes that arrived.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.drop_done();
-        if self.buffer.capacity() == 0 || self.rest_of > 0 {
-            let buffer = buffer_pool::take(&POOL, READ_LEN..=READ_LEN);
-            self.replace_buffer(buffer.unwrap_or_else(|| BytesMut::with_capacity(MIN_CAPACITY)));
-        }
-        self.buffer.extend_from_slice(bytes);
+        self.buffer.append(bytes);
         self.drop_skipped();
     }
 
@@ -124,53 +74,11 @@ impl Decoder {
     pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
         let missing = self.missing();
         self.drop_done();
-        let arrived = self.buffer.len();
-        if missing > 0 && arrived >= READ_LEN {
-            self.make_room_for_long_frame(arrived + missing);
-            // Nothing else is in its buffer, which goes back to the pool as a whole.
-            return (&mut self.buffer).limit(missing);
-        }
-        if self.buffer.capacity() == 0 {
-            self.buffer = buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN);
-        } else if self.buffer.capacity() < READ_LEN || self.allocated() > READ_LEN {
-            self.make_room_for_frames();
-        }
-        (&mut self.buffer).limit(READ_LEN)
-    }
-
-    /// Makes room for more of a frame of `len` bytes, of which at least [`READ_LEN`] have arrived.
-    fn make_room_for_long_frame(&mut self, len: usize) {
-        let (arrived, capacity) = (self.buffer.len(), self.buffer.capacity());
-        if capacity > arrived {
-            return;
-        }
-        if let Some(buffer) = long_pool().take(len..=2 * (len - HEADER_LEN)) {
-            return self.replace_buffer(buffer);
-        }
-        let wanted = len.min(2 * arrived);
-        if capacity == READ_LEN || self.rest_of > 0 {
-            // Of buffers that begin small malloc gives fewer back.
-            let mut buffer = BytesMut::with_capacity(MIN_CAPACITY);
-            buffer.reserve(wanted);
-            self.replace_buffer(buffer);
+        if missing > 0 && self.buffer.bytes().len() >= READ_LEN {
+            self.buffer.room_for_long_frame(missing)
         } else {
-            self.buffer.reserve(wanted - arrived);
+            self.buffer.room_for_frames()
         }
-    }
-
-    fn make_room_for_frames(&mut self) {
-        // The whole buffer, if nobody holds a frame any more that was taken out of it.
-        let missing = READ_LEN - self.buffer.len();
-        if self.allocated() <= READ_LEN && self.buffer.try_reclaim(missing) {
-            self.rest_of = 0;
-        } else {
-            self.replace_buffer(buffer_pool::take_or_new(&POOL, READ_LEN..=READ_LEN));
-        }
-    }
-
-    /// Bytes that the buffer keeps allocated.
-    fn allocated(&self) -> usize {
-        if self.rest_of > 0 { self.rest_of } else { self.buffer.capacity() }
     }
 
     /// Drops what has arrived of an oversized frame.
@@ -182,20 +90,10 @@ impl Decoder {
 
     /// Nothing arrives: keeps no more than room for what is there if that is little.
     pub(crate) fn release_room(&mut self) {
-        let arrived = self.buffer.len();
-        if arrived == 0 {
+        if self.buffer.bytes().is_empty() {
             self.release_idle_memory();
-        } else if arrived < READ_LEN / 4 && self.allocated() >= READ_LEN {
-            self.replace_buffer(BytesMut::with_capacity(arrived));
-        }
-    }
-
-    /// Moves what has arrived to this buffer, and gives the present one to the pool.
-    fn replace_buffer(&mut self, mut buffer: BytesMut) {
-        buffer.extend_from_slice(&self.buffer);
-        let before = mem::replace(&mut self.buffer, buffer);
-        if mem::take(&mut self.rest_of) == 0 {
-            put(before);
+        } else {
+            self.buffer.release_room();
         }
     }
 
@@ -247,23 +145,17 @@ impl Decoder {
         }
         let run = self.start..self.start + len;
         self.start += len;
-        &self.buffer[run]
+        &self.buffer.bytes()[run]
     }
 
     /// Bytes not yet done with, the current frame's data first.
     fn rest(&self) -> &[u8] {
-        &self.buffer[self.start..]
+        &self.buffer.bytes()[self.start..]
     }
 
-    /// Drops the bytes that are done with: once per read, and not per frame. What is left is mostly a part of a
-    /// frame, and moves to the start, so that the buffer stays whole.
+    /// Drops the bytes that are done with: once per read, and not per frame.
     fn drop_done(&mut self) {
-        let start = mem::take(&mut self.start);
-        if start > 0 {
-            let len = self.buffer.len();
-            self.buffer.copy_within(start.., 0);
-            self.buffer.truncate(len - start);
-        }
+        self.buffer.drop_front(mem::take(&mut self.start));
     }
 
     /// The data of the current frame.
@@ -287,27 +179,12 @@ impl Decoder {
     /// it: what is decoded from the result needs no copy in between either.
     #[inline]
     pub fn take_long_data(&mut self) -> Option<Bytes> {
-        if self.data_len < COPY_BELOW { None } else { self.take_with_buffer() }
-    }
-
-    /// Takes the data of the current frame with its buffer, if it is at least half of that.
-    fn take_with_buffer(&mut self) -> Option<Bytes> {
-        let allocated = self.allocated();
-        if self.data_len < allocated.div_ceil(2) {
+        if self.data_len < COPY_BELOW {
             return None;
         }
-        // What lies behind such a frame is less than half of the allocation, and nothing is taken out of that.
-        debug_assert_eq!(self.rest_of, 0);
-        let (start, data_len) = (mem::take(&mut self.start), mem::take(&mut self.data_len));
-        // Where it is the last, nothing would be left to go on with but a little room that keeps all of this allocated.
-        if start + data_len == self.buffer.len() {
-            let mut data = Bytes::from_owner(Pooled(mem::take(&mut self.buffer)));
-            data.advance(start);
-            return Some(data);
-        }
-        self.buffer.advance(start);
-        self.rest_of = allocated;
-        Some(self.buffer.split_to(data_len).freeze())
+        let taken = self.buffer.take(self.start, self.data_len)?;
+        (self.start, self.data_len) = (0, 0);
+        Some(taken)
     }
 
     /// The data of the current frame, to be decoded or kept. `long_data` is what
@@ -349,20 +226,17 @@ impl Decoder {
 
     /// Gives the buffer away when nothing is in it: an idle connection keeps none.
     pub fn release_idle_memory(&mut self) {
-        if !self.rest().is_empty() {
-            return;
+        if self.rest().is_empty() {
+            self.start = 0;
+            self.buffer.release();
         }
-        self.start = 0;
-        let buffer = mem::take(&mut self.buffer);
-        if mem::take(&mut self.rest_of) == 0 {
-            put(buffer);
-        }
-        long_pool().drop_unused();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
+
     use super::{
         super::{
             buffer_pool::POOL_BYTES,
@@ -371,7 +245,7 @@ mod tests {
         *,
     };
 
-    fn announce(data_len: usize) -> [u8; HEADER_LEN] {
+    pub(super) fn announce(data_len: usize) -> [u8; HEADER_LEN] {
         let (data_len, flags) = (data_len as u32, Flags::NONE);
         Header { data_len, stream_id: 1, frame_type: FrameType::Data, flags }.to_bytes()
     }
@@ -406,26 +280,6 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_keeps_nothing_of_what_is_skipped_or_done() {
-        let mut decoder = Decoder::default();
-        decoder.feed(&announce(MAX_DATA_LEN + 1));
-        assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
-        decoder.feed(&[1; 1000]);
-        assert_eq!(decoder.decode(), None);
-        assert!(decoder.rest().is_empty());
-        decoder.release_idle_memory();
-        assert_eq!(decoder.buffer.capacity(), 0);
-
-        let mut decoder = Decoder::default();
-        decoder.feed(&announce(100_000));
-        decoder.feed(&[0; 100_000]);
-        assert!(decoder.decode().is_some());
-        assert_eq!(decoder.decode(), None);
-        decoder.release_idle_memory();
-        assert_eq!(decoder.buffer.capacity(), 0);
-    }
-
-    #[test]
     fn what_is_missing_of_the_frame_that_arrives_is_known() {
         let mut decoder = Decoder::default();
         assert_eq!(decoder.missing(), 0);
@@ -457,297 +311,6 @@ mod tests {
             assert_eq!(data, vec![7; len]);
             assert_eq!(data.as_ptr() != before, is_copied, "{len} bytes");
             assert!(decoder.data().is_empty() && decoder.decode().is_some());
-        }
-    }
-
-    #[test]
-    fn room_is_for_many_frames_and_at_most_doubles_with_what_has_arrived_of_a_long_one() {
-        let mut decoder = Decoder::default();
-        let mut arrive = |bytes: &[u8]| {
-            decoder.room().put_slice(bytes);
-            decoder.drop_skipped();
-            while decoder.decode().is_some() {}
-            decoder.buffer.capacity()
-        };
-        let short = [&announce(90)[..], &[7; 90]].concat();
-        assert_eq!(arrive(&short.repeat(600)), READ_LEN);
-        assert_eq!(arrive(&announce(MAX_DATA_LEN)), READ_LEN, "what is done with is gone");
-        let mut capacities = Vec::new();
-        for arrived in (HEADER_LEN..READ_LEN + MAX_DATA_LEN / 2).step_by(4 << 10) {
-            let capacity = arrive(&[7; 4 << 10]);
-            assert!(capacity <= 2 * (arrived + (4 << 10)).max(READ_LEN), "{arrived}: {capacity}");
-            capacities.push(capacity);
-        }
-        capacities.dedup();
-        assert!(capacities.len() <= 12, "it is seldom copied: {capacities:?}");
-    }
-
-    #[test]
-    fn the_beginning_of_a_frame_takes_little_room_while_nothing_arrives() {
-        let mut decoder = Decoder::default();
-        decoder.room().put_slice(&announce(1000));
-        decoder.release_room();
-        assert!(decoder.buffer.capacity() < 100);
-        decoder.room().put_slice(&[7; 1000]);
-        assert!(decoder.decode().is_some());
-        assert_eq!(decoder.data(), [7; 1000]);
-        assert_eq!(decoder.decode(), None);
-        decoder.room();
-        decoder.release_room();
-        assert_eq!(decoder.buffer.capacity(), 0);
-    }
-
-    #[test]
-    fn a_long_frame_moves_once_when_the_usual_room_is_full() {
-        let mut decoder = Decoder::default();
-        decoder.room().put_slice(&announce(100 << 10));
-        let mut moves = 0;
-        while decoder.missing() > 0 {
-            assert_eq!(decoder.decode(), None);
-            let before = decoder.buffer.as_ptr();
-            let mut room = decoder.room();
-            let len = room.chunk_mut().len().min(room.remaining_mut()).min(1 << 10);
-            room.put_slice(&[7; 1 << 10][..len]);
-            moves += usize::from(decoder.buffer.as_ptr() != before);
-        }
-        assert!(decoder.decode().is_some());
-        assert_eq!(moves, 1);
-    }
-
-    #[test]
-    fn a_small_buffer_is_exchanged_for_one_of_the_usual_length() {
-        let mut decoder = Decoder::default();
-        decoder.room().put_slice(&announce(1000));
-        let before = decoder.buffer.as_ptr();
-        decoder.room().put_slice(&[7; 10]);
-        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
-        decoder.release_room();
-        decoder.room();
-        assert_eq!(decoder.buffer.capacity(), READ_LEN);
-        assert_eq!(decoder.rest(), [&announce(1000)[..], &[7; 10]].concat());
-    }
-
-    /// Reads so many bytes of a frame, as a reader does.
-    fn read_frame(decoder: &mut Decoder, data_len: usize) {
-        let frame = [&announce(data_len)[..], &vec![7; data_len]].concat();
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            let mut room = decoder.room();
-            let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
-            room.put_slice(&rest[..len]);
-            rest = &rest[len..];
-            assert_eq!(decoder.decode().is_some(), rest.is_empty());
-        }
-    }
-
-    #[test]
-    fn a_long_frame_has_its_buffer_to_itself_and_the_next_one_has_it_when_nobody_holds_it_any_more()
-    {
-        for data_len in [READ_LEN, 200 << 10, 1 << 20, MAX_DATA_LEN] {
-            let mut decoder = Decoder::default();
-            let mut take = || {
-                read_frame(&mut decoder, data_len);
-                let taken = decoder.take_data();
-                assert_eq!(taken, vec![7; data_len]);
-                taken
-            };
-            let (first, second) = (take(), take());
-            let addresses = [first.as_ptr(), second.as_ptr()];
-            assert_ne!(addresses[0], addresses[1]);
-            let part = first.slice(1..2);
-            drop(first);
-            let third = take();
-            assert!(!addresses.contains(&third.as_ptr()), "of the first there is something left");
-            drop(part);
-            let kept = long_pool().take(data_len..=2 * data_len).expect("it is long");
-            assert_eq!(kept.as_ptr().wrapping_add(HEADER_LEN), addresses[0], "{data_len} bytes");
-        }
-    }
-
-    /// Else a peer could have a server keep 4 MiB for each message of some KiB that waits.
-    #[test]
-    fn what_is_taken_keeps_at_most_twice_its_length_alive_also_behind_a_longer_frame() {
-        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
-        let short = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
-        let bytes = [&long[..], &short, &short, &short[..HEADER_LEN + 5]].concat();
-        let mut decoder = Decoder::default();
-        decoder.feed(&bytes);
-        let taken = take_all(&mut decoder);
-        let are_parts: Vec<_> = taken.iter().map(Option::is_some).collect();
-        assert_eq!(are_parts, [true, false, false], "those behind the first are copied");
-        assert!(decoder.allocated() > POOL_BYTES, "they lie behind it");
-        decoder.room();
-        assert_eq!((decoder.allocated(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
-
-        let taken = read_and_take(&mut Decoder::default(), &bytes);
-        assert!(taken.iter().all(Option::is_some), "they are read into a buffer of their own");
-    }
-
-    /// Else most of each frame is copied once more: as its buffer grows, or behind the frame before it, for which it has to
-    /// make room.
-    #[test]
-    fn long_frames_that_follow_each_other_move_once_each() {
-        const FRAMES: usize = 8;
-        for data_len in [READ_LEN, 200 << 10, 1 << 20, MAX_DATA_LEN] {
-            let wire = [&announce(data_len)[..], &vec![7; data_len]].concat().repeat(FRAMES);
-            let (mut decoder, mut rest) = (Decoder::default(), &wire[..]);
-            let (mut place, mut moves) = (decoder.buffer.as_ptr(), [0; FRAMES]);
-            let mut frames = 0;
-            while !rest.is_empty() {
-                let mut room = decoder.room();
-                // No more than a socket holds.
-                let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
-                let len = len.min(208 << 10);
-                room.put_slice(&rest[..len]);
-                rest = &rest[len..];
-                if mem::replace(&mut place, decoder.buffer.as_ptr()) != place {
-                    moves[frames] += 1;
-                }
-                while decoder.decode().is_some() {
-                    assert!(decoder.take_long_data().is_some());
-                    frames += 1;
-                }
-            }
-            assert_eq!(moves[1..], [2; FRAMES - 1], "{data_len} bytes");
-        }
-    }
-
-    fn take_all(decoder: &mut Decoder) -> Vec<Option<Bytes>> {
-        let mut taken = Vec::new();
-        while decoder.decode().is_some() {
-            taken.push(decoder.take_long_data());
-        }
-        taken
-    }
-
-    /// Reads these bytes, and returns what was taken of their frames.
-    fn read_and_take(decoder: &mut Decoder, mut bytes: &[u8]) -> Vec<Option<Bytes>> {
-        let mut taken = Vec::new();
-        while !bytes.is_empty() {
-            let mut room = decoder.room();
-            let len = bytes.len().min(room.remaining_mut()).min(room.chunk_mut().len());
-            room.put_slice(&bytes[..len]);
-            bytes = &bytes[len..];
-            taken.append(&mut take_all(decoder));
-        }
-        taken
-    }
-
-    /// Else a peer that sends no more could have 8 MiB kept for each connection.
-    #[test]
-    fn the_beginning_of_a_frame_does_not_keep_the_buffer_of_a_longer_one_before_it() {
-        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
-        for (data_len, is_held) in [(70 << 10, false), (70 << 10, true), (MAX_DATA_LEN, true)] {
-            let mut decoder = Decoder::default();
-            let bytes = [&long[..], &announce(data_len), &[7; 17 << 10]].concat();
-            let taken = read_and_take(&mut decoder, &bytes);
-            let held = is_held.then_some(taken);
-            decoder.room();
-            decoder.release_room();
-            assert!(decoder.allocated() <= READ_LEN, "{} bytes", decoder.allocated());
-            drop(held);
-        }
-    }
-
-    /// Else frames that arrive slowly would push the buffers out of the pool that others are read into.
-    #[test]
-    fn a_frame_that_arrives_with_pauses_leaves_nothing_in_the_pool_that_none_is_read_into() {
-        let mut decoder = Decoder::default();
-        read_frame(&mut decoder, 200 << 10);
-        decoder.take_data();
-        for data_len in [30 << 10, 1 << 20] {
-            for _ in 0..8 {
-                decoder.room().put_slice(&announce(data_len));
-                for _ in 0..8 {
-                    decoder.room().put_slice(&[7; 200]);
-                    decoder.release_room();
-                    assert!(decoder.allocated() <= READ_LEN);
-                }
-                decoder = Decoder::default();
-            }
-        }
-        assert!(long_pool().take(200 << 10..=400 << 10).is_some(), "it is still there");
-        let other = buffer_pool::take(&POOL, 0..=POOL_BYTES);
-        assert!(other.is_none_or(|buffer| buffer.capacity() == READ_LEN));
-    }
-
-    #[test]
-    fn messages_behind_a_longer_frame_are_soon_taken_without_a_copy() {
-        let frame = |len| [&announce(len)[..], &vec![7; len]].concat();
-        let bytes = [frame(300 << 10), frame(60 << 10).repeat(50)].concat();
-        let taken = read_and_take(&mut Decoder::default(), &bytes);
-        let copied = taken.iter().filter(|taken| taken.is_none()).count();
-        assert!(copied <= 5, "{copied} of {} were copied", taken.len());
-    }
-
-    #[test]
-    fn what_is_left_of_a_buffer_is_not_filled_byte_by_byte() {
-        let mut decoder = Decoder::default();
-        let taken = [&announce(40 << 10)[..], &[7; 40 << 10]].concat();
-        let next = [&announce(1 << 20)[..], &[7; READ_LEN]].concat();
-        let bytes = [&taken[..], &next[..READ_LEN - taken.len() - 1]].concat();
-        assert!(read_and_take(&mut decoder, &bytes)[0].is_some());
-        assert!(decoder.room().chunk_mut().len() > READ_LEN / 2);
-    }
-
-    #[test]
-    fn what_grows_behind_a_frame_that_was_taken_has_its_whole_buffer() {
-        for (is_held, is_fed) in [(false, false), (false, true), (true, false), (true, true)] {
-            let mut decoder = Decoder::default();
-            let next = [&announce(170 << 10)[..], &[7; 170 << 10]].concat();
-            let wire = [&announce(60 << 10)[..], &[7; 60 << 10], &next].concat();
-            let (now, mut rest) = wire.split_at(READ_LEN);
-            decoder.room().put_slice(now);
-            assert!(decoder.decode().is_some());
-            let taken = decoder.take_long_data().expect("it is long");
-            let held = is_held.then_some(taken);
-            assert_eq!(decoder.decode(), None);
-            if is_fed {
-                decoder.feed(mem::take(&mut rest));
-            }
-            while !rest.is_empty() {
-                let mut room = decoder.room();
-                let len = rest.len().min(room.remaining_mut()).min(room.chunk_mut().len());
-                room.put_slice(&rest[..len]);
-                rest = &rest[len..];
-            }
-            assert!(decoder.decode().is_some() && decoder.data() == [7; 170 << 10]);
-            let allocated = decoder.allocated();
-            assert_eq!(Vec::from(mem::take(&mut decoder.buffer)).capacity(), allocated);
-            drop(held);
-        }
-    }
-
-    #[test]
-    fn a_frame_that_is_the_last_in_its_buffer_takes_it_along() {
-        let mut decoder = Decoder::default();
-        let frame = |len| [&announce(len)[..], &vec![7; len]].concat();
-        let (first, second) = (frame(COPY_BELOW), frame(4 * COPY_BELOW));
-        decoder.feed(&[&first[..], &second[..20]].concat());
-        assert!(decoder.decode().is_some() && decoder.take_long_data().is_some());
-        assert_eq!(decoder.decode(), None);
-        decoder.feed(&second[20..]);
-        assert!(decoder.decode().is_some() && decoder.take_long_data().is_some());
-        assert_eq!((decoder.buffer.capacity(), decoder.rest_of), (0, 0));
-    }
-
-    #[test]
-    fn what_is_read_behind_a_frame_goes_on_in_the_same_buffer_once_nobody_holds_the_frame() {
-        for is_held in [false, true] {
-            let mut decoder = Decoder::default();
-            decoder
-                .room()
-                .put_slice(&[&announce(COPY_BELOW)[..], &[7; COPY_BELOW], &[0; 5]].concat());
-            let before = decoder.buffer.as_ptr();
-            assert!(decoder.decode().is_some());
-            let taken = decoder.take_data();
-            let held = is_held.then_some(taken);
-            assert_eq!(decoder.decode(), None);
-            let room = decoder.room().remaining_mut();
-            assert_eq!((room, decoder.buffer.capacity()), (READ_LEN, READ_LEN));
-            assert_eq!(decoder.buffer.as_ptr() == before, !is_held);
-            assert_eq!(decoder.rest(), [0; 5]);
-            assert!(held.is_none_or(|held| held == [7; COPY_BELOW][..]));
         }
     }
 
@@ -828,42 +391,6 @@ mod tests {
             assert!(
                 decoder.is_between_frames() && held.iter().all(|(data, expected)| data == expected)
             );
-        }
-    }
-
-    #[test]
-    fn much_of_a_frame_stays_where_it_is_while_nothing_arrives() {
-        let mut decoder = Decoder::default();
-        decoder.room().put_slice(&[&announce(30 << 10)[..], &[7; 20 << 10]].concat());
-        let before = decoder.buffer.as_ptr();
-        decoder.release_room();
-        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
-    }
-
-    #[test]
-    fn a_buffer_that_runs_empty_is_used_again_and_what_is_left_of_a_shared_one_is_not() {
-        let capacity = |decoder: &mut Decoder| {
-            decoder.feed(&[0]);
-            decoder.buffer.capacity()
-        };
-        let mut decoder = Decoder::default();
-        decoder.room().put_slice(&[&announce(5000)[..], &[7; 5000]].concat());
-        assert!(decoder.decode().is_some() && decoder.decode().is_none());
-        decoder.release_idle_memory();
-        assert_eq!(capacity(&mut Decoder::default()), READ_LEN);
-
-        let long = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
-        let give_back = [Decoder::release_idle_memory, |decoder: &mut Decoder| {
-            decoder.room();
-        }];
-        for give_back in give_back {
-            let mut decoder = Decoder::default();
-            decoder.room().put_slice(&[&long[..], &announce(3000), &[7; 3000]].concat());
-            assert!(decoder.decode().is_some());
-            let _shared = decoder.take_data();
-            assert!(decoder.decode().is_some() && decoder.decode().is_none());
-            give_back(&mut decoder);
-            assert_eq!(capacity(&mut Decoder::default()), 1 << 10, "none was kept");
         }
     }
 }
