@@ -180,3 +180,117 @@ impl Drop for OpenConnection {
         server.connection_ended.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::pending,
+        pin::Pin,
+        sync::{Arc, Mutex},
+        task::{Context, Wake},
+        time::Duration,
+    };
+
+    use async_trait::async_trait;
+    use tokio::{
+        sync::mpsc::{UnboundedSender, unbounded_channel},
+        time::timeout,
+    };
+    use tokio_util::sync::WaitForCancellationFutureOwned;
+
+    use crate::{
+        Raw, RawEnd, Server, Status,
+        observer::{ConnectionEnd, ConnectionInfo, Observer},
+        server::{Fallback, FallbackCall},
+        testing,
+        transport::lock,
+    };
+
+    /// Panics when it is woken.
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program's");
+        }
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Event {
+        HandlerBegun,
+        Cancelled(String),
+        ConnectionClosed,
+    }
+
+    /// Handlers without end. Those of these methods have a waker that panics wait for their cancellation.
+    struct Waits {
+        panicking: &'static [&'static str],
+        events: UnboundedSender<Event>,
+        waiting: Mutex<Vec<Pin<Box<WaitForCancellationFutureOwned>>>>,
+    }
+
+    #[async_trait]
+    impl Fallback for Waits {
+        async fn call(&self, ctx: &crate::Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            let (token, method) = (ctx.cancellation_token(), ctx.method().to_owned());
+            if self.panicking.contains(&method.as_str()) {
+                let mut cancelled = Box::pin(token.cancelled_owned());
+                let panics = Arc::new(Panics).into();
+                assert!(cancelled.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
+                lock(&self.waiting).push(cancelled);
+            } else {
+                let events = self.events.clone();
+                tokio::spawn(async move {
+                    token.cancelled().await;
+                    let _ = events.send(Event::Cancelled(method));
+                });
+            }
+            let _ = self.events.send(Event::HandlerBegun);
+            pending().await
+        }
+    }
+
+    struct Closes(UnboundedSender<Event>);
+
+    impl Observer for Closes {
+        fn connection_closed(&self, _: &ConnectionInfo<'_>, _: &ConnectionEnd<'_>) {
+            let _ = self.0.send(Event::ConnectionClosed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_calls_of_a_connection_are_cancelled_at_its_end_whichever_wakers_panic() {
+        const METHODS: [&str; 4] = ["A", "B", "C", "D"];
+        for panicking in [&["A"][..], &["B", "C"], &["A", "B", "C"], &["D"]] {
+            let (sender, mut events) = unbounded_channel();
+            let waits = Waits { panicking, events: sender.clone(), waiting: Mutex::default() };
+            let server = Server::builder().fallback(waits).observe(Closes(sender));
+            let client = testing::Setup::new(server).connect();
+            let calls: Vec<_> = METHODS
+                .map(|method| tokio::spawn(client.unary::<Raw, Raw>("a.B", method, Raw::default())))
+                .into();
+            for _ in METHODS {
+                assert_eq!(events.recv().await, Some(Event::HandlerBegun));
+            }
+            client.close();
+            let mut expected: Vec<_> = METHODS
+                .into_iter()
+                .filter(|method| !panicking.contains(method))
+                .map(|method| Event::Cancelled(method.to_owned()))
+                .chain([Event::ConnectionClosed])
+                .collect();
+            while !expected.is_empty() {
+                let event = timeout(Duration::from_secs(1), events.recv()).await;
+                let event =
+                    event.unwrap_or_else(|_| panic!("{expected:?} of {panicking:?} is missing"));
+                let event = event.expect("the server goes on");
+                expected.remove(
+                    expected.iter().position(|one| *one == event).expect("it is one of these"),
+                );
+            }
+            for call in calls {
+                assert!(call.await.expect("it ends").is_err());
+            }
+        }
+    }
+}
