@@ -16,7 +16,8 @@ use super::LONG_POOL;
 
 const MIB: i64 = 1 << 20;
 
-/// Bytes that may be kept of Requests that were refused: the process may have the buffer of one for the next long frame.
+/// Bytes that may be kept of several Requests of 4 MiB that were refused: the process may have the buffer of one for the next
+/// long frame.
 const MOST_KEPT: i64 = LONG_POOL as i64 + MIB;
 
 /// Pairs that a Request may carry by default.
@@ -90,14 +91,14 @@ fn metadata_of_too_many_pairs_are_refused_and_not_kept() {
 #[test]
 fn metadata_of_too_many_pairs_are_refused_where_they_open_a_stream() {
     let mut setup = set_up();
-    let open = Frame::request(1, REMOTE_OPEN, SERVICE, "Hold", &key(""));
-    let (allocated, codes) = setup.send(&[full(open)]);
-    assert_eq!(codes, [RESOURCE_EXHAUSTED]);
+    let open = |id| full(Frame::request(id, REMOTE_OPEN, SERVICE, "Hold", &key("")));
+    let (allocated, codes) = setup.send(&[1, 3, 5].map(open));
+    assert_eq!(codes, [RESOURCE_EXHAUSTED; 3]);
     assert!(allocated.bytes_current <= MOST_KEPT, "{} KiB", allocated.bytes_current >> 10);
     // What the client takes for open is dropped without an answer.
     setup.runtime.block_on(async {
         setup.peer.send(Frame::end(1)).await;
-        expect_echo(&mut setup.peer, 3).await;
+        expect_echo(&mut setup.peer, 7).await;
     });
 }
 

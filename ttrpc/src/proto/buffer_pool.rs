@@ -22,17 +22,17 @@ use std::{
 use bytes::BytesMut;
 use tokio::time::Instant;
 
-/// Buffers that a pool keeps.
+/// Buffers that a thread's pool keeps.
 const COUNT: usize = 8;
 
 /// Bytes for which all of them have room. A buffer that has room for more is not kept.
 pub(crate) const POOL_BYTES: usize = 520 << 10;
 
-/// Buffers that have room for more are long. A thread's pool has room for four of these.
-pub(crate) const LONG_FROM: usize = POOL_BYTES / 4;
-
 /// The same as [`POOL_BYTES`] for the long ones of a kind: four of 1 MiB, or one of a frame of nearly 4 MiB.
 const LONG_POOL_BYTES: usize = 17 << 18;
+
+/// Long buffers of a kind that are kept: as many of the shortest as have room for that.
+const LONG_COUNT: usize = 64;
 
 /// How long long buffers are kept that nobody uses.
 const LONG_POOL_TIME: Duration = Duration::from_secs(1);
@@ -90,15 +90,15 @@ struct Kept<B> {
     buffers: Vec<B>,
     /// Bytes for which all of them have room.
     bytes: usize,
-    /// Bytes for which they may have room.
-    most: usize,
+    /// How many they may be, and bytes for which they may have room.
+    most: (usize, usize),
     /// Whether somebody has asked for one. What is put here by those who never do would be of no use.
     is_used: bool,
 }
 
 impl<B: Buffer> BufferPool<B> {
     pub(crate) const fn new() -> Self {
-        BufferPool(RefCell::new(Kept::new(POOL_BYTES)))
+        BufferPool(RefCell::new(Kept::new((COUNT, POOL_BYTES))))
     }
 
     fn take(&self, capacities: RangeInclusive<usize>) -> Option<B> {
@@ -116,7 +116,7 @@ impl<B: Buffer> BufferPool<B> {
 }
 
 impl<B: Buffer> Kept<B> {
-    const fn new(most: usize) -> Self {
+    const fn new(most: (usize, usize)) -> Self {
         Kept { buffers: Vec::new(), bytes: 0, most, is_used: false }
     }
 
@@ -142,7 +142,7 @@ impl<B: Buffer> Kept<B> {
 
     /// A buffer that is too much: nobody has wanted it for the longest time.
     fn evict(&mut self) -> Option<B> {
-        (self.buffers.len() > COUNT || self.bytes > self.most).then(|| {
+        (self.buffers.len() > self.most.0 || self.bytes > self.most.1).then(|| {
             let evicted = self.buffers.remove(0);
             self.bytes -= evicted.capacity();
             evicted
@@ -193,7 +193,7 @@ struct LongKept<B> {
 
 impl<B: Buffer> LongPool<B> {
     pub(crate) const fn new() -> Self {
-        let long = LongKept { kept: Kept::new(LONG_POOL_BYTES), used_at: None };
+        let long = LongKept { kept: Kept::new((LONG_COUNT, LONG_POOL_BYTES)), used_at: None };
         LongPool { long: Mutex::new(long), has_some: AtomicBool::new(false) }
     }
 

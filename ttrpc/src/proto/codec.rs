@@ -245,6 +245,17 @@ mod tests {
         *,
     };
 
+    /// Reads of these bytes what there is room for, as a reader does, and at most so many at once.
+    pub(super) fn read(decoder: &mut Decoder, rest: &mut &[u8], at_once: usize) {
+        let mut room = decoder.room();
+        let len = room.remaining_mut().min(room.chunk_mut().len());
+        assert!(len > 0, "it would look like the end");
+        let (now, later) = rest.split_at(len.min(at_once).min(rest.len()));
+        room.put_slice(now);
+        decoder.drop_skipped();
+        *rest = later;
+    }
+
     pub(super) fn announce(data_len: usize) -> [u8; HEADER_LEN] {
         let (data_len, flags) = (data_len as u32, Flags::NONE);
         Header { data_len, stream_id: 1, frame_type: FrameType::Data, flags }.to_bytes()
@@ -356,14 +367,8 @@ mod tests {
                     decoder.room();
                     decoder.release_room();
                 }
-                let mut room = decoder.room();
                 let at_once = [1 + random.below(100), 10_000, READ_LEN, wire.len()];
-                let len = room.remaining_mut().min(room.chunk_mut().len()).min(rest.len());
-                assert!(len > 0, "it would look like the end");
-                let len = len.min(at_once[random.below(4)]);
-                room.put_slice(&rest[..len]);
-                rest = &rest[len..];
-                decoder.drop_skipped();
+                read(&mut decoder, &mut rest, at_once[random.below(4)]);
                 while let Some(decoded) = decoder.decode() {
                     let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
                     let expected = &data[seen];

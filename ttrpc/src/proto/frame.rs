@@ -146,12 +146,16 @@ pub(crate) fn headers(mut frames: &[u8]) -> impl Iterator<Item = Header> {
     })
 }
 
-/// Takes the first of whole frames that lie back to back: its header and its data, which shares their memory.
+/// Takes the first of whole frames that lie back to back: its header and its data, which shares their memory unless it is
+/// empty.
 #[inline]
 pub(crate) fn split_frame(frames: &mut Bytes) -> Option<(Header, Bytes)> {
     let header = Header::from_bytes(frames.first_chunk()?);
-    let mut data = frames.split_to(HEADER_LEN + header.data_len as usize);
-    data.advance(HEADER_LEN);
+    frames.advance(HEADER_LEN);
+    let data = match header.data_len {
+        0 => Bytes::new(),
+        len => frames.split_to(len as usize),
+    };
     Some((header, data))
 }
 

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, mem, ops::RangeInclusive};
 
 use super::limiter::Load;
 use crate::proto::{
-    buffer_pool::{self, BufferPool, LONG_FROM, LongPool, MIN_CAPACITY},
+    buffer_pool::{self, BufferPool, LongPool, MIN_CAPACITY, POOL_BYTES},
     frame::{FrameType, HEADER_LEN, Header},
 };
 
@@ -16,6 +16,9 @@ thread_local! {
 }
 
 static LONG_POOL: LongPool<Vec<u8>> = LongPool::new();
+
+/// A buffer that has room for more goes to the process's pool. A thread's has room for four of these.
+const LONG_FROM: usize = POOL_BYTES / 4;
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
