@@ -203,7 +203,6 @@ mod tests {
         observer::{ConnectionEnd, ConnectionInfo, Observer},
         server::{Fallback, FallbackCall},
         testing,
-        transport::lock,
     };
 
     /// Panics when it is woken.
@@ -237,7 +236,7 @@ mod tests {
                 let mut cancelled = Box::pin(token.cancelled_owned());
                 let panics = Arc::new(Panics).into();
                 assert!(cancelled.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
-                lock(&self.waiting).push(cancelled);
+                self.waiting.lock().expect("nothing panics").push(cancelled);
             } else {
                 let events = self.events.clone();
                 tokio::spawn(async move {
