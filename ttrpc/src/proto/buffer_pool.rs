@@ -326,6 +326,25 @@ mod tests {
         assert!(!POOL.has_some.load(Relaxed) && POOL.take(ANY).is_none());
     }
 
+    /// Else a few shorter ones would push out one that is long.
+    #[test]
+    fn more_long_buffers_are_kept_than_a_thread_keeps_while_their_bytes_have_room() {
+        let pool: LongPool<Vec<u8>> = LongPool::new();
+        assert!(pool.take(ANY).is_none());
+        let long = 2 << 20;
+        pool.put(Vec::with_capacity(long));
+        for _ in 0..4 * COUNT {
+            pool.put(Vec::with_capacity(67 << 10));
+        }
+        let taken = pool.take(long..=long).expect("there is room for it beside the others");
+        assert_eq!(taken.capacity(), long);
+        for _ in 0..2 * LONG_COUNT {
+            pool.put(Vec::with_capacity(1 << 10));
+        }
+        let kept = std::iter::from_fn(|| pool.take(ANY)).count();
+        assert_eq!(kept, LONG_COUNT);
+    }
+
     thread_local! {
         static BYTES_MUT: BufferPool<BytesMut> = const { BufferPool::new() };
         static VECS: BufferPool<Vec<u8>> = const { BufferPool::new() };
