@@ -19,14 +19,13 @@ use crate::{
     observer::EndCause,
     proto::{
         codec::{Decoded, Decoder},
-        frame::{Flags, FrameType, Header, MAX_DATA_LEN, headers, split_frame},
+        frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::begins_with_status,
         payload,
         table::ClientEvent,
     },
     snapshot::ReceiverWait,
     transport::{
-        contain,
         io::ReadHalf,
         messages::{CHUNK_LEN, InboxLimits},
         reader::{FrameReader, ReadEnd, hung_up},
@@ -34,12 +33,6 @@ use crate::{
         wait_for_flag,
     },
 };
-
-/// Responses that are taken together, at most.
-const RESPONSES: usize = 16;
-
-/// Bytes of these, with their headers: what one that is kept may keep alive.
-const RESPONSES_LEN: usize = 1 << 10;
 
 /// Reads until the connection ends, and says why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
@@ -60,8 +53,6 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
                 let message = receive(connection, header, &mut reader, &mut violations).await;
                 if let Some(call) = message {
                     receive_run(connection, header.stream_id, &call, reader.decoder());
-                } else if header.frame_type == FrameType::Response {
-                    receive_responses(connection, &mut reader);
                 }
             }
             Decoded::Oversized(header) => refuse_oversized(connection, header),
@@ -97,57 +88,6 @@ fn receive_run(
             return;
         }
         call.inbox.push_frames(frames, count, &connection.patience);
-    }
-}
-
-/// Answers the calls whose Responses lie right behind one: they are copied, and their calls taken out of the table,
-/// together.
-fn receive_responses<R: ReadHalf>(connection: &ClientConnection, reader: &mut FrameReader<R>) {
-    let announced = &connection.queue.announced;
-    loop {
-        let mut count = 0;
-        let run = reader.decoder().take_run(RESPONSES_LEN, |header| {
-            count += 1;
-            header.frame_type == FrameType::Response && count <= RESPONSES
-        });
-        if run.is_empty() {
-            return;
-        }
-        let mut run = payload::copy(run);
-        let mut taken = TakenCalls { connection, calls: [const { None }; RESPONSES] };
-        let calls = &mut taken.calls;
-        let callers = connection.queue.streams(|table| {
-            for (call, header) in calls.iter_mut().zip(headers(&run)) {
-                *call = table.answer(header.stream_id);
-            }
-            let callers = calls.iter().flatten().filter(|call| call.is_unary()).count();
-            announced.announce(callers);
-            callers
-        });
-        let mut woken = 0;
-        for call in calls.iter_mut() {
-            let Some((_, data)) = split_frame(&mut run) else { break };
-            let Some(call) = call.take() else { continue };
-            let response = lone_status(&data).unwrap_or(data);
-            woken += usize::from(call.answer(response, || reader.read_at()));
-        }
-        announced.retract(callers - woken);
-    }
-}
-
-/// Calls that have left the table, where the end of the connection does not find them. To answer a call wakes its caller,
-/// which is the program's and may panic: those that are left fail here.
-struct TakenCalls<'a> {
-    connection: &'a ClientConnection,
-    calls: [Option<Arc<CallEntry>>; RESPONSES],
-}
-
-impl Drop for TakenCalls<'_> {
-    fn drop(&mut self) {
-        let connection = self.connection;
-        for call in self.calls.iter_mut().filter_map(Option::take) {
-            contain(move || connection.lose(&call));
-        }
     }
 }
 
@@ -365,10 +305,9 @@ mod tests {
         response(stream_id, &data)
     }
 
-    /// They are taken out of the table a few at a time.
     #[tokio::test]
     async fn responses_that_are_read_together_go_to_their_calls() {
-        const CALLS: u32 = 3 * RESPONSES as u32;
+        const CALLS: u32 = 48;
         let (tasks, mut there) = connect(Observers::default());
         let client = Client::from_tasks(tasks);
         let mut calls = Vec::new();
@@ -432,7 +371,6 @@ mod tests {
         }
     }
 
-    /// Those in a run have left the table, where the end of the connection finds the others.
     #[tokio::test(start_paused = true)]
     async fn calls_end_with_the_connection_whichever_wakers_panic() {
         // The calls whose wakers panic, and those that are answered; without these the server goes away.

@@ -9,8 +9,6 @@
 
 use std::fmt;
 
-use bytes::{Buf, Bytes};
-
 /// Bytes in a frame header.
 pub const HEADER_LEN: usize = 10;
 
@@ -134,29 +132,6 @@ impl Header {
             flags: Flags(flags),
         }
     }
-}
-
-/// The headers of whole frames that lie back to back.
-pub(crate) fn headers(mut frames: &[u8]) -> impl Iterator<Item = Header> {
-    std::iter::from_fn(move || {
-        let (bytes, rest) = frames.split_first_chunk()?;
-        let header = Header::from_bytes(bytes);
-        frames = &rest[header.data_len as usize..];
-        Some(header)
-    })
-}
-
-/// Takes the first of whole frames that lie back to back: its header and its data, which shares their memory unless it is
-/// empty.
-#[inline]
-pub(crate) fn split_frame(frames: &mut Bytes) -> Option<(Header, Bytes)> {
-    let header = Header::from_bytes(frames.first_chunk()?);
-    frames.advance(HEADER_LEN);
-    let data = match header.data_len {
-        0 => Bytes::new(),
-        len => frames.split_to(len as usize),
-    };
-    Some((header, data))
 }
 
 #[cfg(test)]
