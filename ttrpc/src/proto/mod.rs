@@ -14,5 +14,4 @@ pub mod frame;
 pub mod message;
 pub mod payload;
 pub mod stream;
-mod stream_map;
 pub mod table;

@@ -4,20 +4,39 @@
 //! ends exactly once, on every path. The table decides. For each stream it stores a handle of the
 //! driver's (`T`), which it returns with each event.
 
+use std::collections::HashMap;
+
+use rustc_hash::FxBuildHasher;
+
 use super::frame::{Flags, FrameType, Header};
 use super::stream::{DataEvent, Kind, Stream, Violation};
-use super::stream_map::StreamMap;
 
 /// Streams that a server ended before the client did, at most this many, oldest forgotten first.
 /// What the client still sends on them is dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
+
+/// The capacity that a table keeps when its last stream has ended, some 12 KiB: bursts of 256 calls need not allocate it
+/// for each burst.
+const IDLE_CAPACITY: usize = 448;
+
+/// Streams by id.
+type Streams<T> = HashMap<u32, (Stream, T), FxBuildHasher>;
+
+/// Removes a stream, and the table's memory with the last one of many.
+fn take<T>(streams: &mut Streams<T>, id: u32) -> Option<(Stream, T)> {
+    let taken = streams.remove(&id)?;
+    if streams.is_empty() && streams.capacity() > IDLE_CAPACITY {
+        *streams = Streams::default();
+    }
+    Some(taken)
+}
 
 /// The streams of a client's connection.
 #[derive(Debug)]
 pub struct ClientTable<T> {
     /// `None` when all 2³¹ ids have been given.
     next_id: Option<u32>,
-    streams: StreamMap<(Stream, T)>,
+    streams: Streams<T>,
 }
 
 /// What a client does with a frame.
@@ -35,14 +54,14 @@ pub enum ClientEvent<T> {
 
 impl<T> Default for ClientTable<T> {
     fn default() -> Self {
-        ClientTable { next_id: Some(1), streams: StreamMap::default() }
+        ClientTable { next_id: Some(1), streams: Streams::default() }
     }
 }
 
 impl<T: Clone> ClientTable<T> {
     /// A table whose next stream gets this id; for tests of what happens near 2³².
     pub fn starting_at(id: u32) -> Self {
-        ClientTable { next_id: Some(id), streams: StreamMap::default() }
+        ClientTable { next_id: Some(id), streams: Streams::default() }
     }
 
     /// Gives a stream its id. Called in the order in which Requests enter the socket, since a
@@ -75,7 +94,7 @@ impl<T: Clone> ClientTable<T> {
     }
 
     fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<T> {
-        let Some((stream, handle)) = self.streams.get_mut(id) else {
+        let Some((stream, handle)) = self.streams.get_mut(&id) else {
             return ClientEvent::Ignore;
         };
         if stream.is_repeated_close(flags) {
@@ -84,7 +103,7 @@ impl<T: Clone> ClientTable<T> {
         let event = stream.receive_data(flags);
         let handle = handle.clone();
         if event.is_err() || stream.is_closed() {
-            self.streams.remove(id);
+            take(&mut self.streams, id);
         }
         match event {
             Ok(event) => ClientEvent::Data(handle, event),
@@ -94,22 +113,22 @@ impl<T: Clone> ClientTable<T> {
 
     /// The client is done sending on this stream.
     pub fn close_local(&mut self, id: u32) {
-        if let Some((stream, _)) = self.streams.get_mut(id) {
+        if let Some((stream, _)) = self.streams.get_mut(&id) {
             stream.close_local();
             if stream.is_closed() {
-                self.streams.remove(id);
+                take(&mut self.streams, id);
             }
         }
     }
 
     /// Ends a stream from this side: its call was given up or failed here.
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        self.streams.remove(id).map(|(_, handle)| handle)
+        take(&mut self.streams, id).map(|(_, handle)| handle)
     }
 
     /// Whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
-        self.streams.contains(id)
+        self.streams.contains_key(&id)
     }
 
     /// Whether all ids have been given.
@@ -119,7 +138,7 @@ impl<T: Clone> ClientTable<T> {
 
     /// The ids and handles of all streams, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.streams.iter().map(|(id, (_, handle))| (id, handle))
+        self.streams.iter().map(|(id, (_, handle))| (*id, handle))
     }
 
     /// Ends all streams: the handles of those that had not ended.
@@ -170,7 +189,7 @@ impl RequestIds {
 #[derive(Debug)]
 pub struct ServerTable<T> {
     ids: RequestIds,
-    streams: StreamMap<(Stream, T)>,
+    streams: Streams<T>,
     /// Ids of streams that the server ended while the client's side was open, rising.
     ended_early: Vec<u32>,
 }
@@ -193,7 +212,7 @@ impl<T> Default for ServerTable<T> {
     fn default() -> Self {
         ServerTable {
             ids: RequestIds::default(),
-            streams: StreamMap::default(),
+            streams: Streams::default(),
             ended_early: Vec::new(),
         }
     }
@@ -218,7 +237,7 @@ impl<T: Clone> ServerTable<T> {
     }
 
     fn receive_data(&mut self, id: u32, flags: Flags) -> ServerEvent<T> {
-        let Some((stream, handle)) = self.streams.get_mut(id) else {
+        let Some((stream, handle)) = self.streams.get_mut(&id) else {
             return self.receive_data_without_stream(id, flags);
         };
         if stream.is_repeated_close(flags) {
@@ -258,7 +277,7 @@ impl<T: Clone> ServerTable<T> {
 
     /// Ends a stream. The caller that gets the handle sends the last frame; `None` if it has ended before.
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        let (stream, handle) = self.streams.remove(id)?;
+        let (stream, handle) = take(&mut self.streams, id)?;
         if stream.is_remote_open() {
             self.note_ended_early(id);
         }
@@ -275,12 +294,12 @@ impl<T: Clone> ServerTable<T> {
 
     /// Whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
-        self.streams.contains(id)
+        self.streams.contains_key(&id)
     }
 
     /// The handles of all streams.
     pub fn handles(&self) -> impl Iterator<Item = &T> {
-        self.streams.iter().map(|(_, (_, handle))| handle)
+        self.streams.values().map(|(_, handle)| handle)
     }
 
     /// Ends all streams: the handles of those that had not ended.
@@ -328,5 +347,21 @@ mod tests {
         }
         assert!(table.contains(1) && !table.contains(2) && !table.is_empty());
         assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_table_that_had_many_streams_keeps_little_memory_and_one_that_had_few_keeps_theirs() {
+        for (streams, is_kept) in [(200, true), (1000, false)] {
+            let mut table = ClientTable::default();
+            let ids: Vec<_> =
+                (0..streams).map(|_| table.open(Kind::Unary, ()).expect("ids are left")).collect();
+            assert_eq!((table.len(), table.iter().count()), (streams, streams));
+            for id in ids {
+                assert_eq!(table.remove(id), Some(()));
+                assert_eq!(table.remove(id), None);
+            }
+            let capacity = table.streams.capacity();
+            assert!(table.is_empty() && (capacity > 0) == is_kept && capacity <= IDLE_CAPACITY);
+        }
     }
 }

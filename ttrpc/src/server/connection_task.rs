@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use slab::Slab;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::oneshot,
@@ -175,7 +176,12 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let server = &self.connection.server;
-        lock(&server.connections).remove(self.key);
+        let mut connections = lock(&server.connections);
+        connections.remove(self.key);
+        if connections.is_empty() {
+            *connections = Slab::new();
+        }
+        drop(connections);
         server.connection_permits.add_permits(1);
         server.connection_ended.notify_waiters();
     }

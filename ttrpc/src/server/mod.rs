@@ -75,6 +75,7 @@ use std::{
     time::Duration,
 };
 
+use slab::Slab;
 use tokio::{
     sync::{Notify, Semaphore},
     time::timeout,
@@ -92,7 +93,6 @@ use crate::{
     transport::{
         limiter::{Limiter, Load, Overshoot},
         lock,
-        slab::Slab,
     },
 };
 use accept::{AcceptControl, Accepting};
@@ -163,8 +163,10 @@ impl Shared {
 
     /// What the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
-        let connections: Vec<_> =
-            lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+        let connections: Vec<_> = lock(&self.connections)
+            .iter()
+            .filter_map(|(_, connection)| connection.upgrade())
+            .collect();
         let mut connections: Vec<_> =
             connections.iter().map(|connection| connection.snapshot()).collect();
         connections.sort_by_key(|connection| connection.id);

@@ -44,7 +44,6 @@ pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod registry;
 pub(crate) mod sender;
-pub(crate) mod slab;
 pub(crate) mod socket;
 pub(crate) mod stall;
 pub(crate) mod turn;

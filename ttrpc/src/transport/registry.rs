@@ -4,9 +4,10 @@
 
 use std::{fmt, time::Duration};
 
+use slab::Slab;
 use tokio::time::Instant;
 
-use super::{lock, slab::Slab};
+use super::lock;
 use crate::{Name, sync::Mutex, trace};
 
 /// What a call is waiting for.
@@ -108,8 +109,10 @@ impl Registry {
 
     /// The calls that wait, in the order in which they began to, each with what it waits for.
     pub(crate) fn callers(&self) -> Vec<(CallInfo, CallWait)> {
-        let mut waiters: Vec<_> =
-            lock(&self.state).iter().flat_map(|state| state.callers.iter().cloned()).collect();
+        let mut waiters: Vec<_> = lock(&self.state)
+            .iter()
+            .flat_map(|state| state.callers.iter().map(|(_, caller)| caller.clone()))
+            .collect();
         waiters.sort_by_key(|waiter| waiter.since);
         waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
@@ -118,7 +121,7 @@ impl Registry {
     pub(crate) fn total(&self) -> Duration {
         let state = lock(&self.state);
         let Some(state) = state.as_ref() else { return Duration::ZERO };
-        let waiting = state.callers.iter().map(|waiter| waiter.since.elapsed());
+        let waiting = state.callers.iter().map(|(_, waiter)| waiter.since.elapsed());
         state.total + waiting.sum::<Duration>()
     }
 
@@ -147,7 +150,10 @@ impl Registration<'_> {
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let ended = self.registry.change(|state| {
-            let waiting = state.callers.remove(self.key)?;
+            let waiting = state.callers.try_remove(self.key)?;
+            if state.callers.is_empty() {
+                state.callers = Slab::new();
+            }
             let waited = waiting.since.elapsed();
             state.total += waited;
             Some((waiting, waited))
