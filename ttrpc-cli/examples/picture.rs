@@ -1,6 +1,6 @@
 //! Draws a terminal: text with colours from the standard input, a picture to the standard output.
 //!
-//! `ttrpc shims --color always | cargo run -p ttrpc-cli --example picture > docs/cli-shims.svg`
+//! `ttrpc shims --color always | cargo run -p ttrpc-cli --example picture > docs/operate/cli-shims.svg`
 
 use std::io::{Read, Write, stdin, stdout};
 

@@ -1,5 +1,5 @@
 //! The key provider of confidential containers, ported: the service of the confidential data hub, which is
-//! asynchronous, and the client in ocicrypt, which waits. `docs/migration.md` says what the port changed. The
+//! asynchronous, and the client in ocicrypt, which waits. `docs/guide/migration.md` says what the port changed. The
 //! interface and what can be seen from outside are theirs.
 
 use base64::{Engine, engine::general_purpose::STANDARD};

@@ -1,4 +1,4 @@
-//! The snippets of `docs/migration.md` that use this library, compiled and run. A test compares them with
+//! The snippets of `docs/guide/migration.md` that use this library, compiled and run. A test compares them with
 //! the page, block by block.
 
 use std::time::Duration;
@@ -194,7 +194,7 @@ async fn the_snippets_of_a_listener_and_a_policy_serve() {
     serving.abort();
 }
 
-const PAGE: &str = include_str!("../../../docs/migration.md");
+const PAGE: &str = include_str!("../../../docs/guide/migration.md");
 
 /// Lines without their indentation, so that a snippet may stand in a module.
 fn lines(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! The snippets of `docs/testing.md`, compiled and run, which a test compares with the page, block by block; and what else
+//! The snippets of `docs/guide/testing.md`, compiled and run, which a test compares with the page, block by block; and what else
 //! `ttrpc::testing` has.
 
 use std::{
@@ -174,7 +174,7 @@ fn a_blocking_client_is_greeted() {
     assert_eq!(reply.message, "Hello, Ann!");
 }
 
-const PAGE: &str = include_str!("../../../docs/testing.md");
+const PAGE: &str = include_str!("../../../docs/guide/testing.md");
 
 /// Lines without their indentation, in whatever way they are broken.
 fn words(text: &str) -> String {

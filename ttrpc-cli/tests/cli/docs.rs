@@ -1,4 +1,4 @@
-//! Every transcript in `docs/cli.md` is run, and its output compared.
+//! Every transcript in `docs/operate/cli.md` is run, and its output compared.
 //!
 //! In a block that is called `console figures`, figures with their units may differ, and where threads wait. With
 //! `UPDATE_TRANSCRIPTS=1` the page is written anew instead.
@@ -202,7 +202,7 @@ fn without_figures(text: &str) -> String {
 
 #[test]
 fn every_transcript_is_what_the_program_prints() {
-    let path = repository().join("docs/cli.md");
+    let path = repository().join("docs/operate/cli.md");
     let page = fs::read_to_string(&path).unwrap();
     let stage = Stage::new();
     let mut written = String::new();

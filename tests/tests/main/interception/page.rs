@@ -1,4 +1,4 @@
-//! The snippets of `docs/interceptors.md`, compiled and run. A test compares them with the page, block by block.
+//! The snippets of `docs/guide/interceptors.md`, compiled and run. A test compares them with the page, block by block.
 
 use ttrpc::{Status, async_trait};
 
@@ -215,7 +215,7 @@ async fn a_token_tells_who_calls_as_the_page_says() {
     assert_eq!(say(&nobody, "Ben").await, Err(Code::Unavailable));
 }
 
-const PAGE: &str = include_str!("../../../../docs/interceptors.md");
+const PAGE: &str = include_str!("../../../../docs/guide/interceptors.md");
 
 /// All but white space, in whatever way lines are broken.
 fn words(text: &str) -> String {

@@ -16,7 +16,7 @@ use std::fmt::{Result as Written, Write};
 const INTRODUCTION: &str = "# Interoperability
 
 This page is made by `tests/interop/run all` and `tests/interop/run document`, which start every program named here and
-write down what they see. [tests/interop](../tests/interop/README.md) says how to repeat it and how to add an implementation.
+write down what they see. [tests/interop](../../tests/interop/README.md) says how to repeat it and how to add an implementation.
 ";
 
 const MATRIX: &str = "
@@ -38,8 +38,8 @@ const WIRE: &str = "
 ## Frames against every server
 
 Here the client is no library: `ttrpc-conformance-client --case 'wire/*'` writes frames and looks at those that come back.
-The cases are in [server.cases](../tests/src/conformance_suite/wire_cases/server.cases) and
-[grid.rs](../tests/src/conformance_suite/wire_cases/grid.rs); one in `grid/` is all flags of a frame type in a state of a stream.
+The cases are in [server.cases](../../tests/src/conformance_suite/wire_cases/server.cases) and
+[grid.rs](../../tests/src/conformance_suite/wire_cases/grid.rs); one in `grid/` is all flags of a frame type in a state of a stream.
 Where the specification leaves freedom, each behaviour that it allows passes.
 ";
 
@@ -48,9 +48,9 @@ const PLAYED: &str = "
 
 Here the server is no library: `ttrpc-conformance-server --answer WAY` answers each call in a way that the specification
 allows, or with frames beside it that a client has no use for. The ways are in
-[answers.cases](../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. How this library's
+[answers.cases](../../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. How this library's
 own client takes wrong answers is a test of the workspace, with cases in
-[client.cases](../tests/src/conformance_suite/client_cases/client.cases).
+[client.cases](../../tests/src/conformance_suite/client_cases/client.cases).
 ";
 
 const DEADLOCKS: &str = "
