@@ -63,23 +63,23 @@ fn an_interceptor_that_only_runs_the_rest_allocates_once() {
     assert_eq!(per_call(|b| b.intercept(first).intercept(second), connect), without + 2);
 }
 
-/// The future of the call, and that of the interceptor.
+/// The record of the call, its future, and that of the interceptor.
 #[test]
-fn a_client_interceptor_that_only_runs_the_rest_allocates_twice_and_each_further_one_once() {
+fn a_client_interceptor_that_only_runs_the_rest_allocates_thrice_and_each_further_one_once() {
     let without = per_call(|b| b, connect);
     let one = |connection| connect(connection).with_interceptor(PassesThrough);
-    assert_eq!(per_call(|b| b, one), without + 2);
+    assert_eq!(per_call(|b| b, one), without + 3);
     let shared: Arc<dyn client::Interceptor> = Arc::new(PassesThrough);
     let two =
         |connection| connect(connection).with_interceptor(shared.clone()).with_interceptor(shared);
-    assert_eq!(per_call(|b| b, two), without + 3);
+    assert_eq!(per_call(|b| b, two), without + 4);
 }
 
 #[test]
-fn an_observer_of_unary_calls_allocates_nothing() {
+fn an_observer_allocates_one_record_a_call() {
     let without = per_call(|b| b, connect);
-    assert_eq!(per_call(|b| b.observe(Counts::default()), connect), without);
+    assert_eq!(per_call(|b| b.observe(Counts::default()), connect), without + 1);
     let observed =
         |connection| ConnectOptions::new().observe(Counts::default()).from_connection(connection);
-    assert_eq!(per_call(|b| b, observed), without);
+    assert_eq!(per_call(|b| b, observed), without + 1);
 }

@@ -20,7 +20,7 @@ use super::{
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     options::CallOptions,
     owner::CallOwner,
-    pending::{PendingCall, tell_not_queued},
+    pending::{Attempt, PendingCall},
     tasks::ConnectionTasks,
 };
 use crate::{Metadata, Raw, Status};
@@ -211,19 +211,17 @@ where
         };
         let mut record = None;
         if pending.options.interceptors().is_none() {
-            let mut begun = None;
+            let begun = connection.observed.begin(pending.head(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             let now = shared_start.is_none().then_some(times.started);
-            let queued = pending.try_queue(connection, times, &mut begun, caller, now);
-            if let Ok(Some(call)) = queued {
-                let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
-                self.progress = Progress::Queued(Some(call.owned(tasks)), None);
-                return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
+            match pending.try_queue(connection, times, begun, caller, now)? {
+                Attempt::Queued(call) => {
+                    let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
+                    self.progress = Progress::Queued(Some(call.owned(tasks)), None);
+                    return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
+                }
+                Attempt::Full(begun) => record = begun,
             }
-            if begun.is_none() {
-                record = connection.observed.begin_recorded(pending.head(times), None);
-            }
-            queued.inspect_err(|status| tell_not_queued(record.as_deref(), status))?;
         }
         // All of it is moved only if it has to wait.
         let Progress::Start(Some(tasks), pending) =

@@ -6,8 +6,7 @@ use tokio::sync::SetOnce;
 
 use super::{
     entry::CallEntry,
-    head::CallHead,
-    observe::{Observed, ObservedConnection, lost_call},
+    observe::{ObservedConnection, lost_call},
 };
 use crate::{
     ClientConfig, ConnectionError, Status,
@@ -99,15 +98,6 @@ impl ClientConnection {
     /// Whether somebody may be told how long a call takes.
     pub(super) fn is_measured(&self) -> bool {
         self.has_observers || trace::is_on()
-    }
-
-    /// A call begins.
-    pub(super) fn begin(&self, call: CallHead<'_>) -> Observed {
-        let span = call.span();
-        match self.has_observers || !span.is_none() {
-            true => self.observed.begin(call, span),
-            false => Observed::Nobody,
-        }
     }
 
     /// Refuses further calls, and those that wait for a permit.

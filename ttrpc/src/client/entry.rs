@@ -1,18 +1,18 @@
 //! One call as its connection knows it: what its caller and the receiver share.
 
-use std::{task::Waker, time::Duration};
+use std::task::Waker;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    head::{CallHead, CallShape, Times},
-    observe::{CallRecord, Observed},
+    head::{CallShape, Times},
+    observe::CallRecord,
     state::{CallFailure, CallState},
 };
 use crate::{
-    Metadata, Name, Status,
-    observer::{CallEnd, CallOutcome, EndCause, Traffic},
+    Name, Status,
+    observer::EndCause,
     proto::{message::begins_with_status, stream::Kind},
     snapshot::CallSnapshot,
     transport::{
@@ -29,9 +29,8 @@ pub(super) struct CallEntry {
     service: Name,
     method: Name,
     pub(super) times: Times,
-    /// Bytes of the Request's data.
-    request_bytes: u32,
-    pub(super) observed: Observed,
+    /// `None` if nobody observes the call.
+    record: Option<Box<CallRecord>>,
     /// What has arrived, and the state of the call.
     pub(super) inbox: Inbox<CallState>,
 }
@@ -45,32 +44,16 @@ impl CallEntry {
         service: Name,
         method: Name,
         times: Times,
-        request_bytes: u32,
-        observed: Observed,
+        record: Option<Box<CallRecord>>,
         caller: Option<Waker>,
     ) -> Self {
         let inbox = Inbox::awaited(caller);
-        CallEntry { shape, service, method, times, request_bytes, observed, inbox }
+        CallEntry { shape, service, method, times, record, inbox }
     }
 
-    /// The call's record, if it has one.
+    /// The call's record, if somebody observes it.
     pub(super) fn record(&self) -> Option<&CallRecord> {
-        match &self.observed {
-            Observed::Recorded(record) => Some(record),
-            Observed::Nobody | Observed::Intercepted(_) | Observed::Unary(_) => None,
-        }
-    }
-
-    /// The head of a call without a record. Its metadata are not kept.
-    pub(super) fn head(&self) -> CallHead<'_> {
-        static NO_METADATA: Metadata = Metadata::new();
-        let CallEntry { shape, service, method, times, .. } = self;
-        CallHead { shape: *shape, service, method, metadata: &NO_METADATA, times: *times }
-    }
-
-    /// Whether others than its caller may ask how the call has ended.
-    pub(super) fn is_observed(&self) -> bool {
-        !matches!(self.observed, Observed::Nobody)
+        self.record.as_deref()
     }
 
     /// Whether the caller awaits one reply and nothing else.
@@ -81,31 +64,6 @@ impl CallEntry {
     /// Whether the caller awaits one reply.
     pub(super) fn has_one_reply(&self) -> bool {
         self.shape.has_one_reply()
-    }
-
-    /// The end of a unary call of which there is no record. `received` is the length of its reply, if it has one.
-    pub(super) fn unary_end<'a>(
-        &self,
-        outcome: CallOutcome<'a>,
-        received: Option<u32>,
-        took: Option<Duration>,
-    ) -> CallEnd<'a> {
-        CallEnd {
-            code: outcome.code(),
-            message: outcome.message(),
-            cause: outcome.cause,
-            traffic: Traffic {
-                messages_sent: 1,
-                messages_received: received.is_some().into(),
-                bytes_sent: self.request_bytes.into(),
-                bytes_received: received.unwrap_or(0).into(),
-            },
-            // One that has waited has a record.
-            waited_for_place: Duration::ZERO,
-            waited_for_room: Duration::ZERO,
-            started: self.times.started,
-            took,
-        }
     }
 
     /// Whether a call of this shape may be answered with this one, which an interceptor may have kept from another

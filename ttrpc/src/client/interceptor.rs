@@ -284,15 +284,12 @@ impl OutgoingCall {
         }
     }
 
-    /// The call begins, or begins again. A unary call that nobody observes has no record.
+    /// Reports that the call begins, or begins again.
     fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
         let observed = &tasks.connection().observed;
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
-        let on_message = self.on_message.clone();
-        let is_recorded =
-            extensions.is_some() || on_message.is_some() || !self.pending.shape.is_unary();
-        let intercepted = is_recorded.then(|| Intercepted::new(extensions, on_message));
-        observed.begin_recorded(self.pending.head(times), intercepted)
+        let intercepted = Intercepted { extensions, on_message: self.on_message.clone() };
+        observed.begin(self.pending.head(times), Some(intercepted))
     }
 
     /// The time that an interceptor has said is over. If the call was made, its owner reports the end

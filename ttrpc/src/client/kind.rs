@@ -63,7 +63,7 @@ impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
             Some(response) => decode_reply(Payload::shared(payload_of(&response)?, &response)),
             None => Err(Status::internal("the call ended without a reply")),
         };
-        owner.tell_reply(reply.as_ref().err());
+        owner.entry.tell_reply(reply.as_ref().err());
         Poll::Ready(reply)
     }
 }

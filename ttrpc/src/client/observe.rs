@@ -1,23 +1,18 @@
 //! Reports a client's connection and its calls to `tracing` and to observers.
 //!
-//! Most calls are unary and need no more for that than their entry in the connection's table and two counters; their
-//! callers report their end. Other calls have a record.
+//! A call that is observed has a [`CallRecord`]; any other has none, and costs a branch.
 
 mod entry;
-mod intercepted;
 mod record;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use tokio::time::Instant;
 
-pub(super) use self::{
-    intercepted::{Intercepted, OnEnd, OnMessage, UnaryOnEnds},
-    record::CallRecord,
-};
+pub(super) use self::record::{CallRecord, Intercepted, OnEnd, OnMessage};
 use super::head::{CallHead, Times, too_late};
 use crate::{
     Code, ConnectionError, Extensions, Status,
@@ -90,27 +85,8 @@ impl ObservedConnection {
         !self.observers.is_empty()
     }
 
-    /// A call begins that has a span, or a connection that has observers.
-    pub(super) fn begin(self: &Arc<Self>, call: CallHead<'_>, span: Span) -> Observed {
-        let is_plain = call.shape.is_unary() && call.metadata.is_empty();
-        if !is_plain || !span.is_none() || self.observers.want_messages() {
-            let record = CallRecord::new(self, call, Intercepted::default(), span);
-            record.begun();
-            return Observed::Recorded(record);
-        }
-        let extensions = Extensions::default();
-        self.observers.call_begun(&self.call(call, None, &extensions));
-        if extensions.is_empty() {
-            return Observed::Unary(UnaryCount::default());
-        }
-        let mut record = CallRecord::new(self, call, Intercepted::default(), span);
-        record.extensions = extensions;
-        Observed::Recorded(record)
-    }
-
-    /// The same for a call that has to wait before it is queued, or that has interceptors. `None` if nobody
-    /// observes it.
-    pub(super) fn begin_recorded(
+    /// Reports that a call begins. Returns its record, or `None` if nobody observes it.
+    pub(super) fn begin(
         self: &Arc<Self>,
         call: CallHead<'_>,
         intercepted: Option<Intercepted>,
@@ -185,40 +161,4 @@ fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
         None => CallOutcome::REPLIED,
         status => CallOutcome { cause: EndCause::ProtocolViolation, status },
     }
-}
-
-/// Who reports the end of a call, and to whom.
-#[derive(Debug)]
-pub(super) enum Observed {
-    /// Nobody observes it.
-    Nobody,
-    /// The caller reports to the interceptors: a unary call without observers.
-    Intercepted(UnaryOnEnds),
-    /// The caller reports to observers: a unary call without metadata or interceptors.
-    Unary(UnaryCount),
-    /// The task that notices the end reports to all, through the record.
-    Recorded(Box<CallRecord>),
-}
-
-impl From<Option<Box<CallRecord>>> for Observed {
-    fn from(record: Option<Box<CallRecord>>) -> Self {
-        record.map_or(Observed::Nobody, Observed::Recorded)
-    }
-}
-
-impl Observed {
-    /// Of a call that was made through interceptors.
-    pub(super) fn intercepted(record: Option<Box<CallRecord>>) -> Self {
-        let unary = || Observed::Intercepted(UnaryOnEnds::default());
-        record.map_or_else(unary, Observed::Recorded)
-    }
-}
-
-/// What is counted of a unary call.
-#[derive(Debug, Default)]
-pub(super) struct UnaryCount {
-    /// Nanoseconds from the start to when the answer was read; 0 if there is none.
-    answered: AtomicU64,
-    /// Bytes of the answer and one more; 0 if it has no message.
-    received: AtomicU32,
 }

@@ -26,14 +26,12 @@ pub struct CallOwner {
     pub(super) stream_id: u32,
     /// Its end has been taken: nothing is left to give up.
     is_finished: bool,
-    /// The end of a unary call was told to observers.
-    pub(super) is_told: bool,
 }
 
 impl CallOwner {
     /// Takes over a call that has been queued, and releases its permit when it is dropped.
     pub(super) fn new(tasks: Arc<ConnectionTasks>, entry: Arc<CallEntry>, stream_id: u32) -> Self {
-        CallOwner { tasks, entry, stream_id, is_finished: false, is_told: false }
+        CallOwner { tasks, entry, stream_id, is_finished: false }
     }
 
     #[inline]
@@ -55,7 +53,7 @@ impl CallOwner {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Status>> {
-        let is_kept = self.entry.is_observed();
+        let is_kept = self.entry.record().is_some();
         let end = self.entry.inbox.poll_end(cx, |state| {
             state.take_response(is_kept).map(|end| (end, state.take_announcement()))
         });

@@ -9,7 +9,7 @@ use super::{
     connection::ClientConnection,
     entry::CallEntry,
     head::{CallHead, CallShape, Times, too_late},
-    observe::{CallRecord, Intercepted, Observed},
+    observe::CallRecord,
     options::CallOptions,
     owner::CallOwner,
     tasks::ConnectionTasks,
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Name, Raw, Status,
     proto::{
-        frame::{Flags, FrameType, HEADER_LEN},
+        frame::{Flags, FrameType},
         message::{Measured, RequestParts},
         payload,
     },
@@ -65,50 +65,45 @@ impl<Req: Message> PendingCall<Req> {
         PendingCall { shape, service, method, request, options }
     }
 
-    /// Queues the Request if there is room for it now. The call begins then, if it has not begun. A caller that gives
-    /// its waker waits for the reply from then on. `now` is the time, if it has just looked at the clock.
+    /// Queues the Request if there is room for it now. A caller that gives its waker waits for the reply from then
+    /// on. `now` is the time, if it has just looked at the clock.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
-    /// DEADLINE_EXCEEDED for a call that has no time at all.
+    /// DEADLINE_EXCEEDED for a call that has no time at all. The record has the end then.
     pub(super) fn try_queue(
         &self,
         connection: &ClientConnection,
         times: Times,
-        begun: &mut Option<Observed>,
+        record: Option<Box<CallRecord>>,
         caller: Option<&Waker>,
         now: Option<Instant>,
-    ) -> Result<Option<QueuedCall>, Status> {
-        check_time(times)?;
-        let frame = self.frame(times)?;
+    ) -> Result<Attempt, Status> {
+        let frame = match check_time(times).and_then(|()| self.frame(times)) {
+            Ok(frame) => frame,
+            Err(status) => return Err(not_queued(record, status)),
+        };
         let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
-            return if connection.calls.is_closed() {
-                Err(connection.unavailable())
-            } else {
-                Ok(None)
+            return match connection.calls.is_closed() {
+                true => Err(not_queued(record, connection.unavailable())),
+                false => Ok(Attempt::Full(record)),
             };
         };
-        match connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                let (entry, stream_id) = frame.encode(|bytes| {
-                    // To encode a message and to clone a waker is the program's, and may panic: the call begins behind
-                    // that.
-                    let caller = caller.cloned();
-                    let observed = begun.replace(Observed::Nobody);
-                    let observed = observed.unwrap_or_else(|| connection.begin(self.head(times)));
-                    let entry = self.entry(times, frame.len(), observed, caller);
-                    let stream_id = room.push_or_write(bytes, |table| {
-                        let stream_id = table.open(self.shape.kind, entry.clone())?;
-                        let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
-                        Some(Claim { stream_id, is_lone, time: now })
-                    });
-                    (entry, stream_id)
-                });
-                QueuedCall::new(connection, permit, entry, stream_id).map(Some)
-            }
-            Ok(None) => Ok(None),
-            Err(Closed) => Err(connection.unavailable()),
-        }
+        let room = match connection.queue.try_reserve(frame.len()) {
+            Ok(Some(room)) => room,
+            Ok(None) => return Ok(Attempt::Full(record)),
+            Err(Closed) => return Err(not_queued(record, connection.unavailable())),
+        };
+        let (entry, stream_id) = frame.encode(|bytes| {
+            let entry = self.entry(times, frame.len(), record, caller.cloned());
+            let stream_id = room.push_or_write(bytes, |table| {
+                let stream_id = table.open(self.shape.kind, entry.clone())?;
+                let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
+                Some(Claim { stream_id, is_lone, time: now })
+            });
+            (entry, stream_id)
+        });
+        QueuedCall::new(connection, permit, entry, stream_id).map(Attempt::Queued)
     }
 
     /// Queues the Request of a call with interceptors, at once or when there is room.
@@ -118,28 +113,9 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        let connection = tasks.connection();
-        let mut begun = Some(Observed::intercepted(record));
-        let queued = self.try_queue(connection, times, &mut begun, None, None);
-        let record = match begun {
-            Some(Observed::Recorded(record)) => Some(record),
-            _ => None,
-        };
-        match queued {
-            Ok(Some(call)) => Ok(call.owned(tasks.clone())),
-            Ok(None) => {
-                // The time for which it waits is counted.
-                let begin = || {
-                    connection
-                        .observed
-                        .begin_recorded(self.head(times), Some(Intercepted::default()))
-                };
-                Box::pin(self.queue(tasks, times, record.or_else(begin))).await
-            }
-            Err(status) => {
-                tell_not_queued(record.as_deref(), &status);
-                Err(status)
-            }
+        match self.try_queue(tasks.connection(), times, record, None, None)? {
+            Attempt::Queued(call) => Ok(call.owned(tasks.clone())),
+            Attempt::Full(record) => Box::pin(self.queue(tasks, times, record)).await,
         }
     }
 
@@ -156,7 +132,7 @@ impl<Req: Message> PendingCall<Req> {
             Some(deadline) => timeout_at(deadline, queue).await.unwrap_or_else(|_| Err(too_late())),
             None => queue.await,
         };
-        result.inspect_err(|status| tell_not_queued(record.as_deref(), status))
+        result.map_err(|status| not_queued(record, status))
     }
 
     async fn queue_in_turn(
@@ -179,8 +155,7 @@ impl<Req: Message> PendingCall<Req> {
         // The deadline has come nearer meanwhile; a smaller number is not longer.
         let frame = self.frame(times)?;
         let (entry, stream_id) = frame.encode(|bytes| {
-            let observed = record.take().into();
-            let entry = self.entry(times, frame.len(), observed, None);
+            let entry = self.entry(times, frame.len(), record.take(), None);
             let stream_id = room.push(bytes, |table| table.open(self.shape.kind, entry.clone()));
             (entry, stream_id)
         });
@@ -204,23 +179,14 @@ impl<Req: Message> PendingCall<Req> {
         &self,
         times: Times,
         frame_len: usize,
-        observed: Observed,
+        record: Option<Box<CallRecord>>,
         caller: Option<Waker>,
     ) -> Arc<CallEntry> {
-        if let Observed::Recorded(record) = &observed {
+        if let Some(record) = &record {
             record.count_request(frame_len, self.has_message());
         }
         let (service, method) = (self.service.clone(), self.method.clone());
-        let request_bytes = (frame_len - HEADER_LEN) as u32;
-        Arc::new(CallEntry::new(
-            self.shape,
-            service,
-            method,
-            times,
-            request_bytes,
-            observed,
-            caller,
-        ))
+        Arc::new(CallEntry::new(self.shape, service, method, times, record, caller))
     }
 
     /// Whether the payload of the Request is a message, as the server sees it.
@@ -228,6 +194,14 @@ impl<Req: Message> PendingCall<Req> {
         let is_open = self.shape.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
+}
+
+/// How an attempt to queue a call's Request at once has gone.
+pub(super) enum Attempt {
+    /// It is queued.
+    Queued(QueuedCall),
+    /// The queue is full, or too many calls are in flight: the call has to wait, with its record.
+    Full(Option<Box<CallRecord>>),
 }
 
 /// A call that has been queued and has no owner yet. Its permit is the owner's.
@@ -247,7 +221,7 @@ impl QueuedCall {
     ) -> Result<Self, Status> {
         let Some(stream_id) = stream_id else {
             let status = connection.no_id();
-            entry.tell_not_queued(connection, &status);
+            entry.tell_not_queued(&status);
             return Err(status);
         };
         if let Some(record) = entry.record() {
@@ -263,11 +237,12 @@ impl QueuedCall {
     }
 }
 
-/// Reports a call that has failed before it was queued.
-pub(super) fn tell_not_queued(record: Option<&CallRecord>, status: &Status) {
+/// Reports that a call has failed before it was queued. Returns the status with which it has.
+fn not_queued(record: Option<Box<CallRecord>>, status: Status) -> Status {
     if let Some(record) = record {
-        record.not_queued(status);
+        record.not_queued(&status);
     }
+    status
 }
 
 /// A call without any time is not made.
@@ -437,8 +412,8 @@ mod tests {
         for now in [None, Some(Instant::now())] {
             // The sender has taken the batch meanwhile.
             connection.queue.clear_batch_time();
-            let queued = pending_of(&call).try_queue(connection, times, &mut None, None, now);
-            let queued = queued.unwrap().expect("there is room");
+            let queued = pending_of(&call).try_queue(connection, times, None, None, now);
+            let Attempt::Queued(queued) = queued.unwrap() else { panic!("there is room") };
             assert_eq!(connection.queue.batch_time(), now);
             drop(queued.owned(client.tasks.clone()));
         }

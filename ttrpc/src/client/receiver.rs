@@ -265,7 +265,6 @@ mod tests {
         super::{
             Client, UnaryCall,
             head::{CallShape, Times},
-            observe::Observed,
             tasks::ConnectionTasks,
         },
         *,
@@ -350,7 +349,7 @@ mod tests {
             let times = Times { started: tokio::time::Instant::now(), deadline: None };
             let name = || Name::from("N");
             let shape = CallShape::from(Kind::Unary);
-            let entry = CallEntry::new(shape, name(), name(), times, 0, Observed::Nobody, None);
+            let entry = CallEntry::new(shape, name(), name(), times, None, None);
             let entry = Arc::new(entry);
             let id = connection.queue.streams(|table| table.open(Kind::Unary, entry.clone()));
             answered.extend(reply(id.expect("there are ids left"), "reply"));

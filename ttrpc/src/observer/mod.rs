@@ -43,16 +43,17 @@
 //! once: it may not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
 //! goes on, and the panic is logged once.
 //!
-//! Nothing is allocated for a unary call that is observed, did not have to wait and, on a client, has no metadata; once for any
-//! other. The clock is read for [`CallEnd::duration`] when that is asked for.
+//! An observed call allocates once more than others. The clock is read for [`CallEnd::duration`] when that is asked for.
 
 mod cause;
 mod list;
+mod stats;
 
 use std::{sync::Arc, time::Duration};
 
 pub use cause::{ConnectionEndCause, EndCause};
-pub(crate) use list::{CallOutcome, CallStats, Observers, Waiting, nanos};
+pub(crate) use list::Observers;
+pub(crate) use stats::{CallOutcome, CallStats};
 use tokio::time::Instant;
 
 use crate::{Code, Extensions, Metadata, snapshot::HeldUp, transport::peer::Peer};

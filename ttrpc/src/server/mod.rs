@@ -42,7 +42,6 @@ mod admission;
 pub mod blocking;
 mod boxed_call;
 mod builder;
-mod call_count;
 mod call_turn;
 mod connection;
 mod connection_admission;
@@ -298,8 +297,7 @@ mod tests {
             started,
             deadline: None,
         };
-        let count = call_count::CallCount::new(&connection.server.observers, started, 0, true);
-        Arc::new(call::Call::new(connection, head, false, count))
+        Arc::new(call::Call::new(connection, head, false))
     }
 
     /// A connection of a server that does not run: nothing is read or written.

@@ -10,7 +10,7 @@ use crate::{
     Extensions, Metadata, Status,
     observer::{
         CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause, ConnectionInfo,
-        EndCause, MessageInfo, Side, Waiting,
+        EndCause, MessageInfo, Side,
     },
     proto::{frame::HEADER_LEN, stream::Violation},
     snapshot::ReceiverWait,
@@ -21,10 +21,8 @@ use crate::{
 impl Call {
     /// The call begins, before anything can end it.
     pub(super) fn begun(&self, request_bytes: usize, messages: u64) {
-        if self.count.is_observed() {
+        if let Some(stats) = &self.stats {
             self.connection.server.observers.call_begun(&self.observed());
-        }
-        if let Some(stats) = self.count.stats() {
             let message = stats.received(messages, request_bytes);
             self.tell_message((messages > 0).then_some(&message));
         }
@@ -58,25 +56,19 @@ impl Call {
         if let Some(len) = reply_len {
             self.tell_message(self.count_sent(len).as_ref());
         }
-        if self.count.is_observed() {
-            let end = self.count.end(started, outcome, reply_len);
-            self.connection.server.observers.call_ended(&self.observed(), &end);
+        if let Some(stats) = &self.stats {
+            self.connection.server.observers.call_ended(&self.observed(), &stats.end(outcome));
         }
-    }
-
-    /// The call's last frame waits for room until the result is dropped.
-    pub(super) fn wait_for_last_room(&self) -> Option<Waiting<'_>> {
-        self.count.wait_for_last_room(self.head.started)
     }
 
     /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
     pub(super) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
-        Some(self.count.stats()?.sent(1, frame_len - HEADER_LEN))
+        Some(self.stats.as_deref()?.sent(1, frame_len - HEADER_LEN))
     }
 
     /// A message of so many bytes has come, behind the Request.
     pub(super) fn count_received(&self, bytes: usize) {
-        if let Some(stats) = self.count.stats() {
+        if let Some(stats) = &self.stats {
             self.tell_message(Some(&stats.received(1, bytes)));
         }
     }

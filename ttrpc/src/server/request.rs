@@ -7,7 +7,6 @@ use tokio::{task::yield_now, time::Instant};
 use super::{
     admission::CallPermit,
     call::{Call, CallHead},
-    call_count::CallCount,
     connection::Connection,
     dispatcher::Dispatcher,
     driver::AdmittedCall,
@@ -258,11 +257,8 @@ impl<'a> IncomingRequest<'a> {
         };
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
-        let is_simple = !flags.open_a_stream() && !has_waited;
-        let observers = &self.connection.server.observers;
-        let count = CallCount::new(observers, self.arrived, request_bytes, is_simple);
-        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox, count));
-        if has_waited && let Some(stats) = call.count.stats() {
+        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
+        if has_waited && let Some(stats) = &call.stats {
             stats.has_waited_for_place();
         }
         let chain = target.chain();

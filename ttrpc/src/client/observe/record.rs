@@ -1,15 +1,9 @@
-//! The record of an observed call for which its entry is not enough: one with streams, with metadata or with
-//! interceptors, one that had to wait before it was queued, one that is traced.
+//! The record of a call that is observed: by observers, by interceptors or by a subscriber of `tracing`.
 
 use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{
-            AtomicU8, AtomicU32,
-            Ordering::{Relaxed, SeqCst},
-        },
-    },
+    fmt, mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
 use tokio::time::Instant;
@@ -19,17 +13,33 @@ use super::{
         head::{CallHead, CallShape, Times},
         options::CallOptions,
     },
-    Intercepted, ObservedConnection, OnEnd, OnMessage, let_go, not_queued,
+    ObservedConnection, let_go, not_queued,
 };
 use crate::{
     Extensions, Metadata, Name, Status,
-    observer::{CallInfo, CallOutcome, CallStats, MessageInfo},
+    observer::{CallEnd, CallInfo, CallOutcome, CallStats, EndCause, MessageInfo},
     proto::frame::HEADER_LEN,
+    sync::Mutex,
     trace::{self, Span},
+    transport::lock,
 };
 
-/// What observers and interceptors are told of a call, from its beginning to its end. If it is dropped before the end
-/// was reported, the call was given up.
+/// Called for each message of a call.
+pub(in crate::client) type OnMessage = Arc<dyn Fn(&MessageInfo) + Send + Sync>;
+
+/// Called when a call ends.
+pub(in crate::client) type OnEnd = Box<dyn FnOnce(&CallEnd<'_>) + Send>;
+
+/// What interceptors add to a call before it is made.
+#[derive(Default)]
+pub(in crate::client) struct Intercepted {
+    /// In place of the record's own.
+    pub(in crate::client) extensions: Option<Arc<Extensions>>,
+    pub(in crate::client) on_message: Option<OnMessage>,
+}
+
+/// What observers and interceptors learn of a call, from its beginning to its end. A record that is dropped before
+/// the end was reported reports that the call was given up.
 pub(in crate::client) struct CallRecord {
     connection: Arc<ObservedConnection>,
     shape: CallShape,
@@ -37,20 +47,22 @@ pub(in crate::client) struct CallRecord {
     method: Name,
     metadata: Metadata,
     times: Times,
-    /// 0 while it has none.
-    stream_id: AtomicU32,
-    pub(super) extensions: Extensions,
+    extensions: Extensions,
     intercepted: Intercepted,
     pub(in crate::client) stats: CallStats,
     span: Span,
-    /// Bits of what has happened.
-    events: AtomicU8,
+    progress: Mutex<RecordProgress>,
 }
 
-/// The end was told to the observers.
-const IS_TOLD: u8 = 1;
-/// An interceptor has asked for the end.
-const HAS_ON_END: u8 = 1 << 1;
+#[derive(Default)]
+struct RecordProgress {
+    /// `None` until the Request is queued.
+    stream_id: Option<u32>,
+    /// How the call ended, once that is reported.
+    end: Option<(EndCause, Option<Status>)>,
+    /// Called at the end.
+    on_end: Vec<OnEnd>,
+}
 
 impl CallRecord {
     pub(super) fn new(
@@ -66,12 +78,11 @@ impl CallRecord {
             method: method.clone(),
             metadata: metadata.clone(),
             times,
-            stream_id: AtomicU32::new(0),
             extensions: Extensions::default(),
             intercepted,
             stats: CallStats::new(times.started),
             span,
-            events: AtomicU8::new(0),
+            progress: Mutex::default(),
         })
     }
 
@@ -102,7 +113,7 @@ impl CallRecord {
 
     /// The Request was queued.
     pub(in crate::client) fn queued(&self, stream_id: u32) {
-        self.stream_id.store(stream_id, Relaxed);
+        lock(&self.progress).stream_id = Some(stream_id);
     }
 
     /// Tells of a message that was counted.
@@ -111,15 +122,22 @@ impl CallRecord {
         if observers.want_messages() {
             observers.message(&self.info(), message);
         }
-        self.intercepted.tell_message(message);
+        if let Some(on_message) = &self.intercepted.on_message
+            && catch_unwind(AssertUnwindSafe(|| on_message(message))).is_err()
+        {
+            trace::warn!("what was to be called for a message panicked");
+        }
     }
 
-    /// The call has ended; the first end counts.
+    /// Reports the call's end; the first one counts.
     pub(in crate::client) fn ended(&self, outcome: CallOutcome<'_>) {
-        let before = self.events.fetch_or(IS_TOLD, SeqCst);
-        if before & IS_TOLD != 0 {
+        let mut progress = lock(&self.progress);
+        if progress.end.is_some() {
             return;
         }
+        progress.end = Some((outcome.cause, outcome.status.cloned()));
+        let on_end = mem::take(&mut progress.on_end);
+        drop(progress);
         // The clock is read only where somebody traces.
         let started = self.times.started;
         self.span.in_scope(|| {
@@ -143,33 +161,41 @@ impl CallRecord {
         if !observers.is_empty() {
             observers.call_ended(&self.info(), &self.stats.end(outcome));
         }
-        if before & HAS_ON_END != 0 {
-            self.call_on_end(outcome);
-        }
+        self.call_on_end(on_end, outcome);
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        self.events.load(SeqCst) & IS_TOLD != 0
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.progress).end.is_some()
     }
 
     fn stream_id(&self) -> Option<u32> {
-        Some(self.stream_id.load(Relaxed)).filter(|id| *id != 0)
+        lock(&self.progress).stream_id
     }
 
-    /// Calls this when the call ends. Returns whether that was told already.
-    pub(super) fn on_end(&self, told: OnEnd) -> bool {
-        self.intercepted.on_ends.push(told);
-        self.events.fetch_or(HAS_ON_END, SeqCst) & IS_TOLD != 0
+    /// Calls this when the end is reported, at once if it was.
+    pub(super) fn on_end(&self, on_end: OnEnd) {
+        let mut progress = lock(&self.progress);
+        let Some((cause, status)) = progress.end.clone() else {
+            progress.on_end.push(on_end);
+            return;
+        };
+        drop(progress);
+        self.call_on_end(vec![on_end], CallOutcome { cause, status: status.as_ref() });
     }
 
-    /// Tells those who wait for the end.
-    pub(super) fn call_on_end(&self, outcome: CallOutcome<'_>) {
-        self.intercepted.on_ends.call(|| self.stats.end(outcome));
+    /// Calls what interceptors want called. A panic of theirs ends no task of the library's.
+    fn call_on_end(&self, on_end: Vec<OnEnd>, outcome: CallOutcome<'_>) {
+        for on_end in on_end {
+            let end = self.stats.end(outcome);
+            if catch_unwind(AssertUnwindSafe(|| on_end(&end))).is_err() {
+                trace::warn!("what was to be called at a call's end panicked");
+            }
+        }
     }
 
     /// The caller has let go of the call.
     pub(super) fn dropped(&self) {
-        if !self.is_told() {
+        if !self.has_ended() {
             let (cause, status) = let_go(self.times);
             self.ended(CallOutcome { cause, status: Some(&status) });
         }
@@ -190,7 +216,7 @@ impl CallRecord {
 
 impl fmt::Debug for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallRecord").field("is_told", &self.is_told()).finish_non_exhaustive()
+        f.debug_struct("CallRecord").field("has_ended", &self.has_ended()).finish_non_exhaustive()
     }
 }
 

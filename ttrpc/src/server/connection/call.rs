@@ -38,13 +38,13 @@ use super::{
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
-    observer::{CallOutcome, EndCause},
+    observer::{CallOutcome, CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, Measured, ResponseParts},
         table::ServerTable,
     },
-    server::{call_count::CallCount, end_signal::EndSignal},
+    server::end_signal::EndSignal,
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
@@ -78,7 +78,8 @@ pub(crate) struct Call {
     /// The deadline that an interceptor has set, in nanoseconds after the call's start; [`u64::MAX`] for none.
     shortened: AtomicU64,
     pub(in crate::server) extensions: Extensions,
-    pub(in crate::server) count: CallCount,
+    /// What is counted of it; `None` if nobody observes it.
+    pub(in crate::server) stats: Option<Box<CallStats>>,
     pub(in crate::server) span: Span,
 }
 
@@ -103,11 +104,12 @@ impl Call {
         connection: Arc<Connection>,
         head: CallHead,
         has_inbox: bool,
-        count: CallCount,
     ) -> Self {
         let inbox = has_inbox.then(Box::default);
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
+        let is_observed = !connection.server.observers.is_empty();
+        let stats = is_observed.then(|| Box::new(CallStats::new(head.started)));
         Call {
             connection,
             head,
@@ -116,7 +118,7 @@ impl Call {
             waits: CallWaits::default(),
             shortened: AtomicU64::new(u64::MAX),
             extensions: Extensions::default(),
-            count,
+            stats,
             span,
         }
     }
@@ -292,7 +294,7 @@ impl Call {
                     (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };
-            let observed = call.wait_for_last_room();
+            let observed = call.stats.as_deref().map(CallStats::wait_for_room);
             let room = waiting.room(call.info()).await;
             drop(observed);
             if let Ok(room) = room {

@@ -1,0 +1,210 @@
+//! Counts what one observed call sends, receives and waits for.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{CallEnd, Direction, EndCause, MessageInfo, Traffic};
+use crate::{Code, Status, sync::Mutex, transport::lock};
+
+/// How a call ends: why, and with which status if not well.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallOutcome<'a> {
+    pub(crate) cause: EndCause,
+    pub(crate) status: Option<&'a Status>,
+}
+
+impl<'a> CallOutcome<'a> {
+    /// A good end.
+    pub(crate) const REPLIED: CallOutcome<'static> =
+        CallOutcome { cause: EndCause::Replied, status: None };
+
+    pub(crate) fn code(self) -> Code {
+        self.status.map_or(Code::Ok, Status::code)
+    }
+
+    pub(crate) fn message(self) -> &'a str {
+        self.status.map_or("", Status::message)
+    }
+}
+
+/// Counters of one observed call, shared by the tasks that work for it.
+#[derive(Debug)]
+pub(crate) struct CallStats {
+    started: Instant,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    traffic: Traffic,
+    for_place: WaitedTime,
+    for_room: WaitedTime,
+    /// Time from the start until the answer was read.
+    answered: Option<Duration>,
+}
+
+impl CallStats {
+    pub(crate) fn new(started: Instant) -> Self {
+        CallStats { started, counts: Mutex::default() }
+    }
+
+    /// Notes when the answer that ends the call was read.
+    pub(crate) fn answered(&self, read_at: Instant) {
+        let took = read_at.saturating_duration_since(self.started);
+        lock(&self.counts).answered = Some(took);
+    }
+
+    /// Counts a frame that is queued, with so many messages and bytes of data. Returns its message.
+    pub(crate) fn sent(&self, messages: u64, bytes: usize) -> MessageInfo {
+        let traffic = &mut lock(&self.counts).traffic;
+        let number = traffic.messages_sent + 1;
+        traffic.messages_sent += messages;
+        traffic.bytes_sent += bytes as u64;
+        MessageInfo { direction: Direction::Sent, number, bytes }
+    }
+
+    /// Counts a frame that has arrived, with so many messages and bytes of data. Returns its message.
+    pub(crate) fn received(&self, messages: u64, bytes: usize) -> MessageInfo {
+        let traffic = &mut lock(&self.counts).traffic;
+        let number = traffic.messages_received + 1;
+        traffic.messages_received += messages;
+        traffic.bytes_received += bytes as u64;
+        MessageInfo { direction: Direction::Received, number, bytes }
+    }
+
+    /// Counts a wait for admission, which lasts until the result is dropped.
+    pub(crate) fn wait_for_place(&self) -> Waiting<'_> {
+        Waiting::new(self, |counts| &mut counts.for_place)
+    }
+
+    /// Counts a wait for capacity in the send queue, which lasts until the result is dropped.
+    pub(crate) fn wait_for_room(&self) -> Waiting<'_> {
+        Waiting::new(self, |counts| &mut counts.for_room)
+    }
+
+    /// Counts the time from the call's start until now as a wait for admission.
+    pub(crate) fn has_waited_for_place(&self) {
+        let waited = self.started.elapsed();
+        lock(&self.counts).for_place.ended += waited;
+    }
+
+    /// Returns the call's end with this outcome and all that was counted.
+    pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
+        let counts = lock(&self.counts);
+        let now = || counts.answered.unwrap_or_else(|| self.started.elapsed());
+        CallEnd {
+            code: outcome.code(),
+            message: outcome.message(),
+            cause: outcome.cause,
+            traffic: counts.traffic,
+            waited_for_place: counts.for_place.total(now),
+            waited_for_room: counts.for_room.total(now),
+            started: self.started,
+            took: counts.answered,
+        }
+    }
+}
+
+/// The time that a call has waited. Several waits of one call may overlap: each counts.
+#[derive(Debug, Default)]
+struct WaitedTime {
+    /// The ends of all waits that are over, from the call's start, in sum.
+    ended: Duration,
+    /// The starts of all waits, from the call's start, in sum.
+    begun: Duration,
+    /// Waits that are not over.
+    waiting: u32,
+}
+
+impl WaitedTime {
+    /// Returns the sum of all waits. `now` is the time since the call's start.
+    fn total(&self, now: impl Fn() -> Duration) -> Duration {
+        let unfinished = if self.waiting == 0 { Duration::ZERO } else { now() * self.waiting };
+        (self.ended + unfinished).saturating_sub(self.begun)
+    }
+}
+
+/// A wait of a call, which is over when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    stats: &'a CallStats,
+    waited: fn(&mut Counts) -> &mut WaitedTime,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(stats: &'a CallStats, waited: fn(&mut Counts) -> &mut WaitedTime) -> Self {
+        let now = stats.started.elapsed();
+        let waiting = Waiting { stats, waited };
+        waiting.change(|waited| {
+            waited.begun += now;
+            waited.waiting += 1;
+        });
+        waiting
+    }
+
+    fn change(&self, change: impl FnOnce(&mut WaitedTime)) {
+        change((self.waited)(&mut lock(&self.stats.counts)));
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let now = self.stats.started.elapsed();
+        self.change(|waited| {
+            waited.ended += now;
+            waited.waiting -= 1;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_counted_while_it_lasts_and_not_behind_its_end() {
+        let stats = CallStats::new(Instant::now());
+        let waited = || {
+            let end = stats.end(CallOutcome::REPLIED);
+            (end.waited_for_place, end.waited_for_room)
+        };
+        let place = stats.wait_for_place();
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, Duration::ZERO));
+        drop(place);
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, Duration::ZERO));
+        let rooms = [stats.wait_for_room(), stats.wait_for_room()];
+        advance(SECOND).await;
+        drop(rooms);
+        advance(SECOND).await;
+        assert_eq!(waited(), (SECOND, 2 * SECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_takes_until_its_answer_was_read_or_until_now() {
+        let stats = CallStats::new(Instant::now());
+        advance(SECOND).await;
+        let end = stats.end(CallOutcome::REPLIED);
+        advance(SECOND).await;
+        assert_eq!(end.duration(), 2 * SECOND);
+        stats.answered(Instant::now());
+        advance(SECOND).await;
+        assert_eq!(stats.end(CallOutcome::REPLIED).duration(), 2 * SECOND);
+    }
+
+    #[test]
+    fn an_end_without_a_status_is_a_good_one() {
+        let stats = CallStats::new(Instant::now());
+        assert!(stats.end(CallOutcome::REPLIED).is_ok());
+        let status = Status::not_found("gone");
+        let failed = CallOutcome { cause: EndCause::Failed, status: Some(&status) };
+        let end = stats.end(failed);
+        assert_eq!((end.is_ok(), end.code, end.message), (false, Code::NotFound, "gone"));
+    }
+}
