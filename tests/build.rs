@@ -21,6 +21,12 @@ fn main() -> Result<(), ttrpc_codegen::Error> {
         .blocking_server(true)
         .out_dir(default_bodies)
         .compile_protos(&["proto/greeter.proto", "proto/keyprovider.proto"], &["proto"])?;
+    // The service of the README's programs has one method.
+    let readme = out_dir.join("readme");
+    std::fs::create_dir_all(&readme).expect("OUT_DIR can be written to");
+    ttrpc_codegen::configure()
+        .out_dir(readme)
+        .compile_protos(&["proto/readme/greeter.proto"], &["proto/readme"])?;
     let in_trait = out_dir.join("async_fn_in_trait");
     std::fs::create_dir_all(&in_trait).expect("OUT_DIR can be written to");
     ttrpc_codegen::configure()

@@ -1,6 +1,6 @@
 //! The greeter's client: `greeter-client ADDRESS`, for example `unix:///tmp/greeter.sock`.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, process::ExitCode, time::Duration};
 
 use ttrpc::{Client, Code};
 
@@ -14,7 +14,17 @@ fn hello(name: &str) -> HelloRequest {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("greeter-client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: greeter-client ADDRESS")?;
     let greeter = GreeterClient::new(Client::connect(&address).await?);
 

@@ -1,6 +1,6 @@
 //! The greeter's server: `greeter-server ADDRESS`, for example `unix:///tmp/greeter.sock`.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error, process::ExitCode, time::Duration};
 
 use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::{
@@ -66,7 +66,17 @@ impl Greeter for MyGreeter {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("greeter-server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
     // What the library and its access log say, from level INFO on.
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
@@ -100,11 +110,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
             eprintln!("{}", handle.snapshot());
         }
     });
-    // On Ctrl-C, calls under way have five seconds to finish.
-    let interrupted = async {
-        tokio::signal::ctrl_c().await.expect("signals can be handled");
+    // On SIGTERM and Ctrl-C, open calls may finish within five seconds.
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let stopped = async {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
         health.shut_down();
     };
-    server.serve_until(interrupted, Duration::from_secs(5)).await?;
+    server.serve_until(stopped, Duration::from_secs(5)).await?;
     Ok(())
 }

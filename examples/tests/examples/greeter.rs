@@ -64,6 +64,31 @@ fn the_client_gets_every_kind_of_greeting_from_the_server() {
 }
 
 #[test]
+fn the_server_ends_well_on_sigterm_and_removes_its_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("greeter.sock");
+    let mut server = Command::new(env!("CARGO_BIN_EXE_greeter-server"))
+        .arg(&socket)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map(Server)
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let second = Command::new(env!("CARGO_BIN_EXE_greeter-server")).arg(&socket).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&second.stderr);
+    assert!(stderr.contains("greeter-server: ") && !stderr.contains("AddressInUse"), "{stderr}");
+
+    let killed = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    let ended = server.0.wait().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert!(!socket.exists());
+}
+
+#[test]
 fn the_client_says_what_it_could_not_connect_to() {
     let client =
         Command::new(env!("CARGO_BIN_EXE_greeter-client")).arg("/no/such.sock").output().unwrap();

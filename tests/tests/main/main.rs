@@ -16,6 +16,7 @@ mod connecting;
 mod deadlines;
 mod debug;
 mod ends;
+mod guide;
 mod handlers;
 mod hybrid_vsock;
 mod interception;
