@@ -12,13 +12,13 @@ use ttrpc_tests::{
     wire::{Frame, REMOTE_OPEN},
 };
 
-use super::LONG_POOL;
+use super::POOL;
 
 const MIB: i64 = 1 << 20;
 
 /// Bytes that may be kept of several Requests of 4 MiB that were refused: the process may have the buffer of one for the next
 /// long frame.
-const MOST_KEPT: i64 = LONG_POOL as i64 + MIB;
+const MOST_KEPT: i64 = POOL as i64 + MIB;
 
 /// Pairs that a Request may carry by default.
 const MAX_PAIRS: usize = 1024;

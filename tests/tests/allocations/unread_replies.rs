@@ -10,7 +10,7 @@ use tokio::{
 use ttrpc::ServerConfig;
 use ttrpc_tests::{conformance::*, harness::*, wire::Response};
 
-use super::LONG_POOL;
+use super::POOL;
 
 const MIB: usize = 1 << 20;
 
@@ -158,7 +158,7 @@ fn connections_that_read_neither_short_nor_long_replies_cost_a_bounded_amount_ea
     let each = cost_of_unread_replies(&reply_lens);
     // A frame of a MiB is too long for the rest of the room, and some may lie in buffers that were there.
     assert!(
-        each >= most - MIB - LONG_POOL / CONNECTIONS,
+        each >= most - MIB - POOL / CONNECTIONS,
         "{} KiB for each connection, not {}",
         each >> 10,
         most >> 10

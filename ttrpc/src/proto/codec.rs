@@ -4,23 +4,19 @@
 //! that is too long is thrown away as it arrives, so that a peer that announces 4 GiB costs
 //! nothing, and framing is never lost: every length can be skipped.
 
-mod buffer;
-
 use std::mem;
 
-use bytes::{Bytes, BytesMut, buf::Limit};
+use bytes::{Buf, BufMut, Bytes, buf::Limit};
 
-use self::buffer::ReadBuffer;
 use super::{
+    buffer_pool::{self, Pooled, READ_LEN},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };
 
-pub(crate) use self::buffer::READ_LEN;
-
-/// Data below this many bytes is copied out of its buffer, and so is data that fills less than half of its buffer. The other
-/// data is taken with its buffer, which it keeps alive.
-pub(super) const COPY_BELOW: usize = READ_LEN / 2;
+/// Shorter data is copied out of its buffer, and so is data that fills less than half of it. The other data leaves
+/// with its buffer, which it keeps alive.
+const COPY_BELOW: usize = READ_LEN / 2;
 
 /// What [`Decoder::decode`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +44,10 @@ pub enum Decoded {
 /// ```
 #[derive(Debug, Default)]
 pub struct Decoder {
-    buffer: ReadBuffer,
+    buffer: Vec<u8>,
     /// Bytes at the start of `buffer` that are done with.
     start: usize,
-    /// Bytes behind them that are the current frame's data.
+    /// Bytes after them that are the current frame's data.
     data_len: usize,
     /// Bytes of an oversized frame that have still to arrive and be dropped.
     skip: usize,
@@ -61,23 +57,52 @@ impl Decoder {
     /// Adds bytes that arrived.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.drop_done();
-        self.buffer.append(bytes);
+        self.buffer.extend_from_slice(bytes);
         self.drop_skipped();
     }
 
-    /// Room for what arrives next, for a reader: for some frames, or for what is missing of a long one. The buffer
-    /// of a long frame at most doubles, unless the pool has one that it fits into: so memory grows with what a peer sends and
-    /// not with what it announces.
+    /// Returns the memory for what a reader reads next: for some frames, or for the rest of a long one.
     ///
-    /// There is room if [`Decoder::decode`] has returned `None`. The reader calls [`Decoder::drop_skipped`] afterwards, or
-    /// [`Decoder::release_room`] if nothing has arrived.
-    pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
+    /// Memory grows with what a peer sends, not with what it announces: the buffer of a long frame at most doubles, unless
+    /// the pool has one for the whole frame. The caller has seen [`Decoder::decode`] return `None`, and calls
+    /// [`Decoder::drop_skipped`] afterwards, or [`Decoder::release_spare`] if nothing has arrived.
+    pub(crate) fn spare(&mut self) -> Limit<&mut Vec<u8>> {
         let missing = self.missing();
         self.drop_done();
-        if missing > 0 && self.buffer.bytes().len() >= READ_LEN {
-            self.buffer.room_for_long_frame(missing)
-        } else {
-            self.buffer.room_for_frames()
+        let arrived = self.buffer.len();
+        if missing > 0 && arrived >= READ_LEN {
+            if arrived == self.buffer.capacity() {
+                self.grow(arrived + missing);
+            }
+            // The next frame does not share this buffer, so it returns to the pool as a whole.
+            return (&mut self.buffer).limit(missing);
+        }
+        if self.buffer.capacity() != READ_LEN {
+            self.move_to(buffer_pool::take(READ_LEN..=READ_LEN));
+        }
+        (&mut self.buffer).limit(READ_LEN - arrived)
+    }
+
+    /// Makes the full buffer of a frame of so many bytes longer.
+    fn grow(&mut self, frame_len: usize) {
+        // A buffer more than twice as long would not be taken with the frame's data.
+        match buffer_pool::try_take(frame_len..=2 * (frame_len - HEADER_LEN)) {
+            Some(buffer) => self.move_to(buffer),
+            None if self.buffer.len() == READ_LEN => {
+                self.move_to(Vec::with_capacity(frame_len.min(2 * READ_LEN)));
+            }
+            None => self.buffer.reserve_exact(self.buffer.len().min(frame_len - self.buffer.len())),
+        }
+    }
+
+    /// Moves what has arrived to this buffer, and returns the present one to the pool.
+    fn move_to(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        buffer.extend_from_slice(&self.buffer);
+        let before = mem::replace(&mut self.buffer, buffer);
+        // Shorter ones are of no use to the next frame.
+        if before.capacity() >= READ_LEN {
+            buffer_pool::put(before);
         }
     }
 
@@ -88,12 +113,13 @@ impl Decoder {
         self.skip -= skipped;
     }
 
-    /// Nothing arrives: keeps no more than room for what is there if that is little.
-    pub(crate) fn release_room(&mut self) {
-        if self.buffer.bytes().is_empty() {
+    /// Keeps little memory while nothing arrives: none between frames.
+    pub(crate) fn release_spare(&mut self) {
+        let arrived = self.buffer.len();
+        if self.rest().is_empty() {
             self.release_idle_memory();
-        } else {
-            self.buffer.release_room();
+        } else if arrived < READ_LEN / 4 && self.buffer.capacity() >= READ_LEN {
+            self.move_to(Vec::with_capacity(arrived));
         }
     }
 
@@ -145,17 +171,20 @@ impl Decoder {
         }
         let run = self.start..self.start + len;
         self.start += len;
-        &self.buffer.bytes()[run]
+        &self.buffer[run]
     }
 
     /// Bytes not yet done with, the current frame's data first.
     fn rest(&self) -> &[u8] {
-        &self.buffer.bytes()[self.start..]
+        &self.buffer[self.start..]
     }
 
     /// Drops the bytes that are done with: once per read, and not per frame.
     fn drop_done(&mut self) {
-        self.buffer.drop_front(mem::take(&mut self.start));
+        let start = mem::take(&mut self.start);
+        if start > 0 {
+            self.buffer.drain(..start);
+        }
     }
 
     /// The data of the current frame.
@@ -177,13 +206,21 @@ impl Decoder {
 
     /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy
     /// it: what is decoded from the result needs no copy in between either.
-    #[inline]
     pub fn take_long_data(&mut self) -> Option<Bytes> {
-        if self.data_len < COPY_BELOW {
+        let (start, data_len) = (self.start, self.data_len);
+        if data_len < COPY_BELOW || data_len < self.buffer.capacity().div_ceil(2) {
             return None;
         }
-        let taken = self.buffer.take(self.start, self.data_len)?;
+        // What has arrived of the next frames is shorter than this one.
+        let next = &self.buffer[start + data_len..];
+        let mut rest =
+            if next.is_empty() { Vec::new() } else { buffer_pool::take(READ_LEN..=READ_LEN) };
+        rest.clear();
+        rest.extend_from_slice(next);
+        let mut taken = Bytes::from_owner(Pooled(mem::replace(&mut self.buffer, rest)));
         (self.start, self.data_len) = (0, 0);
+        taken.advance(start);
+        taken.truncate(data_len);
         Some(taken)
     }
 
@@ -224,11 +261,11 @@ impl Decoder {
         self.bytes_left() == 0 && self.skip == 0
     }
 
-    /// Gives the buffer away when nothing is in it: an idle connection keeps none.
+    /// Returns the buffer to the pool if nothing is in it: an idle connection has none.
     pub fn release_idle_memory(&mut self) {
         if self.rest().is_empty() {
             self.start = 0;
-            self.buffer.release();
+            buffer_pool::put(mem::take(&mut self.buffer));
         }
     }
 }
@@ -238,25 +275,22 @@ mod tests {
     use bytes::BufMut;
 
     use super::{
-        super::{
-            buffer_pool::POOL_BYTES,
-            frame::{Flags, FrameType},
-        },
+        super::frame::{Flags, FrameType},
         *,
     };
 
-    /// Reads of these bytes what there is room for, as a reader does, and at most so many at once.
-    pub(super) fn read(decoder: &mut Decoder, rest: &mut &[u8], at_once: usize) {
-        let mut room = decoder.room();
-        let len = room.remaining_mut().min(room.chunk_mut().len());
+    /// Reads of these bytes what the decoder has memory for, as a reader does, and at most so many at once.
+    fn read(decoder: &mut Decoder, rest: &mut &[u8], at_once: usize) {
+        let mut spare = decoder.spare();
+        let len = spare.remaining_mut().min(spare.chunk_mut().len());
         assert!(len > 0, "it would look like the end");
         let (now, later) = rest.split_at(len.min(at_once).min(rest.len()));
-        room.put_slice(now);
+        spare.put_slice(now);
         decoder.drop_skipped();
         *rest = later;
     }
 
-    pub(super) fn announce(data_len: usize) -> [u8; HEADER_LEN] {
+    fn announce(data_len: usize) -> [u8; HEADER_LEN] {
         let (data_len, flags) = (data_len as u32, Flags::NONE);
         Header { data_len, stream_id: 1, frame_type: FrameType::Data, flags }.to_bytes()
     }
@@ -337,7 +371,7 @@ mod tests {
         fn data_len(&mut self) -> usize {
             match self.below(24) {
                 0 => MAX_DATA_LEN + 1 - self.below(3),
-                1..=2 => 4 * READ_LEN + self.below(2 * POOL_BYTES),
+                1..=2 => 4 * READ_LEN + self.below(1 << 20),
                 3..=6 => READ_LEN + self.below(4 * READ_LEN),
                 7..=9 => READ_LEN - HEADER_LEN - 10 + self.below(20),
                 10..=15 => self.below(READ_LEN),
@@ -364,8 +398,8 @@ mod tests {
             let (mut held, mut seen) = (Vec::new(), 0);
             while !rest.is_empty() {
                 if random.below(4) == 0 {
-                    decoder.room();
-                    decoder.release_room();
+                    decoder.spare();
+                    decoder.release_spare();
                 }
                 let at_once = [1 + random.below(100), 10_000, READ_LEN, wire.len()];
                 read(&mut decoder, &mut rest, at_once[random.below(4)]);
@@ -397,5 +431,236 @@ mod tests {
                 decoder.is_between_frames() && held.iter().all(|(data, expected)| data == expected)
             );
         }
+    }
+
+    #[test]
+    fn a_decoder_keeps_nothing_of_what_is_skipped_or_done() {
+        let mut decoder = Decoder::default();
+        decoder.feed(&announce(MAX_DATA_LEN + 1));
+        assert!(matches!(decoder.decode(), Some(Decoded::Oversized(_))));
+        decoder.feed(&[1; 1000]);
+        assert_eq!(decoder.decode(), None);
+        assert!(decoder.rest().is_empty());
+        decoder.release_idle_memory();
+        assert_eq!(decoder.buffer.capacity(), 0);
+
+        let mut decoder = Decoder::default();
+        decoder.feed(&announce(100_000));
+        decoder.feed(&[0; 100_000]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.decode(), None);
+        decoder.release_idle_memory();
+        assert_eq!(decoder.buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn room_is_for_many_frames_and_at_most_doubles_with_what_has_arrived_of_a_long_one() {
+        let mut decoder = Decoder::default();
+        let mut arrive = |mut bytes: &[u8]| {
+            while !bytes.is_empty() {
+                read(&mut decoder, &mut bytes, usize::MAX);
+                while decoder.decode().is_some() {}
+            }
+            decoder.buffer.capacity()
+        };
+        let short = [&announce(90)[..], &[7; 90]].concat();
+        assert_eq!(arrive(&short.repeat(600)), READ_LEN);
+        assert_eq!(arrive(&announce(MAX_DATA_LEN)), READ_LEN, "what is done with is gone");
+        let mut capacities = Vec::new();
+        for arrived in (HEADER_LEN..READ_LEN + MAX_DATA_LEN / 2).step_by(4 << 10) {
+            let capacity = arrive(&[7; 4 << 10]);
+            assert!(capacity <= 2 * (arrived + (4 << 10)).max(READ_LEN), "{arrived}: {capacity}");
+            capacities.push(capacity);
+        }
+        capacities.dedup();
+        assert!(capacities.len() <= 12, "it is seldom copied: {capacities:?}");
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_takes_little_room_while_nothing_arrives() {
+        let mut decoder = Decoder::default();
+        decoder.spare().put_slice(&announce(1000));
+        decoder.release_spare();
+        assert!(decoder.buffer.capacity() < 100);
+        decoder.spare().put_slice(&[7; 1000]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.data(), [7; 1000]);
+        assert_eq!(decoder.decode(), None);
+        decoder.spare();
+        decoder.release_spare();
+        assert_eq!(decoder.buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn a_long_frame_moves_once_when_the_usual_room_is_full() {
+        let mut decoder = Decoder::default();
+        decoder.spare().put_slice(&announce(100 << 10));
+        let mut moves = 0;
+        while decoder.missing() > 0 {
+            assert_eq!(decoder.decode(), None);
+            let before = decoder.buffer.as_ptr();
+            read(&mut decoder, &mut &[7; 1 << 10][..], 1 << 10);
+            moves += usize::from(decoder.buffer.as_ptr() != before);
+        }
+        assert!(decoder.decode().is_some());
+        assert_eq!(moves, 1);
+    }
+
+    #[test]
+    fn a_small_buffer_is_exchanged_for_one_of_the_usual_length() {
+        let mut decoder = Decoder::default();
+        decoder.spare().put_slice(&announce(1000));
+        let before = decoder.buffer.as_ptr();
+        decoder.spare().put_slice(&[7; 10]);
+        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
+        decoder.release_spare();
+        decoder.spare();
+        assert_eq!(decoder.buffer.capacity(), READ_LEN);
+        assert_eq!(decoder.rest(), [&announce(1000)[..], &[7; 10]].concat());
+    }
+
+    /// Reads so many bytes of a frame, as a reader does.
+    fn read_frame(decoder: &mut Decoder, data_len: usize) {
+        let frame = [&announce(data_len)[..], &vec![7; data_len]].concat();
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            read(decoder, &mut rest, usize::MAX);
+            assert_eq!(decoder.decode().is_some(), rest.is_empty());
+        }
+    }
+
+    /// Else a peer could have a server keep 4 MiB for each message of some KiB that waits.
+    #[test]
+    fn what_is_taken_keeps_at_most_twice_its_length_alive_also_behind_a_longer_frame() {
+        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
+        let short = [&announce(COPY_BELOW)[..], &[7; COPY_BELOW]].concat();
+        let bytes = [&long[..], &short, &short, &short[..HEADER_LEN + 5]].concat();
+        let mut decoder = Decoder::default();
+        decoder.feed(&bytes);
+        let taken = take_all(&mut decoder);
+        let are_parts: Vec<_> = taken.iter().map(Option::is_some).collect();
+        assert_eq!(are_parts, [true, false, false], "those behind the first are copied");
+        decoder.spare();
+        assert_eq!((decoder.buffer.capacity(), decoder.rest().len()), (READ_LEN, HEADER_LEN + 5));
+
+        let taken = read_and_take(&mut Decoder::default(), &bytes);
+        assert!(taken.iter().all(Option::is_some), "they are read into a buffer of their own");
+    }
+
+    /// Else most of each frame is copied once more: as its buffer grows, or behind the frame before it, for which it has to
+    /// make room.
+    #[test]
+    fn long_frames_that_follow_each_other_move_once_each() {
+        const FRAMES: usize = 8;
+        for data_len in [READ_LEN, 200 << 10, 1 << 20, MAX_DATA_LEN] {
+            let wire = [&announce(data_len)[..], &vec![7; data_len]].concat().repeat(FRAMES);
+            let (mut decoder, mut rest) = (Decoder::default(), &wire[..]);
+            let (mut moves, mut frames) = ([0; FRAMES], 0);
+            while !rest.is_empty() {
+                let (before, had_some) = (decoder.buffer.as_ptr(), !decoder.rest().is_empty());
+                // No more than a socket holds.
+                read(&mut decoder, &mut rest, 208 << 10);
+                if had_some && decoder.buffer.as_ptr() != before {
+                    moves[frames] += 1;
+                }
+                while decoder.decode().is_some() {
+                    assert!(decoder.take_long_data().is_some());
+                    frames += 1;
+                }
+            }
+            assert_eq!(moves[1..], [1; FRAMES - 1], "{data_len} bytes");
+        }
+    }
+
+    fn take_all(decoder: &mut Decoder) -> Vec<Option<Bytes>> {
+        let mut taken = Vec::new();
+        while decoder.decode().is_some() {
+            taken.push(decoder.take_long_data());
+        }
+        taken
+    }
+
+    /// Reads these bytes, and returns what was taken of their frames.
+    fn read_and_take(decoder: &mut Decoder, mut bytes: &[u8]) -> Vec<Option<Bytes>> {
+        let mut taken = Vec::new();
+        while !bytes.is_empty() {
+            read(decoder, &mut bytes, usize::MAX);
+            taken.append(&mut take_all(decoder));
+        }
+        taken
+    }
+
+    /// Else a peer that sends no more could have 8 MiB kept for each connection.
+    #[test]
+    fn the_beginning_of_a_frame_does_not_keep_the_buffer_of_a_longer_one_before_it() {
+        let long = [&announce(MAX_DATA_LEN)[..], &vec![7; MAX_DATA_LEN]].concat();
+        for (data_len, is_held) in [(70 << 10, false), (70 << 10, true), (MAX_DATA_LEN, true)] {
+            let mut decoder = Decoder::default();
+            let bytes = [&long[..], &announce(data_len), &[7; 17 << 10]].concat();
+            let taken = read_and_take(&mut decoder, &bytes);
+            let held = is_held.then_some(taken);
+            decoder.spare();
+            decoder.release_spare();
+            assert!(decoder.buffer.capacity() <= READ_LEN, "{} bytes", decoder.buffer.capacity());
+            drop(held);
+        }
+    }
+
+    #[test]
+    fn messages_behind_a_longer_frame_are_soon_taken_without_a_copy() {
+        let frame = |len| [&announce(len)[..], &vec![7; len]].concat();
+        let bytes = [frame(300 << 10), frame(60 << 10).repeat(50)].concat();
+        let taken = read_and_take(&mut Decoder::default(), &bytes);
+        let copied = taken.iter().filter(|taken| taken.is_none()).count();
+        assert!(copied <= 5, "{copied} of {} were copied", taken.len());
+    }
+
+    #[test]
+    fn what_is_left_of_a_buffer_is_not_filled_byte_by_byte() {
+        let mut decoder = Decoder::default();
+        let taken = [&announce(40 << 10)[..], &[7; 40 << 10]].concat();
+        let next = [&announce(1 << 20)[..], &[7; READ_LEN]].concat();
+        let bytes = [&taken[..], &next[..READ_LEN - taken.len() - 1]].concat();
+        assert!(read_and_take(&mut decoder, &bytes)[0].is_some());
+        assert!(decoder.spare().chunk_mut().len() > READ_LEN / 2);
+    }
+
+    #[test]
+    fn much_of_a_frame_stays_where_it_is_while_nothing_arrives() {
+        let mut decoder = Decoder::default();
+        decoder.spare().put_slice(&[&announce(30 << 10)[..], &[7; 20 << 10]].concat());
+        let before = decoder.buffer.as_ptr();
+        decoder.release_spare();
+        assert_eq!((decoder.buffer.as_ptr(), decoder.buffer.capacity()), (before, READ_LEN));
+    }
+
+    #[test]
+    fn data_that_is_taken_returns_its_buffer_to_the_pool_once_nobody_holds_a_part_of_it() {
+        // No other test has frames of this length.
+        const LEN: usize = 777_777;
+        let mut decoder = Decoder::default();
+        read_frame(&mut decoder, LEN);
+        let taken = decoder.take_data();
+        let (part, address) = (taken.slice(1..2), taken.as_ptr());
+        drop(taken);
+        let pooled = || buffer_pool::try_take(LEN..=LEN + HEADER_LEN);
+        assert!(pooled().is_none(), "a part is held");
+        drop(part);
+        let buffer = pooled().expect("nobody holds it any more");
+        assert_eq!(buffer.as_ptr().wrapping_add(HEADER_LEN), address);
+    }
+
+    #[test]
+    fn what_arrived_after_a_frame_that_is_taken_moves_to_a_buffer_of_its_own() {
+        let mut decoder = Decoder::default();
+        let (next, len) = ([&announce(70)[..], &[7; 30]].concat(), COPY_BELOW + 100);
+        decoder.spare().put_slice(&[&announce(len)[..], &vec![7; len], &next].concat());
+        assert!(decoder.decode().is_some());
+        let taken = decoder.take_long_data().expect("it is long");
+        assert!(taken == vec![7; len] && decoder.decode().is_none());
+        assert_eq!((decoder.rest(), decoder.buffer.capacity()), (&next[..], READ_LEN));
+        decoder.spare().put_slice(&[7; 40]);
+        assert!(decoder.decode().is_some());
+        assert_eq!(decoder.data(), [7; 70]);
     }
 }

@@ -1,11 +1,9 @@
 //! The bytes of a message on their way into prost.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
-
-use super::codec::COPY_BELOW;
 
 /// Bytes up to this many are copied into a chunk that they share.
 const SHORT: usize = 256;
@@ -25,30 +23,6 @@ const PAYLOADS: usize = 2;
 thread_local! {
     /// The rest of the present chunk.
     static CHUNK: RefCell<BytesMut> = RefCell::default();
-}
-
-thread_local! {
-    /// Where what is decoded now lies meanwhile, one message after the other, and the length of that.
-    static DECODED: Cell<(BytesMut, usize)> = Cell::default();
-}
-
-/// Copies bytes that are about to be decoded into what is most likely no [`Bytes`], so that the copy is dropped at once
-/// and its memory used again, if that is not much.
-fn copy_for_now(bytes: &[u8]) -> Bytes {
-    if !(SHORT + 1..COPY_BELOW).contains(&bytes.len()) {
-        return copy(bytes);
-    }
-    let (mut buffer, mut capacity) = DECODED.take();
-    // What is kept has a buffer to itself, no more than twice as long.
-    let fits = (bytes.len()..=2 * bytes.len()).contains(&capacity);
-    if !fits || !buffer.try_reclaim(capacity) {
-        capacity = bytes.len();
-        buffer = BytesMut::with_capacity(capacity);
-    }
-    buffer.extend_from_slice(bytes);
-    let copied = buffer.split().freeze();
-    DECODED.set((buffer, capacity));
-    copied
 }
 
 /// Copies bytes. Short ones share an allocation of a kibibyte with others; most of them are decoded
@@ -155,7 +129,7 @@ impl Buf for Payload<'_> {
         self.bytes = rest;
         match self.to_share(len, FIELDS) {
             Some(data) => data.slice_ref(taken),
-            None => copy_for_now(taken),
+            None => copy(taken),
         }
     }
 }
@@ -179,27 +153,6 @@ mod tests {
         assert_eq!(copy(&[8; SHORT + 1]), [8; SHORT + 1][..]);
         assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
         assert!(kept.iter().all(|bytes| *bytes == [7; SHORT][..]));
-    }
-
-    #[test]
-    fn what_is_decoded_lies_in_memory_that_is_used_again_unless_it_is_kept() {
-        let first = copy_for_now(&[1; 1000]);
-        let place = first.as_ptr();
-        drop(first);
-        let second = copy_for_now(&[2; 900]);
-        assert_eq!(second.as_ptr(), place);
-        let third = copy_for_now(&[3; 500]);
-        assert!(distance(&second, &third) >= 1000, "the second was kept, with all of its buffer");
-        assert!(second == [2; 900][..] && third == [3; 500][..]);
-        drop((second, third));
-        copy_for_now(&[4; 249]);
-        assert_eq!(DECODED.take().1, 500, "short ones lie elsewhere");
-        copy_for_now(&[5; 2 * SHORT + 2]);
-        copy_for_now(&[5; SHORT + 1]);
-        assert_eq!(DECODED.take().1, 2 * SHORT + 2);
-        copy_for_now(&[5; 2 * SHORT + 3]);
-        copy_for_now(&[5; SHORT + 1]);
-        assert_eq!(DECODED.take().1, SHORT + 1, "the other was more than twice as long");
     }
 
     /// Else few bytes that a program keeps of each Request could keep megabytes that it does not see.
@@ -240,14 +193,5 @@ mod tests {
         assert_eq!(encode(&message(len + 1)), message(len + 1).encode_to_vec());
         assert_eq!(CHUNK.with_borrow(BytesMut::capacity), CHUNK_LEN - SHORT, "not of the chunk");
         assert!(kept.iter().all(|bytes| *bytes == message(len).encode_to_vec()));
-    }
-
-    #[test]
-    fn a_long_copy_is_not_kept_for_the_next_one() {
-        for (len, is_kept) in [(COPY_BELOW - 1, true), (COPY_BELOW, false), (1 << 20, false)] {
-            DECODED.set(Default::default());
-            assert_eq!(copy_for_now(&vec![7; len]), vec![7; len]);
-            assert_eq!(DECODED.take().1 > 0, is_kept, "{len} bytes");
-        }
     }
 }

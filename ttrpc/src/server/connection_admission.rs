@@ -113,7 +113,7 @@ impl Shared {
     /// Waits until no connection is open.
     pub(super) async fn no_connections(&self) {
         let is_none =
-            || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).len() == 0;
+            || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).is_empty();
         wait_until(&self.connection_ended, &is_none).await;
     }
 

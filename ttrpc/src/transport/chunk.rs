@@ -1,44 +1,21 @@
 //! Encoded frames, packed for the socket.
 //!
 //! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
-//! system call; a large frame is a chunk of its own and is not copied. The buffers are of the thread's pool, or of the process's if they are long.
+//! system call; a large frame is a chunk of its own and is not copied. Their buffers are pooled.
 
-use std::{collections::VecDeque, mem, ops::RangeInclusive};
+use std::{collections::VecDeque, mem};
 
 use super::limiter::Load;
 use crate::proto::{
-    buffer_pool::{self, BufferPool, LongPool, MIN_CAPACITY, POOL_BYTES},
+    buffer_pool::{self, MIN_CAPACITY, READ_LEN},
     frame::{FrameType, HEADER_LEN, Header},
 };
-
-thread_local! {
-    static POOL: BufferPool<Vec<u8>> = const { BufferPool::new() };
-}
-
-static LONG_POOL: LongPool<Vec<u8>> = LongPool::new();
-
-/// A buffer that has room for more goes to the process's pool. A thread's has room for four of these.
-const LONG_FROM: usize = POOL_BYTES / 4;
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
 pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
 
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
-
-/// An empty buffer of one of these capacities, or a new one of the least.
-pub(super) fn buffer(capacities: RangeInclusive<usize>) -> Vec<u8> {
-    let least = *capacities.start();
-    if least <= LONG_FROM {
-        return buffer_pool::take_or_new(&POOL, capacities);
-    }
-    LONG_POOL.take(capacities).unwrap_or_else(|| Vec::with_capacity(least))
-}
-
-/// A queue has nothing to write: drops long buffers that nobody has used for a while.
-pub(super) fn drop_unused_buffers() {
-    LONG_POOL.drop_unused();
-}
 
 /// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
 pub(super) const IDLE_CHUNKS: usize = 1;
@@ -94,13 +71,9 @@ impl Chunk {
         })
     }
 
-    /// The chunk has been written: its buffer is for the next one.
+    /// Returns the buffer to the pool.
     pub(super) fn recycle(self) {
-        if self.bytes.capacity() <= LONG_FROM {
-            buffer_pool::put(&POOL, self.bytes);
-        } else {
-            LONG_POOL.put(self.bytes);
-        }
+        buffer_pool::put(self.bytes);
     }
 
     /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
@@ -174,7 +147,8 @@ impl Chunks {
     fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
-            let bytes = buffer(MIN_CAPACITY..=SHARED_CHUNK_LEN);
+            let mut bytes = buffer_pool::take(MIN_CAPACITY..=READ_LEN);
+            bytes.clear();
             self.chunks.push_back(Chunk { bytes, room: Room::default(), is_shared: true });
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
@@ -313,19 +287,6 @@ mod tests {
         }
         let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
         assert_eq!(lens, [SHARED_CHUNK_LEN, SHARED_FRAME_LEN]);
-    }
-
-    #[test]
-    fn the_buffer_of_what_is_written_is_used_again_for_a_frame_that_fits() {
-        assert_eq!(buffer(40 << 10..=80 << 10).capacity(), 40 << 10);
-        for is_shared in [false, true] {
-            let bytes = vec![7; 70 << 10];
-            Chunk { bytes, room: Room::default(), is_shared }.recycle();
-            assert_eq!(buffer(MIN_CAPACITY..=SHARED_CHUNK_LEN).capacity(), MIN_CAPACITY);
-            let again = buffer(40 << 10..=80 << 10);
-            assert_eq!((again.len(), again.capacity()), (0, 70 << 10));
-            assert_eq!(buffer(40 << 10..=80 << 10).capacity(), 40 << 10, "it was the only one");
-        }
     }
 
     /// Else its room would be freed where the others' is.

@@ -2,21 +2,19 @@
 
 use std::cell::Cell;
 
-use super::chunk::{self, FrameBytes, SHARED_FRAME_LEN};
+use super::chunk::{FrameBytes, SHARED_FRAME_LEN};
 use crate::{
     Status,
     proto::{
+        buffer_pool,
         frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
         message::FrameData,
     },
 };
 
-/// Frames up to this many bytes are put together on the stack, as most are. It is cleared for each.
-const STACK_FRAME_LEN: usize = 256;
-
 thread_local! {
-    /// Longer ones that are copied from here too are put together in this buffer.
-    static MEDIUM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Where frames are encoded that are copied into a shared chunk. It is as long as the longest one so far.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A frame that is known to fit, not yet encoded.
@@ -49,40 +47,38 @@ impl<D: FrameData> Frame<D> {
         HEADER_LEN + self.header.data_len as usize
     }
 
-    /// Encodes the frame and hands it on.
-    pub(crate) fn encode<R>(&self, hand_on: impl FnOnce(FrameBytes<'_>) -> R) -> R {
+    /// Encodes the frame and passes it to `push`.
+    pub(crate) fn encode<R>(&self, push: impl FnOnce(FrameBytes<'_>) -> R) -> R {
         let len = self.len();
         if len > SHARED_FRAME_LEN {
-            let mut bytes = chunk::buffer(len..=2 * len);
-            self.append_to(&mut bytes);
-            return hand_on(FrameBytes::Large(bytes));
+            let mut bytes = buffer_pool::take(len..=2 * len);
+            bytes.resize(len, 0);
+            self.write_to(&mut bytes);
+            return push(FrameBytes::Large(bytes));
         }
-        if len > STACK_FRAME_LEN {
-            // Not borrowed meanwhile: to encode a message is the program's. A thread that is ending has none.
-            let mut medium = MEDIUM.try_with(Cell::take).unwrap_or_default();
-            medium.clear();
-            self.append_to(&mut medium);
-            let handed_on = hand_on(FrameBytes::Small(&mut medium));
-            let _ = MEDIUM.try_with(|kept| kept.set(medium));
-            return handed_on;
+        // Taken meanwhile: encoding a message runs the program's code. A thread that is ending has none.
+        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        if scratch.len() < len {
+            scratch.resize(len, 0);
         }
-        let mut stack = [0; STACK_FRAME_LEN];
-        stack[..HEADER_LEN].copy_from_slice(&self.header.to_bytes());
-        self.data.encode(&mut &mut stack[HEADER_LEN..len]);
-        hand_on(FrameBytes::Small(&mut stack[..len]))
+        self.write_to(&mut scratch[..len]);
+        let pushed = push(FrameBytes::Small(&mut scratch[..len]));
+        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+        pushed
     }
 
     /// Encodes the frame into a buffer of its own.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.append_to(&mut bytes);
+        let mut bytes = vec![0; self.len()];
+        self.write_to(&mut bytes);
         bytes
     }
 
-    fn append_to(&self, bytes: &mut Vec<u8>) {
-        bytes.reserve_exact(self.len());
-        bytes.extend_from_slice(&self.header.to_bytes());
-        self.data.encode(bytes);
+    /// Encodes the frame into so many bytes as it has: for all callers the code of an encoded message is one.
+    fn write_to(&self, bytes: &mut [u8]) {
+        let (header, mut data) = bytes.split_at_mut(HEADER_LEN);
+        header.copy_from_slice(&self.header.to_bytes());
+        self.data.encode(&mut data);
     }
 }
 
@@ -104,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_share_a_chunk_are_put_together_elsewhere_and_longer_ones_in_their_own() {
-        for len in [STACK_FRAME_LEN, STACK_FRAME_LEN + 1, SHARED_FRAME_LEN, 2 * STACK_FRAME_LEN] {
+    fn frames_that_share_a_chunk_are_encoded_elsewhere_and_longer_ones_in_buffers_of_their_own() {
+        for len in [256, 257, SHARED_FRAME_LEN, 512] {
             assert!(is_to_be_copied(len), "{len} bytes");
         }
         assert!(!is_to_be_copied(SHARED_FRAME_LEN + 1));

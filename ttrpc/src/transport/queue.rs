@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use self::{batch_time::BatchTime, sender_state::SenderState};
 use super::{
     blocked::Blocked,
-    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room, drop_unused_buffers},
+    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
@@ -357,7 +357,6 @@ impl<T> Queue<T> {
                 state.become_idle(waker, writer);
                 drop(state);
                 batch.shrink_to(IDLE_CHUNKS);
-                drop_unused_buffers();
                 return Poll::Pending;
             }
             if linger.is_worth_it(&self.announced) {

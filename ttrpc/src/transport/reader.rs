@@ -24,8 +24,8 @@ pub(crate) enum ReadEnd {
 
 /// Cuts what arrives on a socket into frames.
 ///
-/// It reads straight to where frames are decoded. The buffer is of its thread's pool, and goes back when nothing
-/// is there to be read, so that a connection has one only while it has something to put into it.
+/// It reads straight into the buffer that frames are decoded from. The buffer is pooled, and returned when nothing
+/// is there to be read, so an idle connection has none.
 pub(crate) struct FrameReader<R> {
     io: R,
     decoder: Decoder,
@@ -54,10 +54,10 @@ impl<R: ReadHalf> FrameReader<R> {
                 return Ok(decoded);
             }
             let read = poll_fn(|cx| {
-                let read = poll_read_buf(Pin::new(&mut self.io), cx, &mut self.decoder.room());
+                let read = poll_read_buf(Pin::new(&mut self.io), cx, &mut self.decoder.spare());
                 match read {
                     Poll::Ready(Ok(_)) => self.decoder.drop_skipped(),
-                    _ => self.decoder.release_room(),
+                    _ => self.decoder.release_spare(),
                 }
                 read
             });

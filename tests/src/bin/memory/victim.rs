@@ -31,12 +31,11 @@ const CALL: u64 = 4 << 10;
 /// Threads of a victim's runtime, on every machine: each of them keeps buffers, and may hold a reply that it makes.
 pub(crate) const THREADS: usize = 2;
 
-/// What each of them keeps: the buffers of two pools, two in which frames and chunks of medium length are put
-/// together, and boxes of calls.
-const THREAD: u64 = 2 * (520 << 10) + (16 << 10) + (33 << 10) + 128 * 512;
+/// What each of them keeps: a buffer in which frames are encoded, and boxes of calls.
+const THREAD: u64 = (16 << 10) + 128 * 512;
 
-/// Empty long buffers that a process keeps for receiving, and as many for sending.
-const LONG_BUFFERS: u64 = 2 * (17 << 18);
+/// Empty buffers that a process keeps.
+const BUFFERS: u64 = 17 << 19;
 
 /// What a message in an inbox costs beside its bytes.
 const MESSAGE: usize = 64;
@@ -93,7 +92,7 @@ impl Load {
         let queues = (self.unread + self.unread_long) * config.send_queue_bytes as u64;
         let running = self.running * self.reply_len;
         let buffers = self.arriving * frame + queues + requests + inboxes + replies + running;
-        let threads = THREADS as u64 * THREAD + LONG_BUFFERS;
+        let threads = THREADS as u64 * THREAD + BUFFERS;
         self.connections * IDLE_CONNECTION
             + self.calls * CALL
             + (buffers + threads) * ALLOCATION_PERCENT / 100
@@ -106,7 +105,7 @@ pub(crate) fn client_bound(streams: u64) -> u64 {
     let config = ClientConfig::default();
     let inbox = config.stream_inbox_bytes + config.stream_inbox_messages * MESSAGE;
     let inboxes = streams * inbox as u64;
-    let threads = THREADS as u64 * THREAD + LONG_BUFFERS;
+    let threads = THREADS as u64 * THREAD + BUFFERS;
     IDLE_CONNECTION + (inboxes + 2 * MAX_DATA_LEN as u64 + threads) * ALLOCATION_PERCENT / 100
 }
 
