@@ -10,7 +10,7 @@ mod build_script {
 use std::os::fd::AsFd;
 
 use tokio::signal::unix::{SignalKind, signal};
-use ttrpc::server::PeerPolicy;
+use ttrpc::{ServerConfig, server::PeerPolicy};
 use ttrpc_reflection::{Health, Reflection};
 
 mod greeter {
@@ -77,6 +77,13 @@ async fn serve(address: &str) -> Result<(), ttrpc::Error> {
     Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.serve().await
 }
 
+async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let greeter = greeter::GreeterClient::new(Client::connect(address).await?);
+    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await?;
+    println!("{}", reply.message);
+    Ok(())
+}
+
 #[allow(dead_code, reason = "not every machine has vsock; the agent of `tests/vm` does this")]
 async fn serve_agent(socket: &str) -> Result<(), ttrpc::Error> {
     Server::builder()
@@ -130,13 +137,6 @@ async fn serve_with_reflection(address: &str) -> Result<(), Box<dyn std::error::
         .bind(address)?;
     health.set_serving("greeter.v1.Greeter", true);
     Ok(server.serve().await?)
-}
-
-async fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let greeter = greeter::GreeterClient::new(Client::connect(address).await?);
-    let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await?;
-    println!("{}", reply.message);
-    Ok(())
 }
 
 fn call_and_wait(address: &str) -> Result<(), Box<dyn std::error::Error>> {
@@ -236,11 +236,32 @@ async fn with_limits(address: &str) -> Result<Client, ttrpc::Error> {
     Client::connect_with(address, ttrpc::ClientConfig::default().max_calls(100)).await
 }
 
-const PAGES: [&str; 4] = [
+fn for_peers_that_are_not_trusted() -> ServerConfig {
+    ServerConfig::default()
+        .max_connections(64) // 64 × 24 MiB = 1.5 GiB in the worst case
+        .max_calls_per_connection(32)
+        .max_calls(1024)
+        .request_bytes_per_connection(4 << 20)
+        .request_bytes(64 << 20)
+}
+
+fn for_an_agent_of_64_mib() -> ServerConfig {
+    ServerConfig::default()
+        .max_connections(2)
+        .max_calls_per_connection(64)
+        .max_calls(64)
+        .request_bytes(4 << 20)
+        .inbox_bytes(4 << 20)
+        .send_queue_bytes(512 << 10)
+        .reply_bytes(2 << 20)
+}
+
+const PAGES: [&str; 5] = [
     include_str!("../../../docs/guide/start.md"),
     include_str!("../../../docs/guide/serving.md"),
     include_str!("../../../docs/guide/calling.md"),
     include_str!("../../../docs/guide/blocking.md"),
+    include_str!("../../../docs/operate/limits.md"),
 ];
 
 /// Blocks of one language in the pages.
@@ -266,6 +287,13 @@ fn every_snippet_of_the_pages_is_compiled() {
         }
     }
     assert_eq!(blocks(&PAGES, "proto"), [include_str!("../../proto/greeter.proto")]);
+}
+
+#[test]
+fn the_recipes_bound_what_connections_hold_together() {
+    let config = for_peers_that_are_not_trusted();
+    assert!(config.max_calls_per_connection * 2 <= config.max_calls);
+    assert!(for_an_agent_of_64_mib().request_bytes <= 4 << 20);
 }
 
 #[tokio::test]
