@@ -3,11 +3,10 @@
 use std::{
     any::Any,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
 };
 
-use crate::{sync::Mutex, trace, transport::lock};
+use crate::{contain::drop_contained, sync::Mutex, trace, transport::lock};
 
 /// Values that interceptors, observers and handlers add to a call or to a connection, for those that
 /// come behind them: an authenticated user, a session, a span. One for each type.
@@ -37,7 +36,7 @@ struct Values(Vec<Arc<dyn Any + Send + Sync>>);
 impl Drop for Values {
     fn drop(&mut self) {
         while let Some(value) = self.0.pop() {
-            if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+            if drop_contained(value).is_err() {
                 trace::warn!("a value in extensions panicked while it was dropped");
             }
         }

@@ -89,6 +89,8 @@ pub mod blocking;
 pub mod client;
 #[cfg(unix)]
 mod config;
+
+mod contain;
 #[cfg(unix)]
 mod error;
 #[cfg(unix)]

@@ -120,6 +120,15 @@ async fn replace_by(
     Ok(successor)
 }
 
+fn over_inherited_socket(stream: std::os::unix::net::UnixStream) -> std::io::Result<Client> {
+    let connection = ttrpc::Connection::try_from(stream)?;
+    Ok(Client::from_connection(connection, ttrpc::ClientConfig::default()))
+}
+
+fn over_pipe(stream: tokio::io::DuplexStream) -> Client {
+    Client::from_io(stream, ttrpc::ClientConfig::default())
+}
+
 async fn wait_for_agent(address: &str) -> Result<Client, ttrpc::Error> {
     ttrpc::client::ConnectOptions::new()
         .retry_for(std::time::Duration::from_secs(30))
@@ -309,6 +318,23 @@ async fn the_snippets_do_what_the_pages_say() {
         () = call_everything(&address) => {}
     }
     assert!(stoppable.await.is_err(), "the address is empty");
+}
+
+#[tokio::test]
+async fn the_snippets_with_streams_of_the_program_call() {
+    let serve = |connection: ttrpc::Connection| {
+        let server = Server::builder().add_service(GreeterServer::new(MyGreeter));
+        tokio::spawn(server.connection(connection).serve());
+    };
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    serve(there.try_into().unwrap());
+    let (pipe_here, pipe_there) = tokio::io::duplex(1000);
+    serve(ttrpc::Connection::new(pipe_there));
+    for client in [over_inherited_socket(here).unwrap(), over_pipe(pipe_here)] {
+        let greeter = greeter::GreeterClient::new(client);
+        let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await.unwrap();
+        assert_eq!(reply.message, "Hello, Ann!");
+    }
 }
 
 async fn call_everything(address: &str) {

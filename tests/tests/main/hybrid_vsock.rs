@@ -130,7 +130,7 @@ async fn a_connection_that_is_closed_in_place_of_an_answer_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_another_kind_is_shown_with_what_is_wrong_with_it() {
-    const ANOTHER: &str = "this is not `OK <number>`";
+    const ANOTHER: &str = "this is not `OK <number of 32 bits>`";
     const TOO_LONG: &str = "no line feed is among its first 32 bytes";
     const CUT: &str = "the connection ended before the line feed";
     let hypervisor = Hypervisor::new();
@@ -145,6 +145,9 @@ async fn an_answer_of_another_kind_is_shown_with_what_is_wrong_with_it() {
         (b"OK \n", false, "OK ", ANOTHER),
         (b"OK 1a\n", false, "OK 1a", ANOTHER),
         (b"OK -1\n", false, "OK -1", ANOTHER),
+        (b"OK +1\n", false, "OK +1", ANOTHER),
+        (b"OK 4294967296\n", false, "OK 4294967296", ANOTHER),
+        (b"OK 99999999999999999999\n", false, "OK 99999999999999999999", ANOTHER),
         (b"OK 1024\r\n", false, "OK 1024\\r", ANOTHER),
         (b"\n", false, "", ANOTHER),
         (b"\xff\0\n", false, "\\xff\\x00", ANOTHER),

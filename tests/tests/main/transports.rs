@@ -210,6 +210,29 @@ async fn connected_descriptors_are_served_and_called() {
     serving.abort();
 }
 
+/// They block, as all sockets of the standard library do unless they are told not to.
+#[tokio::test]
+async fn sockets_of_the_standard_library_are_served_and_called() {
+    let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (listener, _) = tcp_listener();
+    let tcp_here = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let tcp_there = listener.accept().unwrap().0;
+    let unix = [here, there].map(|stream| Connection::try_from(stream).unwrap());
+    let tcp = [tcp_here, tcp_there].map(|stream| Connection::try_from(stream).unwrap());
+    for [here, there] in [unix, tcp] {
+        let peer = there.peer();
+        assert!(peer.credentials().is_some() || peer.socket_addr().is_some());
+        let (_handle, serving) = start(ConformanceService::builder().connection(there));
+        let client = Client::from_connection(here, ClientConfig::default());
+        assert!(is_served(&client).await);
+        drop(client);
+        serving.await.unwrap().unwrap();
+    }
+    let not_connected = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+    let not_connected = OwnedFd::from(not_connected.unwrap());
+    Connection::try_from(std::os::unix::net::UnixStream::from(not_connected)).unwrap_err();
+}
+
 /// Most machines have vsock sockets and nobody to connect to over them; tests/vm connects.
 #[cfg(target_os = "linux")]
 #[tokio::test]

@@ -23,7 +23,10 @@ use super::{
     pending::{Attempt, PendingCall},
     tasks::ConnectionTasks,
 };
-use crate::{Metadata, Raw, Status};
+use crate::{
+    Metadata, Raw, Status,
+    contain::{Panicked, contain, drop_contained},
+};
 
 /// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
 /// and joined with others as it is.
@@ -130,6 +133,11 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     }
 
     /// Sets an option. A call that has been polled does not change any more.
+    /// What is left of the call is dropped, with values of the program's.
+    fn finish(&mut self) {
+        let _ = drop_contained(mem::replace(&mut self.progress, Progress::Done));
+    }
+
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);
@@ -161,8 +169,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Poll::Ready(result) = this.poll_call(cx) {
-            this.progress = Progress::Done;
+        if let Poll::Ready(result) = this.poll_contained(cx) {
+            this.finish();
             return Poll::Ready(result);
         }
         // While it waits for room the call keeps an eye on its deadline itself.
@@ -174,8 +182,8 @@ where
         ready!(timer.as_mut().poll(cx));
         owner.pass_deadline();
         // The end: this one, or a reply that came just before it.
-        let result = ready!(this.poll_call(cx));
-        this.progress = Progress::Done;
+        let result = ready!(this.poll_contained(cx));
+        this.finish();
         Poll::Ready(result)
     }
 }
@@ -186,6 +194,13 @@ where
     Req: Message + 'static,
 {
     /// Takes the call as far as it goes, without regard to the deadline of its reply.
+    /// Polls what may run the program's code: interceptors, and the encoder of the request.
+    fn poll_contained(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
+        assert!(!matches!(self.progress, Progress::Done), "a call was polled after it had ended");
+        let polled = contain(|| self.poll_call(cx));
+        polled.unwrap_or_else(|Panicked| Poll::Ready(Err(code_panicked())))
+    }
+
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
         loop {
             match &mut self.progress {
@@ -195,7 +210,7 @@ where
                     self.progress = Progress::Queued(Some(owner), None);
                 }
                 Progress::Queued(owner, _) => return K::poll_output(owner, cx),
-                Progress::Done => panic!("a call was polled after it had ended"),
+                Progress::Done => only_at_the_start(),
             }
         }
     }
@@ -217,7 +232,9 @@ where
             match pending.try_queue(connection, times, begun, caller, now)? {
                 Attempt::Queued(call) => {
                     let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
-                    self.progress = Progress::Queued(Some(call.owned(tasks)), None);
+                    let queued = Progress::Queued(Some(call.owned(tasks)), None);
+                    // The request is the program's.
+                    let _ = drop_contained(mem::replace(&mut self.progress, queued));
                     return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
                 }
                 Attempt::Full(begun) => record = begun,
@@ -238,6 +255,11 @@ where
         });
         Poll::Ready(Ok(()))
     }
+}
+
+/// INTERNAL: a panic of the program's code.
+fn code_panicked() -> Status {
+    Status::internal("an interceptor or the request's type panicked")
 }
 
 fn only_at_the_start() -> ! {

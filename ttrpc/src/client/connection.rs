@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{
     ClientConfig, ConnectionError, Status,
+    contain::contain,
     proto::table::ClientTable,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     trace,
     transport::{
-        contain,
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,
         registry::Registry,
@@ -140,11 +140,11 @@ impl ClientConnection {
         if self.closed.set(reason).is_err() {
             return;
         }
-        contain(|| self.calls.close());
+        let _ = contain(|| self.calls.close());
         // Nothing is queued, and so no call comes into the table, from here on.
-        contain(|| self.queue.close());
+        let _ = contain(|| self.queue.close());
         for call in self.queue.streams(mem::take).into_handles() {
-            contain(move || self.lose(&call));
+            let _ = contain(move || self.lose(&call));
         }
         if let Some(reason) = self.closed.get() {
             self.observed.closed(reason);

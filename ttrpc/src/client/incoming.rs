@@ -13,6 +13,7 @@ use tokio::time::{Sleep, sleep_until};
 use super::owner::CallOwner;
 use crate::{
     Status,
+    contain::{Panicked, contain},
     proto::payload::Payload,
     transport::{inbox::StreamState, messages::Batch},
 };
@@ -77,9 +78,17 @@ impl Drop for Incoming {
 /// Decodes a reply.
 ///
 /// # Errors
-/// INTERNAL if the bytes are not a message of this type.
+/// INTERNAL if the bytes are not a message of this type, or its code panics.
 pub(super) fn decode_reply<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
-    M::decode(payload).map_err(undecodable)
+    match contain(|| M::decode(payload)) {
+        Ok(decoded) => decoded.map_err(undecodable),
+        Err(Panicked) => Err(decoder_panicked()),
+    }
+}
+
+/// INTERNAL: the type of the reply is the program's, and panicked.
+pub(super) fn decoder_panicked() -> Status {
+    Status::internal("the reply's type panicked while it was decoded")
 }
 
 /// INTERNAL: what the server has sent is not a message of the type that was expected.

@@ -15,12 +15,13 @@ use tokio::time::timeout_at;
 
 use super::{
     entry::CallEntry,
-    incoming::{Incoming, decode_reply, undecodable},
+    incoming::{Incoming, decode_reply, decoder_panicked, undecodable},
     owner::CallOwner,
     state::RequestsEnd,
 };
 use crate::{
     Status,
+    contain::{Contained, Panicked, contain},
     proto::{
         frame::{Flags, FrameType, Header},
         message::Measured,
@@ -33,6 +34,11 @@ use crate::{
 
 /// Room for a message in a client's queue.
 type RequestRoom<'a> = PushPermit<'a, ClientTable<Arc<CallEntry>>>;
+
+/// INTERNAL: the type of a request is the program's, and panicked.
+pub(super) fn encoder_panicked() -> Status {
+    Status::internal("the request's type panicked while it was encoded")
+}
 
 fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Status> {
     Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(message))
@@ -83,12 +89,14 @@ impl<Req: Message> StreamSender<Req> {
     #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
     pub fn send(&mut self, message: Req) -> impl Future<Output = Result<(), Status>> {
         async move {
+            let message = Contained::new(message);
             // A sender that is never held up lets other tasks run now and then.
             poll_fn(|cx| self.turn.poll_spend(cx)).await;
             if self.owner.is_too_late() {
                 return Err(self.owner.pass_deadline());
             }
-            let is_sent = match self.send_at_once(&message)? {
+            let encoded = contain(|| self.send_at_once(&message));
+            let is_sent = match encoded.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
                 Some(is_sent) => is_sent,
                 None => self.send_in_turn(&message).await?,
             };
@@ -109,9 +117,10 @@ impl<Req: Message> StreamSender<Req> {
 
     /// Sends a message, waiting for room. `false` if the call or its connection has ended.
     async fn send_in_turn(&self, message: &Req) -> Result<bool, Status> {
-        let frame = message_frame(message)?;
-        let room = self.room(frame.len()).await?;
-        Ok(room.is_some_and(|room| self.push(&frame, room)))
+        let frame = contain(|| message_frame(message));
+        let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
+        let Some(room) = self.room(frame.len()).await? else { return Ok(false) };
+        contain(|| self.push(&frame, room)).map_err(|Panicked| encoder_panicked())
     }
 
     /// Queues a message. `false` if the call has ended.
@@ -261,11 +270,15 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
         }
         // Decoded where it is returned from.
         let mut message = None;
-        let decode = |payload: Payload<'_>| message.insert(Resp::default()).merge(payload);
+        let decode =
+            |payload: Payload<'_>| contain(|| message.insert(Resp::default()).merge(payload));
         let end = match ready!(self.incoming.poll_take(cx, decode)) {
-            Ok(Some(Ok(()))) => return Poll::Ready(Ok(message)),
-            Ok(Some(Err(error))) => {
-                let status = undecodable(error);
+            Ok(Some(Ok(Ok(())))) => return Poll::Ready(Ok(message)),
+            Ok(Some(decoded)) => {
+                let status = match decoded {
+                    Ok(Err(error)) => undecodable(error),
+                    _ => decoder_panicked(),
+                };
                 self.incoming.owner().entry.tell_violation(&status);
                 Err(status)
             }
@@ -273,6 +286,7 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
             Err(status) => Err(status),
         };
         self.is_done = true;
+        drop(Contained::new(message));
         Poll::Ready(end)
     }
 }

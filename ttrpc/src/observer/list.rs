@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -10,23 +9,27 @@ use std::{
 };
 
 use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, MessageInfo, Observer};
-use crate::{snapshot::HeldUp, trace};
+use crate::{
+    contain::{Contained, contain},
+    snapshot::HeldUp,
+    trace,
+};
 
 /// All observers of a client or a server: most have none, which costs a branch.
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
-    all: Vec<Arc<dyn Observer>>,
+    all: Vec<Contained<Arc<dyn Observer>>>,
     /// Those that are told of messages.
-    of_messages: Vec<Arc<dyn Observer>>,
+    of_messages: Vec<Contained<Arc<dyn Observer>>>,
 }
 
 impl Observers {
     pub(crate) fn add(&mut self, observer: impl Observer) {
         let observer: Arc<dyn Observer> = Arc::new(observer);
         if observer.wants_messages() {
-            self.of_messages.push(observer.clone());
+            self.of_messages.push(Contained::new(observer.clone()));
         }
-        self.all.push(observer);
+        self.all.push(Contained::new(observer));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -80,11 +83,10 @@ impl Observers {
 }
 
 /// Tells each observer. A panic of one does not reach the others.
-fn tell(observers: &[Arc<dyn Observer>], event: impl Fn(&dyn Observer)) {
+fn tell(observers: &[Contained<Arc<dyn Observer>>], event: impl Fn(&dyn Observer)) {
     static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     for observer in observers {
-        let told = catch_unwind(AssertUnwindSafe(|| event(&**observer)));
-        if told.is_err() && !IS_LOGGED.swap(true, SeqCst) {
+        if contain(|| event(&***observer)).is_err() && !IS_LOGGED.swap(true, SeqCst) {
             trace::warn!("an observer panicked; it is not said again");
         }
     }

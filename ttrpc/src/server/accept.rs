@@ -17,6 +17,7 @@ use tokio::{
 use super::listener::{Acceptor, Listener};
 use crate::{
     Connection, Error,
+    contain::notify_waiters,
     sync::Mutex,
     trace,
     transport::{lock, wait_until},
@@ -61,13 +62,13 @@ impl AcceptControl {
         }
         state.added.push(acceptor);
         drop(state);
-        self.changed.notify_waiters();
+        notify_waiters(&self.changed);
         Ok(())
     }
 
     pub(super) fn set_paused(&self, is_paused: bool) {
         lock(&self.state).is_paused = is_paused;
-        self.changed.notify_waiters();
+        notify_waiters(&self.changed);
     }
 
     /// Waits until the accepting task does not poll listeners, or is asked to poll them again.
@@ -96,7 +97,7 @@ impl AcceptControl {
         let added = mem::take(&mut state.added);
         drop(state);
         drop(added);
-        self.changed.notify_waiters();
+        notify_waiters(&self.changed);
     }
 }
 
@@ -138,7 +139,7 @@ impl Accepting {
         state.is_accepting = !state.is_paused;
         drop(state);
         if has_changed {
-            control.changed.notify_waiters();
+            notify_waiters(&control.changed);
         }
         self.is_paused
     }

@@ -46,6 +46,7 @@ use tokio::{
 use super::{call::Call, replies::Turn};
 use crate::{
     Context, Status,
+    contain::{Contained, Panicked, contain},
     observer::EndCause,
     snapshot::CallWait,
     trace::Span,
@@ -71,17 +72,17 @@ where
         let handler = spawn_blocking(move || {
             // The pool may have kept it waiting.
             let result = match ctx.is_cancelled() {
-                true => Err(Status::cancelled("the call is over")),
-                false => span.in_scope(|| handler(&ctx)),
+                true => Ok(Err(Status::cancelled("the call is over"))),
+                false => span.in_scope(|| contain(|| handler(&ctx))),
             };
-            // Nobody else counts the reply before the call takes it.
-            (result, permit)
+            // Nobody else counts the reply before the call takes it. A call that is over does not.
+            (Contained::new(result), permit)
         });
-        match handler.await.map_err(|error| error.try_into_panic()) {
-            Ok((result, _permit)) => result,
-            Err(Ok(panic)) => resume_unwind(panic),
-            Err(Err(_)) => Err(Status::unavailable("the server's runtime is shutting down")),
-        }
+        let Ok((result, _permit)) = handler.await else {
+            return Err(Status::unavailable("the server's runtime is shutting down"));
+        };
+        // Contained again by the call's driver, which answers.
+        result.into_inner().unwrap_or_else(|Panicked| resume_unwind(Box::new(Panicked)))
     })
 }
 

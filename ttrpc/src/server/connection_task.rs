@@ -20,9 +20,10 @@ use super::{
 };
 use crate::{
     Error,
+    contain::{contain, notify_waiters},
     observer::CallOutcome,
     trace,
-    transport::{contain, lock, spawn, wait_for_flag, writer},
+    transport::{lock, spawn, wait_for_flag, writer},
 };
 
 /// Calls that a leader has begin at most until the connection's future looks again whether it is to end.
@@ -129,9 +130,9 @@ impl ConnectionOwner {
         // Dropped behind the queue's end, as the writer expects.
         let Some(_signal) = self.signal.take() else { return };
         let connection = &self.open.connection;
-        contain(|| connection.queue.close());
+        let _ = contain(|| connection.queue.close());
         for call in connection.queue.streams(mem::take).into_handles() {
-            contain(move || {
+            let _ = contain(move || {
                 let (cause, status) = connection.lost_call();
                 call.taken_out(CallOutcome { cause, status: Some(&status) });
             });
@@ -183,7 +184,7 @@ impl Drop for OpenConnection {
         }
         drop(connections);
         server.connection_permits.add_permits(1);
-        server.connection_ended.notify_waiters();
+        notify_waiters(&server.connection_ended);
     }
 }
 

@@ -12,7 +12,6 @@ mod ended;
 
 use std::{
     future::{Future, pending},
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
         Arc,
@@ -35,7 +34,9 @@ use super::{
     replies::{Turn, wait_for_turn},
 };
 use crate::{
-    Status, trace,
+    Status,
+    contain::{Panicked, contain},
+    trace,
     transport::{BoxFuture, limiter::Load},
 };
 
@@ -75,6 +76,13 @@ pin_project! {
         handler: Option<Finished<F, R>>,
         driver: Driver,
     }
+
+    impl<F, R> PinnedDrop for CallDriver<F, R> {
+        // A runtime that ends drops its tasks.
+        fn drop(this: Pin<&mut Self>) {
+            drop_handler(this.project().handler);
+        }
+    }
 }
 
 impl<F: Future<Output = Result<R, Status>>, R> Future for CallDriver<F, R> {
@@ -88,11 +96,18 @@ impl<F: Future<Output = Result<R, Status>>, R> Future for CallDriver<F, R> {
 
 /// A handler, whatever its type.
 trait Handler {
-    /// Polls the handler of this call; a panic is an end of it.
+    /// Polls the handler of this call; a panic is an end of it. One that is not there has panicked before its first step.
     fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome>;
 
-    /// Drops what it holds. A panic meanwhile is caught.
+    /// Drops what it holds. A panic meanwhile is contained.
     fn drop_now(&mut self);
+}
+
+/// Drops a handler. A panic meanwhile is contained.
+fn drop_handler<H>(mut handler: Pin<&mut Option<H>>) {
+    if handler.is_some() && contain(|| handler.set(None)).is_err() {
+        trace::warn!("a handler panicked while it was dropped");
+    }
 }
 
 /// What ended the handler, or its time.
@@ -106,19 +121,17 @@ enum Outcome {
 impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finished<F, R>>> {
     fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
         let Some(handler) = self.as_mut().as_pin_mut() else {
-            return Poll::Ready(Outcome::Finished);
+            return Poll::Ready(Outcome::Panicked);
         };
-        match catch_unwind(AssertUnwindSafe(|| handler.poll(call, cx))) {
+        match contain(|| handler.poll(call, cx)) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-            Err(_) => Poll::Ready(Outcome::Panicked),
+            Err(Panicked) => Poll::Ready(Outcome::Panicked),
         }
     }
 
     fn drop_now(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.set(None))).is_err() {
-            trace::warn!("a handler panicked while it was dropped");
-        }
+        drop_handler(self.as_mut());
     }
 }
 

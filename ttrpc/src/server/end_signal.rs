@@ -3,6 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    contain::contain,
     observer::EndCause,
     sync::{
         Mutex,
@@ -48,7 +49,7 @@ impl EndSignal {
         if self.set(IS_OVER) & HAS_TOKEN != 0 {
             let token = lock(&self.waiting).token.clone();
             if let Some(token) = token {
-                token.cancel();
+                let _ = contain(|| token.cancel());
             }
         }
     }

@@ -4,7 +4,6 @@ use std::{
     error::Error as StdError,
     fmt,
     future::poll_fn,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering::SeqCst},
     task::{self, Poll},
     time::Duration,
@@ -14,7 +13,12 @@ use async_trait::async_trait;
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::{Shared, unserved::Unserved};
-use crate::{Connection, Error, trace, transport::BoxFuture};
+use crate::{
+    Connection, Error,
+    contain::{Panicked, contain, notify_waiters},
+    trace,
+    transport::BoxFuture,
+};
 
 /// Looks at each connection of a server before its first frame: at who is there, at what is said in a
 /// handshake of the program's own. [`ServerBuilder::on_connection`](super::ServerBuilder::on_connection) adds one.
@@ -71,11 +75,12 @@ impl Hook {
         let mut connected =
             Connected(Some(Box::pin(async { self.hook.connected(connection).await })));
         let caught = poll_fn(|cx| {
-            let polled = catch_unwind(AssertUnwindSafe(|| connected.poll(cx)));
-            polled.unwrap_or_else(|_| Poll::Ready(Err("the hook panicked".into())))
+            // Its error is the program's as well, and is printed and dropped here.
+            let polled = contain(|| connected.poll(cx).map_err(|error| error.to_string()));
+            polled.unwrap_or_else(|Panicked| Poll::Ready(Err("the hook panicked".to_owned())))
         });
         match timeout(self.limit, caught).await {
-            Ok(result) => result.map_err(|error| error.to_string()),
+            Ok(result) => result,
             Err(_) => Err(format!("the hook took longer than {:?}", self.limit)),
         }
     }
@@ -95,7 +100,7 @@ impl Connected<'_> {
 
 impl Drop for Connected<'_> {
     fn drop(&mut self) {
-        if catch_unwind(AssertUnwindSafe(|| self.0 = None)).is_err() {
+        if contain(|| self.0 = None).is_err() {
             trace::warn!("a connection's hook panicked while it was dropped");
         }
     }
@@ -153,6 +158,6 @@ impl Drop for HookedConnection {
             self.server.connection_permits.add_permits(1);
         }
         self.server.hooked_connections.fetch_sub(1, SeqCst);
-        self.server.connection_ended.notify_waiters();
+        notify_waiters(&self.server.connection_ended);
     }
 }

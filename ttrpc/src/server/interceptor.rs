@@ -13,7 +13,7 @@ use bytes::Bytes;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{call::Call, context::Context};
+use super::{call::Call, context::Context, reasons::Refusal};
 use crate::{Status, observer::EndCause, proto::payload::Payload, transport::BoxFuture};
 
 /// The interceptors of a method, outermost first.
@@ -159,7 +159,7 @@ pin_project! {
         // Until it is made.
         call: Option<(Arc<Call>, H)>,
         request: &'a Bytes,
-        decode: fn(Payload<'_>) -> Result<M, Status>,
+        decode: fn(Payload<'_>) -> Result<M, Refusal>,
         #[pin]
         handler: Option<F>,
         reply: Option<R>,
@@ -183,7 +183,10 @@ where
         }
         if let Some((call, handler)) = this.call.take() {
             let decoded = (this.decode)(Payload::shared(this.request, this.request));
-            let request = decoded.inspect_err(|_| call.end.blame(EndCause::ProtocolViolation))?;
+            let request = decoded.map_err(|refusal| {
+                call.end.blame(refusal.cause);
+                refusal.status
+            })?;
             this.handler.set(Some(handler(ctx.of_handler(call), request)));
         }
         let handler = this.handler.as_pin_mut().expect("a handler is polled until it ends");
@@ -218,7 +221,7 @@ pub(super) fn intercepted<M, H, F, R>(
     chain: Chain,
     call: Arc<Call>,
     request: Bytes,
-    decode: fn(Payload<'_>) -> Result<M, Status>,
+    decode: fn(Payload<'_>) -> Result<M, Refusal>,
     handler: H,
 ) -> impl Future<Output = Result<R, Status>> + Send
 where

@@ -23,6 +23,7 @@ pub(super) struct RefusedCall<'a> {
 }
 
 /// Why a frame's stream is refused, or ends.
+#[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) cause: EndCause,
     pub(super) status: Status,

@@ -263,7 +263,7 @@ impl<'a> IncomingRequest<'a> {
         }
         let chain = target.chain();
         let admitted = AdmittedCall { call, permit, request_bytes, chain, dispatcher };
-        target.start(admitted, self.data.part(request.payload)).map_err(violation)
+        target.start(admitted, self.data.part(request.payload))
     }
 
     /// Reports that the call is refused, and notes that its stream is.

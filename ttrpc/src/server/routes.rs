@@ -9,6 +9,7 @@ use super::{
     context::Context,
     driver::AdmittedCall,
     interceptor::{Chain, Interceptor},
+    reasons::Refusal,
     stream::{StreamReceiver, StreamSender, decode_request},
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
 };
 
 /// Starts a call's handler with the Request's payload.
-pub(super) type Start = dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync;
+pub(super) type Start = dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync;
 
 /// One method, its types forgotten.
 pub(super) struct Method {
@@ -254,7 +255,7 @@ impl Routes {
 
     fn add<F>(mut self, name: Name, kind: Kind, start: F) -> Self
     where
-        F: Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Status> + Send + Sync + 'static,
+        F: Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync + 'static,
     {
         self.methods.push(Method { name, kind, start: Box::new(start) });
         self

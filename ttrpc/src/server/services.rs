@@ -6,6 +6,7 @@ use super::{
     driver::AdmittedCall,
     fallback::{Fallback, start_fallback},
     interceptor::{Chain, Interceptor},
+    reasons::Refusal,
     routes::{Method, Routes, Start},
 };
 use crate::{
@@ -84,12 +85,12 @@ impl<'a> Target<'a> {
     /// Has the call's handler begin.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the payload is not a request of the method's.
+    /// INVALID_ARGUMENT if the payload is not a request of the method's, INTERNAL if the method's code panics.
     pub(super) fn start(
         self,
         admitted: AdmittedCall<'_>,
         payload: Payload<'_>,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Refusal> {
         match self {
             Target::Method(_, method) => (method.start)(admitted, payload),
             Target::Fallback(fallback) => (fallback.start)(admitted, payload),

@@ -15,6 +15,7 @@ use tokio::{
 use super::{Listener, Shared, accept::AcceptControl, unserved::Unserved};
 use crate::{
     Connection, Error,
+    contain::notify_waiters,
     snapshot::{ServerSnapshot, ServerState, time_until},
     sync::{
         Mutex,
@@ -91,7 +92,7 @@ impl Lifecycle {
         self.is_running.store(stage == Stage::Running, SeqCst);
         drop(guard);
         if stage != before {
-            self.changed.notify_waiters();
+            notify_waiters(&self.changed);
         }
         stage
     }

@@ -12,9 +12,10 @@ use std::{
 use futures_core::Stream;
 use prost::{DecodeError, Message};
 
-use super::{call::Call, connection::ReplyRoom, replies::WaitingReply};
+use super::{call::Call, connection::ReplyRoom, reasons::Refusal, replies::WaitingReply};
 use crate::{
     Status,
+    contain::{Contained, Panicked, contain},
     observer::{CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
@@ -78,12 +79,16 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         let mut message = None;
         let decode = |payload: Payload<'_>| {
             self.call.connection.release_messages(message_cost(payload.bytes().len()));
-            message.insert(Req::default()).merge(payload)
+            contain(|| message.insert(Req::default()).merge(payload))
         };
         let taken = self.call.inbox().poll_take(&mut self.batch, cx, patience, decode);
         let end = match ready!(taken) {
-            Ok(Some(Ok(()))) => return Poll::Ready(Ok(message)),
-            Ok(Some(Err(error))) => {
+            Ok(Some(Ok(Ok(())))) => return Poll::Ready(Ok(message)),
+            Ok(Some(Err(Panicked))) => {
+                self.call.end.blame(EndCause::Panicked);
+                Err(decoder_panicked())
+            }
+            Ok(Some(Ok(Err(error)))) => {
                 self.call.end.blame(EndCause::ProtocolViolation);
                 Err(undecodable(error))
             }
@@ -91,6 +96,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
             Err(status) => Err(status),
         };
         self.is_done = true;
+        drop(Contained::new(message));
         Poll::Ready(end)
     }
 }
@@ -145,12 +151,14 @@ impl<Resp: Message> StreamSender<Resp> {
     #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
     pub fn send(&mut self, message: Resp) -> impl Future<Output = Result<(), Status>> {
         async move {
+            let message = Contained::new(message);
             // A handler that is never held up lets other tasks run now and then.
             poll_fn(|cx| self.turn.poll_spend(cx)).await;
-            if self.call.send_at_once(&message, &mut self.turn)? {
+            let sent = contain(|| self.call.send_at_once(&*message, &mut self.turn));
+            if sent.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
                 return Ok(());
             }
-            self.call.send_in_turn(&message).await
+            self.call.send_in_turn(&*message).await
         }
     }
 }
@@ -169,9 +177,11 @@ impl Call {
 
     /// Sends a message, waiting for room while the call goes on.
     async fn send_in_turn(&self, message: &impl Message) -> Result<(), Status> {
-        let frame = self.message_frame(message)?;
+        let frame = contain(|| self.message_frame(message));
+        let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
         let room = self.wait_for_room(frame.len()).await?;
-        self.push_message(&frame, room)
+        let pushed = contain(|| self.push_message(&frame, room));
+        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))
     }
 
     fn message_frame<'a, M: Message>(
@@ -226,9 +236,23 @@ impl<Resp> fmt::Debug for StreamSender<Resp> {
 /// Decodes a request.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if the bytes are not a message of this type.
-pub(super) fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
-    M::decode(payload).map_err(undecodable)
+/// INVALID_ARGUMENT if the bytes are not a message of this type, INTERNAL if its code panics.
+pub(super) fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Refusal> {
+    match contain(|| M::decode(payload)) {
+        Ok(decoded) => decoded.map_err(|error| Refusal {
+            cause: EndCause::ProtocolViolation,
+            status: undecodable(error),
+        }),
+        Err(Panicked) => Err(Refusal { cause: EndCause::Panicked, status: decoder_panicked() }),
+    }
+}
+
+fn encoder_panicked() -> Status {
+    Status::internal("the reply's type panicked while it was encoded")
+}
+
+fn decoder_panicked() -> Status {
+    Status::internal("the request's type panicked while it was decoded")
 }
 
 fn undecodable(error: DecodeError) -> Status {

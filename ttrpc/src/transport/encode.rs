@@ -17,6 +17,9 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// A frame that is shorter would show the peer what was encoded here before.
+const WRONG_LEN: &str = "a message's `encoded_len` is the length of its encoding";
+
 /// A frame that is known to fit, not yet encoded.
 pub(crate) struct Frame<D> {
     header: Header,
@@ -79,6 +82,7 @@ impl<D: FrameData> Frame<D> {
         let (header, mut data) = bytes.split_at_mut(HEADER_LEN);
         header.copy_from_slice(&self.header.to_bytes());
         self.data.encode(&mut data);
+        assert!(data.is_empty(), "{WRONG_LEN}");
     }
 }
 

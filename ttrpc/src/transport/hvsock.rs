@@ -86,7 +86,7 @@ async fn shake_hands(stream: &mut UnixStream, port: u32, line: &mut Vec<u8>) -> 
         // A byte at a time: the next one might be the guest's.
         match stream.read_u8().await {
             Ok(b'\n') if is_ok(line) => return Ok(Answer::Accepted),
-            Ok(b'\n') => return Ok(Answer::Wrong("this is not `OK <number>`")),
+            Ok(b'\n') => return Ok(Answer::Wrong("this is not `OK <number of 32 bits>`")),
             Ok(byte) => line.push(byte),
             Err(error) if is_closed(&error) && line.is_empty() => return Ok(Answer::Nothing),
             Err(error) if is_closed(&error) => {
@@ -99,8 +99,10 @@ async fn shake_hands(stream: &mut UnixStream, port: u32, line: &mut Vec<u8>) -> 
 }
 
 fn is_ok(line: &[u8]) -> bool {
-    let number = line.strip_prefix(b"OK ").unwrap_or_default();
-    !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+    // It is a port: 32 bits. `parse` takes a sign as well.
+    let number = line.strip_prefix(b"OK ").filter(|number| number.iter().all(u8::is_ascii_digit));
+    let number = number.and_then(|number| std::str::from_utf8(number).ok());
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Whether an error says that the other side has closed the connection.
@@ -115,9 +117,24 @@ mod tests {
 
     #[test]
     fn an_answer_is_ok_and_a_number() {
-        assert!(is_ok(b"OK 1073741824") && is_ok(b"OK 0"));
-        for line in [&b""[..], b"OK", b"OK ", b"OK 1a", b"1", b"ok 1"] {
-            assert!(!is_ok(line));
+        for line in [&b"OK 1073741824"[..], b"OK 0", b"OK 4294967295", b"OK 0000000000042"] {
+            assert!(is_ok(line), "{}", line.escape_ascii());
+        }
+        for line in [
+            &b""[..],
+            b"OK",
+            b"OK ",
+            b"OK 1a",
+            b"1",
+            b"ok 1",
+            b"OK +1",
+            b"OK -1",
+            b"OK 1 ",
+            b"OK  1",
+            b"OK 4294967296",
+            b"OK 99999999999999999999",
+        ] {
+            assert!(!is_ok(line), "{}", line.escape_ascii());
         }
     }
 

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     Status,
+    contain::{notify_waiters, wake},
     proto::payload::Payload,
     sync::{
         Mutex, MutexGuard,
@@ -147,7 +148,7 @@ impl<S: StreamState + Send> Inbox<S> {
         let consumer = state.consumer.take_waker();
         drop(state);
         if let Some(consumer) = consumer {
-            consumer.wake();
+            wake(consumer);
         }
         true
     }
@@ -188,10 +189,10 @@ impl<S: StreamState + Send> Inbox<S> {
         let (consumer, is_watched) = (state.consumer.take_waker(), state.is_watched);
         drop(state);
         if is_watched {
-            self.changed.notify_waiters();
+            notify_waiters(&self.changed);
         }
         if let Some(consumer) = consumer {
-            consumer.wake();
+            wake(consumer);
         }
     }
 

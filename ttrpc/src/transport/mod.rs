@@ -54,7 +54,6 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::PoisonError,
     task::{Context, Poll, Waker},
@@ -63,10 +62,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::{sync::Notify, task::JoinHandle};
 
-use crate::{
-    sync::{Mutex, MutexGuard},
-    trace,
-};
+use crate::sync::{Mutex, MutexGuard};
 use stall::Condition;
 
 /// A future whose type is forgotten.
@@ -86,18 +82,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[inline]
 pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Does what wakes tasks of the program, or tells its observers. A panic of theirs is no end of what goes on here.
-pub(crate) fn contain(tell: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(tell)).is_err() {
-        trace::warn!("a waker or an observer panicked");
-    }
-}
-
-/// Wakes tasks, each also where the waker of another one panics.
-pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    wakers.into_iter().for_each(|waker| contain(|| waker.wake()));
 }
 
 /// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's

@@ -1,14 +1,10 @@
 //! Who is on the other side of a connection, and who may be.
 
-use std::{
-    any::Any,
-    fmt,
-    net::SocketAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
 
 use tokio::net::UnixStream;
+
+use crate::contain::contain;
 
 /// What is known of the other side of a connection: what the operating system says, and what the
 /// program adds for connections that it hands over.
@@ -239,7 +235,7 @@ impl PeerPolicy {
 
     pub(crate) fn allows(&self, peer: &Peer) -> bool {
         // A panic would end the task that accepts connections, and with it the server.
-        catch_unwind(AssertUnwindSafe(|| (self.allows)(peer))).unwrap_or(false)
+        contain(|| (self.allows)(peer)).unwrap_or(false)
     }
 }
 

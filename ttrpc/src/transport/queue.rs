@@ -33,9 +33,10 @@ use super::{
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
     linger::{Announced, Linger},
-    lock, lock_often, wake_all,
+    lock, lock_often,
 };
 use crate::{
+    contain::wake_all,
     proto::frame::{FrameType, Header},
     sync::{
         Mutex,

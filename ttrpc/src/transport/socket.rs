@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    net::TcpStream,
     os::{fd::OwnedFd, unix},
     task::{Context, Poll, ready},
 };
@@ -61,6 +62,37 @@ impl Connection {
         check_stream(&socket)?;
         let (family, peer) = (socket.local_addr()?.domain(), socket.peer_addr()?);
         connection(socket, family, &peer)
+    }
+}
+
+impl TryFrom<unix::net::UnixStream> for Connection {
+    type Error = io::Error;
+
+    /// A socket of the standard library's, which is made non-blocking; see [`Connection::from_fd`].
+    ///
+    /// # Errors
+    /// If the socket is not connected.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    fn try_from(stream: unix::net::UnixStream) -> io::Result<Self> {
+        Connection::from_fd(stream.into())
+    }
+}
+
+impl TryFrom<TcpStream> for Connection {
+    type Error = io::Error;
+
+    /// A socket of the standard library's, which is made non-blocking and sends at once (TCP_NODELAY); see
+    /// [`Connection::from_fd`].
+    ///
+    /// # Errors
+    /// If the socket is not connected.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    fn try_from(stream: TcpStream) -> io::Result<Self> {
+        Connection::from_fd(stream.into())
     }
 }
 

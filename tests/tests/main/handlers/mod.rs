@@ -2,6 +2,7 @@
 
 mod blocking;
 mod bursts;
+mod contained;
 mod endless_sends;
 mod fairness;
 mod handed_on;

@@ -138,12 +138,19 @@ async fn a_call_whose_reply_has_to_wait_is_answered_once_when_that_panics() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_panics_while_it_is_decoded_ends_its_connection_and_no_more() {
+async fn a_request_that_panics_while_it_is_decoded_fails_and_no_other_call() {
     let (here, there) = duplex(PIPE_LEN);
     let (handle, serving, _go_on) = serve(there);
     let client = Client::from_io(here, ClientConfig::default());
+    let beside: Vec<_> = (0..50)
+        .map(|_| tokio::spawn(client.unary::<(), ()>(NAME, "Fine", ()).into_future()))
+        .collect();
     let status = client.unary::<_, ()>(NAME, "Undecodable", Panics::Decoded).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.code(), Code::Internal);
+    for call in beside {
+        assert_eq!(call.await.unwrap(), Ok(()));
+    }
+    drop(client);
     serving.await.expect("the server does not panic").expect("it ends with its last connection");
     assert_eq!((handle.connections(), handle.calls_in_flight()), (0, 0));
 }
@@ -191,9 +198,17 @@ async fn calls_that_were_read_with_a_request_that_panics_are_told_as_ended() {
     let serving = tokio::spawn(server.io(there).serve());
     let mut peer = Peer::new(here);
     let mut frames = Frame::unary(1, NAME, "Fine", &()).to_bytes();
-    frames.extend(Frame::unary(3, NAME, "Fine", &()).to_bytes());
-    frames.extend(Frame::unary(5, NAME, "Undecodable", &Panics::Decoded).to_bytes());
+    frames.extend(Frame::unary(3, NAME, "Undecodable", &Panics::Decoded).to_bytes());
+    frames.extend(Frame::unary(5, NAME, "Fine", &()).to_bytes());
     peer.send_bytes(&frames).await;
+    let mut replies = Vec::new();
+    for _ in 0..3 {
+        let reply = peer.receive().await;
+        replies.push((reply.id, reply.code()));
+    }
+    replies.sort_unstable();
+    assert_eq!(replies, [(1, 0), (3, INTERNAL), (5, 0)]);
+    drop(peer);
     serving.await.unwrap().unwrap();
-    assert_eq!((counts.begun.load(SeqCst), counts.ended.load(SeqCst)), (2, 2));
+    assert_eq!((counts.begun.load(SeqCst), counts.ended.load(SeqCst)), (3, 3));
 }

@@ -71,6 +71,36 @@ fn prost_bytes(message: &impl ttrpc::prost::Message) -> Vec<u8> {
     message.encode_to_vec()
 }
 
+/// A later version of the protocol, or another implementation of protobuf, may have such fields.
+#[tokio::test(start_paused = true)]
+async fn unknown_groups_in_a_request_and_its_metadata_are_skipped() {
+    let (_server, mut peer) = played_client(ServerConfig::default());
+    let group = |tag: u8, content: &[u8]| [&[tag << 3 | 3], content, &[tag << 3 | 4]].concat();
+    let nested = group(9, &[&[8, 5][..], &group(5, b"\x0a\x02hi"), &[0x12, 0]].concat());
+    let request = call(1, "Echo", &echo_request(*b"hi")).data;
+    // A pair whose key and value are `a` and `b`, and which has a group as well.
+    let pair = [b"\x0a\x01a\x12\x01b", &nested[..]].concat();
+    let pair = [&[5 << 3 | 2, pair.len() as u8], &pair[..]].concat();
+    for (id, data) in (1..).step_by(2).zip([
+        [&nested[..], &request].concat(),
+        [&request[..], &nested].concat(),
+        [&pair[..], &nested, &request, &pair].concat(),
+    ]) {
+        let frame = answer(&mut peer, Frame::new(id, REQUEST, 0, data)).await;
+        assert_eq!((frame.id, frame.code()), (id, 0), "{:?}", frame.as_response());
+        assert_eq!(payload_of::<EchoResponse>(&frame).payload, b"hi");
+    }
+    // Whose end is missing, of another one, or behind too many.
+    let deep = [[9 << 3 | 3].repeat(1000), [9 << 3 | 4].repeat(1000)].concat();
+    let long = group(9, &[8, 1].repeat(100_000));
+    for (id, group) in (7..).step_by(2).zip([&nested[..3], &group(9, &[4 << 3 | 4]), &deep, &long])
+    {
+        let data = [&request[..], group].concat();
+        expect_refusal(&mut peer, Frame::new(id, REQUEST, 0, data), INVALID_ARGUMENT).await;
+    }
+    expect_echo(&mut peer, 101).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn data_for_a_stream_that_does_not_exist_is_refused_on_its_id() {
     let (_server, mut peer) = played_client(ServerConfig::default());

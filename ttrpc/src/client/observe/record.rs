@@ -1,10 +1,6 @@
 //! The record of a call that is observed: by observers, by interceptors or by a subscriber of `tracing`.
 
-use std::{
-    fmt, mem,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{fmt, mem, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -17,6 +13,7 @@ use super::{
 };
 use crate::{
     Extensions, Metadata, Name, Status,
+    contain::contain,
     observer::{CallEnd, CallInfo, CallOutcome, CallStats, EndCause, MessageInfo},
     proto::frame::HEADER_LEN,
     sync::Mutex,
@@ -123,7 +120,7 @@ impl CallRecord {
             observers.message(&self.info(), message);
         }
         if let Some(on_message) = &self.intercepted.on_message
-            && catch_unwind(AssertUnwindSafe(|| on_message(message))).is_err()
+            && contain(|| on_message(message)).is_err()
         {
             trace::warn!("what was to be called for a message panicked");
         }
@@ -187,7 +184,7 @@ impl CallRecord {
     fn call_on_end(&self, on_end: Vec<OnEnd>, outcome: CallOutcome<'_>) {
         for on_end in on_end {
             let end = self.stats.end(outcome);
-            if catch_unwind(AssertUnwindSafe(|| on_end(&end))).is_err() {
+            if contain(|| on_end(&end)).is_err() {
                 trace::warn!("what was to be called at a call's end panicked");
             }
         }

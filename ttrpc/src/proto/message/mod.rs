@@ -48,8 +48,8 @@ pub enum Malformed {
     /// A Request, or a pair of its metadata, has fields that no version knows of, too many to be skipped.
     #[error("a Request or a pair of its metadata has too many fields")]
     TooManyFields,
-    /// A field is a group, which this protocol has none of.
-    #[error("a field is a group")]
+    /// An unknown group is not closed as it was opened, or has more groups in it than are looked through.
+    #[error("a group is not closed as it was opened, or is nested too deeply")]
     Group,
     /// There are more pairs of metadata than the receiver takes.
     #[error("there are more than {0} pairs of metadata")]

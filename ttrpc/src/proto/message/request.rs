@@ -22,6 +22,9 @@ const MAX_FIELDS: usize = 4096;
 /// Fields that a pair of metadata may have, unknown ones included: an honest one has two.
 const MAX_PAIR_FIELDS: usize = 16;
 
+/// Groups that may be open at a time in an unknown field. prost has 100.
+const MAX_GROUP_DEPTH: usize = 64;
+
 /// What a pair of metadata costs beside its bytes: two strings.
 const PAIR_COST: usize = 2 * size_of::<String>();
 
@@ -167,10 +170,11 @@ impl<'a> RequestDecoder<'a> {
                     metadata.pairs += 1;
                     metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
                 }
-                (tag, wire_type) => skip(wire_type, tag, data)?,
+                (tag, wire_type) => skip(wire_type, tag, data, &mut self.fields_left)?,
             }
         }
-        self.fields_left -= fields;
+        // What lies in groups has been counted.
+        self.fields_left = self.fields_left.saturating_sub(fields);
         match self.fields_left {
             0 if data.is_empty() => Ok(true),
             0 => Err(Malformed::TooManyFields),
@@ -227,7 +231,9 @@ impl<M: Message> FrameData for RequestParts<'_, M> {
 
 fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (mut key, mut value) = (&[][..], &[][..]);
-    for _ in 0..MAX_PAIR_FIELDS {
+    let mut fields_left = MAX_PAIR_FIELDS;
+    while fields_left > 0 {
+        fields_left -= 1;
         if data.is_empty() {
             return Ok((key, value));
         }
@@ -235,18 +241,42 @@ fn decode_key_value(mut data: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
         match (tag, wire_type) {
             (1, WireType::LengthDelimited) => key = take_bytes(&mut data)?,
             (2, WireType::LengthDelimited) => value = take_bytes(&mut data)?,
-            _ => skip(wire_type, tag, &mut data)?,
+            _ => skip(wire_type, tag, &mut data, &mut fields_left)?,
         }
     }
     Err(Malformed::TooManyFields)
 }
 
-/// Skips an unknown field, in a time that does not depend on what is in it.
-fn skip(wire_type: WireType, tag: u32, data: &mut &[u8]) -> Result<(), Malformed> {
+/// Skips an unknown field. The end of a group has to be looked for: the fields in it count as others do.
+fn skip(
+    wire_type: WireType,
+    tag: u32,
+    data: &mut &[u8],
+    fields_left: &mut usize,
+) -> Result<(), Malformed> {
     match wire_type {
-        WireType::StartGroup | WireType::EndGroup => Err(Malformed::Group),
+        WireType::StartGroup => skip_group(tag, data, fields_left),
+        WireType::EndGroup => Err(Malformed::Group),
         _ => Ok(skip_field(wire_type, tag, data, DecodeContext::default())?),
     }
+}
+
+#[cold]
+fn skip_group(tag: u32, data: &mut &[u8], fields_left: &mut usize) -> Result<(), Malformed> {
+    let mut open = vec![tag];
+    while let Some(&innermost) = open.last() {
+        if data.is_empty() {
+            return Err(Malformed::Truncated);
+        }
+        *fields_left = fields_left.checked_sub(1).ok_or(Malformed::TooManyFields)?;
+        match take_key(data)? {
+            (tag, WireType::StartGroup) if open.len() < MAX_GROUP_DEPTH => open.push(tag),
+            (tag, WireType::EndGroup) if tag == innermost => drop(open.pop()),
+            (_, WireType::StartGroup | WireType::EndGroup) => return Err(Malformed::Group),
+            (tag, wire_type) => skip_field(wire_type, tag, data, DecodeContext::default())?,
+        }
+    }
+    Ok(())
 }
 
 fn key_value_len(key: &str, value: &str) -> usize {
@@ -257,20 +287,46 @@ fn key_value_len(key: &str, value: &str) -> usize {
 mod tests {
     use super::*;
 
+    fn skipped<'a>(
+        wire_type: WireType,
+        data: &'a [u8],
+        fields_left: &mut usize,
+    ) -> Result<&'a [u8], Malformed> {
+        let mut left = data;
+        skip(wire_type, 9, &mut left, fields_left).map(|()| left)
+    }
+
     #[test]
-    fn unknown_fields_are_skipped_but_groups_whose_end_would_have_to_be_looked_for() {
-        // A varint, and a string.
-        for (wire_type, field) in
-            [(WireType::Varint, &[0x96, 1][..]), (WireType::LengthDelimited, b"\x02hi")]
-        {
-            let data = [field, b"rest"].concat();
-            let mut left = &data[..];
-            assert!(skip(wire_type, 9, &mut left).is_ok());
-            assert_eq!(left, b"rest");
+    fn unknown_fields_are_skipped_groups_as_well() {
+        let group = |content: &[u8]| [content, &[9 << 3 | 4]].concat();
+        // A varint, a string, a group with a varint and a group in it, and an empty one.
+        for (wire_type, field) in [
+            (WireType::Varint, vec![0x96, 1]),
+            (WireType::LengthDelimited, b"\x02hi".to_vec()),
+            (WireType::StartGroup, group(&[0x08, 5, 2 << 3 | 3, 0x08, 5, 2 << 3 | 4])),
+            (WireType::StartGroup, group(&[])),
+        ] {
+            let data = [&field[..], b"rest"].concat();
+            assert_eq!(skipped(wire_type, &data, &mut 10).expect("it is well formed"), b"rest");
         }
-        // A varint in it, and its end.
-        let mut group = &[0x08, 5, 9 << 3 | 4][..];
-        let skipped = skip(WireType::StartGroup, 9, &mut group);
-        assert!(matches!(skipped, Err(Malformed::Group)), "{skipped:?}");
+    }
+
+    #[test]
+    fn a_group_is_skipped_to_a_bounded_depth_and_a_bounded_number_of_fields() {
+        let nested = |depth: usize| [vec![9 << 3 | 3; depth], vec![9 << 3 | 4; depth + 1]].concat();
+        let skipped = |data: &[u8], mut fields| {
+            skipped(WireType::StartGroup, data, &mut fields).map(|rest| (rest.len(), fields))
+        };
+        assert_eq!(skipped(&nested(MAX_GROUP_DEPTH - 1), 1000).expect("it is not too deep").0, 0);
+        let too_deep = skipped(&nested(MAX_GROUP_DEPTH), 1000);
+        assert!(matches!(too_deep, Err(Malformed::Group)), "{too_deep:?}");
+        let fields = [[8, 1].repeat(10), vec![9 << 3 | 4]].concat();
+        assert_eq!(skipped(&fields, 11).expect("so many are allowed").1, 0);
+        let too_many = skipped(&fields, 10);
+        assert!(matches!(too_many, Err(Malformed::TooManyFields)), "{too_many:?}");
+        let unclosed = skipped(&[8, 1], 10);
+        assert!(matches!(unclosed, Err(Malformed::Truncated)), "{unclosed:?}");
+        let wrong = skipped(&[8 << 3 | 4], 10);
+        assert!(matches!(wrong, Err(Malformed::Group)), "{wrong:?}");
     }
 }

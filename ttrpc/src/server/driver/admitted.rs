@@ -7,6 +7,7 @@ use bytes::Buf;
 use super::{CallDriver, Driver, DriverState, Finish, Finished};
 use crate::{
     Status,
+    contain::contain,
     proto::{frame::Flags, payload::Payload},
     server::{
         admission::CallPermit,
@@ -15,6 +16,7 @@ use crate::{
         context::Context,
         dispatcher::Dispatcher,
         interceptor::{Chain, intercepted},
+        reasons::Refusal,
     },
     transport::messages::message_cost,
 };
@@ -63,10 +65,10 @@ impl AdmittedCall<'_> {
         self,
         payload: Payload<'_>,
         needs_message: bool,
-        decode: fn(Payload<'_>) -> Result<M, Status>,
+        decode: fn(Payload<'_>) -> Result<M, Refusal>,
         handler: impl FnOnce(Context, M) -> F + Send + 'static,
         finish: Finish<R>,
-    ) -> Result<(), Status>
+    ) -> Result<(), Refusal>
     where
         M: 'static,
         F: Future<Output = Result<R, Status>> + Send + 'static,
@@ -78,26 +80,28 @@ impl AdmittedCall<'_> {
             None => {
                 let request = decode(payload)?;
                 call.begun(self.request_bytes, has_message.into());
-                self.spawn(handler(Context::new(call), request), finish);
+                let handler = contain(|| handler(Context::new(call), request));
+                self.spawn(handler.ok(), finish);
             }
             Some(chain) => {
                 call.begun(self.request_bytes, has_message.into());
                 let (chain, payload) = (chain.clone(), payload.to_bytes());
-                self.spawn(intercepted(chain, call, payload, decode, handler), finish);
+                self.spawn(Some(intercepted(chain, call, payload, decode, handler)), finish);
             }
         }
         Ok(())
     }
 
+    /// `handler` is `None` if the program's code has panicked before it had made one.
     fn spawn<R: Send + 'static>(
         self,
-        handler: impl Future<Output = Result<R, Status>> + Send + 'static,
+        handler: Option<impl Future<Output = Result<R, Status>> + Send + 'static>,
         finish: Finish<R>,
     ) {
         let AdmittedCall { call, permit, dispatcher, .. } = self;
         let (state, load) = (DriverState::Ready, permit.into_load());
         let driver = Driver { state, load, call: call.clone() };
-        let handler = Some(Finished { handler, finish, rest: None });
+        let handler = handler.map(|handler| Finished { handler, finish, rest: None });
         dispatcher.open(call, BoxedCall::new(CallDriver { handler, driver }));
     }
 }

@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 use tokio::{task::yield_now, time::timeout};
 
 use super::{Inbox, StreamState};
+use crate::contain::notify_waiters;
 use crate::transport::{
     messages::{Fill, InboxLimits},
     stall::{Condition, Patience, stands_still},
@@ -94,7 +95,7 @@ impl<S: StreamState + Send> Inbox<S> {
         if wake_at > 0 && Fill::unpack(left).is_within(Fill::unpack(wake_at)) {
             // Once: the receiver asks again if it has to.
             self.wake_at.store(0, SeqCst);
-            self.changed.notify_waiters();
+            notify_waiters(&self.changed);
         }
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use super::{CLOSED, Closed, Limiter, Load, Permit, STALLED, WAITING, WATCHED};
 use crate::{
+    contain::{notify_waiters, wake_all},
     sync::{MutexGuard, atomic::Ordering::AcqRel},
-    transport::wake_all,
 };
 
 /// The waiters, and what they have to know of releases.
@@ -52,7 +52,7 @@ impl Limiter {
         let is_watched = queue.watchers > 0;
         self.grant(queue);
         if is_watched {
-            self.line().released.notify_waiters();
+            notify_waiters(&self.line().released);
         }
     }
 

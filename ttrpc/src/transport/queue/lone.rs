@@ -9,7 +9,10 @@
 use std::{io, mem, task::Waker};
 
 use super::{Queue, QueueState, Room, sender_state::SenderState};
-use crate::transport::{io::Writer, lock, wake_all};
+use crate::{
+    contain::wake_all,
+    transport::{io::Writer, lock},
+};
 
 /// The writer of a sender that waits for frames, in the hand of another task.
 pub(super) struct Lent {
