@@ -59,6 +59,7 @@ struct Plain {
 #[async_trait]
 impl Runtime for Plain {
     type Options = ();
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn create(new: New<'_, ()>, launch: &mut Launch) -> Result<(Plain, Option<Pid>), Status> {
         let folder = new.bundle.path();

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::ids;
+
 /// What a shim is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -104,6 +106,9 @@ impl Args {
         if self.id.is_empty() {
             return Err("the flag -id is missing".to_owned());
         }
+        for (what, id) in [("namespace", &self.namespace), ("container", &self.id)] {
+            ids::check(what, id).map_err(|status| status.message().to_owned())?;
+        }
         Ok(self)
     }
 }
@@ -160,6 +165,8 @@ mod tests {
             ("-id c1 start", "-namespace"),
             ("-namespace n start", "-id"),
             ("-namespace n -id", "needs a value"),
+            ("-namespace n -id a/../b start", "the id of the container"),
+            ("-namespace ../n -id c1 delete", "the id of the namespace"),
             ("-namespace n -id c1 stop", "unknown action stop"),
             ("-namespace n -id c1 -colour red", "unknown flag -colour"),
         ] {

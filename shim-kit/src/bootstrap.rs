@@ -7,7 +7,7 @@ use ttrpc::{Any, prost::Message};
 use crate::proto::bootstrap;
 
 /// The version of the Task service that is offered where containerd can say so.
-const TASK_VERSION: i32 = 3;
+pub const TASK_VERSION: i32 = 3;
 const PROTOCOL: &str = "ttrpc";
 
 /// How the answer is to be written.
@@ -28,8 +28,8 @@ pub struct Request {
     pub form: Form,
     /// Where the socket is to be, if anywhere in particular.
     pub socket_folder: Option<PathBuf>,
-    /// The runtime's options, if any were given.
-    pub options: Option<Any>,
+    /// What the client gave, under whatever name: the runtime's options are among them, if any were given.
+    pub given: Vec<Any>,
     /// containerd's ttrpc socket, if it is named here.
     pub ttrpc_address: Option<String>,
     /// Whether to log more.
@@ -58,18 +58,21 @@ impl Request {
         Request {
             form: if wants_json { Form::Json } else { Form::Plain },
             socket_folder: None,
-            options: Any::decode(input).ok().filter(|any| !any.type_url.is_empty()),
+            given: Any::decode(input)
+                .ok()
+                .filter(|any| !any.type_url.is_empty())
+                .into_iter()
+                .collect(),
             ttrpc_address: None,
             debug: false,
         }
     }
 
     fn from_params(params: bootstrap::BootstrapParams) -> Request {
-        // Extensions are not only options; those of runtimes are called so.
-        let mut extensions = params.extensions.into_iter().filter_map(|found| found.value);
+        let given = params.extensions.into_iter().filter_map(|extension| extension.value);
         Request {
             form: Form::Protobuf,
-            options: extensions.find(|any| any.type_url.ends_with(".Options")),
+            given: given.filter(|any| !any.type_url.is_empty()).collect(),
             socket_folder: params.socket_dir.filter(|folder| !folder.is_empty()).map(Into::into),
             ttrpc_address: Some(params.containerd_ttrpc_address)
                 .filter(|address| !address.is_empty()),
@@ -78,19 +81,19 @@ impl Request {
     }
 }
 
-/// The answer: what `start` writes to stdout.
-pub fn answer(form: Form, address: &str) -> Vec<u8> {
+/// The answer: what `start` writes to stdout. The version is that of the Task service at the address.
+pub fn answer(form: Form, address: &str, version: i32) -> Vec<u8> {
     match form {
         Form::Plain => address.as_bytes().to_vec(),
         Form::Json => serde_json::json!({
-            "version": TASK_VERSION,
+            "version": version,
             "address": address,
             "protocol": PROTOCOL,
         })
         .to_string()
         .into_bytes(),
         Form::Protobuf => bootstrap::BootstrapResult {
-            version: TASK_VERSION,
+            version,
             address: address.to_owned(),
             protocol: PROTOCOL.to_owned(),
             ..Default::default()
@@ -114,17 +117,17 @@ mod tests {
     fn old_containerd_gets_a_plain_address() {
         let request = Request::read(b"", None, "default", "c1");
         assert_eq!(request.form, Form::Plain);
-        assert!(request.options.is_none());
+        assert!(request.given.is_empty());
         // containerd 1.7 and 2.0 say 2.
         assert_eq!(Request::read(b"", Some("2"), "default", "c1").form, Form::Plain);
-        assert_eq!(answer(Form::Plain, "unix:///s"), b"unix:///s");
+        assert_eq!(answer(Form::Plain, "unix:///s", 3), b"unix:///s");
     }
 
     #[test]
     fn version_3_is_answered_in_json() {
         assert_eq!(Request::read(b"", Some("3"), "default", "c1").form, Form::Json);
         let json: serde_json::Value =
-            serde_json::from_slice(&answer(Form::Json, "unix:///s")).unwrap();
+            serde_json::from_slice(&answer(Form::Json, "unix:///s", 3)).unwrap();
         let expected =
             serde_json::json!({"version": 3, "address": "unix:///s", "protocol": "ttrpc"});
         assert_eq!(json, expected);
@@ -135,7 +138,7 @@ mod tests {
         let any = proto::pack(&options());
         let request = Request::read(&any.encode_to_vec(), None, "default", "c1");
         assert_eq!(request.form, Form::Plain);
-        assert_eq!(request.options.as_ref().and_then(proto::unpack), Some(options()));
+        assert_eq!(request.given.first().and_then(proto::unpack), Some(options()));
     }
 
     #[test]
@@ -159,14 +162,14 @@ mod tests {
         };
         let request = Request::read(&params.encode_to_vec(), Some("2"), "default", "c1");
         assert_eq!(request.form, Form::Protobuf);
-        assert_eq!(request.options.as_ref().and_then(proto::unpack), Some(options()));
+        assert_eq!(request.given.first().and_then(proto::unpack), Some(options()));
         assert_eq!(request.socket_folder, Some("/run/s".into()));
         assert_eq!(request.ttrpc_address.as_deref(), Some("/run/c.sock.ttrpc"));
         assert!(request.debug);
 
         let result =
-            bootstrap::BootstrapResult::decode(&*answer(Form::Protobuf, "unix:///s")).unwrap();
-        assert_eq!((result.version, result.address.as_str()), (3, "unix:///s"));
+            bootstrap::BootstrapResult::decode(&*answer(Form::Protobuf, "unix:///s", 2)).unwrap();
+        assert_eq!((result.version, result.address.as_str()), (2, "unix:///s"));
         assert_eq!(result.protocol, "ttrpc");
     }
 }

@@ -82,8 +82,17 @@ impl Bundle {
     }
 
     /// The options that the container was made with, if there were any.
-    pub(crate) fn options(&self) -> Option<Any> {
-        Any::decode(fs::read(self.0.join("options.pb")).ok()?.as_slice()).ok()
+    ///
+    /// # Errors
+    /// If they are there and cannot be read.
+    pub(crate) fn options(&self) -> io::Result<Option<Any>> {
+        let path = self.0.join("options.pb");
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes?,
+        };
+        let wrong = |error| io::Error::other(format!("cannot read {}: {error}", path.display()));
+        Any::decode(bytes.as_slice()).map(Some).map_err(wrong)
     }
 
     /// The folder for the files that the containers of a pod share, in the bundle of its sandbox.
@@ -185,13 +194,14 @@ mod tests {
     fn what_is_kept_for_delete_can_be_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let bundle = Bundle::new(folder.path());
-        assert_eq!((bundle.options(), bundle.address(), bundle.pid()), (None, None, None));
+        assert_eq!(bundle.options().unwrap(), None);
+        assert_eq!((bundle.address(), bundle.pid()), (None, None));
 
         let options = Any { type_url: "a.v1.Options".to_owned(), value: vec![8, 1] };
         bundle.write_options(Some(&options)).unwrap();
         bundle.write_address("unix:///s").unwrap();
         fs::write(bundle.pid_file(), "42\n").unwrap();
-        assert_eq!(bundle.options(), Some(options));
+        assert_eq!(bundle.options().unwrap(), Some(options));
         assert_eq!(bundle.address().as_deref(), Some("unix:///s"));
         assert_eq!(bundle.pid(), Pid::from_raw(42));
     }

@@ -26,8 +26,13 @@ use crate::{
     tasks,
 };
 
-/// How long the last answers may take to leave, and the last events to be taken.
+/// How long the last answers may take to leave, and the last events to be taken, when containerd ends the shim.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long events that wait already may take when a signal ends it: a machine that shuts down waits for each shim.
+const LAST_EVENTS: Duration = Duration::from_millis(200);
+
+/// How long a thread that has waited for a file system is kept for the next.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// Waiting calls are no burden: there is one for every process that runs. Connections neither:
 /// containerd 1.6 opens one for every container of a group.
@@ -58,10 +63,16 @@ pub fn serve<R: Runtime>(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     rustix::process::set_child_subreaper(Some(Pid::INIT))?;
     descriptors::raise_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(IDLE)
+        .build()?;
     // The bundle that names it may be gone at the end: that of the first container of a group.
     let socket = address.as_pathname().map(Socket::at).transpose()?;
-    runtime.block_on(run::<R>(args, listener, socket))
+    let result = runtime.block_on(run::<R>(args, listener, socket));
+    // A thread may hang in a file system that does not answer.
+    runtime.shutdown_background();
+    result
 }
 
 async fn run<R: Runtime>(
@@ -89,20 +100,29 @@ async fn run<R: Runtime>(
         Ok(address) => drop(tasks::spawn(shim.outbox.clone().deliver(address))),
         Err(_) => log::warn("TTRPC_ADDRESS is not set: events stay here"),
     }
-    let handling = tasks::spawn(signals.handle(
-        shim.reaper.clone(),
-        service,
-        server.handle(),
-        shutdown.clone(),
-    ));
+    let quit = CancellationToken::new();
+    let handling =
+        tasks::spawn(signals.handle(shim.reaper.clone(), service, server.handle(), quit.clone()));
     log::debug("serving");
     let ending = async {
         shutdown.cancelled().await;
-        if let Some(socket) = socket {
-            socket.remove();
-        }
+        remove(socket.clone()).await;
     };
-    server.serve_until(ending, FAREWELL).await?;
+    tokio::select! {
+        biased;
+        () = quit.cancelled() => {
+            // What becomes of the containers now is for containerd to say, which cleans up after the shim.
+            shim.outbox.close();
+            remove(socket).await;
+            // Without an answer containerd may get them twice, so the connection goes last.
+            if timeout(LAST_EVENTS, shim.outbox.emptied()).await.is_err() {
+                shim.outbox.give_up();
+            }
+            handling.abort();
+            return Ok(());
+        }
+        served = server.serve_until(ending, FAREWELL) => served?,
+    }
 
     // What processes have written and what became of them shall not be lost with the shim.
     shim.copies.tasks.close();
@@ -118,6 +138,14 @@ async fn run<R: Runtime>(
     }
     handling.abort();
     Ok(())
+}
+
+/// Removes the daemon's socket while it still listens: nobody takes it for that of a dead daemon.
+async fn remove(socket: Option<Socket>) {
+    let Some(socket) = socket else { return };
+    if let Err(error) = tasks::blocking(move || socket.remove()).await {
+        log::warn(format_args!("cannot remove the socket: {error}"));
+    }
 }
 
 /// The signals that mean something to the daemon.
@@ -146,15 +174,15 @@ impl Signals {
         reaper: Reaper,
         service: TaskService<impl Runtime>,
         server: ServerHandle,
-        shutdown: CancellationToken,
+        quit: CancellationToken,
     ) {
         loop {
             tokio::select! {
                 _ = self.child.recv() => reaper.collect(),
                 _ = self.snapshot.recv() => log_snapshot(&service, &server),
                 _ = self.hangup.recv() => {}
-                _ = self.interrupt.recv() => shutdown.cancel(),
-                _ = self.terminate.recv() => shutdown.cancel(),
+                _ = self.interrupt.recv() => quit.cancel(),
+                _ = self.terminate.recv() => quit.cancel(),
             }
         }
     }

@@ -72,10 +72,15 @@ struct Queue {
     /// The number of the next event.
     next: u64,
     lost: u64,
+    /// Whether the shim ends, and what happens from here on is not its to tell.
+    is_closed: bool,
 }
 
 impl Queue {
     fn push(&mut self, event: Envelope) {
+        if self.is_closed {
+            return;
+        }
         if self.events.len() == CAPACITY
             && let Some((number, event)) = self.events.pop_front()
         {
@@ -177,6 +182,11 @@ impl Outbox {
                 None => changed.await,
             }
         }
+    }
+
+    /// Takes no more events.
+    pub fn close(&self) {
+        self.queue().is_closed = true;
     }
 
     /// Says which events will not be delivered, since the shim ends.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use ttrpc::{Any, prost::Message};
 
-use crate::{options, proto::types, runtime::Runtime};
+use crate::{options, proto::types, runtime::Runtime, tasks::contain_now};
 
 /// Reads the runtime's options and prints a `RuntimeInfo`.
 ///
@@ -14,7 +14,7 @@ pub fn print<R: Runtime>(name: &str) -> io::Result<()> {
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
     let given = Any::decode(input.as_slice()).ok().filter(|any| !any.type_url.is_empty());
-    let options = options::read(given.as_ref(), R::options)
+    let options = contain_now(|| options::read(given.as_ref(), R::options))
         .map_err(|status| io::Error::other(status.message().to_owned()))?;
     let info = types::RuntimeInfo {
         name: name.to_owned(),

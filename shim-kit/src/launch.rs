@@ -10,10 +10,7 @@ use crate::{
     process::Process,
     reaper::{Ended, Reaper, Starting},
     shim::Shim,
-    stdio::{
-        Descriptors, Io, Manner, Paths, give,
-        logger::{self, Logger},
-    },
+    stdio::{Descriptors, Io, Manner, Paths, give, logger::Logger, uri::Uri},
 };
 
 /// A process that is being made. A runtime asks for its [`stdio`](Launch::stdio) once. One that makes
@@ -86,12 +83,12 @@ impl Launch {
             Some(Logger { stdout, stderr, program }) => {
                 self.io.see_off(program);
                 Ok(Descriptors {
-                    stdin: self.io.open_stdin(&self.paths.stdin, owner)?,
+                    stdin: self.io.open_stdin(&self.paths.stdin, owner).await?,
                     stdout: stdout.into(),
                     stderr: stderr.into(),
                 })
             }
-            None => self.io.open_pipes(&self.paths, owner),
+            None => self.io.open_pipes(&self.paths, owner).await,
         }
     }
 
@@ -104,15 +101,15 @@ impl Launch {
             self.io.see_off(logger.program);
             logger.stdout
         });
-        self.io.open_terminal(&self.paths, master, sink)
+        self.io.open_terminal(&self.paths, master, sink).await
     }
 
     async fn logger(&self) -> Result<Option<Logger>, Status> {
-        match logger::Uri::parse(&self.paths.stdout) {
-            Some(uri) => {
-                uri.start(&self.shim.loggers, &self.shim.namespace, &self.id).await.map(Some)
+        match Uri::parse(&self.paths.stdout)? {
+            Some(Uri::Program(program)) => {
+                program.start(&self.shim.loggers, &self.shim.namespace, &self.id).await.map(Some)
             }
-            None => Ok(None),
+            Some(Uri::File(_)) | None => Ok(None),
         }
     }
 

@@ -11,6 +11,7 @@
 //! # #[async_trait]
 //! # impl Runtime for MyRuntime {
 //! #     type Options = ();
+//! #     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 //! #     async fn create(_: New<'_, ()>, _: &mut Launch) -> Result<(Self, Option<Pid>), Status> { todo!() }
 //! #     async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> { todo!() }
 //! #     async fn kill(&self, _: u32, _: bool) -> Result<(), Status> { todo!() }
@@ -47,6 +48,7 @@ mod delete;
 mod descriptors;
 mod events;
 mod files;
+mod ids;
 mod info;
 mod inotify;
 #[cfg(any(test, feature = "debug"))]

@@ -61,6 +61,24 @@ pub(crate) fn read<T>(
     understand(Given::Toml(toml))
 }
 
+/// Chooses the options among messages: the first that is understood.
+///
+/// # Errors
+/// If there are some and none is understood: the first one's error.
+pub(crate) fn choose<T>(
+    given: &[Any],
+    understand: impl Fn(Given<'_>) -> Result<T, Status>,
+) -> Result<Option<&Any>, Status> {
+    let mut refused = None;
+    for any in given {
+        match read(Some(any), &understand) {
+            Ok(_) => return Ok(Some(any)),
+            Err(status) => drop(refused.get_or_insert(status)),
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +112,21 @@ mod tests {
         let config_path = file.path().to_str().unwrap().to_owned();
         let path = runtimeoptions::Options { config_path, ..empty };
         assert_eq!(given(&path).unwrap(), "Toml(\"b = 2\")");
+    }
+
+    /// Those whose type was not called `Options` were dropped in silence.
+    #[test]
+    fn options_are_chosen_by_their_type_and_not_by_its_name() {
+        let any = |name: &str| Any { type_url: name.to_owned(), value: Vec::new() };
+        let understand = |given: Given<'_>| match given {
+            Given::Message { name: "acme.v1.ShimConfig", .. } => Ok(()),
+            given => Err(Status::invalid_argument(format!("{given:?}"))),
+        };
+        let given = [any("a.v1.Options"), any("types.io/acme.v1.ShimConfig")];
+        assert_eq!(choose(&given, understand).unwrap(), Some(&given[1]));
+        let refused = choose(&given[..1], understand).unwrap_err();
+        assert!(refused.message().contains("a.v1.Options"), "{refused}");
+        assert_eq!(choose(&[], understand).unwrap(), None);
     }
 
     #[test]

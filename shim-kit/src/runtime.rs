@@ -5,7 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use rustix::process::Pid;
 use ttrpc::{Any, Status, async_trait};
 
-use crate::{bundle::Bundle, launch::Launch, options::Given};
+use crate::{
+    bundle::Bundle,
+    launch::Launch,
+    options::{self, Given},
+};
 
 /// One container of a kind, and how it is made. The shim calls these methods; for one container
 /// never two of `create`, `start` and `delete` at a time.
@@ -18,8 +22,8 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// What containerd's configuration and clients may say about this runtime.
     type Options: Default + Send + Sync + 'static;
 
-    /// The version that is told to containerd.
-    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    /// The version that containerd is told: `env!("CARGO_PKG_VERSION")` in the shim's own crate.
+    const VERSION: &'static str;
 
     /// How long a process's output may hold back that its end is told, in total: while a client
     /// that is there has not read it, or has not come yet.
@@ -41,6 +45,16 @@ pub trait Runtime: Sized + Send + Sync + 'static {
             ))),
             Given::Toml(_) => Err(Status::invalid_argument("this runtime takes no options")),
         }
+    }
+
+    /// Chooses the options among the messages that came with `start`: one from a containerd before 2.3, and the
+    /// extensions of the bootstrap protocol from a later one. By default the first that [`options`](Runtime::options)
+    /// understands.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there are some and none is understood.
+    fn choose(given: &[Any]) -> Result<Option<&Any>, Status> {
+        options::choose(given, Self::options)
     }
 
     /// The control group that the shim itself is to be put into: for all of the controllers where
@@ -84,10 +98,10 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// NOT_FOUND if it has ended.
     async fn kill(&self, signal: u32, all: bool) -> Result<(), Status>;
 
-    /// Removes the container, whose first process has ended.
+    /// Removes the container, whose first process has ended. Called again after an error, and never again after a success.
     ///
     /// # Errors
-    /// Whatever is in the way.
+    /// Whatever is in the way. containerd's client gets it, and may delete the container once more.
     async fn delete(&self) -> Result<(), Status>;
 
     /// Removes what is left of a container whose shim has died, with all its processes. Nothing else

@@ -1,5 +1,6 @@
 //! The Task service: what containerd calls, in both versions. The Sandbox service is beside it.
 
+mod deleted;
 mod making;
 mod snapshot;
 
@@ -14,12 +15,12 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use ttrpc::{Context, Status, async_trait, prost_types::Timestamp};
 
-use self::making::Place;
 pub(crate) use self::making::{Making, Slot};
+use self::{deleted::Deleted, making::Place};
 use crate::{
     bundle::Bundle,
     container::Container,
-    log,
+    ids, log,
     proto::{events, sandbox, sandbox::*, task::*, v2, v3},
     reaper::Exit,
     runtime::Runtime,
@@ -34,6 +35,8 @@ pub(crate) struct TaskService<R> {
     pub(crate) shim: Shim,
     containers: Arc<Mutex<Containers<R>>>,
     sandbox: Arc<Mutex<Option<Slot<Sandbox<R>>>>>,
+    /// What was said of containers that are deleted.
+    deleted: Arc<Mutex<Deleted>>,
     /// Whether the shim was told to end while something was being made.
     is_forgotten: Arc<AtomicBool>,
     /// Fires when the shim is to end.
@@ -48,6 +51,7 @@ impl<R> Clone for TaskService<R> {
             shim: self.shim.clone(),
             containers: self.containers.clone(),
             sandbox: self.sandbox.clone(),
+            deleted: self.deleted.clone(),
             is_forgotten: self.is_forgotten.clone(),
             shutdown: self.shutdown.clone(),
         }
@@ -65,6 +69,7 @@ impl<R: Runtime> TaskService<R> {
             shim,
             containers: Arc::default(),
             sandbox: Arc::default(),
+            deleted: Arc::default(),
             is_forgotten: Arc::default(),
             shutdown,
         }
@@ -76,6 +81,10 @@ impl<R: Runtime> TaskService<R> {
 
     pub(crate) fn sandbox_slot(&self) -> MutexGuard<'_, Option<Slot<Sandbox<R>>>> {
         self.sandbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deleted(&self) -> MutexGuard<'_, Deleted> {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn container(&self, id: &str) -> Result<Arc<Container<R>>, Status> {
@@ -90,6 +99,7 @@ impl<R: Runtime> TaskService<R> {
         request: CreateTaskRequest,
     ) -> Result<CreateTaskResponse, Status> {
         let id = request.id.clone();
+        ids::check("container", &id)?;
         let making = Making::new(&self.shim.reaper);
         let place = {
             let mut containers = self.containers();
@@ -98,6 +108,7 @@ impl<R: Runtime> TaskService<R> {
             }
             Place::take(self, &mut containers, id.clone(), making.clone())
         };
+        self.deleted().forget(&id);
         self.is_forgotten.store(false, Ordering::Relaxed);
         let this = self.clone();
         let sandbox = match &*self.sandbox_slot() {
@@ -134,25 +145,50 @@ impl<R: Runtime> TaskService<R> {
             };
             end_making(making).await?;
         }
-        let container = self.container(&request.id)?;
+        let container = match self.container(&request.id) {
+            Ok(container) => container,
+            Err(missing) if !request.exec_id.is_empty() => return Err(missing),
+            Err(missing) => return self.deleted().delete(&request.id).ok_or(missing),
+        };
         let this = self.clone();
-        let (pid, exit) = to_the_end(async move {
+        to_the_end(async move {
             if !request.exec_id.is_empty() {
-                return container.delete_exec(&request.exec_id).await;
+                let (pid, exit) = container.delete_exec(&request.exec_id).await?;
+                return Ok(DeleteResponse { pid, exit_status: exit.status, exited_at: at(exit) });
             }
             let (pid, exit) = container.delete().await?;
-            this.containers().remove(&request.id);
-            this.shim.outbox.publish(&events::TaskDelete {
-                container_id: request.id,
-                pid,
-                exit_status: exit.status,
-                exited_at: at(exit),
-                id: String::new(),
-            });
-            Ok((pid, exit))
+            this.is_deleted(&container, pid, exit)?;
+            Ok(DeleteResponse { pid, exit_status: exit.status, exited_at: at(exit) })
         })
-        .await?;
-        Ok(DeleteResponse { pid, exit_status: exit.status, exited_at: at(exit) })
+        .await
+    }
+
+    /// Takes note that a container is deleted, and publishes it; once, however many calls delete it.
+    fn is_deleted(
+        &self,
+        container: &Arc<Container<R>>,
+        pid: u32,
+        exit: Exit,
+    ) -> Result<(), Status> {
+        {
+            let mut containers = self.containers();
+            match containers.get(&container.id) {
+                Some(Slot::Made(found)) if Arc::ptr_eq(found, container) => {
+                    containers.remove(&container.id);
+                }
+                // Another call was first.
+                _ => return Ok(()),
+            }
+            self.deleted().keep(state(container, String::new())?);
+        }
+        self.shim.outbox.publish(&events::TaskDelete {
+            container_id: container.id.clone(),
+            pid,
+            exit_status: exit.status,
+            exited_at: at(exit),
+            id: String::new(),
+        });
+        Ok(())
     }
 
     async fn exec(&self, request: ExecProcessRequest) -> Result<(), Status> {
@@ -160,28 +196,25 @@ impl<R: Runtime> TaskService<R> {
     }
 
     async fn state(&self, request: StateRequest) -> Result<StateResponse, Status> {
-        let container = self.container(&request.id)?;
-        let process = container.process(&request.exec_id)?;
-        let exit = process.phase().exit();
-        let id = if request.exec_id.is_empty() { request.id } else { request.exec_id.clone() };
-        Ok(StateResponse {
-            id,
-            bundle: container.bundle.path().display().to_string(),
-            pid: process.pid(),
-            status: container.status(&process).into(),
-            stdin: process.paths.stdin.clone(),
-            stdout: process.paths.stdout.clone(),
-            stderr: process.paths.stderr.clone(),
-            terminal: process.paths.terminal,
-            exit_status: exit.map_or(0, |exit| exit.status),
-            exited_at: exit.and_then(at),
-            exec_id: request.exec_id,
-        })
+        match self.container(&request.id) {
+            Ok(container) => state(&container, request.exec_id),
+            Err(missing) if !request.exec_id.is_empty() => Err(missing),
+            Err(missing) => self.deleted().state(&request.id).cloned().ok_or(missing),
+        }
     }
 
     async fn wait(&self, request: WaitRequest) -> Result<WaitResponse, Status> {
-        let process = self.container(&request.id)?.process(&request.exec_id)?;
-        let exit = process.told().await;
+        let container = match self.container(&request.id) {
+            Ok(container) => container,
+            Err(missing) => {
+                let kept =
+                    self.deleted().delete(&request.id).filter(|_| request.exec_id.is_empty());
+                let kept = kept.ok_or(missing)?;
+                let DeleteResponse { exit_status, exited_at, .. } = kept;
+                return Ok(WaitResponse { exit_status, exited_at });
+            }
+        };
+        let exit = container.process(&request.exec_id)?.told().await;
         Ok(WaitResponse { exit_status: exit.status, exited_at: at(exit) })
     }
 
@@ -250,7 +283,8 @@ impl<R: Runtime> TaskService<R> {
         })
     }
 
-    pub(crate) async fn shutdown(&self, _: ShutdownRequest) -> Result<(), Status> {
+    pub(crate) async fn shutdown(&self, request: ShutdownRequest) -> Result<(), Status> {
+        self.deleted().forget(&request.id);
         self.end_if_empty();
         Ok(())
     }
@@ -285,6 +319,24 @@ pub(crate) async fn end_making(making: Option<Making>) -> Result<(), Status> {
         Ok(())
     })
     .await
+}
+
+fn state<R: Runtime>(container: &Container<R>, exec_id: String) -> Result<StateResponse, Status> {
+    let process = container.process(&exec_id)?;
+    let exit = process.phase().exit();
+    Ok(StateResponse {
+        id: if exec_id.is_empty() { container.id.clone() } else { exec_id.clone() },
+        bundle: container.bundle.path().display().to_string(),
+        pid: process.pid(),
+        status: container.status(&process).into(),
+        stdin: process.paths.stdin.clone(),
+        stdout: process.paths.stdout.clone(),
+        stderr: process.paths.stderr.clone(),
+        terminal: process.paths.terminal,
+        exit_status: exit.map_or(0, |exit| exit.status),
+        exited_at: exit.and_then(at),
+        exec_id,
+    })
 }
 
 fn created(request: CreateTaskRequest, pid: u32) -> events::TaskCreate {

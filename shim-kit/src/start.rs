@@ -6,19 +6,27 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
+
+use tokio::time::timeout;
+use ttrpc::{Client, Code, Status};
 
 use crate::{
     address::{self, Bound},
     args::Args,
-    bootstrap::{self, Request},
+    bootstrap::{self, Form, Request, TASK_VERSION},
     bundle::Bundle,
     cgroup, descriptors, log, options,
+    proto::{task::ConnectRequest, v3},
     runtime::Runtime,
+    tasks::contain_now,
 };
 
 /// More than containerd ever says on stdin.
 const MAX_INPUT: u64 = 10 << 20;
+/// How long a shim may take to say which version it serves.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Starts the daemon unless the container's group has one, and prints the address.
 ///
@@ -37,27 +45,67 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
     let path = address::socket_path(folder, &args.address, &args.namespace, group)?;
     let uri = address::to_uri(&path);
 
+    let understood = |status: Status| io::Error::other(status.message().to_owned());
+    let given = contain_now(|| R::choose(&request.given)).map_err(understood)?;
+    let options = contain_now(|| options::read(given, R::options)).map_err(understood)?;
+
     // Before there is a socket, so that `delete` finds it whatever becomes of this process.
     bundle.write_address(&uri)?;
     // For the sandbox, if this is its bundle: nobody says them again.
-    bundle.write_options(request.options.as_ref())?;
-    if let Bound::New(listener) = address::bind(&path)?
-        && let Err(error) = spawn_daemon::<R>(args, &request, listener.into())
-    {
-        // Nobody will ever listen there.
-        let _ = fs::remove_file(&path);
-        return Err(error);
+    bundle.write_options(given)?;
+    let version = match address::bind(&path)? {
+        Bound::New(listener, socket) => {
+            if let Err(error) = spawn_daemon::<R>(args, &request, &options, listener.into()) {
+                // Nobody will ever listen there.
+                socket.remove()?;
+                return Err(error);
+            }
+            TASK_VERSION
+        }
+        // It may be older than this program.
+        Bound::Taken if request.form != Form::Plain => version_at(&uri, &args.id),
+        Bound::Taken => TASK_VERSION,
+    };
+    io::stdout().write_all(&bootstrap::answer(request.form, &uri, version))
+}
+
+/// The version of the Task service that a shim serves: this one unless it says that it does not know it.
+fn version_at(uri: &str, id: &str) -> i32 {
+    let asked = async {
+        let client =
+            Client::connect(uri).await.map_err(|error| Status::unavailable(error.to_string()))?;
+        v3::TaskClient::new(client).connect(ConnectRequest { id: id.to_owned() }).await
+    };
+    let asked = async { timeout(PATIENCE, asked).await };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answer = match runtime.map(|runtime| runtime.block_on(asked)) {
+        Ok(Ok(answer)) => answer,
+        // containerd will find out for itself that it does not answer.
+        Ok(Err(_)) | Err(_) => return TASK_VERSION,
+    };
+    match answer {
+        // What the libraries for Go and Rust say of a service that is not there, older ones by NOT_FOUND; the latter
+        // may also be said of the container.
+        Err(status)
+            if matches!(status.code(), Code::Unimplemented | Code::InvalidArgument)
+                || status.message().contains("containerd.task.v3") =>
+        {
+            TASK_VERSION - 1
+        }
+        _ => TASK_VERSION,
     }
-    io::stdout().write_all(&bootstrap::answer(request.form, &uri))
 }
 
 /// Starts this program again, as the daemon, in the same folder. Its stdio is nothing: containerd
 /// reads ours until it ends.
-fn spawn_daemon<R: Runtime>(args: &Args, request: &Request, listener: OwnedFd) -> io::Result<()> {
-    let options = options::read(request.options.as_ref(), R::options)
-        .map_err(|status| io::Error::other(status.message().to_owned()))?;
+fn spawn_daemon<R: Runtime>(
+    args: &Args,
+    request: &Request,
+    options: &R::Options,
+    listener: OwnedFd,
+) -> io::Result<()> {
     descriptors::hand_over(listener)?;
-    if let Some(group) = R::shim_cgroup(&options).filter(|group| !group.is_empty()) {
+    if let Some(group) = R::shim_cgroup(options).filter(|group| !group.is_empty()) {
         // The daemon is born into it.
         cgroup::join(group)?;
     }

@@ -1,12 +1,22 @@
 //! Tasks of the shim. They all have one type: each type of future that tokio runs costs kilobytes of
 //! code, and there are many shims on a machine.
 
-use std::pin::Pin;
+use std::{
+    any::Any,
+    future::poll_fn,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    task::Poll,
+};
 
 use tokio::{sync::oneshot, task::JoinHandle};
 use ttrpc::Status;
 
+use crate::log;
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs this beside everything else.
 pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
@@ -27,6 +37,57 @@ pub async fn to_the_end<T: Send + 'static>(
         let _ = tell.send(work.await);
     });
     told.await.unwrap_or_else(|_| Err(Status::internal("the shim has a fault")))
+}
+
+/// Runs the code of a runtime's author. A panic becomes an error, so that what the kit does after an error is done.
+///
+/// # Errors
+/// Those of the work; INTERNAL if it panics.
+pub async fn contain<T>(work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        polled.unwrap_or_else(|payload| Poll::Ready(Err(panicked(payload))))
+    })
+    .await
+}
+
+/// Does the same as [`contain`] for code that does not wait.
+///
+/// # Errors
+/// Those of the work; INTERNAL if it panics.
+pub fn contain_now<T>(work: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(panicked(payload)))
+}
+
+fn panicked(payload: Box<dyn Any + Send>) -> Status {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let status =
+        Status::internal(format!("the runtime panicked: {}", text.unwrap_or("no message")));
+    // To drop it is the author's code once more.
+    std::mem::forget(payload);
+    log::warn(&status);
+    status
+}
+
+/// Runs what may block, such as a mount or a file on a network file system, on a thread of its own.
+///
+/// # Errors
+/// Those of the work; also if it panics.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    start_blocking(work).await.unwrap_or_else(|_| Err(io::Error::other("the shim has a fault")))
+}
+
+/// Does the same as [`blocking`] without waiting. The work goes on if nobody waits for it.
+pub fn start_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> oneshot::Receiver<io::Result<T>> {
+    let (tell, told) = oneshot::channel();
+    tokio::task::spawn_blocking(Box::new(move || drop(tell.send(work()))) as Job);
+    told
 }
 
 #[cfg(test)]
@@ -58,6 +119,15 @@ mod tests {
     async fn a_panic_is_an_error() {
         let result = to_the_end(async { panic!("as it should") as Result<(), Status> }).await;
         assert_eq!(result.unwrap_err().code(), ttrpc::Code::Internal);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_panic_of_the_runtime_is_an_error_with_its_message() {
+        let number = 7;
+        let result = contain(async { panic!("seven is {number}") as Result<(), Status> }).await;
+        assert_eq!(result.unwrap_err().message(), "the runtime panicked: seven is 7");
+        let result = contain_now(|| panic!("plain") as Result<(), Status>);
+        assert_eq!(result.unwrap_err().message(), "the runtime panicked: plain");
     }
 
     /// What a future gives at once.

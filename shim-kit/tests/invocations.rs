@@ -17,10 +17,10 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use prost::Message;
 use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
-use ttrpc::{Any, Client, prost};
+use ttrpc::{Any, Client, Server, prost};
 
 use proto::{
-    task::{ConnectRequest, DeleteResponse, ShutdownRequest},
+    task::{ConnectRequest, CreateTaskRequest, DeleteResponse, ShutdownRequest, WaitRequest},
     types::RuntimeInfo,
     v3::TaskClient,
 };
@@ -29,7 +29,7 @@ const NAME: &str = "io.containerd.invocations.v1";
 /// Far more than anything here takes, on a machine that is busy with other things.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A runtime that can clean up, and nothing else.
+/// A runtime whose containers sleep.
 struct Nothing;
 
 #[async_trait]
@@ -38,8 +38,10 @@ impl Runtime for Nothing {
 
     const VERSION: &'static str = "1.2.3";
 
-    async fn create(_: New<'_, ()>, _: &mut Launch) -> Result<(Nothing, Option<Pid>), Status> {
-        Err(Status::unimplemented("no containers"))
+    async fn create(_: New<'_, ()>, launch: &mut Launch) -> Result<(Nothing, Option<Pid>), Status> {
+        let child = launch.reaper().spawn(Command::new("sleep").arg("100000")).await;
+        let child = child.map_err(|error| Status::internal(error.to_string()))?;
+        Ok((Nothing, Some(child.pid)))
     }
 
     async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> {
@@ -79,6 +81,10 @@ const TESTS: &[(&str, fn())] = &[
     ("start_that_fails_leaves_no_socket", start_that_fails_leaves_no_socket),
     ("delete_cleans_up_after_a_daemon_that_died", delete_cleans_up),
     ("delete_leaves_a_daemon_that_lives", delete_leaves_a_daemon_that_lives),
+    ("delete_fails_where_the_options_cannot_be_read", delete_fails_without_options),
+    ("starts_of_a_group_at_once_find_one_daemon", starts_at_once_find_one_daemon),
+    ("start_asks_the_shim_that_is_there_for_its_version", start_asks_for_the_version),
+    ("a_signal_ends_a_daemon_whose_containers_are_waited_for", a_signal_ends_a_daemon),
     ("info_and_version_are_told", info_and_version_are_told),
 ];
 
@@ -173,8 +179,7 @@ fn start_that_fails_leaves_no_socket() {
     // containerd puts it into the error that clients get: a line of a log is none.
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with(NAME) && said.contains("a.v1.Options"), "{said}");
-    let address = fs::read_to_string(bundle.path().join("address")).unwrap();
-    assert!(!Path::new(address.strip_prefix("unix://").unwrap()).exists());
+    assert!(!bundle.path().join("address").exists());
 }
 
 fn delete_cleans_up() {
@@ -211,6 +216,123 @@ fn delete_leaves_a_daemon_that_lives() {
     assert_eq!((deleted.pid, deleted.exit_status), (0, 137));
     pid_of_daemon(&socket);
     call(&socket, async |task| task.shutdown(ShutdownRequest::default()).await).unwrap();
+    wait_until("the daemon has removed its socket", || !socket.exists());
+}
+
+/// runc was asked for the container in another folder, where it was not: the deletion succeeded.
+fn delete_fails_without_options() {
+    let containerd = tempfile::tempdir().unwrap();
+    let bundle = Bundle::new("{}");
+    fs::write(bundle.path().join("options.pb"), [0xff]).unwrap();
+    let output = bundle.call(containerd.path(), "c1", &["delete"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("options.pb"), "{said}");
+    assert!(!bundle.path().join("cleaned").exists());
+}
+
+fn shut_down(socket: &Path) {
+    call(socket, async |task| task.shutdown(ShutdownRequest::default()).await).unwrap();
+    wait_until("the daemon has removed its socket", || !socket.exists());
+}
+
+/// Two daemons were started for one group.
+fn starts_at_once_find_one_daemon() {
+    let containerd = tempfile::tempdir().unwrap();
+    let spec = r#"{"annotations": {"io.kubernetes.cri.sandbox-id": "pod"}}"#;
+    for is_dead_one_there in [false, true, true] {
+        let bundles: Vec<Bundle> = (0..8).map(|_| Bundle::new(spec)).collect();
+        let sockets: Vec<PathBuf> = thread::scope(|scope| {
+            let start = |(number, bundle): (usize, &Bundle)| {
+                bundle.start(containerd.path(), &format!("c{number}"))
+            };
+            let threads: Vec<_> =
+                bundles.iter().enumerate().map(|pair| scope.spawn(move || start(pair))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(sockets.iter().all(|socket| *socket == sockets[0]));
+        let daemon = pid_of_daemon(&sockets[0]);
+        let address = containerd.path().to_str().unwrap();
+        let daemons = fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(address)
+        });
+        assert_eq!(daemons.count(), 1);
+        if is_dead_one_there {
+            rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+            wait_until("nobody listens", || UnixStream::connect(&sockets[0]).is_err());
+        } else {
+            shut_down(&sockets[0]);
+        }
+    }
+}
+
+/// containerd was told version 3 and found a shim that knew version 2.
+fn start_asks_for_the_version() {
+    let containerd = tempfile::tempdir().unwrap();
+    let bundle = Bundle::new("{}");
+    let version = || {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.current_dir(bundle.path()).args(["-namespace", "default", "-id", "c1", "-address"]);
+        command.arg(containerd.path()).arg("start").env("MAX_SHIM_VERSION", "3");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let address = answer["address"].as_str().unwrap().strip_prefix("unix://").unwrap();
+        (answer["version"].as_i64().unwrap(), PathBuf::from(address))
+    };
+    let (new, socket) = version();
+    assert_eq!((new, version().0), (3, 3));
+    shut_down(&socket);
+
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    thread::scope(|scope| {
+        let (serves, is_serving) = std::sync::mpsc::channel();
+        let socket = socket.to_str().unwrap();
+        scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let server = Server::builder().bind(socket).unwrap().build().unwrap();
+                serves.send(()).unwrap();
+                tokio::select! {
+                    served = server.serve() => served.unwrap(),
+                    _ = ended => {}
+                }
+            });
+        });
+        is_serving.recv().unwrap();
+        assert_eq!(version().0, 2, "it has no such service");
+        drop(end);
+    });
+}
+
+/// It took five seconds, since somebody waited for the container.
+fn a_signal_ends_a_daemon() {
+    let containerd = tempfile::tempdir().unwrap();
+    let bundle = Bundle::new("{}");
+    let socket = bundle.start(containerd.path(), "c1");
+    let daemon = pid_of_daemon(&socket);
+    let (waited, took) = call(&socket, async |task| {
+        let (id, bundle) = ("c1".to_owned(), bundle.path().to_str().unwrap().to_owned());
+        let created =
+            task.create(CreateTaskRequest { id, bundle, ..CreateTaskRequest::default() }).await;
+        let pid = created.unwrap().pid;
+        let wait = task.wait(WaitRequest { id: "c1".to_owned(), ..WaitRequest::default() });
+        let begin = Instant::now();
+        let signal = async {
+            tokio::task::yield_now().await;
+            rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
+        };
+        let (waited, ()) = tokio::join!(wait, signal);
+        let took = begin.elapsed();
+        // The container is not the signal's affair.
+        let first = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::test_kill_process(first).unwrap();
+        rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
+        (waited, took)
+    });
+    assert!(waited.is_err(), "the container has not ended: {waited:?}");
+    // A call that is open may take this long at the end that containerd asks for.
+    assert!(took < Duration::from_secs(5), "{took:?}");
     wait_until("the daemon has removed its socket", || !socket.exists());
 }
 

@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsStr,
-    fmt, fs,
+    fmt,
     fs::File,
-    io::{self, Read, Seek},
+    io::{self, Read, Seek, SeekFrom},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -169,7 +169,7 @@ impl Runc {
         match self.run_with(descriptors, args).await {
             Ok(()) => Ok(read_back(output)?),
             Err(Error::Failed(text)) if text.starts_with("exit status ") => {
-                let said = read_back(errors)?;
+                let said = last_words(errors)?;
                 Err(Error::Failed(format!("{text}: {}", said.trim())))
             }
             Err(error) => Err(error),
@@ -218,9 +218,19 @@ fn read_back(mut file: File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// What was written last: no more of it than an error is to hold.
+fn last_words(mut file: File) -> io::Result<String> {
+    const MAX_LEN: u64 = 64 << 10;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LEN)))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_LEN).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The last error in a log of runc's: JSON objects, one a line.
 fn last_error(log: &Path) -> Option<String> {
-    last_error_in(&fs::read_to_string(log).ok()?)
+    last_error_in(&last_words(File::open(log).ok()?).ok()?)
 }
 
 fn last_error_in(log: &str) -> Option<String> {
@@ -245,6 +255,15 @@ mod tests {
         assert_eq!(last_error_in(log).unwrap(), "exec: \"x\": not found");
         assert_eq!(last_error_in("{\"level\":\"info\",\"msg\":\"all is well\"}"), None);
         assert_eq!(last_error_in(""), None);
+    }
+
+    #[test]
+    fn of_a_runc_that_says_much_the_last_is_told() {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, "x".repeat(3_000_000).as_bytes()).unwrap();
+        std::io::Write::write_all(&mut file, b"why").unwrap();
+        let said = last_words(file).unwrap();
+        assert!(said.len() == 64 << 10 && said.ends_with("why"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     runtime::{New, Runtime},
     shim::Shim,
     stdio::Paths,
+    tasks::{blocking, contain, contain_now},
 };
 
 impl<R: Runtime> Container<R> {
@@ -36,7 +37,14 @@ impl<R: Runtime> Container<R> {
         reaper: Reaper,
         request: &task::CreateTaskRequest,
     ) -> Result<Arc<Container<R>>, Status> {
-        let options = options::read(request.options.as_ref(), R::options)?;
+        let options = match request.options.clone() {
+            None => contain_now(|| options::read(None, R::options))?,
+            // They may name a file.
+            given => {
+                let read = move || Ok(contain_now(|| options::read(given.as_ref(), R::options)));
+                blocking(read).await.map_err(|error| Status::internal(error.to_string()))??
+            }
+        };
         let bundle = Bundle::new(&request.bundle);
         bundle.spec().map_err(|error| {
             Status::invalid_argument(format!("cannot read the bundle's config.json: {error}"))
@@ -67,7 +75,7 @@ impl<R: Runtime> Container<R> {
                 options,
                 checkpoint: checkpoint.map(Into::into),
             };
-            let (runtime, pid) = R::create(new, &mut launch).await?;
+            let (runtime, pid) = contain(R::create(new, &mut launch)).await?;
             Ok((runtime, pid.map(|pid| (pid, launch.made(&init, pid)))))
         };
         let (runtime, first) = match made.await {
@@ -91,7 +99,7 @@ impl<R: Runtime> Container<R> {
             oom: OnceLock::new(),
             leads_its_pids: OnceLock::new(),
             has_rootfs,
-            is_deleted: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
             next_launch: AtomicU64::new(1),
             turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),
             bundle,

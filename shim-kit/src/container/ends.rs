@@ -17,7 +17,7 @@ use crate::{
     proto::events,
     reaper::Ended,
     runtime::Runtime,
-    tasks,
+    tasks::{self, contain},
 };
 
 impl<R: Runtime> Container<R> {
@@ -89,7 +89,8 @@ impl<R: Runtime> Container<R> {
     /// of all execs are reported: they are over before the container is.
     async fn first_has_ended(&self, deadline: Instant) {
         if !self.leads_its_pids.get().is_some_and(|leads| *leads)
-            && let Err(status) = self.runtime.kill(libc::SIGKILL.unsigned_abs(), true).await
+            && let Err(status) =
+                contain(self.runtime.kill(libc::SIGKILL.unsigned_abs(), true)).await
             && status.code() != ttrpc::Code::NotFound
         {
             log::warn(format_args!("cannot end the rest of a container: {status}"));

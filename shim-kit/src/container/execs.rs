@@ -12,6 +12,7 @@ use ttrpc::Status;
 
 use super::Container;
 use crate::{
+    ids,
     launch::Launch,
     lifecycle::Phase,
     memory,
@@ -20,6 +21,7 @@ use crate::{
     reaper::{Ended, Exit},
     runtime::Runtime,
     stdio::Paths,
+    tasks::contain,
 };
 
 /// How long an exec that is being made may keep others waiting. The limit is there for speed alone, and
@@ -34,9 +36,7 @@ impl<R: Runtime> Container<R> {
     pub fn exec(&self, request: &task::ExecProcessRequest) -> Result<(), Status> {
         let spec = request.spec.as_ref().map(|spec| spec.value.as_slice()).unwrap_or_default();
         let spec = exec_spec(spec, request.terminal)?;
-        if request.exec_id.is_empty() {
-            return Err(Status::invalid_argument("an exec needs an id"));
-        }
+        ids::check("exec", &request.exec_id)?;
         // Tools show these words.
         let phase = self.init.phase();
         if phase.exit().is_some() {
@@ -98,7 +98,7 @@ impl<R: Runtime> Container<R> {
         in_turn(&self.turns, async {
             let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
             let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, process, number);
-            let pid = self.runtime.exec(&process.spec, &mut launch).await?;
+            let pid = contain(self.runtime.exec(&process.spec, &mut launch)).await?;
             Ok(launch.made(process, pid))
         })
         .await

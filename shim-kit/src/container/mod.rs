@@ -27,6 +27,7 @@ use crate::{
     reaper::{Exit, Reaper},
     runtime::Runtime,
     shim::Shim,
+    tasks::{blocking, contain},
 };
 
 /// What is said of a process that could not be started or was deleted before.
@@ -48,7 +49,8 @@ pub(crate) struct Container<R> {
     /// Whether the kernel ends all processes with the first.
     leads_its_pids: OnceLock<bool>,
     has_rootfs: bool,
-    is_deleted: AtomicBool,
+    /// Whether the runtime has deleted it. What comes after that may fail and be tried again.
+    is_removed: AtomicBool,
     next_launch: AtomicU64,
     /// How many execs may be made at a time: that is all computing, and more of it than there are
     /// processors is only slower for everybody.
@@ -100,7 +102,7 @@ impl<R: Runtime> Container<R> {
         process.phase().may_start()?;
         if process.is_init() {
             let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, &process, 0);
-            if let Some(pid) = self.runtime.start(&mut launch).await? {
+            if let Some(pid) = contain(self.runtime.start(&mut launch)).await? {
                 self.first_is_made(pid, launch.made(&process, pid));
             }
             process.started();
@@ -131,16 +133,16 @@ impl<R: Runtime> Container<R> {
         }
     }
 
-    /// Deletes the container, with whatever program still runs for it.
+    /// Deletes the container, with whatever program still runs for it. After an error it goes on where it failed.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION while it runs; NOT_FOUND if it was deleted meanwhile; the runtime's.
+    /// FAILED_PRECONDITION while it runs; the runtime's; INTERNAL if its root file system is in use.
     pub async fn delete(&self) -> Result<(u32, Exit), Status> {
         if self.init.phase() == Phase::Created && self.init.pid() == 0 {
             self.init.give_up(Exit { status: NEVER_RAN, at: SystemTime::now() });
         }
         if self.init.phase() == Phase::Created {
-            self.runtime.kill(libc::SIGKILL.unsigned_abs(), false).await?;
+            contain(self.runtime.kill(libc::SIGKILL.unsigned_abs(), false)).await?;
             self.init.told().await;
         }
         if self.init.phase().is_alive() {
@@ -148,10 +150,10 @@ impl<R: Runtime> Container<R> {
         }
         let exit = self.init.told().await;
         let _order = self.init.order.lock().await;
-        if self.is_deleted.load(Ordering::Relaxed) {
-            return Err(Status::not_found(format!("container {} is deleted", self.id)));
+        if !self.is_removed.load(Ordering::Relaxed) {
+            contain(self.runtime.delete()).await?;
+            self.is_removed.store(true, Ordering::Relaxed);
         }
-        self.runtime.delete().await?;
         self.reaper.close();
         self.init.close();
         let execs = std::mem::take(&mut *self.execs());
@@ -161,7 +163,6 @@ impl<R: Runtime> Container<R> {
         if self.has_rootfs {
             unmount(&self.bundle).await?;
         }
-        self.is_deleted.store(true, Ordering::Relaxed);
         Ok((self.init.pid(), exit))
     }
 
@@ -176,7 +177,7 @@ impl<R: Runtime> Container<R> {
         if !all && self.init.phase().exit().is_some() {
             return Err(Status::not_found("process already finished"));
         }
-        self.runtime.kill(signal, all).await
+        contain(self.runtime.kill(signal, all)).await
     }
 
     /// Freezes all processes.
@@ -185,7 +186,7 @@ impl<R: Runtime> Container<R> {
     /// FAILED_PRECONDITION unless it runs; the runtime's.
     pub async fn pause(&self) -> Result<(), Status> {
         self.init.change(Phase::pausing)?;
-        let paused = self.runtime.pause().await;
+        let paused = contain(self.runtime.pause()).await;
         self.init.change(|phase| phase.pause_tried(paused.is_ok()));
         paused?;
         self.shim.outbox.publish(&events::TaskPaused { container_id: self.id.clone() });
@@ -198,7 +199,7 @@ impl<R: Runtime> Container<R> {
     /// FAILED_PRECONDITION unless it is paused; the runtime's.
     pub async fn resume(&self) -> Result<(), Status> {
         self.init.phase().may_resume()?;
-        self.runtime.resume().await?;
+        contain(self.runtime.resume()).await?;
         self.init.change(Phase::resumed);
         self.shim.outbox.publish(&events::TaskResumed { container_id: self.id.clone() });
         Ok(())
@@ -209,7 +210,7 @@ impl<R: Runtime> Container<R> {
     /// # Errors
     /// The runtime's.
     pub async fn pids(&self) -> Result<Vec<types::ProcessInfo>, Status> {
-        let pids = self.runtime.pids().await?;
+        let pids = contain(self.runtime.pids()).await?;
         let execs: HashMap<u32, String> =
             self.execs().values().map(|exec| (exec.pid(), exec.exec_id.clone())).collect();
         let details = |exec_id: &String| {
@@ -224,7 +225,7 @@ impl<R: Runtime> Container<R> {
     /// # Errors
     /// The runtime's.
     pub async fn update(&self, resources: &[u8]) -> Result<(), Status> {
-        self.runtime.update(resources).await
+        contain(self.runtime.update(resources)).await
     }
 
     /// Writes the container's state to a folder.
@@ -232,7 +233,7 @@ impl<R: Runtime> Container<R> {
     /// # Errors
     /// The runtime's.
     pub async fn checkpoint(&self, path: String, options: Option<&Any>) -> Result<(), Status> {
-        self.runtime.checkpoint(path.clone().into(), options).await?;
+        contain(self.runtime.checkpoint(path.clone().into(), options)).await?;
         let event = events::TaskCheckpointed { container_id: self.id.clone(), checkpoint: path };
         self.shim.outbox.publish(&event);
         Ok(())
@@ -243,7 +244,7 @@ impl<R: Runtime> Container<R> {
     /// # Errors
     /// NOT_FOUND if its control group is not known; the runtime's.
     pub async fn stats(&self) -> Result<Any, Status> {
-        if let Some(stats) = self.runtime.stats().await? {
+        if let Some(stats) = contain(self.runtime.stats()).await? {
             return Ok(stats);
         }
         let cgroup = self.cgroup.get();
@@ -260,7 +261,8 @@ impl<R> Drop for Container<R> {
 }
 
 async fn unmount(bundle: &Bundle) -> Result<(), Status> {
-    mount::unmount_all(&bundle.rootfs())
+    let rootfs = bundle.rootfs();
+    blocking(move || mount::unmount_all(&rootfs))
         .await
         .map_err(|error| Status::internal(format!("cannot unmount the rootfs: {error}")))
 }

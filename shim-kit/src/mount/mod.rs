@@ -4,30 +4,34 @@ mod idmap;
 mod loopback;
 mod options;
 mod overlay;
+mod place;
+mod unmount;
 
 use std::{
     env,
     ffi::CString,
     fs::{self, File},
     io,
-    path::{Component, Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::{
+    mount::{MountFlags, UnmountFlags},
+    thread::UnshareFlags,
+};
 
 use self::options::Options;
-use crate::{log, proto::types::Mount, reaper::Reaper};
+pub use self::{place::Place, unmount::unmount_all};
+use crate::{log, proto::types::Mount, reaper::Reaper, tasks::blocking};
 
-/// Mounts one after the other on a root.
+/// Mounts one after the other on a root. What may block is done on a thread of its own.
 ///
 /// # Errors
 /// The first that fails, with what was to be mounted. What was mounted before stays.
 pub async fn mount_all(mounts: &[Mount], root: &Path, reaper: &Reaper) -> io::Result<()> {
     for mount in mounts {
-        let target = within(root, &mount.target)?;
-        mount_one(mount, &target, reaper).await.map_err(|error| {
+        mount_one(mount, root, reaper).await.map_err(|error| {
             let source = &mount.source;
             io::Error::new(error.kind(), format!("cannot mount {} {source}: {error}", mount.r#type))
         })?;
@@ -35,45 +39,61 @@ pub async fn mount_all(mounts: &[Mount], root: &Path, reaper: &Reaper) -> io::Re
     Ok(())
 }
 
-/// A path below the root, which it may not leave.
-fn within(root: &Path, target: &str) -> io::Result<PathBuf> {
-    let target = Path::new(target.trim_start_matches('/'));
-    if target.components().any(|part| part == Component::ParentDir) {
-        let reason = format!("a mount's target leaves the root: {}", target.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    }
-    Ok(if target.as_os_str().is_empty() { root.to_owned() } else { root.join(target) })
-}
-
-async fn mount_one(mount: &Mount, target: &Path, reaper: &Reaper) -> io::Result<()> {
+async fn mount_one(mount: &Mount, root: &Path, reaper: &Reaper) -> io::Result<()> {
     if let Some((helper, kind)) = helper(&mount.r#type) {
-        return mount_with(helper, kind, mount, target, reaper).await;
+        let (root, path) = (root.to_owned(), mount.target.clone());
+        let target = blocking(move || Place::within(&root, &path)).await?;
+        return mount_with(helper, kind, mount, &target.path(), reaper).await;
     }
     let options = Options::parse(&mount.options)?;
     let ids = match &options.ids {
         Some(maps) => Some(maps.user_namespace(reaper).await?),
         None => None,
     };
+    let (mount, root) = (mount.clone(), root.to_owned());
+    blocking(move || mount_here(&mount, &root, &options, ids)).await
+}
+
+/// Mounts, while the thread waits.
+fn mount_here(mount: &Mount, root: &Path, options: &Options, ids: Option<File>) -> io::Result<()> {
+    let place = Place::within(root, &mount.target)?;
+    let target = place.path();
     if options.is_bind {
-        bind(&mount.source, target, &options)?;
+        bind(&mount.source, &target, options.is_recursive)?;
     } else {
         match (&ids, mount.r#type.as_str()) {
-            (Some(ids), "overlay") => mount_mapped_overlay(mount, target, &options, ids)?,
+            (Some(ids), "overlay") => {
+                mount_mapped_overlay(
+                    mount,
+                    &target,
+                    &root.with_file_name("mapped-layers"),
+                    options,
+                    ids,
+                )?;
+            }
             _ if options.is_loop => {
                 let is_read_only = options.flags.contains(MountFlags::RDONLY);
                 let device = loopback::attach(&mount.source, is_read_only)?;
                 let source = device.path.display().to_string();
                 let mount = Mount { source, ..mount.clone() };
-                mount_new(&mount, target, options.flags, options.data.clone())?;
+                mount_new(&mount, &target, options.flags, options.data.clone())?;
             }
-            _ => mount_new(mount, target, options.flags, options.data.clone())?,
+            _ => mount_new(mount, &target, options.flags, options.data.clone())?,
         }
     }
+    // What was found before is below what is mounted now.
+    let place = Place::within(root, &mount.target)?;
+    let target = place.path();
+    if options.is_bind && !options.flags.is_empty() {
+        // The flags of a bind mount take effect only with a second call.
+        rustix::mount::mount_remount(&target, options.flags | MountFlags::BIND, c"")?;
+    }
     if let Some(ids) = ids.filter(|_| mount.r#type != "overlay") {
-        idmap::map(target, target, &ids, false)?;
+        idmap::map(&target, &target, &ids, false)?;
     }
     if !options.propagation.is_empty() {
-        rustix::mount::mount_change(target, options.propagation)?;
+        let place = Place::within(root, &mount.target)?;
+        rustix::mount::mount_change(place.path(), options.propagation)?;
     }
     Ok(())
 }
@@ -92,20 +112,20 @@ fn mount_new(mount: &Mount, target: &Path, flags: MountFlags, data: Vec<String>)
 fn mount_mapped_overlay(
     mount: &Mount,
     target: &Path,
+    mapped: &Path,
     options: &Options,
     ids: &File,
 ) -> io::Result<()> {
     let common = overlay::common_lower(&options.data)
         .ok_or_else(|| io::Error::other("the overlay's layers have no folder in common"))?;
-    let mapped = target.with_file_name("mapped-layers");
-    fs::create_dir_all(&mapped)?;
-    let result = idmap::map(&common, &mapped, ids, true).and_then(|()| {
-        let data = overlay::move_lower(options.data.clone(), &common, &mapped);
+    fs::create_dir_all(mapped)?;
+    let result = idmap::map(&common, mapped, ids, true).and_then(|()| {
+        let data = overlay::move_lower(options.data.clone(), &common, mapped);
         let result = mount_new(mount, target, options.flags, data);
-        rustix::mount::unmount(&mapped, UnmountFlags::DETACH)?;
+        rustix::mount::unmount(mapped, UnmountFlags::DETACH)?;
         result
     });
-    if let Err(error) = fs::remove_dir(&mapped) {
+    if let Err(error) = fs::remove_dir(mapped) {
         log::warn(format_args!("cannot remove {}: {error}", mapped.display()));
     }
     result
@@ -139,79 +159,32 @@ async fn mount_with(
     }
 }
 
-/// Binds. The flags of a bind mount take effect only with a second call.
-fn bind(source: &str, target: &Path, options: &Options) -> io::Result<()> {
-    match options.is_recursive {
+fn bind(source: &str, target: &Path, is_recursive: bool) -> io::Result<()> {
+    match is_recursive {
         true => rustix::mount::mount_bind_recursive(source, target)?,
         false => rustix::mount::mount_bind(source, target)?,
-    }
-    if !options.flags.is_empty() {
-        let flags = options.flags | MountFlags::BIND;
-        rustix::mount::mount_remount(target, flags, c"")?;
     }
     Ok(())
 }
 
-/// Calls with another working folder. The shim has one thread, so nobody else is surprised; its own
-/// folder is the root, which is always there.
+/// Calls with another working folder, which the thread does not share with others from then on.
 fn in_folder(
     folder: Option<&Path>,
     call: impl FnOnce() -> Result<(), rustix::io::Errno>,
 ) -> io::Result<()> {
     let Some(folder) = folder else { return Ok(call()?) };
+    // Not the file descriptors, for which alone this call has its bad name.
+    #[allow(deprecated)]
+    rustix::thread::unshare(UnshareFlags::FS)?;
     env::set_current_dir(folder)?;
     let result = call();
     env::set_current_dir("/")?;
     Ok(result?)
 }
 
-/// How often and how long it is waited for a mount that is in use: processes that were killed a
-/// moment ago may still have files open.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// Unmounts everything that is mounted on a folder.
-///
-/// # Errors
-/// If it stays in use.
-pub async fn unmount_all(target: &Path) -> io::Result<()> {
-    for _ in 0..ATTEMPTS {
-        match unmount_now(target) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            result => return result,
-        }
-    }
-    unmount_now(target)
-}
-
-/// Unmounts everything that is mounted on a folder, without waiting.
-///
-/// # Errors
-/// If it is in use.
-pub fn unmount_now(target: &Path) -> io::Result<()> {
-    loop {
-        match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
-            // Nothing is mounted there, or nothing is there.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_target_does_not_leave_the_root() {
-        let root = Path::new("/bundle/rootfs");
-        assert_eq!(within(root, "").unwrap(), root);
-        assert_eq!(within(root, "/etc").unwrap(), root.join("etc"));
-        assert!(within(root, "../etc").is_err());
-    }
 
     #[test]
     fn file_systems_in_user_space_are_mounted_by_their_program() {

@@ -10,7 +10,7 @@ use std::{
 use rustix::mount::UnmountFlags;
 use serde_json::Value;
 
-use super::{bind_mount, complain};
+use super::{bind_mount, unremoved};
 use crate::{
     bundle::Spec,
     mount,
@@ -119,19 +119,20 @@ impl Files {
 }
 
 /// Removes the files with their folder, if there are any.
-pub fn remove(folder: &Path) {
+///
+/// # Errors
+/// Those of unmounting and removing, with the path.
+pub fn remove(folder: &Path) -> io::Result<()> {
     if !folder.exists() {
-        return;
+        return Ok(());
     }
     let memory = folder.join("shm");
     match rustix::mount::unmount(&memory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         // It is not there, or nothing is mounted there.
         Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
-        Err(error) => complain(&memory, error.into()),
+        Err(error) => return Err(unremoved(&memory, error.into())),
     }
-    if let Err(error) = fs::remove_dir_all(folder) {
-        complain(folder, error);
-    }
+    fs::remove_dir_all(folder).map_err(|error| unremoved(folder, error))
 }
 
 /// In a user namespace the kernel refuses to drop what restricts the source.
@@ -203,9 +204,9 @@ mod tests {
             text("resolv.conf"),
             "search a.local local\nnameserver 10.0.0.1\nnameserver 10.0.0.2\noptions ndots:5\n"
         );
-        remove(&folder);
+        remove(&folder).unwrap();
         assert!(!folder.exists());
-        remove(&folder);
+        remove(&folder).unwrap();
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -43,6 +43,7 @@ use crate::{
     reaper::{Exit, Reaper},
     runtime::Runtime,
     shim::Shim,
+    tasks,
 };
 
 const KILL: u32 = libc::SIGKILL.unsigned_abs();
@@ -73,8 +74,10 @@ impl<R: Runtime> Sandbox<R> {
     ) -> Result<Sandbox<R>, Status> {
         let bundle = Bundle::new(&request.bundle_path);
         let made = Sandbox::make(shim, reaper, request, bundle.clone()).await;
-        if made.is_err() {
-            clean_up(&bundle);
+        if made.is_err()
+            && let Err(status) = clean_up_aside(&bundle).await
+        {
+            log::warn(status);
         }
         made
     }
@@ -92,9 +95,18 @@ impl<R: Runtime> Sandbox<R> {
         if users.is_some() && !R::USER_NAMESPACES {
             return Err(Status::unimplemented("this runtime has no user namespaces"));
         }
-        let given = bundle.spec_if_any().map_err(failed)?;
+        let mut given = bundle.spec_if_any().map_err(failed)?;
         let mut rootfs = request.rootfs;
-        if !given.has_process() {
+        if given.has_process() {
+            if rootfs.is_empty() && !given.has_root() {
+                let message =
+                    "the sandbox's specification has a process and no root file system for it";
+                return Err(Status::invalid_argument(message));
+            }
+            if spec::isolate_mounts(&mut given) {
+                bundle.write_spec(&given).map_err(failed)?;
+            }
+        } else {
             let (mut root, mut namespace) = (None, None);
             if rootfs.is_empty() && !given.has_root() {
                 rootfs = vec![match &users {
@@ -140,7 +152,7 @@ impl<R: Runtime> Sandbox<R> {
             bundle: request.bundle_path,
             rootfs,
             // `start` has kept them.
-            options: bundle.options(),
+            options: bundle.options().map_err(failed)?,
             ..CreateTaskRequest::default()
         };
         let container = Container::create(&silent, reaper, &task).await?;
@@ -221,14 +233,13 @@ impl<R: Runtime> Sandbox<R> {
         timeout(limit, all).await.map_err(late)?
     }
 
-    /// Removes what was made. To be called when it has stopped.
+    /// Removes what was made. To be called when it has stopped. After an error it goes on where it failed.
     ///
     /// # Errors
     /// The runtime's.
     pub async fn delete(&self) -> Result<(), Status> {
-        let deleted = self.container.delete().await;
-        clean_up(&self.bundle);
-        deleted.map(drop)
+        self.container.delete().await?;
+        clean_up_aside(&self.bundle).await
     }
 
     /// What the sandbox's container uses.
@@ -302,14 +313,23 @@ fn bind_mount<const N: usize>(source: &Path, destination: &str, options: [&str; 
 }
 
 /// Removes what was made for the sandbox in this bundle, if it was. A shim that has died leaves it.
-pub(crate) fn clean_up(bundle: &Bundle) {
-    files::remove(&bundle.pod());
-    users::remove(bundle);
+///
+/// # Errors
+/// The first thing that cannot be removed. The rest is, and the next call tries again.
+pub(crate) fn clean_up(bundle: &Bundle) -> io::Result<()> {
+    let files = files::remove(&bundle.pod());
+    users::remove(bundle).and(files)
 }
 
-/// Says that something of a pod cannot be removed, which stops nothing.
-fn complain(what: &Path, error: io::Error) {
-    log::warn(format_args!("cannot remove {}: {error}", what.display()));
+async fn clean_up_aside(bundle: &Bundle) -> Result<(), Status> {
+    let bundle = bundle.clone();
+    let failed = |error| Status::internal(format!("cannot remove the sandbox's files: {error}"));
+    tasks::blocking(move || clean_up(&bundle)).await.map_err(failed)
+}
+
+/// An error that names what cannot be removed.
+fn unremoved(what: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", what.display()))
 }
 
 #[cfg(test)]

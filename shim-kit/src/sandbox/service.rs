@@ -8,6 +8,7 @@ use ttrpc::{Any, Status};
 use super::Sandbox;
 use crate::{
     container::Container,
+    ids,
     proto::{sandbox::*, types},
     runtime::Runtime,
     service::{Making, Slot, TaskService, at, end_making},
@@ -18,6 +19,19 @@ use crate::{
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// The fields of a sandbox that a shim makes something of.
 const UPDATED: &str = "spec";
+
+/// Holds the sandbox's place until this is dropped; longer if the sandbox is made by then.
+struct Place<R: Runtime> {
+    service: TaskService<R>,
+    making: Making,
+}
+
+impl<R: Runtime> Drop for Place<R> {
+    fn drop(&mut self) {
+        self.service.sandbox_slot().take_if(|slot| matches!(slot, Slot::Reserved(_)));
+        self.making.is_over();
+    }
+}
 
 impl<R: Runtime> TaskService<R> {
     fn sandbox(&self, id: &str) -> Result<Arc<Sandbox<R>>, Status> {
@@ -31,21 +45,20 @@ impl<R: Runtime> TaskService<R> {
         &self,
         request: CreateSandboxRequest,
     ) -> Result<CreateSandboxResponse, Status> {
+        ids::check("sandbox", &request.sandbox_id)?;
         let making = Making::new(&self.shim.reaper);
-        {
+        let reaper = making.reaper.clone();
+        let place = {
             let mut slot = self.sandbox_slot();
             if slot.is_some() {
                 return Err(Status::already_exists("the shim has its sandbox"));
             }
             *slot = Some(Slot::Reserved(making.clone()));
-        }
-        let this = self.clone();
+            Place { service: self.clone(), making }
+        };
         to_the_end(async move {
-            let made = Sandbox::create(&this.shim, making.reaper.clone(), request).await;
-            let mut slot = this.sandbox_slot();
-            *slot = None;
-            making.is_over();
-            *slot = Some(Slot::Made(Arc::new(made?)));
+            let made = Sandbox::create(&place.service.shim, reaper, request).await?;
+            *place.service.sandbox_slot() = Some(Slot::Made(Arc::new(made)));
             Ok(CreateSandboxResponse {})
         })
         .await

@@ -93,11 +93,52 @@ pub fn complete(given: Spec, pod: &Pod<'_>, program: &Program) -> Result<Spec, S
     if !linux.cgroup_parent.is_empty() {
         spec["linux"]["cgroupsPath"] = cgroups_path(&linux.cgroup_parent, pod.id).into();
     }
+    let has_root = given.has_root();
     if let (Value::Object(spec), Value::Object(given)) = (&mut spec, given.0) {
         // Go writes what was not given as an empty string.
-        spec.extend(given.into_iter().filter(|(_, value)| !value.is_null() && *value != ""));
+        for (key, value) in given.into_iter().filter(|(_, value)| !value.is_null() && *value != "")
+        {
+            match (key.as_str(), value) {
+                // What the program needs stays.
+                ("process", _) => {}
+                ("root", _) if !has_root => {}
+                ("mounts", Value::Array(given)) => {
+                    spec.insert(key, given.into_iter().chain(program.mounts()).collect());
+                }
+                ("linux", Value::Object(given)) => {
+                    if let Some(linux) = spec["linux"].as_object_mut() {
+                        linux.extend(given);
+                    }
+                }
+                (_, value) => drop(spec.insert(key, value)),
+            }
+        }
     }
-    Ok(Spec(spec))
+    let mut spec = Spec(spec);
+    isolate_mounts(&mut spec);
+    Ok(spec)
+}
+
+/// Gives a sandbox a mount namespace if it has none: what its runtime mounts would be the machine's, and stay there.
+/// Says whether that changed it.
+pub fn isolate_mounts(spec: &mut Spec) -> bool {
+    let Some(linux) = spec
+        .0
+        .as_object_mut()
+        .map(|spec| spec.entry("linux").or_insert_with(|| Value::Object(Map::new())))
+    else {
+        return false;
+    };
+    let Some(namespaces) = linux.as_object_mut().and_then(|linux| {
+        linux.entry("namespaces").or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+    }) else {
+        return false;
+    };
+    let is_there = namespaces.iter().any(|namespace| namespace["type"] == "mount");
+    if !is_there {
+        namespaces.push(namespace("mount", ""));
+    }
+    !is_there
 }
 
 fn describe_process(
@@ -255,6 +296,27 @@ mod tests {
         assert_eq!((&spec["hostname"], &spec["root"]["path"]), (&json!("mine"), &json!("/r")));
         assert_eq!(spec["ociVersion"], "1.0.2");
         assert!(spec["process"]["args"].as_array().unwrap().len() > 1);
+    }
+
+    /// Without a mount namespace what runc mounted stayed in the machine's; a specification with mounts of its own lost
+    /// those of the program, which then was not found.
+    #[test]
+    fn a_sandbox_has_its_program_and_a_mount_namespace_whatever_a_client_gives() {
+        let given = json!({
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {"namespaces": [{"type": "pid"}]},
+            "root": {"path": ""}, "process": null,
+        });
+        let spec = completed(given, None).unwrap();
+        assert_eq!(namespaces_of(&spec), ["pid", "mount"]);
+        assert_eq!(spec["root"]["path"], "rootfs");
+        let mounts = spec["mounts"].as_array().unwrap();
+        assert_eq!(mounts[0]["destination"], "/proc");
+        assert!(mounts.iter().any(|mount| mount["destination"] == "/pause"), "{mounts:?}");
+
+        let mut own = Spec(json!({"process": {"args": ["sh"]}}));
+        assert!(isolate_mounts(&mut own) && !isolate_mounts(&mut own));
+        assert_eq!(namespaces_of(&own.0), ["mount"]);
     }
 
     /// In a container of its own containerd may not, and no pod was made.

@@ -51,7 +51,7 @@ impl PodFixture {
     }
 
     fn request(&self) -> CreateSandboxRequest {
-        let spec = json!({"script": "sleep 1000", "process": {},
+        let spec = json!({"script": "sleep 1000", "process": {}, "root": {"path": "rootfs"},
             "linux": {"namespaces": [{"type": "pid"}]}});
         fs::write(self.bundle.path().join("config.json"), spec.to_string()).unwrap();
         CreateSandboxRequest {
@@ -151,8 +151,11 @@ async fn a_shim_has_one_sandbox_and_none_that_failed() {
     assert!(refused.message().contains("a.v1.Pod"), "{refused}");
 
     let request = pod.request();
-    fs::write(pod.bundle.path().join("config.json"), r#"{"script": "fails", "process": {}}"#)
-        .unwrap();
+    fs::write(
+        pod.bundle.path().join("config.json"),
+        r#"{"script": "fails", "process": {}, "root": {"path": "rootfs"}}"#,
+    )
+    .unwrap();
     assert_eq!(service.create_sandbox(request).await.unwrap_err().message(), "as it should");
     assert!(!pod.bundle.path().join("pod").exists());
 
@@ -225,4 +228,38 @@ async fn a_sandboxs_resources_are_the_runtimes_affair_and_labels_are_not() {
     assert_eq!(update(&["spec"]).await.unwrap_err().code(), Code::Unimplemented);
     assert_eq!(update(&[]).await.unwrap_err().code(), Code::Unimplemented);
     pod.shut_down().await;
+}
+
+/// The place of a sandbox whose making had panicked stayed taken.
+#[tokio::test(flavor = "current_thread")]
+async fn a_sandbox_whose_runtime_panics_leaves_its_place() {
+    let pod = PodFixture::new().await;
+    let request = pod.request();
+    let spec = r#"{"script": "panics", "process": {}, "root": {"path": "rootfs"}}"#;
+    fs::write(pod.bundle.path().join("config.json"), spec).unwrap();
+    let failed = pod.fixture.service.create_sandbox(request).await.unwrap_err();
+    assert!(failed.message().contains("as it should"), "{failed}");
+    pod.start().await;
+    pod.shut_down().await;
+}
+
+/// A sandbox of which something was in use could never be removed.
+#[tokio::test(flavor = "current_thread")]
+async fn a_sandboxs_removal_goes_on_where_it_failed() {
+    let pod = PodFixture::new().await;
+    pod.start().await;
+    let busy = pod.bundle.path().join("pod/busy");
+    fs::create_dir(&busy).unwrap();
+    if let Err(error) =
+        rustix::mount::mount("t", &busy, "tmpfs", rustix::mount::MountFlags::empty(), None)
+    {
+        println!("skipped: {error}");
+        return pod.shut_down().await;
+    }
+    let request = || ShutdownSandboxRequest { sandbox_id: id() };
+    let failed = pod.fixture.service.shutdown_sandbox(request()).await.unwrap_err();
+    assert!(failed.message().contains("pod"), "{failed}");
+    rustix::mount::unmount(&busy, rustix::mount::UnmountFlags::empty()).unwrap();
+    pod.shut_down().await;
+    assert!(!pod.bundle.path().join("pod").exists());
 }

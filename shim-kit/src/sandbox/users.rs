@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use ttrpc::Status;
 
-use super::{complain, files};
+use super::{files, unremoved};
 use crate::{
     bundle::Bundle,
     mount,
@@ -156,21 +156,23 @@ fn owner_of(network: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Removes what was made for a pod, if it was.
-pub fn remove(bundle: &Bundle) {
-    let Ok(folder) = folder(bundle) else { return };
+///
+/// # Errors
+/// Those of unmounting and removing, with the path.
+pub fn remove(bundle: &Bundle) -> io::Result<()> {
+    let folder = match folder(bundle) {
+        // Its bundle is gone, and with it the name of the folder.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        folder => folder?,
+    };
     if !folder.exists() {
-        return;
+        return Ok(());
     }
-    files::remove(&folder.join(FILES));
+    files::remove(&folder.join(FILES))?;
     for mounted in [folder.join(ROOT), folder.join(NAMESPACE)] {
-        if let Err(error) = mount::unmount_now(&mounted) {
-            complain(&mounted, error);
-            return;
-        }
+        mount::unmount_all(&mounted)?;
     }
-    if let Err(error) = fs::remove_dir_all(&folder) {
-        complain(&folder, error);
-    }
+    fs::remove_dir_all(&folder).map_err(|error| unremoved(&folder, error))
 }
 
 /// The folder for a pod, which follows from that of its bundle.

@@ -49,6 +49,7 @@ async fn hang(launch: &Launch, folder: &Path) -> Status {
 #[async_trait]
 impl Runtime for Shell {
     type Options = ();
+    const VERSION: &'static str = "1.2.3";
 
     async fn create(
         new: New<'_, ()>,
@@ -58,6 +59,7 @@ impl Runtime for Shell {
         if script == "fails" {
             return Err(Status::unknown("as it should"));
         }
+        assert_ne!(script, "panics", "as it should");
         if script == "create hangs" {
             return Err(hang(launch, new.bundle.path()).await);
         }
@@ -84,6 +86,7 @@ impl Runtime for Shell {
     }
 
     async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<rustix::process::Pid, Status> {
+        assert_ne!(spec, br#"{"panics":true,"terminal":false}"#, "as it should");
         match spec {
             br#"{"hangs":true,"terminal":false}"# => Err(hang(launch, &self.folder).await),
             _ => Err(Status::unimplemented("this runtime has no exec")),
@@ -98,7 +101,15 @@ impl Runtime for Shell {
     }
 
     async fn delete(&self) -> Result<(), Status> {
-        Ok(())
+        // The kit runs no more programs for a container that is deleted, nor does this want to be asked again.
+        assert!(!self.folder.join("deleted").exists(), "it was deleted before");
+        match fs::remove_file(self.folder.join("delete-fails")) {
+            Ok(()) => Err(Status::unknown("as it should")),
+            Err(_) => {
+                fs::write(self.folder.join("deleted"), "").unwrap();
+                Ok(())
+            }
+        }
     }
 
     fn clean_up(_: Remains<'_, ()>) -> Result<(), String> {
@@ -196,6 +207,7 @@ async fn a_container_lives_and_its_events_are_in_order() {
         fixture.service.shim.outbox.topics(),
         ["/tasks/create", "/tasks/start", "/tasks/exit", "/tasks/delete"]
     );
+    fixture.service.shutdown(ShutdownRequest::default()).await.unwrap();
     let request = StateRequest { id: "c1".to_owned(), ..Default::default() };
     assert_eq!(fixture.service.state(request).await.unwrap_err().code(), Code::NotFound);
 }
@@ -435,8 +447,7 @@ async fn a_container_is_deleted_once() {
     fixture.run("exit 0").await.unwrap();
     fixture.wait().await;
     let (one, two) = tokio::join!(fixture.delete(), fixture.delete());
-    one.unwrap();
-    assert_eq!(two.unwrap_err().code(), Code::NotFound);
+    assert_eq!(one.unwrap(), two.unwrap());
     let topics = fixture.service.shim.outbox.topics();
     assert_eq!(topics.iter().filter(|topic| *topic == "/tasks/delete").count(), 1);
 }
@@ -448,6 +459,148 @@ async fn the_first_process_is_kept_for_who_cleans_up() {
     let pid = fixture.run("exec sleep 1000").await.unwrap();
     let kept = Bundle::new(fixture.folder.path()).pid().unwrap();
     assert_eq!(kept.as_raw_nonzero().get().unsigned_abs(), pid);
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
+/// A deletion that failed since the root file system was in use could never succeed: its container was deleted.
+#[tokio::test(flavor = "current_thread")]
+async fn a_deletion_goes_on_where_it_failed() {
+    let fixture = Fixture::new().await;
+    let folder = fixture.folder.path();
+    let tmpfs =
+        types::Mount { r#type: "tmpfs".to_owned(), source: "t".to_owned(), ..Default::default() };
+    let below = types::Mount { target: "/data".to_owned(), ..tmpfs.clone() };
+    let mut request = fixture.request("exit 7");
+    request.rootfs = vec![tmpfs];
+    match fixture.service.create(request.clone()).await {
+        Err(status) if status.message().contains("not permitted") => {
+            println!("skipped: {status}");
+            return;
+        }
+        created => drop(created.unwrap()),
+    }
+    // As an rbind of a tree would have.
+    let rootfs = folder.join("rootfs");
+    fs::create_dir(rootfs.join("data")).unwrap();
+    crate::mount::mount_all(&[below], &rootfs, &fixture.service.shim.reaper).await.unwrap();
+    fixture
+        .service
+        .start(StartRequest { id: "c1".to_owned(), ..Default::default() })
+        .await
+        .unwrap();
+    fixture.wait().await;
+
+    fs::write(folder.join("delete-fails"), "").unwrap();
+    assert_eq!(fixture.delete().await.unwrap_err().message(), "as it should");
+    let in_use = fs::File::create(rootfs.join("data/file")).unwrap();
+    let busy = fixture.delete().await.unwrap_err();
+    assert!(busy.message().contains("cannot unmount the rootfs"), "{busy}");
+    assert_eq!(fixture.status().await, types::Status::Stopped);
+    drop(in_use);
+    assert_eq!(fixture.delete().await.unwrap().exit_status, 7);
+    fs::remove_dir(rootfs).unwrap();
+    let topics = fixture.service.shim.outbox.topics();
+    assert_eq!(topics.iter().filter(|topic| *topic == "/tasks/delete").count(), 1);
+}
+
+/// A containerd that was killed while it deleted a container could use its id no more.
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_that_is_deleted_can_be_asked_for_until_the_shim_is_to_shut_down() {
+    let fixture = Fixture::new().await;
+    let service = &fixture.service;
+    let pid = fixture.run("exit 7").await.unwrap();
+    fixture.wait().await;
+    let deleted = fixture.delete().await.unwrap();
+    assert_eq!((deleted.pid, deleted.exit_status), (pid, 7));
+    assert_eq!(fixture.status().await, types::Status::Stopped);
+    assert_eq!(fixture.wait().await.exit_status, 7);
+    assert_eq!(fixture.delete().await.unwrap(), deleted);
+    assert_eq!(fixture.kill().await.unwrap_err().code(), Code::NotFound);
+
+    // Another container's is no word on this one.
+    let shutdown =
+        |id: &str| service.shutdown(ShutdownRequest { id: id.to_owned(), ..Default::default() });
+    shutdown("c2").await.unwrap();
+    assert_eq!(fixture.delete().await.unwrap(), deleted);
+    // The id may be used again.
+    fs::remove_file(fixture.folder.path().join("deleted")).unwrap();
+    fixture.run("exit 8").await.unwrap();
+    assert_eq!(fixture.wait().await.exit_status, 8);
+    fixture.delete().await.unwrap();
+    assert_eq!(service.shim.outbox.topics().len(), 8, "no event comes twice");
+    shutdown("c1").await.unwrap();
+    assert_eq!(fixture.delete().await.unwrap_err().code(), Code::NotFound);
+    assert!(service.shutdown.is_cancelled());
+}
+
+/// `../../x` was taken.
+#[tokio::test(flavor = "current_thread")]
+async fn ids_that_containerd_would_refuse_are_refused() {
+    let fixture = Fixture::new().await;
+    let request = CreateTaskRequest { id: "../c1".to_owned(), ..fixture.request("exit 0") };
+    let refused = fixture.service.create(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    fixture.run("exec sleep 1000").await.unwrap();
+    for exec_id in ["../../x", "a/b", ""] {
+        let spec = Some(Any { type_url: String::new(), value: b"{}".to_vec() });
+        let (id, exec_id) = ("c1".to_owned(), exec_id.to_owned());
+        let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+        let refused = fixture.service.exec(exec).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+    }
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
+/// Who waited for the process waited for ever, and a sandbox's place stayed taken.
+#[tokio::test(flavor = "current_thread")]
+async fn a_runtime_that_panics_has_failed() {
+    let fixture = Fixture::new().await;
+    let refused = fixture.run("panics").await.unwrap_err();
+    assert!(refused.message().contains("as it should"), "{refused}");
+    fixture.run("exec sleep 1000").await.unwrap();
+    let spec = Some(Any { type_url: String::new(), value: br#"{"panics":true}"#.to_vec() });
+    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
+    let exec = ExecProcessRequest { id, exec_id, spec, ..ExecProcessRequest::default() };
+    fixture.service.exec(exec).await.unwrap();
+    let start = StartRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    let refused = fixture.service.start(start).await.unwrap_err();
+    assert!(refused.message().contains("as it should"), "{refused}");
+    let wait = WaitRequest { id: "c1".to_owned(), exec_id: "e1".to_owned() };
+    let told = timeout(LONG, fixture.service.wait(wait)).await.unwrap();
+    assert_eq!(told.unwrap().exit_status, 255);
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
+/// One container's output at a FIFO that nobody reads stopped the shim of the whole pod.
+#[tokio::test(flavor = "current_thread")]
+async fn an_output_that_nobody_takes_keeps_no_call_waiting() {
+    let fixture = Fixture::new().await;
+    let path = fixture.folder.path().join("a fifo");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+    let stdout = format!("file://{}", path.to_str().unwrap().replace(' ', "%20"));
+    let script = "while :; do echo said; done";
+    let request = CreateTaskRequest { stdout, ..fixture.request(script) };
+    fixture.service.create(request).await.unwrap();
+    fixture
+        .service
+        .start(StartRequest { id: "c1".to_owned(), ..Default::default() })
+        .await
+        .unwrap();
+    let fifo = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let begun = async {
+        while rustix::io::ioctl_fionread(&fifo).unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, begun).await.unwrap();
+    assert_eq!(fixture.status().await, types::Status::Running);
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();

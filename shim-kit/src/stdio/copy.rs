@@ -67,11 +67,36 @@ impl Copy {
     }
 
     /// From now on nothing is kept of what the source says.
-    pub fn discard(&mut self) -> io::Result<()> {
-        self.sink = Sink::null()?;
+    pub fn discard(&mut self) {
+        self.sink = Sink::Null;
         self.pending = Vec::new();
         self.full_since = None;
-        Ok(())
+    }
+
+    /// Reads and keeps what is there, for later; no more than this many bytes, of which the last ones stay. Says
+    /// whether the source goes on. Cancel safe.
+    pub async fn keep(&mut self, most: usize) -> bool {
+        loop {
+            let Ok(mut guard) = self.source.file.readable().await else { return false };
+            let mut buffer = [0; CHUNK];
+            match guard.try_io(|source: &AsyncFd<File>| source.get_ref().read(&mut buffer)) {
+                Ok(Ok(0)) => return false,
+                Ok(Ok(read)) => {
+                    self.pending.extend_from_slice(&buffer[..read]);
+                    self.shorten(most);
+                    return true;
+                }
+                Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(Err(_)) => return false,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Lets the oldest bytes go that were read and not yet written.
+    pub fn shorten(&mut self, most: usize) {
+        let surplus = self.pending.len().saturating_sub(most);
+        self.pending.drain(..surplus);
     }
 
     /// Reads and writes what is there, without waiting; nothing if the source has nothing. To be
@@ -106,24 +131,33 @@ impl Copy {
         }
     }
 
-    fn note_fullness(&mut self) {
+    /// Says that what is pending waits from now on.
+    pub fn note_fullness(&mut self) {
         self.full_since = (!self.pending.is_empty()).then(Instant::now);
+    }
+
+    fn wrote(&mut self, count: usize) -> Step {
+        self.copied += count as u64;
+        self.pending.drain(..count);
+        if self.pending.is_empty() {
+            self.pending = Vec::new();
+        }
+        self.note_fullness();
+        Step::Copied
     }
 
     async fn write(&mut self) -> Step {
         loop {
-            let Some(sink) = self.sink.waits_for() else { return Step::NoReader };
+            let Some(sink) = self.sink.waits_for() else {
+                self.sink.idle().await;
+                match self.sink.write(&self.pending) {
+                    Ok(written) => return self.wrote(written),
+                    Err(_still_writing) => continue,
+                }
+            };
             let Ok(mut guard) = sink.writable().await else { return Step::NoReader };
             match guard.try_io(|sink| sink.get_ref().write(&self.pending)) {
-                Ok(Ok(written)) => {
-                    self.copied += written as u64;
-                    self.pending.drain(..written);
-                    if self.pending.is_empty() {
-                        self.pending = Vec::new();
-                    }
-                    self.note_fullness();
-                    return Step::Copied;
-                }
+                Ok(Ok(written)) => return self.wrote(written),
                 Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Ok(Err(_)) => return Step::NoReader,
                 Err(_would_block) => {}

@@ -1,9 +1,10 @@
 //! One end of a FIFO or pipe.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, File, OpenOptions},
     io,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::Path,
     sync::Arc,
 };
 
@@ -29,6 +30,58 @@ impl End {
     }
 }
 
+/// What a path for output turned out to be.
+#[derive(Debug)]
+pub enum Opened {
+    Fifo(Held),
+    File(File),
+}
+
+/// A FIFO that is open for reading and writing.
+#[derive(Debug)]
+pub struct Held {
+    file: File,
+    was_met: bool,
+    /// Stays open until the FIFO is held: a reader who was met and left alone again would take that for the end.
+    _writer: Option<File>,
+}
+
+impl Opened {
+    /// Opens a path for writing to its end. To find it may block the thread; to open it, whatever it is, does not.
+    ///
+    /// # Errors
+    /// Those of opening; also if it is a socket.
+    pub fn output(path: &Path, is_made: bool) -> io::Result<Opened> {
+        if let Some(folder) = path.parent().filter(|_| is_made) {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        let writer = match open(path, options.append(true).create(is_made)) {
+            // A FIFO that nobody reads.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
+            opened => Some(opened?),
+        };
+        match writer {
+            Some(file) if !is_fifo(&file)? => Ok(Opened::File(file)),
+            writer => {
+                let file = open(path, OpenOptions::new().read(true).write(true))?;
+                if !is_fifo(&file)? {
+                    return Err(io::Error::from_raw_os_error(libc::ENXIO));
+                }
+                Ok(Opened::Fifo(Held { file, was_met: writer.is_some(), _writer: writer }))
+            }
+        }
+    }
+}
+
+impl Held {
+    /// Has the runtime tell when something can be read or written.
+    pub fn watch(self, end: End) -> io::Result<Fifo> {
+        let file = Arc::new(descriptors::watch(self.file, end.interest())?);
+        Ok(Fifo { file, end, is_held: true, was_met: self.was_met })
+    }
+}
+
 /// A FIFO, or one end of a pipe.
 ///
 /// A FIFO is first held: open for reading and writing, so that it neither ends nor fails while
@@ -43,18 +96,13 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Opens and holds a FIFO; none if the path is something else.
-    pub fn open(path: &str, end: End) -> io::Result<Option<Fifo>> {
-        // Opening for writing alone fails without a reader. It stays open until the FIFO is held: a
-        // reader who was met and left alone again would take that for the end.
-        let writer = (end == End::Write).then(|| open(path, OpenOptions::new().write(true)));
-        let was_met = matches!(&writer, Some(Ok(_)));
+    /// Opens and holds a FIFO for reading; none if the path is something else.
+    pub fn input(path: &str) -> io::Result<Option<Fifo>> {
         let file = open(path, OpenOptions::new().read(true).write(true))?;
-        if !is_fifo(&file)? {
-            return Ok(None);
+        match is_fifo(&file)? {
+            true => Held { file, was_met: false, _writer: None }.watch(End::Read).map(Some),
+            false => Ok(None),
         }
-        let file = Arc::new(descriptors::watch(file, end.interest())?);
-        Ok(Some(Fifo { file, end, is_held: true, was_met }))
     }
 
     /// The read end of a pipe, or a terminal's master.

@@ -9,6 +9,7 @@
 //! process was deleted is ended.
 
 use std::{
+    ffi::OsString,
     fs::File,
     os::fd::OwnedFd,
     pin::pin,
@@ -45,33 +46,16 @@ pub(crate) struct Logger {
     pub program: Child,
 }
 
-/// A logger's URI.
+/// A program that takes output.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Uri {
-    program: String,
-    args: Vec<String>,
-    /// Whether the logger has to say explicitly that it is ready.
-    is_strict: bool,
+pub(crate) struct Program {
+    pub path: OsString,
+    pub args: Vec<OsString>,
+    /// Whether it has to say explicitly that it is ready.
+    pub is_strict: bool,
 }
 
-impl Uri {
-    /// Whether output goes to a program, and to which.
-    pub fn parse(text: &str) -> Option<Uri> {
-        let (scheme, rest) = text.split_once("://")?;
-        let is_strict = match scheme {
-            "binary" => false,
-            "binary-v2" => true,
-            _ => return None,
-        };
-        let (program, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut args = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            args.extend([decode(key, true), decode(value, true)]);
-        }
-        Some(Uri { program: decode(program, false), args, is_strict })
-    }
-
+impl Program {
     /// Starts the logger and waits until it is ready.
     ///
     /// # Errors
@@ -80,7 +64,7 @@ impl Uri {
         let (stdout_reader, stdout) = pipe((0, 0))?;
         let (stderr_reader, stderr) = pipe((0, 0))?;
         let (ready, ready_writer) = pipe((0, 0))?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.path);
         command.args(&self.args).env_clear();
         command.env("CONTAINER_ID", id).env("CONTAINER_NAMESPACE", namespace);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -99,7 +83,7 @@ impl Uri {
         };
         // It may have ended.
         let _ = program.kill(KILL);
-        Err(Status::internal(format!("the logger {} {fault}", self.program)))
+        Err(Status::internal(format!("the logger {} {fault}", self.path.display())))
     }
 }
 
@@ -132,26 +116,6 @@ async fn read_byte(pipe: OwnedFd) -> std::io::Result<usize> {
     }
 }
 
-/// Undoes percent encoding, and `+` for a space in a query.
-fn decode(text: &str, is_query: bool) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, behind @ ..] = rest {
-        let digits = behind.get(..2).and_then(|digits| str::from_utf8(digits).ok());
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        rest = behind;
-        match (byte, escaped) {
-            (b'%', Some(escaped)) => {
-                decoded.push(escaped);
-                rest = &behind[2..];
-            }
-            (b'+', _) if is_query => decoded.push(b' '),
-            (byte, _) => decoded.push(*byte),
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use std::{thread, time::Instant};
@@ -176,9 +140,9 @@ mod tests {
     async fn a_logger_that_is_never_ready_is_killed() {
         let _alone = COLLECTING.lock().await;
         let reaper = Reaper::default();
-        let (program, args) = ("sleep".to_owned(), vec!["100000".to_owned()]);
-        let uri = Uri { program, args, is_strict: false };
-        let refused = uri.start(&reaper, "default", "c1").await.unwrap_err();
+        let args = vec!["100000".into()];
+        let program = Program { path: "sleep".into(), args, is_strict: false };
+        let refused = program.start(&reaper, "default", "c1").await.unwrap_err();
         assert!(refused.message().contains("the logger sleep was not ready"), "{refused}");
         collect_all(&reaper);
     }
@@ -197,20 +161,5 @@ mod tests {
             seen_off.await.unwrap();
             collect_all(&reaper);
         }
-    }
-
-    #[test]
-    fn a_uri_names_a_program_and_its_arguments() {
-        let uri =
-            Uri::parse("binary:///usr/bin/nerdctl?_NERDCTL_INTERNAL_LOGGING=%2Fvar%2Flib&b=c+d")
-                .unwrap();
-        assert_eq!(uri.program, "/usr/bin/nerdctl");
-        assert_eq!(uri.args, ["_NERDCTL_INTERNAL_LOGGING", "/var/lib", "b", "c d"]);
-        assert!(!uri.is_strict);
-        let uri = Uri::parse("binary-v2:///bin/a%20b").unwrap();
-        assert_eq!((uri.program.as_str(), uri.is_strict), ("/bin/a b", true));
-        assert_eq!(Uri::parse("file:///log"), None);
-        assert_eq!(Uri::parse("/a/fifo"), None);
-        assert_eq!(decode("100%", false), "100%");
     }
 }

@@ -21,15 +21,18 @@
 
 mod copy;
 mod fifo;
+mod file;
 mod input;
 pub(crate) mod logger;
 mod output;
 mod sink;
+pub(crate) mod uri;
 
 use std::{
     fs::{File, OpenOptions},
     io,
     os::{fd::OwnedFd, unix::fs::FileTypeExt},
+    path::Path,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -46,11 +49,16 @@ use ttrpc::Status;
 
 use self::{
     copy::Copy,
-    fifo::{End, Fifo},
+    fifo::Fifo,
     output::{Output, Rest},
     sink::Sink,
 };
-use crate::{console, descriptors, inotify::Inotify, reaper::Child, tasks};
+use crate::{
+    console, descriptors,
+    inotify::Inotify,
+    reaper::Child,
+    tasks::{self, blocking},
+};
 
 /// How long an exec's output waits for a reader while nobody has its FIFO open.
 pub(crate) const LET_GO_AFTER: Duration = Duration::from_secs(10);
@@ -188,30 +196,40 @@ impl Io {
     ///
     /// # Errors
     /// If a FIFO cannot be opened, or a descriptor is not to be had.
-    pub fn open_pipes(&mut self, paths: &Paths, owner: (u32, u32)) -> Result<Descriptors, Status> {
-        let stdin = self.open_stdin(&paths.stdin, owner)?;
-        let mut output = |path: &str| -> Result<Stdio, Status> {
-            if path.is_empty() {
-                return Ok(Stdio::null());
-            }
-            let (reader, writer) = pipe(owner)?;
-            nonblocking(&reader)?;
-            let reader = watched(reader, Interest::READABLE)?;
-            self.copy_output(reader, Sink::open(path)?, Rest::InPipe);
-            Ok(writer.into())
-        };
-        let (stdout, stderr) = (output(&paths.stdout)?, output(&paths.stderr)?);
+    pub async fn open_pipes(
+        &mut self,
+        paths: &Paths,
+        owner: (u32, u32),
+    ) -> Result<Descriptors, Status> {
+        let stdin = self.open_stdin(&paths.stdin, owner).await?;
+        let stdout = self.open_output(&paths.stdout, owner).await?;
+        let stderr = self.open_output(&paths.stderr, owner).await?;
         Ok(Descriptors { stdin, stdout, stderr })
     }
 
-    /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
-    pub fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
+    async fn open_output(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
         if path.is_empty() {
             return Ok(Stdio::null());
         }
-        let failed = |error| failed_to_open(path, error);
-        if !std::fs::metadata(path).map_err(failed)?.file_type().is_fifo() {
-            return Ok(File::open(path).map_err(failed)?.into());
+        let sink = Sink::open(path).await?;
+        let (reader, writer) = pipe(owner)?;
+        nonblocking(&reader)?;
+        self.copy_output(watched(reader, Interest::READABLE)?, sink, Rest::InPipe);
+        Ok(writer.into())
+    }
+
+    /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
+    pub async fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
+        if path.is_empty() {
+            return Ok(Stdio::null());
+        }
+        let name = path.to_owned();
+        let file = blocking(move || match std::fs::metadata(&name)?.file_type().is_fifo() {
+            true => Ok(None),
+            false => File::open(&name).map(Some),
+        });
+        if let Some(file) = file.await.map_err(|error| failed_to_open(path, error))? {
+            return Ok(file.into());
         }
         let (reader, writer) = pipe(owner)?;
         nonblocking(&writer)?;
@@ -223,7 +241,7 @@ impl Io {
     ///
     /// # Errors
     /// If a FIFO cannot be opened, or a descriptor is not to be had.
-    pub fn open_terminal(
+    pub async fn open_terminal(
         &mut self,
         paths: &Paths,
         master: OwnedFd,
@@ -240,7 +258,7 @@ impl Io {
                 Some(Sink::pipe(pipe)?)
             }
             None if paths.stdout.is_empty() => None,
-            None => Some(Sink::open(&paths.stdout)?),
+            None => Some(Sink::open(&paths.stdout).await?),
         };
         if let Some(sink) = sink {
             self.copy_output(master.clone(), sink, Rest::OfTerminal);
@@ -257,7 +275,7 @@ impl Io {
     /// If the FIFO cannot be opened, or is none.
     pub fn start_input(&mut self, close: Arc<Notify>) -> Result<(), Status> {
         let Some((path, sink)) = self.input.take() else { return Ok(()) };
-        let source = Fifo::open(&path, End::Read)
+        let source = Fifo::input(&path)
             .map_err(|error| failed_to_open(&path, error))?
             .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
         let copy = Copy::new(source, sink);
@@ -326,7 +344,7 @@ impl Drop for Io {
     }
 }
 
-fn open(path: &str, options: &mut OpenOptions) -> io::Result<File> {
+fn open(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }

@@ -14,12 +14,19 @@ use super::{
     deleted, ended, made,
     sink::Sink,
 };
-use crate::inotify::Inotify;
+use crate::{inotify::Inotify, log};
 
 /// The pauses between looks at what a reader has left: nothing tells that a FIFO has become empty.
 /// They double up to the longest.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(50);
+/// What is kept of an output while its process is made, in bytes. The process itself may have said it already, before
+/// the shim knows its pid: none of that is lost.
+const MAX_EARLY: usize = 4 << 20;
+/// How long a program that makes a process is kept waiting when it has said so much. No process takes that long to
+/// be made when it says something already. From then on, the last words are kept.
+const PATIENCE_WHEN_FULL: Duration = Duration::from_secs(5);
+const MAX_LAST_WORDS: usize = 64 << 10;
 /// More than a terminal keeps for its master, which is some 12 KiB: whatever is behind that was
 /// written after the session's leader had ended.
 const MAX_REST_OF_TERMINAL: u64 = 64 << 10;
@@ -57,9 +64,10 @@ impl Output {
     /// Copies through all stages of the process. What is sent, or dropped, says that everything the
     /// process wrote is delivered or that the patience is over.
     pub async fn run(mut self, delivered: oneshot::Sender<()>) -> Fate {
-        if !made(&mut self.stage).await {
+        if !self.while_making().await {
             return Fate::Done;
         }
+        self.copy.note_fullness();
         let Some(mut last) = self.while_running().await else { return Fate::LetGo };
         let deadline = self.deadline();
         if last != Step::End {
@@ -68,7 +76,31 @@ impl Output {
         self.taken(deadline).await;
         drop(delivered);
         self.afterwards(last).await;
+        self.copy.sink.idle().await;
         Fate::Done
+    }
+
+    /// Reads while the process is made, so that the program which makes it can say as much as it wants. Says whether it
+    /// was made.
+    async fn while_making(&mut self) -> bool {
+        let mut most = MAX_EARLY;
+        loop {
+            let is_full = self.copy.pending() >= most as u64 && most == MAX_EARLY;
+            tokio::select! {
+                biased;
+                is_made = made(&mut self.stage) => return is_made,
+                () = sleep(PATIENCE_WHEN_FULL), if is_full => {
+                    log::warn("a program that makes a process says too much; most of it is lost");
+                    most = MAX_LAST_WORDS;
+                    self.copy.shorten(most);
+                }
+                goes_on = self.copy.keep(most), if !is_full => {
+                    if !goes_on {
+                        return made(&mut self.stage).await;
+                    }
+                }
+            }
+        }
     }
 
     /// Copies until the process or its output has ended; nothing if the output is let go.
@@ -94,7 +126,7 @@ impl Output {
                     Step::End => return Some(Step::End),
                     // A logger that has died does not hang up the terminal.
                     Step::NoReader if matches!(self.copy.sink, Sink::Pipe(_)) => {
-                        self.copy.discard().ok()?;
+                        self.copy.discard();
                     }
                     Step::NoReader => {
                         self.copy.sink.hold();

@@ -1,10 +1,10 @@
 //! Where copied bytes go.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write},
     os::fd::OwnedFd,
-    path::Path,
+    sync::Arc,
 };
 
 use rustix::fs::inotify::WatchFlags;
@@ -13,41 +13,53 @@ use ttrpc::Status;
 
 use super::{
     Watched, failed_to_open,
-    fifo::{End, Fifo},
+    fifo::{End, Fifo, Opened},
+    file::FileSink,
+    uri::Uri,
     watched,
 };
-use crate::{inotify::Inotify, log};
+use crate::{descriptors, inotify::Inotify, tasks::blocking};
 
 /// Where bytes go.
 #[derive(Debug)]
 pub enum Sink {
     /// containerd's.
     Fifo(Fifo),
-    /// The process's stdin, or a logger's.
+    /// The process's stdin, a logger's, or a device that says when it can be written to.
     Pipe(Watched),
-    /// A file, and whether bytes were lost that did not fit.
-    File(File, bool),
+    File(FileSink),
+    /// Takes everything and keeps nothing.
+    Null,
 }
 
 impl Sink {
-    /// Opens a FIFO, a file, or the file that a `file://` URI names.
-    pub fn open(path: &str) -> Result<Sink, Status> {
-        let failed = |error| failed_to_open(path, error);
-        if let Some(file) = path.strip_prefix("file://") {
-            if let Some(folder) = Path::new(file).parent() {
-                std::fs::create_dir_all(folder).map_err(failed)?;
+    /// Opens a FIFO, a file, or the file that a `file://` URI names, whatever it is. Does not block the thread.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or the URI means something else.
+    pub async fn open(text: &str) -> Result<Sink, Status> {
+        let failed = |error| failed_to_open(text, error);
+        let (path, is_made) = match Uri::parse(text)? {
+            Some(Uri::File(path)) => (path, true),
+            Some(Uri::Program(_)) => {
+                return Err(Status::unimplemented(format!("stderr alone cannot go to {text}")));
             }
-            let file = OpenOptions::new().append(true).create(true).open(file).map_err(failed)?;
-            return Ok(Sink::File(file, false));
+            None => (text.into(), false),
+        };
+        match blocking(move || Opened::output(&path, is_made)).await.map_err(failed)? {
+            Opened::Fifo(held) => held.watch(End::Write).map(Sink::Fifo).map_err(failed),
+            Opened::File(file) => match file.metadata().map_err(failed)?.is_file() {
+                true => Ok(Sink::File(FileSink::new(file))),
+                // A device; one that is always ready, as /dev/null, cannot be watched.
+                false => Ok(
+                    match descriptors::watch(file.try_clone().map_err(failed)?, Interest::WRITABLE)
+                    {
+                        Ok(device) => Sink::Pipe(Arc::new(device)),
+                        Err(_) => Sink::File(FileSink::new(file)),
+                    },
+                ),
+            },
         }
-        if let Some((scheme, _)) = path.split_once("://") {
-            let message = format!("output cannot go to {scheme}://");
-            return Err(Status::unimplemented(message));
-        }
-        Ok(match Fifo::open(path, End::Write).map_err(failed)? {
-            Some(fifo) => Sink::Fifo(fifo),
-            None => Sink::File(OpenOptions::new().append(true).open(path).map_err(failed)?, false),
-        })
     }
 
     /// The write end of a pipe, which must not block.
@@ -55,17 +67,12 @@ impl Sink {
         watched(pipe, Interest::WRITABLE).map(Sink::Pipe)
     }
 
-    /// Takes everything and keeps nothing.
-    pub fn null() -> io::Result<Sink> {
-        Ok(Sink::File(OpenOptions::new().write(true).open("/dev/null")?, false))
-    }
-
-    /// The descriptor that may have to be waited for. A file never has to be.
+    /// The descriptor that may have to be waited for.
     pub fn waits_for(&self) -> Option<&AsyncFd<File>> {
         match self {
             Sink::Fifo(fifo) => Some(&fifo.file),
             Sink::Pipe(pipe) => Some(pipe),
-            Sink::File(..) => None,
+            Sink::File(_) | Sink::Null => None,
         }
     }
 
@@ -74,14 +81,15 @@ impl Sink {
         match self {
             Sink::Fifo(fifo) => fifo.file.get_ref().write(bytes),
             Sink::Pipe(pipe) => pipe.get_ref().write(bytes),
-            Sink::File(file, has_lost) => {
-                if let Err(error) = file.write_all(bytes)
-                    && !std::mem::replace(has_lost, true)
-                {
-                    log::warn(format_args!("output is lost from here on: {error}"));
-                }
-                Ok(bytes.len())
-            }
+            Sink::File(file) => file.write(bytes),
+            Sink::Null => Ok(bytes.len()),
+        }
+    }
+
+    /// Waits until what it has taken is where it belongs, as far as that is not the reader's affair. Cancel safe.
+    pub async fn idle(&mut self) {
+        if let Sink::File(file) = self {
+            file.idle().await;
         }
     }
 
@@ -89,7 +97,7 @@ impl Sink {
     pub fn has_reader(&mut self) -> bool {
         match self {
             Sink::Fifo(fifo) => fifo.has_reader(),
-            Sink::Pipe(_) | Sink::File(..) => true,
+            Sink::Pipe(_) | Sink::File(_) | Sink::Null => true,
         }
     }
 
@@ -118,15 +126,16 @@ impl Sink {
     pub async fn reader_leaves(&self) {
         match self {
             Sink::Fifo(fifo) => fifo.reader_leaves().await,
-            Sink::Pipe(_) | Sink::File(..) => std::future::pending().await,
+            Sink::Pipe(_) | Sink::File(_) | Sink::Null => std::future::pending().await,
         }
     }
 
     /// Bytes that were written and not yet taken.
-    pub fn left(&self) -> u64 {
+    pub fn left(&mut self) -> u64 {
         match self {
             Sink::Fifo(fifo) => fifo.left(),
-            Sink::Pipe(_) | Sink::File(..) => 0,
+            Sink::File(file) => file.left() as u64,
+            Sink::Pipe(_) | Sink::Null => 0,
         }
     }
 }

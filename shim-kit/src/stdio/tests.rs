@@ -40,12 +40,12 @@ struct Stdout {
 }
 
 impl Stdout {
-    fn new(patience: Duration, is_lasting: bool) -> Stdout {
-        Stdout::with_reader(patience, is_lasting, |_| ()).0
+    async fn new(patience: Duration, is_lasting: bool) -> Stdout {
+        Stdout::with_reader(patience, is_lasting, |_| ()).await.0
     }
 
     /// With a reader who is there before the FIFO is opened.
-    fn with_reader<T>(
+    async fn with_reader<T>(
         patience: Duration,
         is_lasting: bool,
         reader: impl FnOnce(&str) -> T,
@@ -57,7 +57,7 @@ impl Stdout {
         let (source, writer) = pipe((0, 0)).unwrap();
         nonblocking(&source).unwrap();
         let source = watched(source, Interest::READABLE).unwrap();
-        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
+        io.copy_output(source, Sink::open(&path).await.unwrap(), Rest::InPipe);
         io.made();
         (Stdout { path, _folder: folder, io, process: Some(writer.into()) }, reader)
     }
@@ -98,7 +98,7 @@ impl Stdout {
 /// Clients that read nothing more when they knew of the exit lost what they had not read.
 #[tokio::test(flavor = "current_thread")]
 async fn everything_is_read_before_the_exit_is_told() {
-    let mut output = Stdout::new(HOUR, true);
+    let mut output = Stdout::new(HOUR, true).await;
     let mut client = client(&output.path);
     let said = vec![b'x'; output.say_much().await];
     drop(output.process.take());
@@ -124,7 +124,7 @@ async fn everything_is_read_before_the_exit_is_told() {
 async fn a_reader_that_stands_still_or_drips_holds_back_the_exit_for_one_patience() {
     let patience = Duration::from_secs(2);
     for drips in [false, true] {
-        let (mut output, mut client) = Stdout::with_reader(patience, true, client);
+        let (mut output, mut client) = Stdout::with_reader(patience, true, client).await;
         output.say_much().await;
         // The process ends with bytes in its pipe and in the FIFO.
         let begin = Instant::now();
@@ -147,7 +147,7 @@ async fn a_reader_that_stands_still_or_drips_holds_back_the_exit_for_one_patienc
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn a_reader_that_stood_still_before_the_end_has_used_up_its_patience() {
     let patience = Duration::from_secs(2);
-    let (mut output, client) = Stdout::with_reader(patience, true, client);
+    let (mut output, client) = Stdout::with_reader(patience, true, client).await;
     output.say_much().await;
     sleep(patience).await;
     let begin = Instant::now();
@@ -159,7 +159,7 @@ async fn a_reader_that_stood_still_before_the_end_has_used_up_its_patience() {
 /// `run -d` whose output nobody reads.
 #[tokio::test(flavor = "current_thread")]
 async fn an_exit_does_not_wait_for_a_reader_who_has_left() {
-    let (mut output, client) = Stdout::with_reader(HOUR, true, client);
+    let (mut output, client) = Stdout::with_reader(HOUR, true, client).await;
     drop(client);
     output.say(b"nobody hears this");
     timeout(LONG, output.io.ended()).await.unwrap();
@@ -167,7 +167,7 @@ async fn an_exit_does_not_wait_for_a_reader_who_has_left() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_child_in_the_background_does_not_hold_back_the_exit_and_loses_nothing() {
-    let mut output = Stdout::new(HOUR, true);
+    let mut output = Stdout::new(HOUR, true).await;
     let reader = client(&output.path);
     let mut child = output.process.take().unwrap();
     writeln!(child, "parent").unwrap();
@@ -191,7 +191,7 @@ async fn a_child_in_the_background_does_not_hold_back_the_exit_and_loses_nothing
 /// A client whose thread came late found neither output nor end, and waited for ever.
 #[tokio::test(flavor = "current_thread")]
 async fn a_reader_who_comes_late_gets_output_and_end() {
-    let mut output = Stdout::new(HOUR, true);
+    let mut output = Stdout::new(HOUR, true).await;
     output.say(b"said early");
     drop(output.process.take());
     let ended = output.io.ended();
@@ -206,7 +206,7 @@ async fn a_reader_who_comes_late_gets_output_and_end() {
 /// After containerd was away: the exit was told long ago.
 #[tokio::test(flavor = "current_thread")]
 async fn a_reader_who_comes_after_the_exit_gets_output_and_end_of_a_container() {
-    let mut output = Stdout::new(Duration::ZERO, true);
+    let mut output = Stdout::new(Duration::ZERO, true).await;
     output.say(b"last words");
     drop(output.process.take());
     output.io.ended().await;
@@ -225,7 +225,7 @@ async fn a_reader_who_waits_for_a_writer_sees_no_end_before_the_output() {
         let path = fifo(&folder, "stdout");
         let reader = path.clone();
         let client = thread::spawn(move || std::fs::read(reader).unwrap());
-        let mut sink = Sink::open(&path).unwrap();
+        let mut sink = Sink::open(&path).await.unwrap();
         assert_eq!(sink.write(b"said").unwrap(), 4);
         sink.reader_comes(&Inotify::default()).await;
         drop(sink);
@@ -237,7 +237,7 @@ async fn a_reader_who_waits_for_a_writer_sees_no_end_before_the_output() {
 /// the descriptors of a pipe and a FIFO each.
 #[tokio::test(flavor = "current_thread")]
 async fn an_ended_exec_whose_client_was_killed_leaves_nothing() {
-    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client).await;
     output.say(b"said");
     drop(client);
     // A child in the background has the pipe, and is silent.
@@ -249,7 +249,7 @@ async fn an_ended_exec_whose_client_was_killed_leaves_nothing() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_client_that_is_killed_after_the_exit_of_its_exec_is_noticed() {
-    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client).await;
     timeout(LONG, output.io.ended()).await.unwrap();
     // The child in the background writes nothing, so that nothing fails.
     assert_eq!(output.io.copies.tasks.len(), 1);
@@ -260,7 +260,7 @@ async fn a_client_that_is_killed_after_the_exit_of_its_exec_is_noticed() {
 /// Processes of killed clients stood still for ever when their FIFO was full.
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn a_running_exec_whose_client_was_killed_is_told_when_nobody_reads() {
-    let (mut output, client) = Stdout::with_reader(HOUR, false, client);
+    let (mut output, client) = Stdout::with_reader(HOUR, false, client).await;
     drop(client);
     output.say_much().await;
     output.copies_end().await;
@@ -271,7 +271,7 @@ async fn a_running_exec_whose_client_was_killed_is_told_when_nobody_reads() {
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn a_running_exec_whose_client_is_slow_is_not_let_go() {
-    let (mut output, mut client) = Stdout::with_reader(HOUR, false, client);
+    let (mut output, mut client) = Stdout::with_reader(HOUR, false, client).await;
     let said = output.say_much().await;
     sleep(10 * LET_GO_AFTER).await;
     assert_eq!(output.io.copies.tasks.len(), 1);
@@ -293,7 +293,7 @@ async fn a_running_exec_whose_client_is_slow_is_not_let_go() {
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
 async fn a_containers_output_waits_for_the_next_reader() {
-    let (mut output, client_before) = Stdout::with_reader(HOUR, true, client);
+    let (mut output, client_before) = Stdout::with_reader(HOUR, true, client).await;
     drop(client_before);
     output.say_much().await;
     sleep(100 * LET_GO_AFTER).await;
@@ -314,7 +314,7 @@ async fn what_is_said_while_a_process_is_made_is_its_own_or_for_nobody() {
         let (source, writer) = pipe((0, 0)).unwrap();
         nonblocking(&source).unwrap();
         let source = watched(source, Interest::READABLE).unwrap();
-        io.copy_output(source, Sink::open(&path).unwrap(), Rest::InPipe);
+        io.copy_output(source, Sink::open(&path).await.unwrap(), Rest::InPipe);
         File::from(writer).write_all(b"it fails").unwrap();
         // The copy has its turn.
         tokio::task::yield_now().await;
@@ -366,7 +366,7 @@ async fn stdin_has_no_reader_before_the_process_is_started() {
     let folder = tempfile::tempdir().unwrap();
     let path = fifo(&folder, "stdin");
     let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
-    io.open_stdin(&path, (0, 0)).unwrap();
+    io.open_stdin(&path, (0, 0)).await.unwrap();
     let client = || open(&path, OpenOptions::new().write(true));
     assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
     io.start_input(Arc::default()).unwrap();
@@ -377,6 +377,100 @@ async fn stdin_has_no_reader_before_the_process_is_started() {
 async fn stdin_may_be_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
-    io.open_stdin(file.path().to_str().unwrap(), (0, 0)).unwrap();
+    io.open_stdin(file.path().to_str().unwrap(), (0, 0)).await.unwrap();
     assert!(io.input.is_none(), "nothing is to be copied");
+}
+
+/// A runc that complained at length never ended, and the exec neither.
+#[tokio::test(flavor = "current_thread")]
+async fn what_makes_a_process_may_say_much_and_nothing_of_it_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fifo(&folder, "stderr");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+    let (source, writer) = pipe((0, 0)).unwrap();
+    nonblocking(&source).unwrap();
+    let source = watched(source, Interest::READABLE).unwrap();
+    io.copy_output(source, Sink::open(&path).await.unwrap(), Rest::InPipe);
+    let maker = thread::spawn(move || File::from(writer).write_all(&[b'x'; 3_000_000]).unwrap());
+    let reader = thread::spawn(move || std::fs::read(path).unwrap());
+    let said = async {
+        while !maker.is_finished() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONG, said).await.unwrap();
+    io.made();
+    timeout(LONG, io.ended()).await.unwrap();
+    drop(io);
+    assert_eq!(reader.join().unwrap().len(), 3_000_000);
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_makes_a_process_and_says_more_than_is_kept_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = fifo(&folder, "stderr");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+    let (source, writer) = pipe((0, 0)).unwrap();
+    nonblocking(&source).unwrap();
+    let source = watched(source, Interest::READABLE).unwrap();
+    io.copy_output(source, Sink::open(&path).await.unwrap(), Rest::InPipe);
+    let maker = thread::spawn(move || File::from(writer).write_all(&[b'x'; 20_000_000]).unwrap());
+    while !maker.is_finished() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    drop(io);
+}
+
+/// A write to a hung network file system stopped the whole shim.
+#[tokio::test(flavor = "current_thread")]
+async fn a_file_that_blocks_keeps_nobody_waiting() {
+    // A pipe that blocks does what such a file does.
+    let (mut reader, writer) = io::pipe().unwrap();
+    let mut sink = Sink::File(file::FileSink::new(File::from(OwnedFd::from(writer))));
+    let said = vec![b'x'; 200_000];
+    assert_eq!(sink.write(&said).unwrap(), said.len());
+    assert_eq!(sink.write(b"more").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(sink.left(), 200_000);
+    let heard = thread::spawn(move || {
+        let mut heard = Vec::new();
+        reader.read_to_end(&mut heard).unwrap();
+        heard
+    });
+    timeout(LONG, sink.idle()).await.unwrap();
+    assert_eq!(sink.left(), 0);
+    drop(sink);
+    assert_eq!(heard.join().unwrap(), said);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_file_gets_all_output_before_the_exit_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/log");
+    let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+    let (source, writer) = pipe((0, 0)).unwrap();
+    nonblocking(&source).unwrap();
+    let source = watched(source, Interest::READABLE).unwrap();
+    let sink = Sink::open(&format!("file://{}", path.display())).await.unwrap();
+    io.copy_output(source, sink, Rest::InPipe);
+    io.made();
+    let said = vec![b'x'; 1_000_000];
+    let process = thread::spawn({
+        let said = said.clone();
+        move || File::from(writer).write_all(&said).unwrap()
+    });
+    while !process.is_finished() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    timeout(LONG, io.ended()).await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == said);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn output_may_go_to_a_device_and_not_to_a_socket() {
+    assert!(matches!(Sink::open("/dev/null").await.unwrap(), Sink::File(_)));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(Sink::open(path.to_str().unwrap()).await.is_err());
+    assert!(Sink::open(folder.path().join("missing").to_str().unwrap()).await.is_err());
 }

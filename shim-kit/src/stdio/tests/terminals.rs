@@ -21,7 +21,7 @@ async fn what_is_typed_reaches_the_terminal_and_is_shown() {
     let mut screen = client(&paths.stdout);
     let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
     let (master, mut process) = terminal();
-    io.open_terminal(&paths, master, None).unwrap();
+    io.open_terminal(&paths, master, None).await.unwrap();
     io.made();
     io.start_input(Arc::default()).unwrap();
     io.terminal.with(|master| assert_eq!(Arc::strong_count(master.as_ref().unwrap()), 3));
@@ -63,7 +63,7 @@ async fn a_child_that_keeps_the_terminal_does_not_hold_back_the_exit() {
         let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
         let (master, mut slave) = terminal();
         let paths = Paths { stdout: path, terminal: true, ..Paths::default() };
-        io.open_terminal(&paths, master, None).unwrap();
+        io.open_terminal(&paths, master, None).await.unwrap();
         io.made();
         slave.write_all(b"the leader's last words").unwrap();
         let reads = thread::spawn(move || {
