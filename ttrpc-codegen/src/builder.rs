@@ -1,6 +1,7 @@
 //! Generating with options.
 
 use std::{
+    collections::HashSet,
     env, fmt, fs,
     path::{Path, PathBuf},
 };
@@ -9,11 +10,8 @@ use prost_build::Config;
 use prost_types::FileDescriptorSet;
 
 use crate::{
-    Error, ServiceGenerator, check,
-    check::Input,
-    comments, defaults, output,
-    parse::{descriptors, parse},
-    service::ALLOWED,
+    DescriptorSet, Error, ServiceGenerator, check, check::Input, comments, defaults, output, parse,
+    protoc, service::ALLOWED,
 };
 
 /// Starts to generate with options; see [`compile_protos`](crate::compile_protos) for the short way.
@@ -34,6 +32,7 @@ pub fn configure() -> Builder {
         config: default_config(),
         is_config_given: false,
         generator: ServiceGenerator::new(),
+        protoc: None,
         out_dir: None,
         include_file: None,
         descriptors: None,
@@ -59,12 +58,13 @@ pub(crate) fn set_runtime_path(config: &mut Config, path: &str) {
 }
 
 /// Generates with options. Made by [`configure`].
-#[must_use = "nothing is generated before `compile_protos`"]
+#[must_use = "nothing is generated before `compile_protos` or `compile_fds`"]
 pub struct Builder {
     config: Config,
     /// Whether `config` is the caller's, as a whole.
     is_config_given: bool,
     generator: ServiceGenerator,
+    protoc: Option<PathBuf>,
     out_dir: Option<PathBuf>,
     include_file: Option<String>,
     descriptors: Option<PathBuf>,
@@ -150,6 +150,13 @@ impl Builder {
         self
     }
 
+    /// Parses with this protoc instead of the built-in parser. The environment variable `PROTOC` does the same;
+    /// this option counts more. Files of the editions 2023 and 2024 need it, see [Language](crate#language).
+    pub fn protoc(mut self, path: impl Into<PathBuf>) -> Self {
+        self.protoc = Some(path.into());
+        self
+    }
+
     /// Writes into this folder instead of `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.out_dir = Some(folder.into());
@@ -181,13 +188,66 @@ impl Builder {
     /// # Errors
     /// Those of [`compile_protos`](crate::compile_protos).
     pub fn compile_protos(
-        mut self,
+        self,
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
         let folder = self.folder()?;
-        let mut compiler = parse(protos, includes)?;
-        let mut files = descriptors(&compiler);
+        let set = self.parse(protos, includes)?;
+        let includes = paths(includes);
+        let names = protos.iter().map(|proto| parse::name_of(proto.as_ref(), &includes)).collect();
+        self.generate(&set, Some(&names), &folder)
+    }
+
+    /// Generates from a descriptor set that was made elsewhere, imports included: all services in it, and all
+    /// messages. `protoc --include_imports --include_source_info --descriptor_set_out=FILE` writes one.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// ttrpc_codegen::configure().compile_fds(std::fs::read("greeter.bin")?)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// If it is no descriptor set, if a file of an edition has a feature that prost has no form for, and those of
+    /// [`compile_protos`](crate::compile_protos) about names.
+    pub fn compile_fds(self, set: impl Into<DescriptorSet>) -> Result<(), Error> {
+        let folder = self.folder()?;
+        self.generate(&set.into(), None, &folder)
+    }
+
+    /// Parses the files and all that they import, and generates nothing. The options of generated code do not count.
+    ///
+    /// # Errors
+    /// If a file is missing or not valid.
+    pub fn parse(
+        &self,
+        protos: &[impl AsRef<Path>],
+        includes: &[impl AsRef<Path>],
+    ) -> Result<DescriptorSet, Error> {
+        let includes = paths(includes);
+        let set = match self.protoc.clone().or_else(protoc::from_environment) {
+            Some(protoc) => protoc::parse(&protoc, protos, &includes),
+            None => parse::parse(protos, &includes),
+        };
+        let set = DescriptorSet::from(set?);
+        parse::rerun_if_changed(set.names()?.iter().map(String::as_str), &includes);
+        Ok(set)
+    }
+
+    /// Generates services of the files with these names, or of all, and messages.
+    fn generate(
+        mut self,
+        set: &DescriptorSet,
+        names: Option<&HashSet<String>>,
+        folder: &Path,
+    ) -> Result<(), Error> {
+        let mut files = set.files()?;
+        for file in &mut files {
+            if names.is_some_and(|names| !names.contains(file.name())) {
+                file.service.clear();
+            }
+        }
         check::check_names(Input {
             files: &files,
             generator: &self.generator,
@@ -195,17 +255,16 @@ impl Builder {
             is_one_tree: self.include_file.is_some(),
         })?;
         if let Some(path) = &self.descriptors {
-            // The compiler's own encoding has custom options, which prost's types leave out.
-            let set =
-                compiler.include_source_info(self.has_source_info).encode_file_descriptor_set();
-            fs::write(path, set)
+            let stripped =
+                (!self.has_source_info).then(|| set.without_source_info()).transpose()?;
+            fs::write(path, stripped.as_deref().unwrap_or(set.encoded()))
                 .map_err(|error| Error::io(format_args!("writing {}", path.display()), error))?;
         }
         files.iter_mut().for_each(comments::sanitize_file);
         defaults::resolve_aliases(&mut files);
         self.config.service_generator(Box::new(self.generator));
         let files = FileDescriptorSet { file: files };
-        output::write(&mut self.config, files, self.include_file.as_deref(), &folder)
+        output::write(&mut self.config, files, self.include_file.as_deref(), folder)
     }
 
     /// Where code is written.
@@ -223,10 +282,15 @@ impl Builder {
     }
 }
 
+fn paths(paths: &[impl AsRef<Path>]) -> Vec<&Path> {
+    paths.iter().map(AsRef::as_ref).collect()
+}
+
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("generator", &self.generator)
+            .field("protoc", &self.protoc)
             .field("out_dir", &self.out_dir)
             .field("include_file", &self.include_file)
             .field("file_descriptor_set_path", &self.descriptors)

@@ -55,7 +55,12 @@
 //!
 //! # Language
 //!
-//! Files are of proto2 or proto3. Editions are not supported.
+//! Files are of proto2 or proto3, and parsed without protoc. Where protoc takes a file that the built-in parser does
+//! not, protoc can parse instead: name it in the environment variable `PROTOC` or by [`Builder::protoc`]. Or
+//! make a descriptor set elsewhere, and generate from it with [`Builder::compile_fds`].
+//!
+//! Files of the editions 2023 and 2024 need one of these ways. What their features say about presence, packing and
+//! the encoding of messages counts. Enums are open and strings are checked, as prost does it in proto2.
 //!
 //! # More
 //!
@@ -77,6 +82,9 @@ mod builder;
 mod check;
 mod comments;
 mod defaults;
+mod descriptors;
+mod dialect;
+mod editions;
 mod error;
 mod flavor;
 mod format;
@@ -85,11 +93,13 @@ mod names;
 mod output;
 mod parse;
 pub mod plugin;
+mod protoc;
 mod service;
 
 use std::path::Path;
 
 pub use builder::{Builder, configure};
+pub use descriptors::DescriptorSet;
 pub use error::Error;
 pub use generator::ServiceGenerator;
 pub use prost_build::Config;

@@ -42,7 +42,8 @@ pub(crate) fn write(
     for name in &names {
         let code = fs::read_to_string(staging.path().join(name))
             .map_err(|error| Error::io("reading generated code", error))?;
-        write_file(folder, Path::new(name), format(code, folder)).map_err(writing)??;
+        let code = format(allow_inception(&code), folder);
+        write_file(folder, Path::new(name), code).map_err(writing)??;
     }
     // `include_proto!` knows the package's name alone, and the file may have another one.
     for package in packages.iter().filter(|package| !package.is_empty()) {
@@ -54,6 +55,18 @@ pub(crate) fn write(
         }
     }
     Ok(())
+}
+
+/// Allows each module to have the name of the one around it, which the program that includes the code may choose.
+pub(crate) fn allow_inception(code: &str) -> String {
+    let mut output = String::with_capacity(code.len());
+    for line in code.split_inclusive('\n') {
+        if line.trim_start().starts_with("pub mod ") {
+            output.push_str("#[allow(clippy::module_inception)]\n");
+        }
+        output.push_str(line);
+    }
+    output
 }
 
 /// The name of the file for a package that becomes this module.

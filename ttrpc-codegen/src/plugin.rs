@@ -8,7 +8,7 @@
 
 use std::{collections::HashSet, env, io};
 
-use prost::Message;
+use prost::{Message, bytes::Bytes, encoding::int32};
 use prost_build::{Config, Module};
 use prost_types::{
     FileDescriptorProto,
@@ -21,13 +21,25 @@ use crate::{
     check,
     check::Input,
     comments, defaults,
+    descriptors::decode_file,
+    editions::{EDITION_2023, EDITION_2024},
     format::format,
     output,
-    parse::NO_EDITIONS,
 };
 
-/// `FEATURE_PROTO3_OPTIONAL`: the plugin knows optional fields.
-const SUPPORTED_FEATURES: u64 = 1;
+/// `FEATURE_PROTO3_OPTIONAL` and `FEATURE_SUPPORTS_EDITIONS`.
+const SUPPORTED_FEATURES: u64 = 1 | 2;
+
+/// Numbers in `CodeGeneratorResponse` that prost's types leave out.
+const MINIMUM_EDITION: u32 = 3;
+const MAXIMUM_EDITION: u32 = 4;
+
+/// The files of a request, each encoded: decoded ones lose the features of editions.
+#[derive(Clone, PartialEq, Message)]
+struct EncodedFiles {
+    #[prost(bytes = "bytes", repeated, tag = "15")]
+    proto_file: Vec<Bytes>,
+}
 
 /// Answers an encoded request with an encoded response. What is wrong with the input is said in the
 /// response, as protoc wants it.
@@ -35,26 +47,29 @@ const SUPPORTED_FEATURES: u64 = 1;
 /// # Errors
 /// If the bytes are no `CodeGeneratorRequest`.
 pub fn run(request: &[u8]) -> io::Result<Vec<u8>> {
+    let files = EncodedFiles::decode(request)?;
     let request = CodeGeneratorRequest::decode(request)?;
     let mut response = CodeGeneratorResponse {
         supported_features: Some(SUPPORTED_FEATURES),
         ..CodeGeneratorResponse::default()
     };
-    match generate(request) {
+    match generate(request, &files) {
         Ok(files) => response.file = files,
         Err(error) => response.error = Some(error.to_string()),
     }
-    Ok(response.encode_to_vec())
+    let mut response = response.encode_to_vec();
+    int32::encode(MINIMUM_EDITION, &EDITION_2023, &mut response);
+    int32::encode(MAXIMUM_EDITION, &EDITION_2024, &mut response);
+    Ok(response)
 }
 
 fn generate(
     mut request: CodeGeneratorRequest,
+    files: &EncodedFiles,
 ) -> Result<Vec<code_generator_response::File>, Error> {
     let Parameters { generator, mut config } = Parameters::parse(request.parameter())?;
+    request.proto_file = files.proto_file.iter().map(decode_file).collect::<Result<_, _>>()?;
     for file in &mut request.proto_file {
-        if file.syntax() == "editions" {
-            return Err(Error::new(format!("{}: {NO_EDITIONS}", file.name())));
-        }
         if !request.file_to_generate.iter().any(|name| name == file.name()) {
             file.service.clear();
         }
@@ -86,7 +101,7 @@ fn generate(
         .filter(|(module, _)| wanted.contains(module))
         .map(|(module, code)| code_generator_response::File {
             name: Some(output::file_name_of(&module)),
-            content: Some(format(code, &folder)),
+            content: Some(format(output::allow_inception(&code), &folder)),
             ..code_generator_response::File::default()
         })
         .collect();

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use ttrpc::{
     Code, Context, Status, async_trait,
-    prost::bytes::Bytes,
+    prost::{Message, bytes::Bytes, encoding::encoded_len_varint},
+    proto::frame::MAX_DATA_LEN,
     server::{Routes, Service, StreamReceiver, StreamSender},
 };
 
@@ -19,10 +20,15 @@ use crate::{
     },
 };
 
+/// What the fields of an answer around its files and the request take at most, in bytes.
+const ENVELOPE_LEN: usize = 32;
+
 /// Tells clients which services a server has and what their messages look like.
 ///
 /// It answers from descriptor sets, imports included, as `ttrpc_codegen`'s
 /// `file_descriptor_set_path` writes them. Custom options are told, and comments where the set has them.
+///
+/// A file comes with its imports, as far as they fit into a message of 4 MiB. A client asks for what it misses.
 #[derive(Debug)]
 pub struct Reflection {
     index: Index,
@@ -59,19 +65,26 @@ impl Reflection {
         self
     }
 
-    fn answer(&self, request: &MessageRequest, sent: &mut HashSet<usize>) -> MessageResponse {
+    /// Answers with at most so many bytes.
+    fn answer(
+        &self,
+        request: &MessageRequest,
+        limit: usize,
+        sent: &mut HashSet<usize>,
+    ) -> MessageResponse {
         match request {
             MessageRequest::FileByFilename(name) => {
-                self.files(self.index.file_by_name(name), sent, || format!("file `{name}`"))
+                let file = self.index.file_by_name(name);
+                self.files(file, limit, sent, || format!("file `{name}`"))
             }
             MessageRequest::FileContainingSymbol(symbol) => {
-                self.files(self.index.file_by_symbol(symbol), sent, || format!("symbol `{symbol}`"))
+                let file = self.index.file_by_symbol(symbol);
+                self.files(file, limit, sent, || format!("symbol `{symbol}`"))
             }
             MessageRequest::FileContainingExtension(extension) => {
                 let (message, number) = (&extension.containing_type, extension.extension_number);
-                self.files(self.index.file_by_extension(message, number), sent, || {
-                    format!("extension {number} of `{message}`")
-                })
+                let file = self.index.file_by_extension(message, number);
+                self.files(file, limit, sent, || format!("extension {number} of `{message}`"))
             }
             MessageRequest::AllExtensionNumbersOfType(message) => {
                 match self.index.extension_numbers(message) {
@@ -92,28 +105,48 @@ impl Reflection {
         }
     }
 
-    /// A file, with those of its imports that the stream has not carried yet.
+    /// A file, with those of its imports that the stream has not carried yet and that fit into `limit` bytes with it.
+    /// A client asks for those that it misses.
     fn files(
         &self,
         found: Option<usize>,
+        limit: usize,
         sent: &mut HashSet<usize>,
         what: impl FnOnce() -> String,
     ) -> MessageResponse {
         let Some(found) = found else { return not_found(&what()) };
-        let files = self.index.with_imports(found).into_iter();
-        let file_descriptor_proto = files
-            .filter(|&file| sent.insert(file) || file == found)
-            .map(|file| self.index.encoded(file).to_vec())
-            .collect();
+        let mut left = limit;
+        let mut file_descriptor_proto = Vec::new();
+        for file in self.index.with_imports(found) {
+            let encoded = self.index.encoded(file);
+            // With its length and the field's number.
+            let length = 1 + encoded_len_varint(encoded.len() as u64) + encoded.len();
+            if length > left && file == found {
+                return error(
+                    Code::ResourceExhausted,
+                    format!(
+                        "{} is in a file of {} bytes, longer than a message",
+                        what(),
+                        encoded.len()
+                    ),
+                );
+            }
+            if length <= left && (file == found || !sent.contains(&file)) {
+                sent.insert(file);
+                left -= length;
+                file_descriptor_proto.push(encoded.to_vec());
+            }
+        }
         MessageResponse::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto })
     }
 }
 
 fn not_found(what: &str) -> MessageResponse {
-    MessageResponse::ErrorResponse(ErrorResponse {
-        error_code: Code::NotFound as i32,
-        error_message: format!("{what} is not known here"),
-    })
+    error(Code::NotFound, format!("{what} is not known here"))
+}
+
+fn error(code: Code, error_message: String) -> MessageResponse {
+    MessageResponse::ErrorResponse(ErrorResponse { error_code: code as i32, error_message })
 }
 
 #[async_trait]
@@ -129,7 +162,10 @@ impl ServerReflection for Reflection {
             let Some(asked) = &request.message_request else {
                 return Err(Status::invalid_argument("the request asks for nothing"));
             };
-            let message_response = Some(self.answer(asked, &mut sent));
+            // The answer holds the request, and its host again.
+            let around = ENVELOPE_LEN + request.encoded_len() + request.host.len();
+            let limit = MAX_DATA_LEN.saturating_sub(around);
+            let message_response = Some(self.answer(asked, limit, &mut sent));
             let valid_host = request.host.clone();
             let original_request = Some(request);
             replies

@@ -6,7 +6,7 @@ use tokio::{net::UnixStream, time::timeout};
 use ttrpc::{
     Client, ClientConfig, Code, Server,
     prost::Message,
-    prost_types::FileDescriptorProto,
+    prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet},
     server::{ServerBuilder, ServerHandle},
 };
 use ttrpc_reflection::{
@@ -90,6 +90,77 @@ async fn reflection_lists_services_and_sends_each_import_once_per_stream() {
     assert_eq!(files(&answers[1]), ["debug.proto", "google/protobuf/duration.proto"]);
     assert_eq!(files(&answers[2]), ["debug.proto"], "its import was sent before");
     assert_eq!(files(&answers[3]), ["health.proto"]);
+}
+
+/// A file that imports others, which are as long as wanted.
+fn set_of_long_files(imports: usize, length: usize) -> Vec<u8> {
+    let name = |index: usize| format!("{index}.proto");
+    let message = |index: usize| DescriptorProto {
+        name: Some(format!("{}{index}", "M".repeat(length))),
+        ..DescriptorProto::default()
+    };
+    let import = |index: usize| FileDescriptorProto {
+        name: Some(name(index)),
+        message_type: vec![message(index)],
+        ..FileDescriptorProto::default()
+    };
+    let root = FileDescriptorProto {
+        name: Some("root.proto".to_owned()),
+        dependency: (0..imports).map(name).collect(),
+        ..FileDescriptorProto::default()
+    };
+    let file = (0..imports).map(import).chain([root]).collect();
+    FileDescriptorSet { file }.encode_to_vec()
+}
+
+#[tokio::test]
+async fn reflection_sends_the_imports_that_fit_and_the_others_when_they_are_asked_for() {
+    let set = set_of_long_files(512, 8 << 10);
+    assert!(set.len() > 4 << 20, "they do not fit into a message together");
+    let (client, _) = serve(Server::builder().add_service(Reflection::new(set).unwrap()));
+    let by_name = |name: &str| MessageRequest::FileByFilename(name.to_owned());
+    let found = files(&ask(&client, vec![by_name("root.proto")]).await[0]);
+    assert_eq!(found[0], "root.proto");
+    assert!((400..512).contains(&found.len()), "{}", found.len());
+    let missing = |found: &[String]| {
+        (0..512).map(|index| format!("{index}.proto")).find(|name| !found.contains(name)).unwrap()
+    };
+    let missing = missing(&found);
+    let answers = ask(&client, vec![by_name("root.proto"), by_name(&missing)]).await;
+    assert_eq!(files(&answers[1]), [missing]);
+}
+
+/// Every length at which a file is the last that fits, or the first that does not.
+#[tokio::test]
+async fn reflection_answers_around_the_limit_of_a_message() {
+    let mut counts = Vec::new();
+    for length in ((4 << 20) - 160)..((4 << 20) - 40) {
+        let (client, _) = serve(
+            Server::builder().add_service(Reflection::new(set_of_long_files(1, length)).unwrap()),
+        );
+        let requests =
+            ["root.proto", "0.proto"].map(|name| MessageRequest::FileByFilename(name.to_owned()));
+        // With the first, the import is sent if it fits beside it.
+        let answers = ask(&client, requests.to_vec()).await;
+        counts.push((
+            files(&answers[0]).len(),
+            matches!(answers[1], MessageResponse::FileDescriptorResponse(_)),
+        ));
+    }
+    assert_eq!((counts[0], counts[counts.len() - 1]), ((2, true), (1, false)));
+}
+
+#[tokio::test]
+async fn a_file_longer_than_a_message_is_an_error_of_its_own() {
+    let set = set_of_long_files(1, 4 << 20);
+    let (client, _) = serve(Server::builder().add_service(Reflection::new(set).unwrap()));
+    let requests =
+        ["0.proto", "root.proto"].map(|name| MessageRequest::FileByFilename(name.to_owned()));
+    let answers = ask(&client, requests.to_vec()).await;
+    let MessageResponse::ErrorResponse(error) = &answers[0] else { panic!("{:?}", answers[0]) };
+    assert_eq!(error.error_code, Code::ResourceExhausted as i32);
+    assert!(error.error_message.starts_with("file `0.proto` is in a file of "), "{error:?}");
+    assert_eq!(files(&answers[1]), ["root.proto"], "the stream goes on");
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ mod greeter {
 }
 
 /// With bodies: a package with a message `Box`, and services and methods called like keywords.
-#[allow(clippy::module_inception, reason = "a message has one of its own name in it")]
 mod odd {
     include!(concat!(env!("OUT_DIR"), "/async_fn_in_trait/Names.type.V1.rs"));
 }

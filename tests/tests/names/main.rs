@@ -11,13 +11,11 @@ mod runtime {
 }
 
 /// All packages, where they lie.
-#[allow(clippy::module_inception, reason = "a message has one of its own name in it")]
 mod all {
     ttrpc::include_proto!("names");
 }
 
 /// A package by its name, with its capitals and a keyword. Its message `Ttrpc` has a module.
-#[allow(clippy::module_inception, reason = "a message has one of its own name in it")]
 mod odd {
     ::ttrpc::include_proto!("Names.type.V1");
 }

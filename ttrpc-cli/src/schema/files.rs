@@ -10,7 +10,8 @@ use prost_reflect::{DescriptorPool, FileDescriptor};
 use super::{Schema, Source, print};
 use crate::failure::Failure;
 
-/// Compiles .proto files. Without folders for imports, each file's own folder is used.
+/// Compiles .proto files, as the code generator does: with the protoc that `PROTOC` names, or without one. Without
+/// folders for imports, each file's own folder is used.
 ///
 /// # Errors
 /// [`Failure::Usage`] with what is wrong in which line.
@@ -29,13 +30,12 @@ pub fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Schema, Failur
             folders.push(folder);
         }
     }
-    let usage = |error: protox::Error| Failure::Usage(format!("{error:?}"));
-    let mut compiler = protox::Compiler::new(folders).map_err(usage)?;
-    compiler.include_imports(true).include_source_info(true);
-    for file in files {
-        compiler.open_file(file).map_err(usage)?;
-    }
-    Schema::new(compiler.descriptor_pool(), Source::Files)
+    let set = ttrpc_codegen::configure()
+        .parse(files, &folders)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let pool = DescriptorPool::decode(set.encoded())
+        .map_err(|error| Failure::Usage(format!("{error:?}")))?;
+    Schema::new(pool, Source::Files)
 }
 
 /// Reads encoded descriptor sets. Later ones add to those before.
@@ -146,6 +146,17 @@ mod tests {
             };
             assert_eq!(strip(file), strip(&again), "{}", print::file(file));
         }
+    }
+
+    #[test]
+    fn what_a_float_option_can_be_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.proto");
+        let proto = "syntax = \"proto3\"; import \"google/protobuf/descriptor.proto\";
+            extend google.protobuf.MessageOptions { float lower = 50001; }
+            message A { option (lower) = -inf; }";
+        fs::write(&path, proto).unwrap();
+        assert!(compile(&[path], &[]).unwrap().pool().get_message_by_name("A").is_some());
     }
 
     #[test]

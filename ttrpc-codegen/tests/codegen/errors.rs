@@ -1,6 +1,6 @@
 //! Bad input ends in a sentence that names the file, and the line where there is one.
 
-use crate::error_of;
+use crate::{WAYS_OUT, error_of};
 
 /// A proto3 file with a message `M` in line 2 and the rest from line 3.
 fn proto(rest: &str) -> String {
@@ -17,19 +17,19 @@ fn a_syntax_error_names_file_line_and_column() {
 fn a_missing_brace_names_the_last_line() {
     let error = error_of(&[("a.proto", &proto("message N {\n  string s = 1;\n\n"))]);
     assert!(error.starts_with("a.proto:4: expected "), "{error}");
-    assert!(error.ends_with("but reached end of file"), "{error}");
+    assert!(error.contains("but reached end of file"), "{error}");
 }
 
 #[test]
 fn a_second_package_names_its_line() {
     let error = error_of(&[("a.proto", &proto("package q;\n"))]);
-    assert_eq!(error, "a.proto:3: multiple package names specified");
+    assert_eq!(error, format!("a.proto:3: multiple package names specified {WAYS_OUT}"));
 }
 
 #[test]
 fn an_unknown_type_names_file_line_and_column() {
     let error = error_of(&[("a.proto", &proto("service S { rpc A(N) returns (M); }\n"))]);
-    assert_eq!(error, "a.proto:3:19: name 'N' is not defined");
+    assert_eq!(error, format!("a.proto:3:19: name 'N' is not defined {WAYS_OUT}"));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What is generated, and what is said where nothing can be. One file for each subject.
 
 mod any_names;
+mod editions;
 mod errors;
 mod files;
 mod golden;
 mod golden_code;
+mod language;
 mod names;
 mod options;
 
@@ -12,6 +14,11 @@ use std::{env, fs, process::Command};
 
 use tempfile::TempDir;
 use ttrpc_codegen::{Builder, Error, configure};
+
+/// What errors of the parser end with.
+const WAYS_OUT: &str = "(where protoc takes the file: set PROTOC to protoc's path, or in build.rs call \
+                        `configure().protoc(path)`, or generate from a descriptor set with \
+                        `configure().compile_fds(set)`)";
 
 /// Runs a test of this program again, in a process of its own, and returns what that prints.
 #[track_caller]

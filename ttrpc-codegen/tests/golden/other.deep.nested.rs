@@ -7,6 +7,7 @@ pub struct Thing {
     pub part: ::core::option::Option<thing::Part>,
 }
 /// Nested message and enum types in `Thing`.
+#[allow(clippy::module_inception)]
 pub mod thing {
     #[allow(
         dead_code,

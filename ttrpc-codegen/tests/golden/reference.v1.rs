@@ -21,6 +21,7 @@ pub struct Request {
     pub choice: ::core::option::Option<request::Choice>,
 }
 /// Nested message and enum types in `Request`.
+#[allow(clippy::module_inception)]
 pub mod request {
     #[allow(
         dead_code,
@@ -63,6 +64,7 @@ pub struct Reply {
     pub any: ::core::option::Option<::ttrpc::prost_types::Any>,
 }
 /// Nested message and enum types in `Reply`.
+#[allow(clippy::module_inception)]
 pub mod reply {
     /// A message inside of a message.
     #[allow(
