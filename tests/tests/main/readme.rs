@@ -39,7 +39,9 @@ mod server {
             Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
         // On SIGTERM, open calls may finish within five seconds.
         let mut sigterm = signal(SignalKind::terminate()).expect("signals can be handled");
-        let stopped = async { drop(sigterm.recv().await) };
+        let stopped = async move {
+            sigterm.recv().await;
+        };
         server.serve_until(stopped, Duration::from_secs(5)).await
     }
 
