@@ -15,8 +15,14 @@ use std::fmt::{Result as Written, Write};
 
 const INTRODUCTION: &str = "# Interoperability
 
-This page is made by `tests/interop/run all` and `tests/interop/run document`, which start every program named here and
-write down what they see. [tests/interop](../../tests/interop/README.md) says how to repeat it and how to add an implementation.
+`tests/interop/run all` and `tests/interop/run document` write this page and [interop-cases.md](interop-cases.md): they start every
+program named here and record what they see. [tests/interop](../../tests/interop/README.md) tells how to repeat it and how to add an
+implementation.
+";
+
+const CASES: &str = "# Interoperability, case by case
+
+A reference, generated with [interop.md](interop.md), which has the summary and names the peers.
 ";
 
 const MATRIX: &str = "
@@ -24,7 +30,7 @@ const MATRIX: &str = "
 
 Each client makes the calls of the conformance service, one case at a time, through its own library's API. A cell counts the
 cases that pass, of those that both sides can express: a library without streams is not asked for them. All others are
-explained below. No cell in which this library takes part fails because of it.
+explained [case by case](interop-cases.md). No cell in which this library takes part fails because of it.
 
 Rows are clients, columns are servers.
 ";
@@ -95,11 +101,14 @@ pub fn run(arguments: &Arguments) -> Result<bool, String> {
             cell.case
         ));
     }
-    let text = page(&cases, &known, &matrix, &wire, &played, &deadlock)
-        .map_err(|error| error.to_string())?;
-    std::fs::write(&arguments.page, text)
-        .map_err(|error| format!("{}: {error}", arguments.page.display()))?;
-    println!("wrote {}", arguments.page.display());
+    let summary = summary_page(&matrix, &deadlock).map_err(|error| error.to_string())?;
+    let cases = cases_page(&cases, &known, &matrix, &wire, &played);
+    let cases = cases.map_err(|error| error.to_string())?;
+    let cases_path = arguments.page.with_file_name("interop-cases.md");
+    for (path, text) in [(&arguments.page, summary), (&cases_path, cases)] {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
     Ok(true)
 }
 
@@ -126,14 +135,8 @@ fn judged_again(mut results: Results, known: &[Known]) -> Results {
     results
 }
 
-fn page(
-    cases: &[Case],
-    known: &[Known],
-    matrix: &Results,
-    wire: &Results,
-    played: &Results,
-    deadlock: &Table,
-) -> Result<String, std::fmt::Error> {
+/// The page that is read: the peers, the matrix in numbers, and the deadlocks.
+fn summary_page(matrix: &Results, deadlock: &Table) -> Result<String, std::fmt::Error> {
     let mut text = INTRODUCTION.to_owned();
     writeln!(text, "\n| peer | library |\n|---|---|")?;
     for peer in &matrix.peers {
@@ -141,10 +144,24 @@ fn page(
     }
     text += MATRIX;
     summary(&mut text, matrix)?;
+    text += DEADLOCKS;
+    deadlock_tables(&mut text, deadlock)?;
+    Ok(text)
+}
+
+/// The page in which cases are looked up.
+fn cases_page(
+    cases: &[Case],
+    known: &[Known],
+    matrix: &Results,
+    wire: &Results,
+    played: &Results,
+) -> Result<String, std::fmt::Error> {
+    let mut text = CASES.to_owned();
     let deviations = Deviations::among(known, &matrix.cells);
-    writeln!(text, "\n### What differs, and whose doing it is\n")?;
+    writeln!(text, "\n## What differs, and whose doing it is\n")?;
     deviations.explain(&mut text, &matrix.cells)?;
-    writeln!(text, "\n### Case by case")?;
+    writeln!(text, "\n## Every client against every server")?;
     text += CELLS;
     for server in &matrix.peers {
         server_table(&mut text, server, cases, matrix, &deviations)?;
@@ -153,8 +170,6 @@ fn page(
     wire_tables(&mut text, known, wire)?;
     text += PLAYED;
     played_tables(&mut text, known, played)?;
-    text += DEADLOCKS;
-    deadlock_tables(&mut text, deadlock)?;
     Ok(text)
 }
 
@@ -281,7 +296,7 @@ fn server_table(
     results: &Results,
     deviations: &Deviations,
 ) -> Written {
-    writeln!(text, "\n#### Server {}", server.name)?;
+    writeln!(text, "\n### Server {}", server.name)?;
     header(text, "", &results.peers)?;
     for case in cases {
         write!(text, "| {} |", case.name)?;
