@@ -72,7 +72,8 @@ pub(crate) const ATTACKS: [(&str, Attack); 16] = [
         Box::pin(stream_behind_long_frames(if short { 1 } else { 4 }))
     }),
     ("streams of messages of one byte that no handler takes", |short| {
-        Box::pin(stream(if short { 1 } else { 20 }, 270, 1))
+        // Some 60 streams fill the connection's inboxes, and each further one stalls it for about a second.
+        Box::pin(if short { stream(1, 80, 1) } else { stream(20, 270, 1) })
     }),
     ("frames of 4 GiB announced, and some of it sent", |short| {
         Box::pin(announce(if short { 10 } else { 100 }))
