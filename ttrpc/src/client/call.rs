@@ -15,7 +15,6 @@ use prost::Message;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    head::Times,
     interceptor::{OutgoingCall, intercepted},
     kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
     options::CallOptions,
@@ -219,17 +218,12 @@ where
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
         let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
-        let shared_start = pending.shared_start(connection);
-        let times = match shared_start {
-            Some(started) => Times { started, deadline: None },
-            None => pending.options.times(),
-        };
+        let times = pending.options.times();
         let mut record = None;
         if pending.options.interceptors().is_none() {
             let begun = connection.observed.begin(pending.head(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            let now = shared_start.is_none().then_some(times.started);
-            match pending.try_queue(connection, times, begun, caller, now)? {
+            match pending.try_queue(connection, times, begun, caller)? {
                 Attempt::Queued(call) => {
                     let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
                     let queued = Progress::Queued(Some(call.owned(tasks)), None);

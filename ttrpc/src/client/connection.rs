@@ -14,7 +14,6 @@ use crate::{
     proto::table::ClientTable,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
-    trace,
     transport::{
         limiter::{Limiter, Load, Overshoot},
         queue::Queue,
@@ -35,8 +34,6 @@ pub(super) struct ClientConnection {
     pub(super) patience: Patience,
     pub(super) registry: Registry,
     pub(super) observed: Arc<ObservedConnection>,
-    /// Whether [`ClientConnection::observed`] has observers. It is looked at by every call, and the others are not.
-    has_observers: bool,
     /// A call found that all stream ids have been used.
     is_spent: AtomicBool,
     closed: SetOnce<ConnectionError>,
@@ -57,7 +54,6 @@ impl ClientConnection {
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
             patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
-            has_observers: observed.has_observers(),
             observed,
             is_spent: AtomicBool::new(false),
             closed: SetOnce::new(),
@@ -93,11 +89,6 @@ impl ClientConnection {
             receiver: self.registry.receiver(),
             calls: merge_calls(calls, self.registry.callers()),
         }
-    }
-
-    /// Whether somebody may be told how long a call takes.
-    pub(super) fn is_measured(&self) -> bool {
-        self.has_observers || trace::is_on()
     }
 
     /// Refuses further calls, and those that wait for a permit.

@@ -100,32 +100,26 @@ impl CallEntry {
         self.shape.kind.client_streams()
     }
 
-    /// The server has answered. The caller of a unary call will probably make another one: it has been announced to the
-    /// sender. Returns whether it stays so, since it waited and was woken; else the announcement is to be retracted.
-    pub(super) fn answer(&self, response: Bytes, read_at: impl FnOnce() -> Instant) -> bool {
+    /// The server has answered.
+    pub(super) fn answer(&self, response: Bytes, read_at: impl FnOnce() -> Instant) {
         let ends_stream = self.shape.is_ended_by_response();
         let is_bare_end = ends_stream && response.is_empty();
         let has_message = !is_bare_end && !begins_with_status(&response);
         self.count_answer(has_message.then_some(response.len()), read_at);
-        let mut is_announced = false;
-        let is_answered = self.inbox.change(|state, caller_waits| {
-            is_announced = caller_waits && self.shape.is_unary();
-            state.answer(response, ends_stream, is_announced)
-        });
+        self.inbox.change(|state| state.answer(response, ends_stream));
         self.tell_end();
-        is_answered && is_announced
     }
 
     /// The server is done sending on the stream; this side may go on.
     pub(super) fn close_remote(&self) {
-        self.inbox.change(|state, _| state.close_remote());
+        self.inbox.change(|state| state.close_remote());
         self.tell_end();
     }
 
     /// The connection has ended. What has arrived may still be taken.
     pub(super) fn lose_connection(&self, cause: EndCause, status: &Status) {
         let failure = CallFailure { cause, status: status.clone(), is_unknown_to_server: false };
-        self.inbox.change(|state, _| state.fail(&failure));
+        self.inbox.change(|state| state.fail(&failure));
         self.tell_end();
     }
 

@@ -57,11 +57,6 @@ impl CallOptions {
         Arc::make_mut(self.shared.get_or_insert_default())
     }
 
-    /// Whether a timeout or a deadline is set.
-    pub(super) fn has_end(&self) -> bool {
-        self.timeout.is_some() || self.deadline.is_some()
-    }
-
     /// The times of a call that starts now: the earlier end counts.
     pub(super) fn times(&self) -> Times {
         let started = Instant::now();

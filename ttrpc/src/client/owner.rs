@@ -9,8 +9,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    connection::ClientConnection, entry::CallEntry, head::too_late, state::CallState,
-    tasks::ConnectionTasks,
+    connection::ClientConnection, entry::CallEntry, head::too_late, tasks::ConnectionTasks,
 };
 use crate::{
     Status,
@@ -54,31 +53,14 @@ impl CallOwner {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Status>> {
         let is_kept = self.entry.record().is_some();
-        let end = self.entry.inbox.poll_end(cx, |state| {
-            state.take_response(is_kept).map(|end| (end, state.take_announcement()))
-        });
-        let (end, was_announced) = ready!(end);
-        self.retract(was_announced);
+        let end = ready!(self.entry.inbox.poll_end(cx, |state| state.take_response(is_kept)));
         self.is_finished = true;
         Poll::Ready(end)
     }
 
     /// Waits until the call has ended, and leaves the reply where it is. Returns the status of one that has failed.
     pub(super) fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let end = |state: &mut CallState| {
-            let (_, failure) = state.outcome()?;
-            Some((failure, state.take_announcement()))
-        };
-        let (failure, was_announced) = ready!(self.entry.inbox.poll_end(cx, end));
-        self.retract(was_announced);
-        Poll::Ready(failure)
-    }
-
-    /// The caller runs, after it was woken with an answer.
-    fn retract(&self, was_announced: bool) {
-        if was_announced {
-            self.connection().queue.announced.retract(1);
-        }
+        self.entry.inbox.poll_end(cx, |state| state.outcome().map(|(_, failure)| failure))
     }
 
     /// Whether the deadline has passed.
@@ -120,58 +102,8 @@ impl Drop for CallOwner {
         if !self.is_finished {
             self.entry.inbox.abandon(&mut Default::default());
             self.give_up();
-            self.retract(self.entry.inbox.with(CallState::take_announcement));
         }
         self.connection().calls.release(Load::one(0));
         self.connection().end_if_spent();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{future::Future, pin::Pin, task::Waker};
-
-    use async_trait::async_trait;
-
-    use super::*;
-    use crate::{
-        Raw, RawEnd, Server,
-        server::{Fallback, FallbackCall},
-        testing,
-    };
-
-    struct Answers;
-
-    #[async_trait]
-    impl Fallback for Answers {
-        async fn call(&self, _: &crate::Context, _: FallbackCall) -> Result<RawEnd, Status> {
-            Ok(RawEnd::Reply(Raw::default()))
-        }
-    }
-
-    /// The sender would step back for them in vain.
-    #[tokio::test(start_paused = true)]
-    async fn no_caller_stays_announced_to_the_sender_when_all_calls_have_ended() {
-        let client = testing::Setup::new(Server::builder().fallback(Answers)).connect();
-        for _ in 0..4 {
-            let calls: Vec<_> = (0..4)
-                .map(|_| tokio::spawn(client.unary::<Raw, Raw>("a.B", "C", Raw::default())))
-                .collect();
-            for call in calls {
-                call.await.unwrap().unwrap();
-            }
-            // Its caller does not run any more when it is answered.
-            let mut call = client.unary::<Raw, Raw>("a.B", "C", Raw::default());
-            let mut cx = Context::from_waker(Waker::noop());
-            assert!(Pin::new(&mut call).poll(&mut cx).is_pending());
-            let mut replies =
-                client.server_streaming::<Raw, Raw>("a.B", "C", Raw::default()).await.unwrap();
-            assert_eq!(replies.recv().await, Ok(None));
-            drop(call);
-            let (_, reply) = client.client_streaming::<Raw, Raw>("a.B", "C").await.unwrap();
-            reply.await.unwrap();
-        }
-        assert_eq!(client.calls_in_flight(), 0);
-        assert_eq!(client.tasks.connection().queue.announced.count(), 0);
     }
 }

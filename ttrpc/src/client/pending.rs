@@ -3,7 +3,7 @@
 use std::{sync::Arc, task::Waker};
 
 use prost::Message;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::{
     connection::ClientConnection,
@@ -39,13 +39,6 @@ pub(super) struct PendingCall<Req> {
 }
 
 impl<Req> PendingCall<Req> {
-    /// When the call starts, if it need not look at the clock: with the batch that it joins. It has no deadline, and
-    /// nobody can be told how long it takes.
-    pub(super) fn shared_start(&self, connection: &ClientConnection) -> Option<Instant> {
-        let is_measured = connection.is_measured() || self.options.interceptors().is_some();
-        if is_measured || self.options.has_end() { None } else { connection.queue.batch_time() }
-    }
-
     pub(super) fn head(&self, times: Times) -> CallHead<'_> {
         let PendingCall { shape, service, method, options, .. } = self;
         CallHead { shape: *shape, service, method, metadata: options.metadata(), times }
@@ -66,7 +59,7 @@ impl<Req: Message> PendingCall<Req> {
     }
 
     /// Queues the Request if there is room for it now. A caller that gives its waker waits for the reply from then
-    /// on. `now` is the time, if it has just looked at the clock.
+    /// on.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection,
@@ -77,7 +70,6 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         record: Option<Box<CallRecord>>,
         caller: Option<&Waker>,
-        now: Option<Instant>,
     ) -> Result<Attempt, Status> {
         let frame = match check_time(times).and_then(|()| self.frame(times)) {
             Ok(frame) => frame,
@@ -98,8 +90,7 @@ impl<Req: Message> PendingCall<Req> {
             let entry = self.entry(times, frame.len(), record, caller.cloned());
             let stream_id = room.push_or_write(bytes, |table| {
                 let stream_id = table.open(self.shape.kind, entry.clone())?;
-                let is_lone = table.len() == 1 && connection.queue.announced.count() == 0;
-                Some(Claim { stream_id, is_lone, time: now })
+                Some(Claim { stream_id, is_lone: table.len() == 1 })
             });
             (entry, stream_id)
         });
@@ -113,7 +104,7 @@ impl<Req: Message> PendingCall<Req> {
         times: Times,
         record: Option<Box<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        match self.try_queue(tasks.connection(), times, record, None, None)? {
+        match self.try_queue(tasks.connection(), times, record, None)? {
             Attempt::Queued(call) => Ok(call.owned(tasks.clone())),
             Attempt::Full(record) => Box::pin(self.queue(tasks, times, record)).await,
         }
@@ -275,20 +266,15 @@ mod tests {
         os::unix,
         pin::Pin,
         task::Poll,
-        time::Duration,
     };
 
-    use async_trait::async_trait;
-    use tokio::{net::UnixStream, task::yield_now, time::advance};
+    use tokio::{net::UnixStream, task::yield_now};
 
     use super::{
-        super::{
-            Answer, Client, ConnectOptions, Interceptor, Next, OutgoingCall, UnaryCall,
-            call::{Call, Progress},
-        },
+        super::{Client, UnaryCall},
         *,
     };
-    use crate::{ClientConfig, Connection, observer::Observer, proto::frame::Header};
+    use crate::{ClientConfig, proto::frame::Header};
 
     async fn poll(call: &mut UnaryCall<(), ()>) {
         let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
@@ -320,102 +306,14 @@ mod tests {
         // The sender begins to wait.
         yield_now().await;
         let call = || client.unary("S", "M", ());
-        // A caller that was just answered will probably make another call.
-        let announced = &client.tasks.connection().queue.announced;
-        announced.announce(1);
-        let mut zeroth = call();
-        poll(&mut zeroth).await;
-        assert_eq!(sent(), None);
-        announced.retract(1);
-        yield_now().await;
-        assert_eq!(sent(), Some(1));
-        drop(zeroth);
         let [mut first, mut second, mut third] = [(); 3].map(|()| call());
         poll(&mut first).await;
-        assert_eq!(sent(), Some(3));
+        assert_eq!(sent(), Some(1));
         poll(&mut second).await;
         poll(&mut third).await;
         assert_eq!(sent(), None);
         yield_now().await;
-        assert_eq!(sent(), Some(5), "both, with one write");
+        assert_eq!(sent(), Some(3), "both, with one write");
         assert_eq!(sent(), None);
-    }
-
-    fn pending_of<K>(call: &Call<K, (), ()>) -> &PendingCall<()> {
-        match &call.progress {
-            Progress::Start(_, pending) => pending,
-            _ => panic!("it has started"),
-        }
-    }
-
-    struct Nothing;
-
-    impl Observer for Nothing {}
-
-    #[async_trait]
-    impl Interceptor for Nothing {
-        async fn intercept(
-            &self,
-            call: &mut OutgoingCall,
-            next: Next<'_>,
-        ) -> Result<Answer, Status> {
-            next.run(call).await
-        }
-    }
-
-    /// Whoever is told how long a call takes is not told the age of the batch.
-    #[tokio::test(start_paused = true)]
-    async fn only_a_call_that_nobody_measures_starts_with_the_batch_that_it_joins() {
-        let connect = |options: ConnectOptions| {
-            let (here, _) = tokio::io::duplex(1000);
-            options.from_connection(Connection::new(here))
-        };
-        let plain = connect(ConnectOptions::new());
-        let observed = connect(ConnectOptions::new().observe(Nothing));
-        let clients = [
-            (plain.clone(), true),
-            (plain.clone().with_interceptor(Nothing), false),
-            (plain.with_timeout(Duration::from_secs(1)), false),
-            (observed, false),
-        ];
-        advance(Duration::from_secs(1)).await;
-        let batch = Instant::now();
-        advance(Duration::from_secs(1)).await;
-        for (client, starts_with_batch) in clients {
-            let connection = client.tasks.connection();
-            connection.queue.set_batch_time(batch);
-            let call = || client.unary::<(), ()>("S", "M", ());
-            let ends = call().deadline(batch);
-            assert_eq!(pending_of(&ends).shared_start(connection), None);
-            let call = call();
-            let start = pending_of(&call).shared_start(connection);
-            assert_eq!(start, starts_with_batch.then_some(batch));
-        }
-    }
-
-    /// Else a busy connection would hand an old time on from batch to batch.
-    #[tokio::test(start_paused = true)]
-    async fn a_call_notes_the_time_if_it_has_looked_at_the_clock() {
-        let (here, _there) = tokio::io::duplex(1000);
-        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        let connection = client.tasks.connection();
-        advance(Duration::from_secs(1)).await;
-        let batch = Instant::now();
-        advance(Duration::from_secs(1)).await;
-        connection.queue.set_batch_time(batch);
-        let mut shares = client.unary::<(), ()>("S", "M", ());
-        poll(&mut shares).await;
-        let ages = client.snapshot().calls.iter().map(|call| call.age).collect::<Vec<_>>();
-        assert_eq!(ages, [Duration::from_secs(1)]);
-        let call = client.unary::<(), ()>("S", "M", ());
-        let times = Times { started: batch, deadline: None };
-        for now in [None, Some(Instant::now())] {
-            // The sender has taken the batch meanwhile.
-            connection.queue.clear_batch_time();
-            let queued = pending_of(&call).try_queue(connection, times, None, None, now);
-            let Attempt::Queued(queued) = queued.unwrap() else { panic!("there is room") };
-            assert_eq!(connection.queue.batch_time(), now);
-            drop(queued.owned(client.tasks.clone()));
-        }
     }
 }

@@ -122,11 +122,7 @@ async fn receive<R: ReadHalf>(
     match connection.queue.streams(|table| table.receive(header)) {
         ClientEvent::Response(call) => {
             let response = response_data(reader.decoder());
-            let announced = &connection.queue.announced;
-            let callers = usize::from(call.is_unary());
-            announced.announce(callers);
-            let woken = call.answer(response, || reader.read_at());
-            announced.retract(callers - usize::from(woken));
+            call.answer(response, || reader.read_at());
         }
         ClientEvent::Data(call, event) => {
             if event.has_message
@@ -257,25 +253,17 @@ mod tests {
 
     use tokio::{
         io::{AsyncWriteExt, DuplexStream, duplex},
-        task::yield_now,
         time::timeout,
     };
 
     use super::{
-        super::{
-            Client, UnaryCall,
-            head::{CallShape, Times},
-            tasks::ConnectionTasks,
-        },
+        super::{Client, UnaryCall, tasks::ConnectionTasks},
         *,
     };
     use crate::{
-        ClientConfig, Code, Connection, Name,
+        ClientConfig, Code, Connection,
         observer::Observers,
-        proto::{
-            message::{FrameData, Measured, ResponseParts, encode_status},
-            stream::Kind,
-        },
+        proto::message::{FrameData, Measured, ResponseParts, encode_status},
     };
 
     fn connect(observers: Observers) -> (Arc<ConnectionTasks>, DuplexStream) {
@@ -336,29 +324,6 @@ mod tests {
             }
         }
         assert_eq!(client.calls_in_flight(), 0);
-        assert_eq!(client.tasks.connection().queue.announced.count(), 0);
-    }
-
-    /// The sender would step back for them in vain.
-    #[tokio::test]
-    async fn a_caller_that_does_not_wait_yet_is_not_announced_when_it_is_answered() {
-        let (tasks, mut there) = connect(Observers::default());
-        let connection = tasks.connection();
-        let mut answered = Vec::new();
-        for _ in 0..3 {
-            let times = Times { started: tokio::time::Instant::now(), deadline: None };
-            let name = || Name::from("N");
-            let shape = CallShape::from(Kind::Unary);
-            let entry = CallEntry::new(shape, name(), name(), times, None, None);
-            let entry = Arc::new(entry);
-            let id = connection.queue.streams(|table| table.open(Kind::Unary, entry.clone()));
-            answered.extend(reply(id.expect("there are ids left"), "reply"));
-        }
-        there.write_all(&answered).await.unwrap();
-        while !connection.queue.streams(|table| table.is_empty()) {
-            yield_now().await;
-        }
-        assert_eq!(connection.queue.announced.count(), 0);
     }
 
     /// Panics when it is woken.

@@ -96,19 +96,12 @@ pub(super) struct Answer {
     ends_stream: bool,
     /// It has been taken.
     is_taken: bool,
-    /// The caller was announced to the sender and has not run yet.
-    is_announced: bool,
 }
 
 impl CallState {
     /// The server has answered. Returns whether that changes anything.
-    pub(super) fn answer(
-        &mut self,
-        response: Bytes,
-        ends_stream: bool,
-        is_announced: bool,
-    ) -> bool {
-        let answer = Answer { response, ends_stream, is_taken: false, is_announced };
+    pub(super) fn answer(&mut self, response: Bytes, ends_stream: bool) -> bool {
+        let answer = Answer { response, ends_stream, is_taken: false };
         match self {
             CallState::Open => *self = CallState::Answered(answer),
             CallState::RemoteClosed => *self = CallState::RequestsFailed(Refusal::Answered(answer)),
@@ -203,14 +196,6 @@ impl CallState {
     pub(super) fn is_reply_taken(&self) -> bool {
         matches!(self, CallState::Answered(Answer { is_taken: true, .. }))
     }
-
-    /// Whether the caller was announced; it is not afterwards.
-    pub(super) fn take_announcement(&mut self) -> bool {
-        match self {
-            CallState::Answered(answer) => mem::take(&mut answer.is_announced),
-            _ => false,
-        }
-    }
 }
 
 impl StreamState for CallState {
@@ -300,11 +285,10 @@ mod tests {
     #[test]
     fn an_answer_stays_whatever_fails_later() {
         let mut state = CallState::default();
-        assert!(state.answer(ok(b"reply"), false, true));
+        assert!(state.answer(ok(b"reply"), false));
         assert!(!state.fail(&failure(true)) && !state.close_remote() && !state.may_send());
         assert_eq!(state.close(), RequestsEnd::Nothing);
         assert_eq!(state.refusal().unwrap().code(), Code::Cancelled);
-        assert!(state.take_announcement() && !state.take_announcement());
         assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
         assert_eq!(state.end(), Some(Ok(None)));
         assert_eq!(state.outcome(), Some((EndCause::Replied, None)));
@@ -314,13 +298,13 @@ mod tests {
     fn reply_bytes_are_those_of_a_good_answer_taken_or_not() {
         let mut state = CallState::default();
         assert_eq!(state.reply_bytes(), None);
-        assert!(state.answer(ok(b"reply"), false, false));
+        assert!(state.answer(ok(b"reply"), false));
         for _ in 0..2 {
             assert_eq!(state.reply_bytes(), Some(Bytes::from_static(b"reply")));
             assert!(state.end().is_some());
         }
         let mut state = CallState::default();
-        assert!(state.answer(not_found(), false, false));
+        assert!(state.answer(not_found(), false));
         assert_eq!(state.reply_bytes(), None);
     }
 
@@ -330,7 +314,7 @@ mod tests {
         // A field that nobody knows, of 10,000 × 128 bytes.
         let unknown = [&[0x7a, 0x80, 0x90, 0x4e][..], &vec![0; 1_280_000]].concat();
         let response = Bytes::from([&unknown[..], &ok(b"reply")].concat());
-        assert!(state.answer(response.clone(), false, false));
+        assert!(state.answer(response.clone(), false));
         let reply = state.end().unwrap().unwrap().unwrap();
         assert_eq!(reply, b"reply"[..]);
         assert!(!response.as_ptr_range().contains(&reply.as_ptr()));
@@ -341,14 +325,14 @@ mod tests {
         for is_kept in [false, true] {
             let mut state = CallState::default();
             assert_eq!(state.take_response(is_kept), None);
-            assert!(state.answer(ok(b"reply"), false, false));
+            assert!(state.answer(ok(b"reply"), false));
             assert_eq!(state.take_response(is_kept), Some(Ok(Some(ok(b"reply")))));
             assert_eq!(state.take_response(is_kept), Some(Ok(None)));
             let kept = if is_kept { Bytes::from_static(b"reply") } else { Bytes::new() };
             assert_eq!(state.reply_bytes(), Some(kept));
         }
         let mut state = CallState::default();
-        assert!(state.answer(not_found(), false, false));
+        assert!(state.answer(not_found(), false));
         assert!(state.take_response(true).is_some());
         let (cause, status) = state.outcome().expect("it has ended");
         assert_eq!((cause, status.unwrap().code()), (EndCause::Failed, Code::NotFound));
@@ -362,7 +346,7 @@ mod tests {
     fn a_good_end_of_the_replies_stays_when_the_requests_fail() {
         for fail in [
             |state: &mut CallState| state.fail(&failure(true)),
-            |state: &mut CallState| state.answer(not_found(), true, false),
+            |state: &mut CallState| state.answer(not_found(), true),
         ] {
             let mut state = CallState::default();
             assert!(state.close_remote() && state.may_send());
@@ -377,7 +361,7 @@ mod tests {
     #[test]
     fn a_status_ends_both_sides_and_is_said_to_both() {
         let mut state = CallState::default();
-        assert!(state.answer(not_found(), true, false));
+        assert!(state.answer(not_found(), true));
         assert_eq!(state.refusal().unwrap().code(), Code::NotFound);
         for _ in 0..2 {
             assert_eq!(state.end().unwrap().unwrap_err().code(), Code::NotFound);
@@ -388,12 +372,12 @@ mod tests {
     fn an_empty_response_ends_a_stream_and_is_a_reply_elsewhere() {
         for (ends_stream, reply) in [(true, None), (false, Some(Bytes::new()))] {
             let mut state = CallState::default();
-            assert!(state.answer(Bytes::new(), ends_stream, false));
+            assert!(state.answer(Bytes::new(), ends_stream));
             assert_eq!(state.end(), Some(Ok(reply)));
             assert_eq!(state.end(), Some(Ok(None)));
         }
         let mut state = CallState::default();
-        assert!(state.answer(ok(b"last"), true, false));
+        assert!(state.answer(ok(b"last"), true));
         assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"last")))));
         assert_eq!(state.end(), Some(Ok(None)));
     }
@@ -405,7 +389,7 @@ mod tests {
             let first = failure(is_unknown_to_server);
             assert!(state.end().is_none() && state.fail(&first));
             let later = CallFailure { status: Status::unavailable(""), ..failure(false) };
-            assert!(!state.fail(&later) && !state.answer(ok(b""), false, false));
+            assert!(!state.fail(&later) && !state.answer(ok(b""), false));
             assert_eq!(state.end(), Some(Err(first.status.clone())));
             assert_eq!(state.refusal(), Some(first.status));
             let close =

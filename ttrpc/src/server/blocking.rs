@@ -43,7 +43,7 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 
-use super::{call::Call, replies::Turn};
+use super::{call::Call, replies::ResumePermit};
 use crate::{
     Context, Status,
     contain::{Contained, Panicked, contain},
@@ -149,15 +149,15 @@ impl Granted<'_> {
     }
 }
 
-/// Waits for a permit. One that comes while the handler would have to wait for its turn, see [`replies`](super::replies), is
-/// left to others: the call asks again when its turn has come. It leaves only one, so that it begins at last.
+/// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::replies), is
+/// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
     let granted = grant(call).await?;
-    if Turn::try_take(&call.connection, &call.waits).is_some() {
+    if ResumePermit::try_acquire(&call.connection, &call.waits).is_some() {
         return Ok(granted.take(call));
     }
     drop(granted);
-    // Its driver polls it when its turn has come.
+    // Its driver polls it when it has a permit to go on.
     yield_now().await;
     Ok(grant(call).await?.take(call))
 }

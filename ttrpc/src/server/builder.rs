@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Overshoot, PeerPolicy,
     Server, ServerHandle, ServerOwner, Service, Services, Shared, blocking::BlockingCalls,
-    shutdown::Unbuilt, watchdog::Watchdog,
+    shutdown::Unbuilt,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -168,7 +168,6 @@ impl ServerBuilder {
             ),
             inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
             replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
-            watchdog: Watchdog::default(),
             blocking_calls: BlockingCalls::new(config.max_blocking_calls),
             services,
             policy: self.policy,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use self::call::Call;
 use super::{
-    Peer, Shared, blocking::BlockingCallsOfConnection, leader::Handover, reasons::EndReason,
+    Peer, Shared, blocking::BlockingCallsOfConnection, reasons::EndReason, unstarted::Unstarted,
 };
 use crate::{
     Code, Extensions, Status,
@@ -42,7 +42,9 @@ struct RareLimits {
     /// Counts the bytes of replies that wait for room in the queue.
     replies: Limiter,
     /// The one handler that goes on beside that limit.
-    next_turn: Limiter,
+    next_resume: Limiter,
+    /// The one handler that begins, of those that found the queue full when their tasks started.
+    next_start: Limiter,
     patience: Patience,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct Connection {
     pub(super) calls: Limiter,
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
-    pub(super) handover: Handover,
+    pub(super) unstarted: Unstarted,
     pub(super) blocking_calls: BlockingCallsOfConnection,
     pub(super) registry: Registry,
     pub(super) id: u64,
@@ -85,7 +87,7 @@ impl Connection {
                 Overshoot::Last,
             ),
             limits: OnceLock::new(),
-            handover: Handover::default(),
+            unstarted: Unstarted::default(),
             blocking_calls: BlockingCallsOfConnection::default(),
             registry: Registry::default(),
             id,
@@ -108,7 +110,8 @@ impl Connection {
                     Load { count: 1, cost: config.reply_bytes_per_connection },
                     Overshoot::Alone,
                 ),
-                next_turn: Limiter::new(Load::one(1), Overshoot::Last),
+                next_resume: Limiter::new(Load::one(1), Overshoot::Last),
+                next_start: Limiter::new(Load::one(1), Overshoot::Last),
                 patience: Patience::new(config.stall_timeout),
             })
         })
@@ -125,8 +128,13 @@ impl Connection {
     }
 
     /// The limit of handlers that go on beside the limit of replies.
-    fn next_turn(&self) -> &Limiter {
-        &self.limits().next_turn
+    fn next_resume(&self) -> &Limiter {
+        &self.limits().next_resume
+    }
+
+    /// The limit of handlers that begin after they found the queue full.
+    fn next_start(&self) -> &Limiter {
+        &self.limits().next_start
     }
 
     pub(super) fn patience(&self) -> &Patience {

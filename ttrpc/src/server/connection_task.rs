@@ -1,22 +1,15 @@
 //! The tasks of a server's connection, from its beginning to its end.
 
-use std::{
-    future::{Future, poll_fn},
-    mem,
-    pin::pin,
-    sync::Arc,
-};
+use std::{mem, sync::Arc};
 
 use slab::Slab;
 use tokio::{
-    runtime::{Handle, RuntimeFlavor},
     sync::oneshot,
     task::{AbortHandle, yield_now},
 };
 
 use super::{
-    Peer, Shared, connection::Connection, leader::lead, reasons::EndReason, receiver,
-    unserved::Unserved,
+    Peer, Shared, connection::Connection, reasons::EndReason, receiver, unserved::Unserved,
 };
 use crate::{
     Error,
@@ -25,9 +18,6 @@ use crate::{
     trace,
     transport::{lock, spawn, wait_for_flag, writer},
 };
-
-/// Calls that a leader has begin at most until the connection's future looks again whether it is to end.
-const CALLS_PER_END: usize = 32;
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
 /// permit that was taken for it.
@@ -41,7 +31,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let open = OpenConnection::new(connection.clone())?;
     let crate::Connection { mut reader, writer, .. } = unserved.into_served();
-    let (sending, led) = (connection.clone(), connection);
+    let sending = connection;
     let (signal, mut ended) = oneshot::channel();
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
     // Told before its end can be: a runtime that shuts down may never run what is spawned here.
@@ -54,7 +44,6 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
         }
     });
     owner.sender = Some(sender.abort_handle());
-    let is_single = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
@@ -62,26 +51,13 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
         let reader = &mut reader;
         let connection = owner.open.connection.clone();
         {
-            // Dropped before the connection's end is told, since a call may wait in it.
-            let mut receiver = pin!(receiver::run(&connection, is_single, reader));
-            let mut ends = pin!(async {
-                tokio::select! {
-                    biased;
-                    () = closed(&connection.server) => EndReason::closed_here(),
-                    _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
-                }
-            });
-            let mut calls = 0;
-            let reason = poll_fn(|cx| {
-                let received = receiver.as_mut().poll(cx);
-                if received.is_ready() || connection.handover.has_call() && calls < CALLS_PER_END {
-                    calls += 1;
-                    return received;
-                }
-                calls = 0;
-                ends.as_mut().poll(cx)
-            })
-            .await;
+            // The receiver is dropped before the connection's end is reported, since a call may wait in it.
+            let reason = tokio::select! {
+                biased;
+                reason = receiver::run(&connection, reader) => reason,
+                () = closed(&connection.server) => EndReason::closed_here(),
+                _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
+            };
             // If the sender has failed it has said why.
             let _ = connection.end_reason.set(reason);
         }
@@ -91,12 +67,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
             let _ = sender.await;
         }
     };
-    let receiving = span.instrument(receiving);
-    if is_single {
-        spawn(receiving);
-    } else {
-        lead(led, Box::pin(receiving));
-    }
+    spawn(span.instrument(receiving));
     Ok(())
 }
 

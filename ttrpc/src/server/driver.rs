@@ -1,10 +1,10 @@
 //! The future of one call: runs its handler to its end, or to the call's.
 //!
 //! ```text
-//!     Ready ──► Running ──► (done)       the handler has ended the call, or has nothing to end
-//!                  │
-//!                  └─► Ended ──► (done)  the call ended first: its deadline passed, it was cancelled,
-//!                                        the handler panicked
+//!     Spawned ──► Started ──► Running ──► (done)  the handler has ended the call, or has nothing to end
+//!                    │           │
+//!                    └───────────┴─► Ended ──► (done)  the call ended first: its deadline passed, it was
+//!                                                      cancelled, the handler panicked
 //! ```
 
 mod admitted;
@@ -12,6 +12,7 @@ mod ended;
 
 use std::{
     future::{Future, pending},
+    mem,
     pin::Pin,
     sync::{
         Arc,
@@ -31,13 +32,13 @@ use self::ended::{EndedCall, end};
 use super::{
     admission::AdmittedLoad,
     call::{Call, ReplyRest, RequestStream},
-    replies::{Turn, wait_for_turn},
+    replies::{Grant, ResumePermit, wait_to_resume, wait_to_start},
 };
 use crate::{
     Status,
     contain::{Panicked, contain},
     trace,
-    transport::{BoxFuture, limiter::Load},
+    transport::BoxFuture,
 };
 
 /// Ends a call with what its handler returns.
@@ -141,14 +142,18 @@ impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finis
 /// they are first polled, so what the others need is boxed, and made when it is needed.
 struct Driver {
     state: DriverState,
+    /// The handler has been polled.
+    has_begun: bool,
     load: AdmittedLoad,
     call: Arc<Call>,
 }
 
 enum DriverState {
-    /// The handler has not been polled.
-    Ready,
-    /// The handler has had to wait. It goes on until the call is over or its deadline passes.
+    /// The task has not started.
+    Spawned,
+    /// The task has started, and has not had to wait.
+    Started,
+    /// The handler has had to wait, or waits to begin. It goes on until the call is over or its deadline passes.
     Running(Running),
     /// The call is over.
     Ended(EndedCall),
@@ -159,8 +164,8 @@ struct Running {
     end: BoxFuture<'static, Outcome>,
     /// The deadline for which `end` was made.
     deadline: Option<Instant>,
-    /// The handler may go on, and waits for its turn.
-    turn: Option<BoxFuture<'static, Load>>,
+    /// The handler may go on, and waits for its permit.
+    permit: Option<BoxFuture<'static, Grant>>,
 }
 
 impl Driver {
@@ -173,11 +178,8 @@ impl Driver {
     }
 
     fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        if let DriverState::Ready = self.state
-            && let Some(outcome) = end_before_begin(&self.call)
-        {
-            handler.drop_now();
-            self.state = DriverState::Ended(end(&self.call, outcome));
+        if let DriverState::Spawned = self.state {
+            self.start();
         }
         loop {
             if let DriverState::Ended(ended) = &mut self.state {
@@ -197,35 +199,59 @@ impl Driver {
         }
     }
 
-    /// Polls the handler when it is its turn, see [`replies`](super::replies).
+    /// The task starts. Calls that were spawned before this one may have filled the queue since it was admitted: it
+    /// begins when there is room.
+    fn start(&mut self) {
+        let connection = &self.call.connection;
+        connection.unstarted.remove();
+        let is_full = connection.is_full();
+        self.state = DriverState::Started;
+        if is_full {
+            let wait = beside(wait_to_start(self.call.clone()));
+            self.running().permit = Some(wait);
+        }
+    }
+
+    /// Polls the handler when it has its permit, see [`replies`](super::replies). The handler of a call that is over before
+    /// it begins is not polled.
     fn poll_handler(
         &mut self,
         handler: &mut dyn Handler,
         cx: &mut task::Context<'_>,
     ) -> Poll<Outcome> {
-        let DriverState::Running(Running { turn, .. }) = &mut self.state else {
-            return handler.poll(&self.call, cx);
-        };
-        let connection = &self.call.connection;
-        let taken =
-            if turn.is_none() { Turn::try_take(connection, &self.call.waits) } else { None };
-        let _taken = match taken {
-            Some(taken) => taken,
-            None => {
-                let wait = || beside(wait_for_turn(self.call.clone()));
-                let load = ready!(turn.get_or_insert_with(wait).as_mut().poll(cx));
-                *turn = None;
-                Turn::granted(connection, load)
+        let Driver { state, has_begun, call, .. } = self;
+        let connection = &call.connection;
+        let _permit = match state {
+            DriverState::Running(Running { permit, .. }) => {
+                let acquired = match permit {
+                    None => ResumePermit::try_acquire(connection, &call.waits),
+                    Some(_) => None,
+                };
+                Some(match acquired {
+                    Some(acquired) => acquired,
+                    None => {
+                        let wait = || beside(wait_to_resume(call.clone()));
+                        let grant = ready!(permit.get_or_insert_with(wait).as_mut().poll(cx));
+                        *permit = None;
+                        ResumePermit::granted(connection, grant)
+                    }
+                })
             }
+            _ => None,
         };
-        handler.poll(&self.call, cx)
+        if !mem::replace(has_begun, true)
+            && let Some(outcome) = end_before_begin(call)
+        {
+            return Poll::Ready(outcome);
+        }
+        handler.poll(call, cx)
     }
 
     fn running(&mut self) -> &mut Running {
         let deadline = self.call.deadline();
         let end = || beside(time_is_over(self.call.clone(), deadline));
-        if let DriverState::Ready = self.state {
-            self.state = DriverState::Running(Running { end: end(), deadline, turn: None });
+        if let DriverState::Started = self.state {
+            self.state = DriverState::Running(Running { end: end(), deadline, permit: None });
         }
         match &mut self.state {
             DriverState::Running(running) => {
@@ -235,7 +261,7 @@ impl Driver {
                 }
                 running
             }
-            DriverState::Ready | DriverState::Ended(_) => {
+            DriverState::Spawned | DriverState::Started | DriverState::Ended(_) => {
                 unreachable!("a handler that is polled runs")
             }
         }
@@ -245,6 +271,9 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let call = &self.call;
+        if let DriverState::Spawned = self.state {
+            call.connection.unstarted.remove();
+        }
         call.connection.release_call(self.load);
         // Most handlers leave nothing behind that could read on, or ask whether the call is over.
         let is_shared = Arc::strong_count(call) > 1;
@@ -254,7 +283,7 @@ impl Drop for Driver {
             call.end.fire();
         }
         if is_shared && let Some(inbox) = &call.inbox {
-            inbox.change(|requests: &mut RequestStream, _| {
+            inbox.change(|requests: &mut RequestStream| {
                 requests.fail(Status::cancelled("the call is over"))
             });
         }
@@ -309,10 +338,10 @@ mod tests {
         proto::payload::Payload,
         server::{
             Fallback, FallbackCall,
-            dispatcher::Dispatcher,
             tests::{idle_connection, unary_call},
         },
         testing,
+        transport::limiter::Load,
     };
 
     /// A call that was let in may wait for a thread.
@@ -321,16 +350,9 @@ mod tests {
         for (is_late, is_cancelled) in [(false, false), (true, false), (false, true)] {
             let (_server, connection) = idle_connection(ServerConfig::default());
             let call = unary_call(connection.clone(), 1);
-            let mut dispatcher = Dispatcher::new(connection.clone(), false);
             let permit = connection.try_admit_call(Load::one(0)).expect("there is a place");
             let (chain, has_run) = (None, Arc::new(AtomicBool::new(false)));
-            let admitted = AdmittedCall {
-                call: call.clone(),
-                permit,
-                request_bytes: 0,
-                chain,
-                dispatcher: &mut dispatcher,
-            };
+            let admitted = AdmittedCall { call: call.clone(), permit, request_bytes: 0, chain };
             let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
             let handler = move |_, ()| async move {
                 runs.store(true, Relaxed);
@@ -343,7 +365,6 @@ mod tests {
             if is_cancelled {
                 call.end.fire();
             }
-            dispatcher.begin().await;
             while connection.calls.load().count > 0 {
                 tokio::task::yield_now().await;
             }

@@ -21,10 +21,9 @@
 //!
 //! # Handlers
 //!
-//! A call whose handler has to wait runs on a task of its own, so handlers may wait for each other. One that blocks its
-//! thread, which it should not, holds up the other calls of its connection for some two milliseconds, if the runtime has another
-//! thread: then one that the server runs while calls come together (`ttrpc-watchdog`) has them begin there. A handler that panics
-//! answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
+//! Each call runs on a task of its own, so handlers may wait for each other. A handler that blocks its thread, which it
+//! should not, blocks a worker of the runtime, as in every tokio program; the other calls of its connection go on on the
+//! other workers. A handler that panics answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
 //! [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
 //! [`blocking`].
 //!
@@ -40,14 +39,11 @@
 mod accept;
 mod admission;
 pub mod blocking;
-mod boxed_call;
 mod builder;
-mod call_turn;
 mod connection;
 mod connection_admission;
 mod connection_task;
 mod context;
-mod dispatcher;
 mod driver;
 mod end_signal;
 mod fallback;
@@ -55,7 +51,6 @@ mod hook;
 mod interceptor;
 #[cfg(all(test, shuttle))]
 mod interleavings;
-mod leader;
 mod listener;
 mod observe;
 mod reasons;
@@ -66,7 +61,7 @@ mod services;
 mod shutdown;
 mod stream;
 mod unserved;
-mod watchdog;
+mod unstarted;
 
 use std::{
     future::Future,
@@ -132,7 +127,6 @@ struct Shared {
     /// Counts bytes of replies that wait for room.
     replies: Limiter,
     blocking_calls: blocking::BlockingCalls,
-    watchdog: watchdog::Watchdog,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,

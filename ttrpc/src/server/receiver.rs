@@ -5,7 +5,6 @@
 
 use std::{
     future::{Future, poll_fn},
-    mem,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -16,9 +15,9 @@ use tokio::{task::coop::consume_budget, time::Instant};
 use super::{
     call::Call,
     connection::Connection,
-    dispatcher::Dispatcher,
     reasons::{EndReason, Refusal, RefusedCall},
     request::{Failure, Received, open},
+    unstarted::give_way,
 };
 use crate::{
     proto::{
@@ -39,64 +38,37 @@ use crate::{
 };
 
 /// Reads until the client goes away, or the server drains and every call is answered. Returns why the
-/// connection ends. `is_single`: the runtime has one thread.
-pub(super) async fn run(
-    connection: &Arc<Connection>,
-    is_single: bool,
-    io: impl ReadHalf,
-) -> EndReason {
+/// connection ends.
+pub(super) async fn run(connection: &Arc<Connection>, io: impl ReadHalf) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut ids = RequestIds::default();
-    let mut dispatcher = Dispatcher::new(connection.clone(), is_single);
     let mut violations = Violations::of("client");
-    // For the call that is about to begin here.
-    let mut has_waited = false;
     loop {
-        // There may be no room any more.
-        if mem::take(&mut has_waited) && dispatcher.has_call() && connection.is_full() {
-            dispatcher.let_sender_go();
-            if wait_for_room(connection).await.is_err() {
-                return EndReason::closed_here();
-            }
-        }
-        dispatcher.begin().await;
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
-            None => match next_frame(connection, &mut reader, &mut dispatcher).await {
+            None => match next_frame(connection, &mut reader).await {
                 Ok(decoded) => decoded,
                 Err(reason) => return reason,
             },
         };
-        if let Some(end) = dispatcher.turn_end() {
+        while connection.unstarted.is_full() {
             // Before others run: the calls that are left came then.
             reader.read_at();
-            dispatcher.let_others_run(end).await;
+            give_way().await;
             if reader.is_hung_up() {
                 return EndReason::closed_by_client();
             }
         }
-        if connection.is_full() {
-            dispatcher.let_sender_go();
-            if wait_for_room(connection).await.is_err() {
-                return EndReason::closed_here();
-            }
+        if connection.is_full() && wait_for_room(connection).await.is_err() {
+            return EndReason::closed_here();
         }
         let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
         // Looked at here, where no lock is needed for it.
         let opens = header.frame_type == FrameType::Request && ids.use_id(header.stream_id).is_ok();
         let received = match decoded {
-            Decoded::Frame(_) if opens => {
-                dispatcher.prepare(reader.decoder().bytes_left());
-                open(connection, &mut dispatcher, header, &mut reader)
-            }
-            Decoded::Frame(_) => {
-                dispatcher.let_sender_go();
-                receive(connection, header, &mut reader, &mut violations)
-            }
-            Decoded::Oversized(_) => {
-                dispatcher.let_sender_go();
-                receive_oversized(connection, header, reader.read_at())
-            }
+            Decoded::Frame(_) if opens => open(connection, header, &mut reader),
+            Decoded::Frame(_) => receive(connection, header, &mut reader, &mut violations),
+            Decoded::Oversized(_) => receive_oversized(connection, header, reader.read_at()),
         };
         let refusal = match received {
             Received::Done => continue,
@@ -107,10 +79,7 @@ pub(super) async fn run(
             }
             Received::Refused(refusal) => refusal,
             Received::Waits(wait) => match wait.await {
-                Ok(()) => {
-                    has_waited = true;
-                    continue;
-                }
+                Ok(()) => continue,
                 Err(Failure::Refused(refusal)) => refusal,
                 Err(Failure::Gone) => return EndReason::closed_by_client(),
             },
@@ -127,15 +96,10 @@ pub(super) async fn run(
 async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
-    dispatcher: &mut Dispatcher,
 ) -> Result<Decoded, EndReason> {
     let mut next = pin!(reader.next());
     let mut answered = None;
-    let mut is_polled_again = false;
     poll_fn(|cx| {
-        if mem::replace(&mut is_polled_again, true) {
-            dispatcher.begin_turn();
-        }
         if let Poll::Ready(next) = next.as_mut().poll(cx) {
             return Poll::Ready(next.map_err(|end| match end {
                 ReadEnd::Eof => EndReason::closed_by_client(),
@@ -143,7 +107,6 @@ async fn next_frame<R: ReadHalf>(
                 ReadEnd::Failed(error) => EndReason::failed(error),
             }));
         }
-        dispatcher.let_sender_go();
         if connection.server.lifecycle.is_running() {
             return Poll::Pending;
         }
@@ -253,7 +216,7 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
 
 fn note_close(call: &Call, event: DataEvent) {
     if event.remote_closed {
-        call.inbox().change(|requests, _| requests.close());
+        call.inbox().change(|requests| requests.close());
     }
 }
 
@@ -404,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_are_handed_on_before_the_receiver_waits_for_room() {
+    async fn a_call_that_has_been_admitted_is_open_while_the_receiver_waits_for_room() {
         let connected = Arc::<OnceLock<_>>::default();
         let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
         let server = Server::builder().config(config).fallback(Replies);
@@ -416,7 +379,7 @@ mod tests {
         let (here, mut there) = duplex(1 << 10);
         there.write_all(&[request(1), request(3)].concat()).await.expect("it is open");
         let mut io = crate::Connection::new(here).reader;
-        let mut receiver = pin!(run(&connection, true, &mut io));
+        let mut receiver = pin!(run(&connection, &mut io));
         assert!(receiver.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(connection.queue.streams(|table| table.contains(1) && !table.contains(3)));
         // The end of the connection, which its calls refer to.

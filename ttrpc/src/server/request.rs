@@ -8,7 +8,6 @@ use super::{
     admission::CallPermit,
     call::{Call, CallHead},
     connection::Connection,
-    dispatcher::Dispatcher,
     driver::AdmittedCall,
     reasons::{EndReason, Refusal, RefusedCall},
     services::Target,
@@ -63,7 +62,6 @@ impl From<Refusal> for Failure {
 /// Opens a stream, or refuses it.
 pub(super) fn open<'a, R: ReadHalf>(
     connection: &'a Arc<Connection>,
-    dispatcher: &'a mut Dispatcher,
     header: Header,
     reader: &'a mut FrameReader<R>,
 ) -> Received<'a> {
@@ -72,19 +70,14 @@ pub(super) fn open<'a, R: ReadHalf>(
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
     let incoming = IncomingRequest { connection, header, data, arrived };
-    match incoming.try_open(dispatcher) {
+    match incoming.try_open() {
         Ok(true) => Received::Done,
-        Ok(false) => {
-            // It may be for these that it waits.
-            dispatcher.let_sender_go();
-            Received::Waits(Box::pin(async move {
-                let data = decoder.payload(&long_data);
-                let incoming = IncomingRequest { connection, header, data, arrived };
-                incoming.open_in_turn(dispatcher, io).await
-            }))
-        }
+        Ok(false) => Received::Waits(Box::pin(async move {
+            let data = decoder.payload(&long_data);
+            let incoming = IncomingRequest { connection, header, data, arrived };
+            incoming.open_in_turn(io).await
+        })),
         Err(refusal) => {
-            dispatcher.let_sender_go();
             incoming.refuse(&refusal, false);
             Received::Refused(refusal)
         }
@@ -121,7 +114,7 @@ struct Routed<'r, 'a> {
 impl<'a> IncomingRequest<'a> {
     /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
-    fn try_open(&self, dispatcher: &mut Dispatcher) -> Result<bool, Refusal> {
+    fn try_open(&self) -> Result<bool, Refusal> {
         if !self.connection.server.lifecycle.is_running() {
             let status = Status::unavailable("the server is shutting down");
             return Err(Refusal { cause: EndCause::Shutdown, status });
@@ -135,17 +128,13 @@ impl<'a> IncomingRequest<'a> {
         let Some(permit) = self.connection.try_admit_call(self.load(request)) else {
             return Ok(false);
         };
-        self.start(routed, permit, dispatcher, false).map(|()| true)
+        self.start(routed, permit, false).map(|()| true)
     }
 
     /// The same with waits.
-    async fn open_in_turn(
-        &self,
-        dispatcher: &mut Dispatcher,
-        io: &mut impl ReadHalf,
-    ) -> Result<(), Failure> {
+    async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let lost = LostRequest(self);
-        let result = self.wait_and_open(dispatcher, io).await;
+        let result = self.wait_and_open(io).await;
         if !matches!(result, Err(Failure::Gone)) {
             mem::forget(lost);
         }
@@ -156,11 +145,7 @@ impl<'a> IncomingRequest<'a> {
     }
 
     /// Gives other tasks their turn while it decodes, and waits until the call is let in.
-    async fn wait_and_open(
-        &self,
-        dispatcher: &mut Dispatcher,
-        io: &mut impl ReadHalf,
-    ) -> Result<(), Failure> {
+    async fn wait_and_open(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let mut decoder = self.decoder();
         while !self.advance(&mut decoder)? {
             yield_now().await;
@@ -176,7 +161,7 @@ impl<'a> IncomingRequest<'a> {
             }
         };
         match permit {
-            Ok(permit) => Ok(self.start(routed, permit, dispatcher, true)?),
+            Ok(permit) => Ok(self.start(routed, permit, true)?),
             Err(Refused::Closed) => Err(Failure::Gone),
             Err(Refused::Stalled) => Err(self.stalled().into()),
         }
@@ -234,7 +219,6 @@ impl<'a> IncomingRequest<'a> {
         &self,
         routed: Routed<'_, 'a>,
         permit: CallPermit<'_>,
-        dispatcher: &mut Dispatcher,
         has_waited: bool,
     ) -> Result<(), Refusal> {
         let Routed { request, target, timeout } = routed;
@@ -262,7 +246,7 @@ impl<'a> IncomingRequest<'a> {
             stats.has_waited_for_place();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { call, permit, request_bytes, chain, dispatcher };
+        let admitted = AdmittedCall { call, permit, request_bytes, chain };
         target.start(admitted, self.data.part(request.payload))
     }
 

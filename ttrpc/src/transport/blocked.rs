@@ -18,11 +18,6 @@ impl Blocked {
         self.since.map(|since| since.elapsed())
     }
 
-    /// Whether the socket refuses to take more.
-    pub(super) fn is_set(&self) -> bool {
-        self.since.is_some()
-    }
-
     /// For how long it has in all.
     pub(crate) fn total(&self) -> Duration {
         self.before + self.now().unwrap_or_default()

@@ -160,12 +160,11 @@ impl<S: StreamState + Send> Inbox<S> {
         &self.changed
     }
 
-    /// Changes the stream's state. `change` gets whether the consumer waits, and returns whether it has
-    /// changed anything; if so, all tasks that wait are woken.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut S, bool) -> bool) -> bool {
+    /// Changes the stream's state. `change` returns whether it has changed anything; if so, all tasks
+    /// that wait are woken.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut S) -> bool) -> bool {
         let mut state = lock_often(&self.state);
-        let consumer_waits = matches!(state.consumer, Consumer::Waiting(_));
-        let is_changed = change(&mut state.stream, consumer_waits);
+        let is_changed = change(&mut state.stream);
         if is_changed {
             self.wake(state);
         }
@@ -402,7 +401,7 @@ mod tests {
             assert_eq!(inbox.fill().0, Fill::default());
         }
         push(&inbox, b"last", &patience);
-        inbox.change(|stream, _| {
+        inbox.change(|stream| {
             stream.0 = Some(Ok(Some(Bytes::from_static(b"reply"))));
             true
         });

@@ -303,39 +303,6 @@ fn a_flush_ends_when_what_was_queued_is_written() {
     });
 }
 
-/// The sender is held back while two frames are pushed, beside which another task pushes its own.
-#[test]
-fn what_is_pushed_while_the_sender_is_held_back_is_written() {
-    try_all(|| {
-        let queue = Arc::new(Queue::new(10, 1000, ()));
-        let push = |queue: &Queue<()>| {
-            let room = block_on(queue.reserve(10)).expect("it is open");
-            room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1));
-        };
-        let (holds, pushes, sends) = (queue.clone(), queue.clone(), queue.clone());
-        let sender = spawn(move || {
-            let mut takes = Takes::default();
-            while takes.take(&sends) {
-                takes.batch.drain(..).for_each(|chunk| sends.release(chunk));
-            }
-        });
-        let holder = spawn(move || {
-            for _ in 0..2 {
-                holds.hold_sender(true, |()| ());
-                push(&holds);
-            }
-            holds.let_sender_go();
-        });
-        join([holder, spawn(move || push(&pushes))]);
-        block_on(queue.flushed());
-        push(&queue);
-        block_on(queue.flushed());
-        assert_eq!(queue.fill().0, Load::default());
-        queue.close();
-        join([sender]);
-    });
-}
-
 #[test]
 fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
     try_all(|| {
@@ -367,7 +334,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
     let claim = |pushed: &mut Vec<u32>| {
         let stream_id = 2 * pushed.len() as u32 + 1;
         pushed.push(stream_id);
-        Some(Claim { stream_id, is_lone: true, time: None })
+        Some(Claim { stream_id, is_lone: true })
     };
     room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
 }
@@ -592,7 +559,7 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
         let producer = spawn(move || {
             assert!(pushes.push(Payload::borrowed(&[0]), &dates));
             push_two(&pushes, [1, 2], &dates);
-            pushes.change(|stream, _| {
+            pushes.change(|stream| {
                 stream.0 = true;
                 true
             });

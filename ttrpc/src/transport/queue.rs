@@ -12,7 +12,6 @@
 //! it is being written, but those that wait for room hold up no shorter one: it waits for the long frames
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
-mod batch_time;
 mod flush;
 mod lone;
 mod sender_state;
@@ -24,15 +23,13 @@ use std::{
     task::{Poll, Waker},
 };
 
-use tokio::time::Instant;
-
-use self::{batch_time::BatchTime, sender_state::SenderState};
+use self::sender_state::SenderState;
 use super::{
     blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
     io::Writer,
     limiter::{Closed, Limiter, Load, Overshoot, Permit},
-    linger::{Announced, Linger},
+    linger::Linger,
     lock, lock_often,
 };
 use crate::{
@@ -61,9 +58,6 @@ pub(crate) struct Queue<T> {
     /// Chunks that have been written so far.
     chunks_written: AtomicU64,
     sender_has_ended: AtomicBool,
-    batch_time: BatchTime,
-    /// Producers that the sender waits for a little before it writes.
-    pub(crate) announced: Announced,
 }
 
 #[derive(Debug)]
@@ -73,8 +67,6 @@ struct QueueState<T> {
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
     sender: SenderState,
-    /// The sender is not woken: who holds it back does so soon.
-    is_held: bool,
     /// The first chunk is a lone frame that its task has not written whole: how many of its bytes are, or why none
     /// can be.
     rest: Option<io::Result<usize>>,
@@ -93,8 +85,6 @@ pub(crate) struct Claim {
     pub(crate) stream_id: u32,
     /// Nobody else is about to push: a batch would hold this frame alone.
     pub(crate) is_lone: bool,
-    /// The time, if the producer has just looked at the clock.
-    pub(crate) time: Option<Instant>,
 }
 
 /// A permit to push one frame. Dropped unused, it is released.
@@ -115,7 +105,7 @@ impl<T> PushPermit<'_, T> {
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
         self.push_or_write(frame, |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false, time: None })
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
         })
     }
 
@@ -142,14 +132,11 @@ impl<T> Queue<T> {
             writes: AtomicU64::new(0),
             chunks_written: AtomicU64::new(0),
             sender_has_ended: AtomicBool::new(false),
-            batch_time: BatchTime::new(),
-            announced: Announced::default(),
             state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
                 sender: SenderState::Writing,
-                is_held: false,
                 rest: None,
                 blocked: Blocked::default(),
                 is_closed: false,
@@ -163,25 +150,6 @@ impl<T> Queue<T> {
     /// Reads or changes the streams under the lock.
     pub(crate) fn streams<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut lock_often(&self.state).streams)
-    }
-
-    /// The same. If `is_held`, the sender is not woken for frames until [`Queue::let_sender_go`], or the next one of
-    /// these that does not hold it, and a push after that: what is pushed until then is written together.
-    pub(crate) fn hold_sender<R>(&self, is_held: bool, act: impl FnOnce(&mut T) -> R) -> R {
-        let mut state = lock_often(&self.state);
-        state.is_held = is_held;
-        act(&mut state.streams)
-    }
-
-    /// Wakes the sender if it was held back while something was pushed.
-    pub(crate) fn let_sender_go(&self) {
-        let mut state = lock(&self.state);
-        state.is_held = false;
-        let sender = if state.chunks.is_empty() { None } else { state.sender.take_waker() };
-        drop(state);
-        if let Some(sender) = sender {
-            sender.wake();
-        }
     }
 
     /// What long frames count in, or short ones.
@@ -247,12 +215,6 @@ impl<T> Queue<T> {
         move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
     }
 
-    /// When the batch began which the sender is about to take: when the first call that looked at the clock started.
-    /// `None` if there is none, or it waits for the socket.
-    pub(crate) fn batch_time(&self) -> Option<Instant> {
-        self.batch_time.get()
-    }
-
     /// Whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.short_room.is_closed()
@@ -266,13 +228,12 @@ impl<T> Queue<T> {
     ) -> Option<u32> {
         let mut state = lock_often(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(Claim { stream_id, is_lone, time }) = claimed else {
+        let Some(Claim { stream_id, is_lone }) = claimed else {
             drop(state);
             self.release_room(room);
             return None;
         };
         if is_lone
-            && !state.is_held
             && state.chunks.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(lent) = state.lend_writer()
@@ -282,13 +243,8 @@ impl<T> Queue<T> {
             self.write_lone(lent, bytes, room);
             return Some(stream_id);
         }
-        if let Some(time) = time
-            && !state.blocked.is_set()
-        {
-            self.batch_time.set_first(time);
-        }
         state.chunks.push(frame, stream_id, room);
-        let sender = if state.is_held { None } else { state.sender.take_waker() };
+        let sender = state.sender.take_waker();
         drop(state);
         if let Some(sender) = sender {
             sender.wake();
@@ -304,7 +260,7 @@ impl<T> Queue<T> {
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
         self.push(FrameBytes::Small(frame), Room::default(), |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false, time: None })
+            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
         });
     }
 
@@ -360,14 +316,13 @@ impl<T> Queue<T> {
                 batch.shrink_to(IDLE_CHUNKS);
                 return Poll::Pending;
             }
-            if linger.is_worth_it(&self.announced) {
+            if linger.is_worth_it(self.frames()) {
                 drop(state);
                 // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
                 // it: a handler that blocks this one does not hold it up.
                 waker.wake();
                 return Poll::Pending;
             }
-            self.batch_time.clear();
             let rest = state.rest.take();
             // The rest of a lone frame had a number of its own, and so has what was pushed meanwhile.
             state.batches_taken += 1 + u64::from(rest.is_some());
@@ -412,9 +367,12 @@ impl<T> Queue<T> {
 
     /// The sender found the socket full, or no longer so.
     pub(super) fn note_blocked(&self, is_blocked: bool) {
-        let mut state = lock(&self.state);
-        state.blocked.set(is_blocked);
-        self.batch_time.clear();
+        lock(&self.state).blocked.set(is_blocked);
+    }
+
+    /// Frames that are not written yet, those included that are about to be pushed.
+    fn frames(&self) -> usize {
+        self.short_room.load().count + self.long_room.load().count
     }
 
     /// The room that short frames take and that long ones do, the limit of either, and how long the socket has been
@@ -480,21 +438,13 @@ mod tests {
         time::Duration,
     };
 
-    use tokio::{io::empty, time::timeout};
+    use tokio::{
+        io::empty,
+        time::{Instant, timeout},
+    };
 
     use super::*;
     use crate::Connection;
-
-    impl<T> Queue<T> {
-        /// A batch has begun at this time.
-        pub(crate) fn set_batch_time(&self, time: Instant) {
-            self.batch_time.set_first(time);
-        }
-
-        pub(crate) fn clear_batch_time(&self) {
-            self.batch_time.clear();
-        }
-    }
 
     fn queue() -> Queue<()> {
         Queue::new(10, 1000, ())
@@ -532,46 +482,6 @@ mod tests {
         queue.close();
         let taken = timeout(Duration::from_secs(1), sender).await.expect("it is woken");
         assert!(taken.unwrap().is_none());
-    }
-
-    /// A push of a producer that has looked at the clock.
-    fn push_at(queue: &Queue<()>, stream_id: u32, time: Instant) {
-        let room = queue.try_reserve(10).unwrap().unwrap();
-        let claim = |(): &mut _| Some(Claim { stream_id, is_lone: false, time: Some(time) });
-        assert!(room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn those_who_join_a_batch_have_the_time_at_which_it_began() {
-        let queue = queue();
-        let second = || tokio::time::advance(Duration::from_secs(1));
-        second().await;
-        assert_eq!(queue.batch_time(), None);
-        // Of one that has the time of another batch.
-        push(&queue, 10, 1);
-        assert_eq!(queue.batch_time(), None);
-        let first = Instant::now();
-        push_at(&queue, 3, first);
-        second().await;
-        push_at(&queue, 5, Instant::now());
-        assert_eq!(queue.batch_time(), Some(first));
-        take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
-        assert_eq!(queue.batch_time(), None, "the sender has taken it");
-    }
-
-    /// Else a call's age would be that of the first one that waits with it for the socket.
-    #[tokio::test(start_paused = true)]
-    async fn while_the_socket_is_full_each_call_has_its_own_time() {
-        let queue = queue();
-        tokio::time::advance(Duration::from_secs(1)).await;
-        push_at(&queue, 1, Instant::now());
-        queue.note_blocked(true);
-        assert_eq!(queue.batch_time(), None);
-        push_at(&queue, 3, Instant::now());
-        assert_eq!(queue.batch_time(), None);
-        queue.note_blocked(false);
-        push_at(&queue, 5, Instant::now());
-        assert_eq!(queue.batch_time(), Some(Instant::now()));
     }
 
     /// Else a peer that sends what needs no answer would cost a waker per frame, while a server that

@@ -129,8 +129,7 @@ impl TestServer {
     }
 }
 
-/// Whether a round is on a connection of its own. Behind a handler that has blocked its thread, many of a connection's
-/// calls get a task each: what is shown of those is shown of no others.
+/// Whether a round is on a connection of its own.
 fn is_new(round: usize) -> bool {
     round % 3 < 2
 }
@@ -228,7 +227,7 @@ fn a_refusal_is_not_held_up_by_the_handler_behind_it_that_blocks() {
     }
 }
 
-/// The connection ends, though one of its handlers blocks the thread on which it was led.
+/// The connection ends, though one of its handlers blocks its thread.
 #[test]
 fn a_connection_ends_while_one_of_its_handlers_blocks() {
     let client_side = client_side();

@@ -88,7 +88,10 @@ fn in_a_busy_runtime_calls_begin_within_few_turns() {
 }
 
 /// Calls of the burst whose handlers compute.
-const COMPUTING_CALLS: u32 = 64;
+const COMPUTING_CALLS: u32 = 128;
+
+/// Calls that begin in a row.
+const IN_A_ROW: u32 = 32;
 
 /// How often another task counts on the runtime's one thread while a burst of calls is served whose handlers compute for
 /// two milliseconds each.
@@ -103,7 +106,10 @@ where
             Ok(Empty {})
         })
     });
-    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    let mut runtime = Builder::new_current_thread();
+    // The runtime looks at its timers between any two turns.
+    runtime.event_interval(IN_A_ROW / 4);
+    runtime.enable_all().build().unwrap().block_on(async {
         let (mut here, there) = UnixStream::pair().unwrap();
         tokio::spawn(Server::builder().add_service(Handmade(routes)).unix_stream(there).serve());
         let count = Arc::<AtomicUsize>::default();
@@ -116,8 +122,7 @@ where
     })
 }
 
-/// On one thread calls that were read together begin in a row, but not when each of them takes its time: another
-/// connection would have to wait for all of them.
+/// On one thread calls that were read together begin in a row, but few of them: another connection waits for these.
 #[test]
 fn between_handlers_that_compute_other_tasks_have_their_turns() {
     let turns = count_beside_handlers_that_compute(|turns| {
@@ -127,11 +132,10 @@ fn between_handlers_that_compute_other_tasks_have_their_turns() {
             Poll::Pending
         })
     });
-    let calls = COMPUTING_CALLS as usize;
-    assert!(turns >= calls / 2, "{turns} turns beside {calls} calls");
+    assert!(turns >= (COMPUTING_CALLS / IN_A_ROW) as usize, "{turns} turns");
 }
 
-/// Nor do timers and sockets, at which the runtime looks when it has nothing else to do or after many steps of tasks.
+/// Nor do timers and sockets, if the runtime looks at them as often.
 #[test]
 fn between_handlers_that_compute_timers_have_their_turns() {
     let ticks = count_beside_handlers_that_compute(|ticks| async move {
@@ -140,8 +144,8 @@ fn between_handlers_that_compute_timers_have_their_turns() {
             ticks.fetch_add(1, SeqCst);
         }
     });
-    let calls = COMPUTING_CALLS as usize;
-    assert!(ticks >= calls / 4, "{ticks} ticks of a millisecond beside {calls} calls of two");
+    let turns = (COMPUTING_CALLS / IN_A_ROW) as usize;
+    assert!(ticks >= turns / 2, "{ticks} ticks of a millisecond in {turns} turns of calls");
 }
 
 /// Nor do more than some of them begin in a row where they take no time: other connections' would have to wait for all.

@@ -140,10 +140,9 @@ async fn tasks_of_a_connection_stay_few_however_late_the_runtime_is() {
     assert!(most <= TASKS, "{most} tasks for {CALLS} calls that do not wait");
 }
 
-/// The same where a task leads the connection. The runtime's turns are long, by the machine's clock; the bound holds
-/// whether or not the library finds its handlers slow.
+/// The runtime's turns are long, by the machine's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn tasks_of_a_connection_stay_few_where_a_task_leads_it() {
+async fn tasks_of_a_connection_stay_few_on_a_runtime_of_several_threads() {
     let seen = Seen::new(usize::MAX);
     let before = alive_tasks();
     let (_handle, mut peers) = start(&seen, 1);

@@ -8,7 +8,7 @@
 //!
 //! A handler that goes on after a wait may be about to reply. It does so freely while little waits. When
 //! the limit is near, it waits for its turn in a line, and counts for a part of the limit while it is
-//! polled ([`Turn`]). So there wait no more replies than the limit allows, and one for each
+//! polled ([`ResumePermit`]). So there wait no more replies than the limit allows, and one for each
 //! thread of the runtime.
 //!
 //! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one call, and
@@ -22,22 +22,23 @@
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
 //! [`stall_timeout`]: field@crate::ServerConfig::stall_timeout
 
-use std::sync::Arc;
+use std::{future::pending, sync::Arc};
 
 use super::{Connection, ReplyRoom, call::Call};
 use crate::{
     Status,
+    server::unstarted::give_way,
     snapshot::CallWait,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     transport::{
-        limiter::{Closed, Load, Permit},
+        limiter::{Closed, Load},
         registry::CallInfo,
         stall::PARTS,
     },
 };
 
-/// A handler's turn counts for this part of its connection's limit.
-const TURNS: usize = 4;
+/// A handler that is polled counts for this part of its connection's limit.
+const SHARES: usize = 4;
 
 /// A handler that waits for room, or for its turn, may take no messages for so many parts of a time without progress, ten
 /// times as many as one that does not.
@@ -51,11 +52,11 @@ impl Connection {
             || (waiting + len <= self.replies().limit().cost && !self.server.replies.is_full())
     }
 
-    /// What a handler's turn counts for. When the limit of the whole server is reached, a handler goes
+    /// What a handler that is polled counts for. When the limit of the whole server is reached, a handler goes
     /// on only if nothing of its connection waits.
-    fn turn(&self) -> Load {
+    fn reply_share(&self) -> Load {
         let limit = self.replies().limit().cost;
-        Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(TURNS) })
+        Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(SHARES) })
     }
 }
 
@@ -156,65 +157,100 @@ impl Drop for WaitingReply<'_> {
     }
 }
 
-/// A handler's turn to go on, which it has while it is polled.
-pub(in crate::server) struct Turn<'a> {
+/// The permission to poll a handler, which it holds while it is polled.
+pub(in crate::server) struct ResumePermit<'a> {
     connection: &'a Connection,
-    /// A cost is its part of the limit on replies; a count of one says that it goes on beside that.
-    load: Load,
+    grant: Grant,
 }
 
-impl<'a> Turn<'a> {
-    /// The turn of a call's handler, if it need not wait for it.
-    pub(in crate::server) fn try_take(
+/// Why a handler may be polled.
+pub(in crate::server) enum Grant {
+    /// Few replies wait.
+    Free,
+    /// Its reply, if it makes one, has this part of the limit.
+    Share(Load),
+    /// It goes on beside the limit: no other one does before it has been polled.
+    Next,
+    /// It begins when there is room: no other one does before it has been polled.
+    First,
+}
+
+impl<'a> ResumePermit<'a> {
+    /// A permit for a call's handler, if it need not wait for it.
+    pub(in crate::server) fn try_acquire(
         connection: &'a Connection,
         waits: &CallWaits,
     ) -> Option<Self> {
         if connection.has_no_replies() || waits.may_be_granted() {
-            return Some(Turn { connection, load: Load::default() });
+            return Some(ResumePermit { connection, grant: Grant::Free });
         }
-        let replies = connection.replies();
-        let permit = replies.try_acquire(connection.turn())?;
-        Some(Turn { connection, load: permit.into_load() })
+        let share = connection.replies().try_acquire(connection.reply_share())?;
+        Some(ResumePermit { connection, grant: Grant::Share(share.into_load()) })
     }
 
-    /// The turn that [`wait_for_turn`] has waited for.
-    pub(in crate::server) fn granted(connection: &'a Connection, load: Load) -> Self {
-        Turn { connection, load }
+    /// The permit for which [`wait_to_start`] or [`wait_to_resume`] has waited.
+    pub(in crate::server) fn granted(connection: &'a Connection, grant: Grant) -> Self {
+        ResumePermit { connection, grant }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for ResumePermit<'_> {
     fn drop(&mut self) {
-        let Load { count, cost } = self.load;
-        if cost > 0 {
-            self.connection.replies().release(Load::cost(cost));
-        }
-        if count > 0 {
-            self.connection.next_turn().release(Load::one(0));
+        let connection = self.connection;
+        match self.grant {
+            Grant::Free => {}
+            Grant::Share(load) => connection.replies().release(load),
+            Grant::Next => connection.next_resume().release(Load::one(0)),
+            Grant::First => connection.next_start().release(Load::one(0)),
         }
     }
 }
 
-/// Waits for a handler's turn, as long as the client reads. Returns what it counts for.
-///
-/// Endless streams may hold more than the limit at any time. So the first in the line goes on as well when a call might
-/// begin, however much waits then, and no other does before it has been polled.
-pub(in crate::server) async fn wait_for_turn(call: Arc<Call>) -> Load {
+/// Waits until the handler of a call that has been admitted may begin: until the queue has room, and not too many replies
+/// wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
+pub(in crate::server) async fn wait_to_start(call: Arc<Call>) -> Grant {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
     let _in_line = call.waits.enter_for_room();
-    let (load, stall_timeout) = (connection.turn(), connection.server.config.stall_timeout);
-    let is_reading = connection.queue.is_moving();
-    let turn = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
     let room = async {
-        let next = connection.next_turn().acquire(Load::one(0)).await?;
+        let first = connection.next_start().acquire(Load::one(0)).await?;
+        connection.has_room().await.map(|()| first)
+    };
+    match room.await {
+        Ok(first) => {
+            // What was woken meanwhile runs first: the handler may block its thread.
+            give_way().await;
+            first.into_load();
+            Grant::First
+        }
+        // A connection that has ended drops its handlers.
+        Err(Closed) => pending().await,
+    }
+}
+
+/// Waits until a handler may be polled again, while the client reads.
+///
+/// Endless streams may hold more than the limit at any time. So the first in the line goes on as well when a call might
+/// begin, however much waits then, and no other does before it has been polled.
+pub(in crate::server) async fn wait_to_resume(call: Arc<Call>) -> Grant {
+    let connection = &*call.connection;
+    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+    let _in_line = call.waits.enter_for_room();
+    let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
+    let is_reading = connection.queue.is_moving();
+    let share = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
+    let room = async {
+        let next = connection.next_resume().acquire(Load::one(0)).await?;
         connection.has_room().await.map(|()| next)
     };
     tokio::select! {
         biased;
-        turn = turn => turn.map(Permit::into_load).unwrap_or_default(),
+        share = share => share.map_or(Grant::Free, |share| Grant::Share(share.into_load())),
         // A connection that has ended drops its handlers.
-        Ok(next) = room => next.into_load(),
+        Ok(next) = room => {
+            next.into_load();
+            Grant::Next
+        }
     }
 }
 
@@ -257,24 +293,30 @@ mod tests {
     async fn a_handler_goes_on_freely_if_nothing_waits_or_its_own_reply_does() {
         let (_server, connection) = idle_connection(config());
         let (of_call, of_another) = (CallWaits::default(), CallWaits::default());
-        let take = |of_call| Turn::try_take(&connection, of_call).map(|turn| turn.load.cost);
-        assert_eq!(take(&of_call), Some(0));
+        let share = |of_call| {
+            ResumePermit::try_acquire(&connection, of_call).map(|permit| match permit.grant {
+                Grant::Share(load) => load.cost,
+                _ => 0,
+            })
+        };
+        assert_eq!(share(&of_call), Some(0));
         let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
-        assert_eq!((take(&of_call), take(&of_another)), (Some(25), Some(0)));
-        let turn = Turn::try_take(&connection, &of_call).expect("there is room for one");
-        assert_eq!((take(&of_call), take(&of_another)), (None, Some(0)), "the limit is near");
-        drop(turn);
+        assert_eq!((share(&of_call), share(&of_another)), (Some(25), Some(0)));
+        let permit =
+            ResumePermit::try_acquire(&connection, &of_call).expect("there is room for one");
+        assert_eq!((share(&of_call), share(&of_another)), (None, Some(0)), "the limit is near");
+        drop(permit);
         assert_eq!(connection.replies().load(), Load::cost(60));
         drop(waiting);
-        assert_eq!((take(&of_call), connection.replies().load()), (Some(0), Load::default()));
+        assert_eq!((share(&of_call), connection.replies().load()), (Some(0), Load::default()));
     }
 
     #[tokio::test]
-    async fn a_handler_that_waits_for_its_turn_holds_back_no_call() {
+    async fn a_handler_that_waits_for_its_permit_holds_back_no_call() {
         let (_server, connection) = idle_connection(config());
         let of_call = CallWaits::default();
         let _waiting = WaitingReply::of_any_length(&connection, &of_call, 80);
-        let mut turn = pin!(connection.replies().acquire(connection.turn()));
+        let mut turn = pin!(connection.replies().acquire(connection.reply_share()));
         assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(!connection.is_full());
         connection.replies().force(Load::cost(20));
@@ -283,7 +325,7 @@ mod tests {
 
     /// Else a handler that blocks its thread would have the receiver wait for handlers without end.
     #[tokio::test]
-    async fn a_turn_is_no_reply_that_the_client_does_not_read() {
+    async fn a_permit_is_no_reply_that_the_client_does_not_read() {
         let (_server, connection) = idle_connection(config());
         connection.replies().force(connection.replies().limit());
         let is_unread = connection.is_unread();

@@ -11,13 +11,12 @@ use crate::{
     proto::{frame::Flags, payload::Payload},
     server::{
         admission::CallPermit,
-        boxed_call::BoxedCall,
         call::Call,
         context::Context,
-        dispatcher::Dispatcher,
         interceptor::{Chain, intercepted},
         reasons::Refusal,
     },
+    sync::spawn,
     transport::messages::message_cost,
 };
 
@@ -29,8 +28,6 @@ pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
-    /// Has its handler begin.
-    pub(in crate::server) dispatcher: &'a mut Dispatcher,
 }
 
 impl AdmittedCall<'_> {
@@ -44,7 +41,7 @@ impl AdmittedCall<'_> {
             inbox.push(payload, call.connection.patience());
         }
         if !self.remote_open() {
-            inbox.change(|requests, _| requests.close());
+            inbox.change(|requests| requests.close());
         }
     }
 
@@ -98,10 +95,17 @@ impl AdmittedCall<'_> {
         handler: Option<impl Future<Output = Result<R, Status>> + Send + 'static>,
         finish: Finish<R>,
     ) {
-        let AdmittedCall { call, permit, dispatcher, .. } = self;
-        let (state, load) = (DriverState::Ready, permit.into_load());
-        let driver = Driver { state, load, call: call.clone() };
+        let AdmittedCall { call, permit, .. } = self;
+        let connection = call.connection.clone();
+        connection.unstarted.add();
+        let driver = Driver {
+            state: DriverState::Spawned,
+            has_begun: false,
+            load: permit.into_load(),
+            call: call.clone(),
+        };
         let handler = handler.map(|handler| Finished { handler, finish, rest: None });
-        dispatcher.open(call, BoxedCall::new(CallDriver { handler, driver }));
+        connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
+        spawn(CallDriver { handler, driver });
     }
 }
