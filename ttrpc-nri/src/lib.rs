@@ -3,8 +3,68 @@
 //! NRI is containerd's and CRI-O's Node Resource Interface: plugins see pods and containers come and go, and change
 //! containers as they are made: CPU pinning, devices, hooks, limits. Plugin and runtime speak ttrpc, each calling the
 //! other over one connection, through a [multiplexer](mux).
+//!
+//! A plugin is an implementation of [`Plugin`], which a [`Stub`] runs:
+//!
+//! ```no_run
+//! use ttrpc_nri::{Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status, Stub, plugin};
+//!
+//! struct Pinner;
+//!
+//! #[plugin]
+//! impl Plugin for Pinner {
+//!     async fn create_container(&self, _: &Context, pod: &PodSandbox, container: &Container) -> Result<Creation, Status> {
+//!         let cpus = pod.annotation_for(&container.name, "pin.example/cpus");
+//!         let adjustment = ContainerAdjustment::new();
+//!         Ok(cpus.map_or_else(Creation::default, |cpus| adjustment.env("CPUS", cpus).cpuset_cpus(cpus).into()))
+//!     }
+//! }
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Error> {
+//!     Stub::new(Pinner).name("pinner").index("10").run_until(ttrpc_nri::terminated()).await
+//! }
+//! ```
+//!
+//! # Where to read on
+//!
+//! - [`Plugin`]: the events, and what a failure does. [`Stub`]: where the runtime is found, reconnection.
+//! - [`ContainerAdjustment`], [`ContainerUpdate`]: builders of changes. [`Runtime`]: changes at any time.
+//! - [`testing::Runtime`]: tests of plugins, without a runtime.
+//! - [`runtime`]: for runtimes that want plugins.
+//! - [`mux`]: the multiplexer alone, and why it cannot deadlock.
 
+mod adjust;
+mod error;
+mod event;
+mod handle;
+mod identity;
 pub mod mux;
+mod objects;
+mod plugin;
+mod resources;
+pub mod runtime;
+mod service;
+mod session;
+mod stub;
+pub mod testing;
+mod version;
+
+pub use adjust::{mark_for_removal, marked_for_removal};
+pub use error::Error;
+pub use event::{Event, EventMask, UnknownEvent};
+pub use handle::Runtime;
+pub use identity::PluginId;
+pub use plugin::{Creation, Plugin, Updates};
+pub use proto::{
+    Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, FailurePolicy,
+    LinuxResources, PodSandbox,
+};
+pub use stub::{DEFAULT_SOCKET, SlowHandler, Stub, terminated};
+pub use ttrpc::{Code, Context, Status};
+/// Subscribes a plugin to the events whose handlers are written: for an `impl Plugin for …`.
+pub use ttrpc_nri_macros::plugin;
+pub use version::NRI_VERSION;
 
 /// NRI's protocol as it is on the wire, of version 0.12.5: messages, clients and servers.
 #[allow(
@@ -17,3 +77,7 @@ pub mod proto {
     /// The descriptors of the protocol, for tools that print messages: an encoded `google.protobuf.FileDescriptorSet`.
     pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/nri.bin"));
 }
+
+// The attribute names this crate by its name, in its own tests too.
+#[cfg(test)]
+extern crate self as ttrpc_nri;

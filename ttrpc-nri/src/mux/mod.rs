@@ -265,6 +265,16 @@ impl Mux {
         self.queues.ended().await
     }
 
+    /// Why the trunk has ended, if it has.
+    pub fn close_reason(&self) -> Option<MuxError> {
+        self.queues.end_reason()
+    }
+
+    /// Closes the trunk now, and the logical connections with it.
+    pub fn close(&self) {
+        self.queues.end(MuxError::ClosedLocally);
+    }
+
     /// Writes what the logical connections have handed over, then closes the trunk.
     ///
     /// A peer that does not read holds this up without end: give it a timeout where that may be. Dropped before, it closes the trunk
@@ -283,7 +293,7 @@ impl Mux {
 
 impl Drop for Mux {
     fn drop(&mut self) {
-        self.queues.end(MuxError::ClosedLocally);
+        self.close();
     }
 }
 

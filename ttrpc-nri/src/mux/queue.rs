@@ -252,6 +252,10 @@ impl Queues {
         self.lock().end.clone().expect("it has ended")
     }
 
+    pub(super) fn end_reason(&self) -> Option<MuxError> {
+        self.lock().end.clone()
+    }
+
     /// A logical connection was dropped: its peer does not notice, and what arrives for it is dropped.
     pub(super) fn close(&self, id: ConnId) {
         let mut state = self.lock();

@@ -19,21 +19,27 @@ const COPIED: usize = 16 << 10;
 
 /// Reads the trunk until its end, and delivers what arrives.
 pub(super) async fn read(mut trunk: impl AsyncRead + Unpin, queues: Arc<Queues>) {
-    let mut buffer = BytesMut::with_capacity(READ_BUFFER);
-    let mut cutter = Cutter::default();
-    let error = loop {
-        buffer.clear();
-        match trunk.read_buf(&mut buffer).await {
-            Ok(0) => break cutter.end(),
-            Ok(_) => {
-                if let Err(error) = cutter.cut(&buffer, &queues) {
-                    break error;
+    let work = async {
+        let mut buffer = BytesMut::with_capacity(READ_BUFFER);
+        let mut cutter = Cutter::default();
+        loop {
+            buffer.clear();
+            match trunk.read_buf(&mut buffer).await {
+                Ok(0) => return cutter.end(),
+                Ok(_) => {
+                    if let Err(error) = cutter.cut(&buffer, &queues) {
+                        return error;
+                    }
                 }
+                Err(error) => return MuxError::Read(Arc::new(error)),
             }
-            Err(error) => break MuxError::Read(Arc::new(error)),
         }
     };
-    queues.end(error);
+    let end = tokio::select! {
+        _ = queues.ended() => return,
+        end = work => end,
+    };
+    queues.end(end);
 }
 
 /// Writes what the logical connections hand over.

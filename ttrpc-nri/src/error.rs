@@ -1,0 +1,75 @@
+//! Why a plugin does not run.
+
+use std::io;
+
+use ttrpc::{ConnectionError, Status};
+
+use crate::mux::MuxError;
+
+/// Why a plugin could not start, or ended though nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no valid index and name.
+    #[error("{problem}")]
+    Identity {
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The runtime launched the plugin with a descriptor that is no socket.
+    #[error(
+        "NRI_PLUGIN_SOCKET is `{value}`, which is not the number of a connected socket of this process"
+    )]
+    Descriptor {
+        /// What the variable says.
+        value: String,
+        /// What the system says, if it was asked.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// The runtime's socket could not be connected to.
+    #[error("cannot connect to the runtime at `{address}`: is NRI enabled there?")]
+    Connect {
+        /// The socket.
+        address: String,
+        /// Why not.
+        #[source]
+        source: ttrpc::Error,
+    },
+    /// The runtime refused the plugin, or did not answer in time.
+    #[error("the runtime did not register the plugin {plugin}")]
+    Register {
+        /// The plugin's index and name.
+        plugin: String,
+        /// Its answer.
+        #[source]
+        source: Status,
+    },
+    /// The runtime has registered the plugin and did not configure it in time.
+    #[error("the runtime registered the plugin and did not configure it within {seconds} s")]
+    NotConfigured {
+        /// The time that it had.
+        seconds: u64,
+    },
+    /// The plugin's own `configure` failed.
+    #[error("the plugin could not be configured")]
+    Configure(#[source] Status),
+    /// The connection to the runtime ended.
+    #[error("the connection to the runtime ended")]
+    Disconnected(#[source] MuxError),
+    /// One of the two logical connections ended alone: the runtime violated the protocol there.
+    #[error("one of the runtime's logical connections ended")]
+    LogicalConnection(#[source] Option<ConnectionError>),
+    /// A server or a listener could not be set up.
+    #[error(transparent)]
+    Server(#[from] ttrpc::Error),
+    /// A plugin could not be launched or found.
+    #[error("cannot {what}")]
+    Launch {
+        /// What was tried, with the file's name.
+        what: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}

@@ -1,0 +1,107 @@
+//! The name and the index of a plugin.
+
+use std::{env, fmt, path::Path};
+
+use crate::Error;
+
+/// The environment variables by which a runtime names a plugin that it launches, and its descriptor.
+pub(crate) const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
+pub(crate) const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
+pub(crate) const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
+
+/// The index and the name of a plugin, printed as `10-name`. Plugins are called in the order of their indexes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PluginId {
+    index: String,
+    name: String,
+}
+
+impl PluginId {
+    /// Checks an index of two digits and a name of letters, digits, `_`, `.`, `+` and `-`.
+    ///
+    /// # Errors
+    /// [`Error::Identity`].
+    pub fn new(index: impl Into<String>, name: impl Into<String>) -> Result<Self, Error> {
+        let (index, name) = (index.into(), name.into());
+        let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_index {
+            let problem = format!("the index `{index}` of the plugin `{name}` is not two digits");
+            return Err(Error::Identity { problem });
+        }
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte);
+        if name.is_empty() || !name.bytes().all(is_allowed) {
+            let problem = format!(
+                "the name `{name}` of a plugin has other characters than a-z, A-Z, 0-9, `_.+-`, or none"
+            );
+            return Err(Error::Identity { problem });
+        }
+        Ok(PluginId { index, name })
+    }
+
+    /// Parses `10-name`, as a plugin's file is called.
+    ///
+    /// # Errors
+    /// [`Error::Identity`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let Some((index, name)) = text.split_once('-') else {
+            let problem = format!("`{text}` is not an index and a name, such as `10-{text}`");
+            return Err(Error::Identity { problem });
+        };
+        PluginId::new(index, name)
+    }
+
+    /// What the program said, else what the runtime said, else the name of the program's file.
+    pub(crate) fn find(index: Option<String>, name: Option<String>) -> Result<Self, Error> {
+        let said = |value: Option<String>, variable| value.or_else(|| env::var(variable).ok());
+        match (said(index, INDEX_VARIABLE), said(name, NAME_VARIABLE)) {
+            (Some(index), Some(name)) => PluginId::new(index, name),
+            (index, name) => {
+                let program = env::args_os().next().unwrap_or_default();
+                let file = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+                let (file_index, file_name) = file.split_once('-').ok_or_else(|| {
+                    let problem = format!(
+                        "the plugin has no index and name: call `Stub::index` and `Stub::name`, set {INDEX_VARIABLE} and \
+                         {NAME_VARIABLE}, or call the program `10-{file}`"
+                    );
+                    Error::Identity { problem }
+                })?;
+                PluginId::new(
+                    index.unwrap_or_else(|| file_index.to_owned()),
+                    name.unwrap_or_else(|| file_name.to_owned()),
+                )
+            }
+        }
+    }
+
+    /// Returns the two digits.
+    pub fn index(&self) -> &str {
+        &self.index
+    }
+
+    /// Returns the name without the index.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for PluginId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.index, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_two_digits_and_a_name_is_of_few_characters() {
+        let id = PluginId::parse("10-device-injector_v1.2+x").expect("it is one");
+        assert_eq!((id.index(), id.name()), ("10", "device-injector_v1.2+x"));
+        assert_eq!(id.to_string(), "10-device-injector_v1.2+x");
+        for wrong in ["", "10", "10-", "1-a", "100-a", "aa-a", "10-a b", "10-ä", "１０-a"] {
+            let error = PluginId::parse(wrong).expect_err(wrong);
+            assert!(matches!(error, Error::Identity { .. }));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! A plugin as the service that a runtime calls.
+//!
+//! Made by `session` for one connection. Knows nothing of sockets.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use ttrpc::{Context, Status, prost::Message};
+
+use crate::{
+    Container, Event, EventMask, Plugin, PodSandbox, Runtime,
+    proto::{self, *},
+    stub::Options,
+    version::known_events,
+};
+
+/// Bytes of pods and containers, encoded, that Synchronize may bring in parts: some 100,000 containers.
+const SYNCHRONIZE_BYTES: usize = 256 << 20;
+
+/// One connection's service.
+pub(crate) struct Service<P> {
+    pub(crate) plugin: Arc<P>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) session: Arc<Session>,
+}
+
+/// What a connection's service and its driver share.
+pub(crate) struct Session {
+    runtime: Runtime,
+    /// How `configure` ended, once it has.
+    pub(crate) configured: watch::Sender<Option<Result<(), Status>>>,
+    request_timeout: Mutex<Duration>,
+    parts: Mutex<Parts>,
+    /// The runtime has asked the plugin to end, and has its answer.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// What of a Synchronize in parts has arrived.
+#[derive(Default)]
+struct Parts {
+    pods: Vec<PodSandbox>,
+    containers: Vec<Container>,
+    bytes: usize,
+}
+
+impl Session {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        Session {
+            runtime,
+            configured: watch::Sender::new(None),
+            request_timeout: Mutex::new(Duration::ZERO),
+            parts: Mutex::default(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// Adds a part of Synchronize. Returns all if it was the last one.
+    fn add_part(&self, request: SynchronizeRequest) -> Result<Option<Parts>, Status> {
+        let mut parts = lock(&self.parts);
+        parts.bytes += request.encoded_len();
+        if parts.bytes > SYNCHRONIZE_BYTES {
+            *parts = Parts::default();
+            let message = format!("Synchronize has brought more than {SYNCHRONIZE_BYTES} bytes");
+            return Err(Status::resource_exhausted(message));
+        }
+        parts.pods.extend(request.pods);
+        parts.containers.extend(request.containers);
+        Ok((!request.more).then(|| mem::take(&mut *parts)))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P: Plugin> Service<P> {
+    /// Runs a handler, and warns before the runtime gives up on it.
+    async fn run<T>(&self, event: &'static str, of: &str, handler: impl Future<Output = T>) -> T {
+        let limit = *lock(&self.session.request_timeout);
+        if limit.is_zero() {
+            return handler.await;
+        }
+        let started = Instant::now();
+        let mut handler = std::pin::pin!(handler);
+        tokio::select! {
+            biased;
+            result = &mut handler => return result,
+            () = sleep(limit * 3 / 4) => {}
+        }
+        let slow =
+            crate::SlowHandler { event, subject: of.to_owned(), elapsed: started.elapsed(), limit };
+        tracing::warn!(%slow, "a handler is slow");
+        if let Some(on_slow) = &self.options.on_slow {
+            on_slow(&slow);
+        }
+        handler.await
+    }
+
+    async fn configured(&self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        let runtime = self.session.runtime.configured(&request);
+        *lock(&self.session.request_timeout) = runtime.request_timeout();
+        let wanted = self.plugin.configure(&runtime, &request.config).await?;
+        let extra = wanted - P::EVENTS;
+        if !extra.is_empty() {
+            let message = format!("`configure` asks for events that have no handler: {extra}");
+            return Err(Status::internal(message));
+        }
+        let known =
+            known_events(&request.nri_version, &request.runtime_name, &request.runtime_version);
+        let events = wanted & known;
+        if events != wanted {
+            tracing::warn!(unknown = %(wanted - known), runtime = runtime.name(), version = runtime.version(), "the runtime does not know these events");
+        }
+        // An empty mask means all events. The rarest stands for none; its handler changes nothing.
+        let events =
+            if events.is_empty() { EventMask::NONE.with(Event::RemovePodSandbox) } else { events };
+        let failure_policy = self.options.failure_policy;
+        Ok(ConfigureResponse { events: events.bits(), failure_policy })
+    }
+}
+
+impl<P: Plugin> proto::Plugin for Service<P> {
+    async fn configure(
+        &self,
+        _ctx: &Context,
+        request: ConfigureRequest,
+    ) -> Result<ConfigureResponse, Status> {
+        let configured = self.configured(request).await;
+        let outcome = configured.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.session.configured.send_replace(Some(outcome));
+        configured
+    }
+
+    async fn synchronize(
+        &self,
+        ctx: &Context,
+        request: SynchronizeRequest,
+    ) -> Result<SynchronizeResponse, Status> {
+        let Some(all) = self.session.add_part(request)? else {
+            return Ok(SynchronizeResponse { update: Vec::new(), more: true });
+        };
+        let handler = self.plugin.synchronize(ctx, all.pods, all.containers);
+        let update = self.run("Synchronize", "", handler).await?;
+        Ok(SynchronizeResponse { update, more: false })
+    }
+
+    async fn shutdown(&self, ctx: &Context, _request: Empty) -> Result<Empty, Status> {
+        self.plugin.shutdown(ctx).await;
+        // The driver lets this call be answered before it ends.
+        self.session.shutdown.cancel();
+        Ok(Empty {})
+    }
+
+    async fn run_pod_sandbox(
+        &self,
+        ctx: &Context,
+        request: RunPodSandboxRequest,
+    ) -> Result<RunPodSandboxResponse, Status> {
+        let pod = request.pod.unwrap_or_default();
+        self.run("RunPodSandbox", &pod.id, self.plugin.run_pod_sandbox(ctx, &pod)).await?;
+        Ok(RunPodSandboxResponse {})
+    }
+
+    async fn update_pod_sandbox(
+        &self,
+        ctx: &Context,
+        request: UpdatePodSandboxRequest,
+    ) -> Result<UpdatePodSandboxResponse, Status> {
+        let pod = request.pod.unwrap_or_default();
+        let overhead = request.overhead_linux_resources.unwrap_or_default();
+        let resources = request.linux_resources.unwrap_or_default();
+        let handler = self.plugin.update_pod_sandbox(ctx, &pod, &overhead, &resources);
+        self.run("UpdatePodSandbox", &pod.id, handler).await?;
+        Ok(UpdatePodSandboxResponse {})
+    }
+
+    async fn post_update_pod_sandbox(
+        &self,
+        ctx: &Context,
+        request: PostUpdatePodSandboxRequest,
+    ) -> Result<PostUpdatePodSandboxResponse, Status> {
+        let pod = request.pod.unwrap_or_default();
+        let handler = self.plugin.post_update_pod_sandbox(ctx, &pod);
+        self.run("PostUpdatePodSandbox", &pod.id, handler).await?;
+        Ok(PostUpdatePodSandboxResponse {})
+    }
+
+    async fn stop_pod_sandbox(
+        &self,
+        ctx: &Context,
+        request: StopPodSandboxRequest,
+    ) -> Result<StopPodSandboxResponse, Status> {
+        let pod = request.pod.unwrap_or_default();
+        self.run("StopPodSandbox", &pod.id, self.plugin.stop_pod_sandbox(ctx, &pod)).await?;
+        Ok(StopPodSandboxResponse {})
+    }
+
+    async fn remove_pod_sandbox(
+        &self,
+        ctx: &Context,
+        request: RemovePodSandboxRequest,
+    ) -> Result<RemovePodSandboxResponse, Status> {
+        let pod = request.pod.unwrap_or_default();
+        self.run("RemovePodSandbox", &pod.id, self.plugin.remove_pod_sandbox(ctx, &pod)).await?;
+        Ok(RemovePodSandboxResponse {})
+    }
+
+    async fn create_container(
+        &self,
+        ctx: &Context,
+        request: CreateContainerRequest,
+    ) -> Result<CreateContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.create_container(ctx, &pod, &container);
+        let wanted = self.run("CreateContainer", &container.id, handler).await?;
+        Ok(CreateContainerResponse {
+            adjust: Some(wanted.adjustment),
+            update: wanted.updates,
+            evict: wanted.evictions,
+        })
+    }
+
+    async fn post_create_container(
+        &self,
+        ctx: &Context,
+        request: PostCreateContainerRequest,
+    ) -> Result<PostCreateContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.post_create_container(ctx, &pod, &container);
+        self.run("PostCreateContainer", &container.id, handler).await?;
+        Ok(PostCreateContainerResponse {})
+    }
+
+    async fn start_container(
+        &self,
+        ctx: &Context,
+        request: StartContainerRequest,
+    ) -> Result<StartContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.start_container(ctx, &pod, &container);
+        self.run("StartContainer", &container.id, handler).await?;
+        Ok(StartContainerResponse {})
+    }
+
+    async fn post_start_container(
+        &self,
+        ctx: &Context,
+        request: PostStartContainerRequest,
+    ) -> Result<PostStartContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.post_start_container(ctx, &pod, &container);
+        self.run("PostStartContainer", &container.id, handler).await?;
+        Ok(PostStartContainerResponse {})
+    }
+
+    async fn update_container(
+        &self,
+        ctx: &Context,
+        request: UpdateContainerRequest,
+    ) -> Result<UpdateContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let resources = request.linux_resources.unwrap_or_default();
+        let handler = self.plugin.update_container(ctx, &pod, &container, &resources);
+        let wanted = self.run("UpdateContainer", &container.id, handler).await?;
+        Ok(UpdateContainerResponse { update: wanted.updates, evict: wanted.evictions })
+    }
+
+    async fn post_update_container(
+        &self,
+        ctx: &Context,
+        request: PostUpdateContainerRequest,
+    ) -> Result<PostUpdateContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.post_update_container(ctx, &pod, &container);
+        self.run("PostUpdateContainer", &container.id, handler).await?;
+        Ok(PostUpdateContainerResponse {})
+    }
+
+    async fn stop_container(
+        &self,
+        ctx: &Context,
+        request: StopContainerRequest,
+    ) -> Result<StopContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.stop_container(ctx, &pod, &container);
+        let update = self.run("StopContainer", &container.id, handler).await?;
+        Ok(StopContainerResponse { update })
+    }
+
+    async fn remove_container(
+        &self,
+        ctx: &Context,
+        request: RemoveContainerRequest,
+    ) -> Result<RemoveContainerResponse, Status> {
+        let (pod, container) = both(request.pod, request.container);
+        let handler = self.plugin.remove_container(ctx, &pod, &container);
+        self.run("RemoveContainer", &container.id, handler).await?;
+        Ok(RemoveContainerResponse {})
+    }
+
+    /// How runtimes of before v0.12 report what has a method of its own since.
+    async fn state_change(
+        &self,
+        ctx: &Context,
+        request: StateChangeEvent,
+    ) -> Result<Empty, Status> {
+        let event = request.event();
+        let (pod, container) = both(request.pod, request.container);
+        let plugin = &self.plugin;
+        let handler = async {
+            match event {
+                Event::RunPodSandbox => plugin.run_pod_sandbox(ctx, &pod).await,
+                Event::PostUpdatePodSandbox => plugin.post_update_pod_sandbox(ctx, &pod).await,
+                Event::StopPodSandbox => plugin.stop_pod_sandbox(ctx, &pod).await,
+                Event::RemovePodSandbox => plugin.remove_pod_sandbox(ctx, &pod).await,
+                Event::PostCreateContainer => {
+                    plugin.post_create_container(ctx, &pod, &container).await
+                }
+                Event::StartContainer => plugin.start_container(ctx, &pod, &container).await,
+                Event::PostStartContainer => {
+                    plugin.post_start_container(ctx, &pod, &container).await
+                }
+                Event::PostUpdateContainer => {
+                    plugin.post_update_container(ctx, &pod, &container).await
+                }
+                Event::RemoveContainer => plugin.remove_container(ctx, &pod, &container).await,
+                // These have replies, and have always had methods of their own.
+                Event::CreateContainer
+                | Event::UpdateContainer
+                | Event::StopContainer
+                | Event::UpdatePodSandbox
+                | Event::ValidateContainerAdjustment
+                | Event::Unknown
+                | Event::Last => Ok(()),
+            }
+        };
+        let subject = if container.id.is_empty() { &pod.id } else { &container.id };
+        self.run(event.name(), subject, handler).await?;
+        Ok(Empty {})
+    }
+
+    async fn validate_container_adjustment(
+        &self,
+        ctx: &Context,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        let subject = request.container.as_ref().map_or("", |container| &container.id);
+        let handler = self.plugin.validate_container_adjustment(ctx, &request);
+        let verdict = self.run("ValidateContainerAdjustment", subject, handler).await;
+        Ok(match verdict {
+            Ok(()) => ValidateContainerAdjustmentResponse::default(),
+            Err(status) => ValidateContainerAdjustmentResponse {
+                reject: true,
+                reason: status.message().to_owned(),
+            },
+        })
+    }
+}
+
+fn both(pod: Option<PodSandbox>, container: Option<Container>) -> (PodSandbox, Container) {
+    (pod.unwrap_or_default(), container.unwrap_or_default())
+}

@@ -1,0 +1,122 @@
+//! One connection of a plugin to its runtime, from registration to its end.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use tokio::{task::JoinSet, time::timeout};
+use ttrpc::{Client, Connection, Server};
+
+use crate::{
+    Error, Plugin, PluginId, Runtime,
+    mux::{ConnId, Mux},
+    proto::{PluginServer, RegisterPluginRequest},
+    service::{Service, Session},
+    stub::Options,
+    version::NRI_VERSION,
+};
+
+/// The time for RegisterPlugin, and again for Configure: a runtime gives a plugin as much.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that handlers have to end when the plugin is to end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a connection ended.
+pub(crate) enum End {
+    /// The program or the runtime asked for it.
+    Asked,
+    Failed {
+        error: Error,
+        was_ready: bool,
+    },
+}
+
+/// Serves the plugin, registers it and waits for the end.
+pub(crate) async fn run<P: Plugin>(
+    connection: Connection,
+    id: &PluginId,
+    plugin: &Arc<P>,
+    options: &Arc<Options>,
+    signal: &mut Pin<&mut impl Future<Output = ()>>,
+) -> End {
+    let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
+    let (mux, [served, called]) = Mux::start(connection, options.mux.clone(), ids);
+    let client = Client::from_connection(called, options.client.clone());
+    let runtime = Runtime::new(client.clone());
+    let session = Arc::new(Session::new(runtime.clone()));
+    let service =
+        Service { plugin: plugin.clone(), options: options.clone(), session: session.clone() };
+    let server = Server::builder().config(options.server.clone());
+    let server = server.add_service(PluginServer::new(service)).connection(served).build();
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => return End::Failed { error: error.into(), was_ready: false },
+    };
+    let handle = server.handle();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.serve());
+
+    let life = async {
+        // It serves already: Configure may come before the answer.
+        register(&runtime, id, &session).await?;
+        tracing::info!(plugin = %id, "the plugin is registered");
+        std::future::pending().await
+    };
+    let mut life = std::pin::pin!(life);
+    let ended = async {
+        tokio::select! {
+            _ = tasks.join_next() => {}
+            _ = client.closed() => {}
+        }
+        // What had arrived before the trunk's end is read first, such as the answer to RegisterPlugin.
+        match mux.close_reason() {
+            Some(why) => {
+                client.closed().await;
+                Error::Disconnected(why)
+            }
+            None => Error::LogicalConnection(client.close_reason()),
+        }
+    };
+    let end = tokio::select! {
+        biased;
+        () = signal => Ok(()),
+        () = session.shutdown.cancelled() => Ok(()),
+        failed = &mut life => failed,
+        error = ended => tokio::select! {
+            biased;
+            failed = &mut life => failed,
+            () = std::future::ready(()) => Err(error),
+        },
+    };
+    if matches!(end, Ok(()) | Err(Error::Configure(_))) {
+        // What the runtime waits for is answered first: its Shutdown, or the Configure that has failed.
+        handle.shutdown(DRAIN_TIMEOUT).await;
+        client.close();
+        // A runtime that does not read does not keep the plugin from its end.
+        let _ = timeout(DRAIN_TIMEOUT, mux.shutdown()).await;
+    }
+    match end {
+        Ok(()) => End::Asked,
+        Err(error) => {
+            let was_ready = matches!(*session.configured.borrow(), Some(Ok(())));
+            End::Failed { error, was_ready }
+        }
+    }
+}
+
+async fn register(runtime: &Runtime, id: &PluginId, session: &Session) -> Result<(), Error> {
+    let request = RegisterPluginRequest {
+        plugin_name: id.name().to_owned(),
+        plugin_idx: id.index().to_owned(),
+        nri_version: NRI_VERSION.to_owned(),
+    };
+    let call = runtime.client().register_plugin(request).timeout(REGISTRATION_TIMEOUT);
+    call.await.map_err(|source| Error::Register { plugin: id.to_string(), source })?;
+    let mut configured = session.configured.subscribe();
+    let configured = timeout(REGISTRATION_TIMEOUT, configured.wait_for(Option::is_some)).await;
+    let seconds = REGISTRATION_TIMEOUT.as_secs();
+    let configured = configured.map_err(|_| Error::NotConfigured { seconds })?;
+    // The sender is in the session.
+    match configured.ok().and_then(|outcome| outcome.clone()) {
+        Some(Err(status)) => Err(Error::Configure(status)),
+        _ => Ok(()),
+    }
+}
