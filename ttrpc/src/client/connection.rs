@@ -15,7 +15,7 @@ use crate::{
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
-        limiter::{Limiter, Load, Overshoot},
+        limiter::{Limiter, Load, Oversubscribe},
         queue::Queue,
         registry::Registry,
         stall::Patience,
@@ -51,7 +51,7 @@ impl ClientConnection {
     ) -> Self {
         ClientConnection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
-            calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Overshoot::Last),
+            calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Oversubscribe::AnyLast),
             patience: Patience::new(config.stall_timeout),
             registry: Registry::default(),
             observed,

@@ -52,7 +52,7 @@ use crate::{
     trace::Span,
     transport::{
         BoxFuture,
-        limiter::{Limiter, Load, Overshoot, Permit},
+        limiter::{Limiter, Load, Oversubscribe, Permit},
     },
 };
 
@@ -99,8 +99,8 @@ pub(super) struct BlockingCalls {
 
 impl BlockingCalls {
     pub(super) fn new(max: usize) -> Self {
-        let [limiter, reserved] =
-            [max, usize::MAX].map(|count| Limiter::new(Load { count, cost: 1 }, Overshoot::Last));
+        let [limiter, reserved] = [max, usize::MAX]
+            .map(|count| Limiter::new(Load { count, cost: 1 }, Oversubscribe::AnyLast));
         BlockingCalls { limiter, reserved }
     }
 
@@ -118,7 +118,7 @@ pub(super) struct BlockingCallsOfConnection(OnceLock<Box<Limiter>>);
 
 impl BlockingCallsOfConnection {
     fn limiter(&self) -> &Limiter {
-        let limiter = || Box::new(Limiter::new(Load { count: 1, cost: 1 }, Overshoot::Last));
+        let limiter = || Box::new(Limiter::new(Load { count: 1, cost: 1 }, Oversubscribe::AnyLast));
         self.0.get_or_init(limiter)
     }
 }

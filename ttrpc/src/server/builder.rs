@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Overshoot, PeerPolicy,
+    ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe, PeerPolicy,
     Server, ServerHandle, ServerOwner, Service, Services, Shared, blocking::BlockingCalls,
     shutdown::Unbuilt,
 };
@@ -160,14 +160,20 @@ impl ServerBuilder {
         let shared = Shared {
             calls: Limiter::new(
                 Load { count: config.max_calls, cost: config.request_bytes },
-                Overshoot::Last,
+                Oversubscribe::AnyLast,
             ),
             reserved_calls: Limiter::new(
                 Load { count: usize::MAX, cost: usize::MAX },
-                Overshoot::Last,
+                Oversubscribe::AnyLast,
             ),
-            inboxes: Limiter::new(Load { count: 1, cost: config.inbox_bytes }, Overshoot::Last),
-            replies: Limiter::new(Load { count: 1, cost: config.reply_bytes }, Overshoot::Last),
+            inboxes: Limiter::new(
+                Load { count: 1, cost: config.inbox_bytes },
+                Oversubscribe::AnyLast,
+            ),
+            replies: Limiter::new(
+                Load { count: 1, cost: config.reply_bytes },
+                Oversubscribe::AnyLast,
+            ),
             blocking_calls: BlockingCalls::new(config.max_blocking_calls),
             services,
             policy: self.policy,

@@ -23,7 +23,7 @@ use crate::{
     transport::{
         chunk::FrameBytes,
         encode::Frame,
-        limiter::{Closed, Limiter, Load, Overshoot},
+        limiter::{Closed, Limiter, Load, Oversubscribe},
         queue::{PushPermit, Queue},
         registry::{CallInfo, Registry},
         stall::Patience,
@@ -84,7 +84,7 @@ impl Connection {
                     count: config.max_calls_per_connection,
                     cost: config.request_bytes_per_connection,
                 },
-                Overshoot::Last,
+                Oversubscribe::AnyLast,
             ),
             limits: OnceLock::new(),
             unstarted: Unstarted::default(),
@@ -104,14 +104,14 @@ impl Connection {
             Box::new(RareLimits {
                 inboxes: Limiter::new(
                     Load { count: 1, cost: config.inbox_bytes_per_connection },
-                    Overshoot::Last,
+                    Oversubscribe::AnyLast,
                 ),
                 replies: Limiter::new(
                     Load { count: 1, cost: config.reply_bytes_per_connection },
-                    Overshoot::Alone,
+                    Oversubscribe::OnlyWhenEmpty,
                 ),
-                next_resume: Limiter::new(Load::one(1), Overshoot::Last),
-                next_start: Limiter::new(Load::one(1), Overshoot::Last),
+                next_resume: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
+                next_start: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
                 patience: Patience::new(config.stall_timeout),
             })
         })

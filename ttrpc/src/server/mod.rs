@@ -85,7 +85,7 @@ use crate::{
         atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     transport::{
-        limiter::{Limiter, Load, Overshoot},
+        limiter::{Limiter, Load, Oversubscribe},
         lock,
     },
 };

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stands_still_is_not() {
+    async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stalled_is_not() {
         let (inbox, patience, mut batch) =
             (Inbox::default(), Patience::new(SECOND), Batch::default());
         while inbox.has_room(10, limits()) {

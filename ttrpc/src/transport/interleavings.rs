@@ -25,7 +25,7 @@ use super::{
     fake_socket::FakeSocket,
     inbox::{Inbox, StreamState},
     io::Writer,
-    limiter::{Closed, Limiter, Load, Overshoot},
+    limiter::{Closed, Limiter, Load, Oversubscribe},
     messages::{Batch, InboxLimits},
     queue::{Claim, Queue},
     sender::Sender,
@@ -92,7 +92,7 @@ pub(crate) fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 
 /// A limiter of this many, of which one is taken.
 fn limiter(count: usize) -> Arc<Limiter> {
-    Arc::new(Limiter::new(Load { count, cost: 1000 }, Overshoot::Last))
+    Arc::new(Limiter::new(Load { count, cost: 1000 }, Oversubscribe::AnyLast))
 }
 
 /// Polls a future once, and gives it up if it is not done.

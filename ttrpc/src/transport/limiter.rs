@@ -1,55 +1,28 @@
 //! The one kind of limit: a count and a cost, granted first come, first served.
 //!
 //! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
-//! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load that
-//! finds no room waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that
-//! it lets in. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
+//! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which there is no
+//! capacity waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that
+//! it admits. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
 //!
-//! Without contention, granting and releasing is one atomic operation each. All that others must
-//! notice stands in the same word as the counts, as flags, so there is one order of all changes and
-//! no pair of atomics whose order could matter:
-//!
-//! ```text
-//! bit 63      62      61       60      59 … 38   37 … 0
-//!     WAITING WATCHED STALLED  CLOSED  count     cost
-//! ```
-//!
-//! A release that finds a flag set takes the lock and acts on it. A task that wants to be noticed sets
-//! its flag under that lock *before* it looks whether there is room. Wakers are the program's code: they
-//! are cloned, woken and dropped without the lock.
+//! Everything is behind one lock, which is held for a few instructions. Wakers are the program's code: they
+//! are cloned, woken and dropped without it.
 
-mod waiting;
-
-use std::{mem, sync::OnceLock, time::Duration};
-
-use tokio::sync::Notify;
+use std::{
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    mem,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use super::{
     lock,
-    stall::{Condition, stands_still},
-    wait_until,
+    stall::{Condition, stalled},
+    wake_all,
 };
-use crate::sync::{
-    Mutex, MutexGuard,
-    atomic::{
-        AtomicU64,
-        Ordering::{AcqRel, Acquire},
-    },
-};
-use waiting::{WaiterQueue, Waiting, Watch};
-
-/// There are waiters.
-const WAITING: u64 = 1 << 63;
-/// A task waits until less is in flight.
-const WATCHED: u64 = 1 << 62;
-/// A wait was in vain, and nothing has been released since.
-const STALLED: u64 = 1 << 61;
-/// Nothing is granted any more.
-const CLOSED: u64 = 1 << 60;
-const FLAGS: u64 = WAITING | WATCHED | STALLED | CLOSED;
-
-const COST_BITS: u32 = 38;
-const COUNT_BITS: u32 = 22;
+use crate::sync::{Mutex, MutexGuard};
 
 /// What is counted: a number of things, and what it costs to keep them, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,16 +42,6 @@ impl Load {
         Load { count: 0, cost }
     }
 
-    fn pack(self) -> u64 {
-        ((self.count as u64) << COST_BITS) + self.cost as u64
-    }
-
-    fn unpack(word: u64) -> Self {
-        let word = word & !FLAGS;
-        let cost = word & ((1 << COST_BITS) - 1);
-        Load { count: (word >> COST_BITS) as usize, cost: cost as usize }
-    }
-
     pub(crate) fn is_within(self, other: Load) -> bool {
         self.count <= other.count && self.cost <= other.cost
     }
@@ -88,61 +51,67 @@ impl Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// Why a load is not let in.
+/// Why a load is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The limiter is closed.
     Closed,
-    /// There is no room, and nothing has been released for a whole wait.
+    /// There is no capacity, and nothing has been released for a whole `stall_timeout`.
     Stalled,
 }
 
-/// How far a load may go over the limit on costs: else one that costs more than the whole limit could
-/// never come in.
+/// Which load may exceed the limit on costs: one that costs more than the whole limit could otherwise never be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overshoot {
-    /// The last load that comes in may go over.
-    Last,
-    /// One that comes in alone may go over.
-    Alone,
+pub(crate) enum Oversubscribe {
+    /// Any load while the limit is not reached.
+    AnyLast,
+    /// A load that is the only one.
+    OnlyWhenEmpty,
 }
 
-/// A limit on what is counted in so many bits: at least 1, and no more than half of what can be counted,
-/// since a load may be let in over its limit.
-pub(super) fn clamp(limit: usize, bits: u32) -> usize {
-    limit.clamp(1, usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX))
-}
-
-/// The bits of a number of so many bits, of which two numbers have none only if their sum is within the limit.
-fn at_least_half(limit: usize, bits: u32) -> u64 {
-    let half = limit.checked_ilog2().map_or(0, |log| (1 << log) / 2);
-    // All bits from that of the half on, or all if there is no half.
-    ((1 << bits) - 1) & !(u64::max(half, 1) - 1)
+/// A limit that is at least 1 and leaves room to count loads beyond it.
+pub(super) fn clamp(limit: usize) -> usize {
+    limit.clamp(1, usize::MAX / 2)
 }
 
 /// A limit, and what counts against it.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     limit: Load,
-    overshoot: Overshoot,
-    /// Bits of which `used` has none as long as no flag is set and neither the count nor the cost is near its limit.
-    crowded: u64,
-    /// A packed [`Load`] and the flags.
-    used: AtomicU64,
-    /// Made when somebody first has to wait: an idle connection has none.
-    line: OnceLock<Box<Line>>,
+    oversubscribe: Oversubscribe,
+    state: Mutex<State>,
 }
 
-/// Those who wait.
 #[derive(Debug, Default)]
-struct Line {
-    queue: Mutex<WaiterQueue>,
-    /// Notified of releases while [`WATCHED`].
-    released: Notify,
+struct State {
+    used: Load,
+    /// Releases so far, of loads that were in use.
+    releases: u64,
+    is_closed: bool,
+    /// A wait has timed out, and nothing has been released since.
+    is_stalled: bool,
+    /// `None` until somebody has to wait: an idle connection has none.
+    waiting: Option<Box<WaitQueue>>,
 }
 
-/// Room that was granted. Dropped unused, it is free for others; that is no progress for those who wait as long
-/// as others move.
+/// Those that wait.
+#[derive(Debug, Default)]
+struct WaitQueue {
+    /// By ticket, so in order of arrival. A waiter leaves from the middle as easily as from the front.
+    waiters: BTreeMap<u64, Waiter>,
+    next_ticket: u64,
+    /// Woken by the next release, see [`Limiter::at_most`].
+    watchers: Vec<Waker>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    load: Load,
+    /// `None` once it has been woken by the end.
+    waker: Option<Waker>,
+}
+
+/// Capacity that was granted. Dropping an unused permit returns capacity but does not count as progress.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     limiter: &'a Limiter,
@@ -160,98 +129,86 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let Limiter { used, .. } = self.limiter;
-        if used.fetch_sub(self.load.pack(), AcqRel) & (WAITING | WATCHED) != 0 {
-            self.limiter.note_unused();
-        }
+        self.limiter.return_capacity(self.limiter.state(), self.load);
     }
 }
 
 impl Limiter {
     /// Both limits are clamped, see [`clamp`].
-    pub(crate) fn new(limit: Load, overshoot: Overshoot) -> Self {
-        let limit =
-            Load { count: clamp(limit.count, COUNT_BITS), cost: clamp(limit.cost, COST_BITS) };
-        let crowded = FLAGS
-            | at_least_half(limit.count, COUNT_BITS) << COST_BITS
-            | at_least_half(limit.cost, COST_BITS);
-        Limiter { limit, overshoot, crowded, used: AtomicU64::new(0), line: OnceLock::new() }
+    pub(crate) fn new(limit: Load, oversubscribe: Oversubscribe) -> Self {
+        let limit = Load { count: clamp(limit.count), cost: clamp(limit.cost) };
+        Limiter { limit, oversubscribe, state: Mutex::default() }
     }
 
-    fn line(&self) -> &Line {
-        self.line.get_or_init(Box::default)
-    }
-
-    fn queue(&self) -> MutexGuard<'_, WaiterQueue> {
-        lock(&self.line().queue)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     pub(crate) fn limit(&self) -> Load {
         self.limit
     }
 
-    /// What is in flight.
+    /// What is in use.
     pub(crate) fn load(&self) -> Load {
-        Load::unpack(self.used.load(Acquire))
+        self.state().used
     }
 
     /// Whether the smallest load would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
-        let used = self.used.load(Acquire);
-        used & self.crowded != 0
-            && (used & WAITING != 0 || !self.fits(Load::one(1), Load::unpack(used)))
+        let state = self.state();
+        state.has_waiters() || !self.fits(Load::one(1), state.used)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.used.load(Acquire) & CLOSED != 0
+        self.state().is_closed
     }
 
-    /// Whether a wait was in vain, and nothing has been released since.
+    /// Whether a wait has timed out, and nothing has been released since.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.used.load(Acquire) & STALLED != 0
+        self.state().is_stalled
     }
 
-    /// Whether a load may come to what is there.
     fn fits(&self, load: Load, used: Load) -> bool {
         let (count, cost) = (self.limit.count, self.limit.cost);
-        let fits_cost = match self.overshoot {
-            Overshoot::Last => used.cost < cost,
-            Overshoot::Alone => used.cost == 0 || used.cost + load.cost <= cost,
+        let fits_cost = match self.oversubscribe {
+            Oversubscribe::AnyLast => used.cost < cost,
+            Oversubscribe::OnlyWhenEmpty => {
+                used.cost == 0 || used.cost.saturating_add(load.cost) <= cost
+            }
         };
-        (load.count == 0 || used.count + load.count <= count) && (load.cost == 0 || fits_cost)
+        (load.count == 0 || used.count.saturating_add(load.count) <= count)
+            && (load.cost == 0 || fits_cost)
     }
 
-    /// Grants a load if it fits and, unless `in_turn`, no other load waits.
-    fn add(&self, load: Load, in_turn: bool) -> bool {
-        let packed = load.pack();
-        let obstacles = if in_turn { CLOSED } else { CLOSED | WAITING };
-        let add = |used| {
-            // Most of the time there is much room, which takes fewer steps to see.
-            let is_granted = (used | packed) & self.crowded == 0
-                || (used & obstacles == 0 && self.fits(load, Load::unpack(used)));
-            is_granted.then(|| used + packed)
-        };
-        self.used.fetch_update(AcqRel, Acquire, add).is_ok()
+    /// Grants a load that fits.
+    fn grant(&self, state: &mut State, load: Load) -> bool {
+        let is_granted = !state.is_closed && self.fits(load, state.used);
+        if is_granted {
+            state.add(load);
+        }
+        is_granted
     }
 
-    /// Grants a load if there is room now and no other load waits.
-    #[inline]
+    /// Grants a load if there is capacity now and no other load waits.
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
-        self.add(load, false).then(|| Permit { limiter: self, load })
+        let mut state = self.state();
+        let is_granted = !state.has_waiters() && self.grant(&mut state, load);
+        drop(state);
+        is_granted.then(|| Permit { limiter: self, load })
     }
 
-    /// Waits for its turn and for room.
+    /// Waits for its turn in the queue and for capacity.
     ///
     /// Cancel safe: dropped, it leaves the queue and releases what it had been granted. What is granted to a
     /// future that is neither polled nor dropped is lost to the others meanwhile.
     pub(crate) async fn acquire(&self, load: Load) -> Result<Permit<'_>, Closed> {
-        if let Some(permit) = self.try_acquire(load) {
-            return Ok(permit);
+        match self.try_acquire(load) {
+            Some(permit) => Ok(permit),
+            None => Waiting { limiter: self, load, ticket: None }.await,
         }
-        Waiting::new(self, load).await
     }
 
-    /// The same as long as loads are released. When none has been for `stall_timeout`, it refuses, and
+    /// Waits like [`Limiter::acquire`] while loads are released. When none has been for `stall_timeout`, it refuses, and
     /// refuses at once from then on until one is. Time during which `is_paused` holds does not count.
     pub(crate) async fn acquire_while_moving(
         &self,
@@ -267,39 +224,79 @@ impl Limiter {
         }
         tokio::select! {
             biased;
-            permit = Waiting::new(self, load) => permit.map_err(|Closed| Refused::Closed),
+            permit = self.acquire(load) => permit.map_err(|Closed| Refused::Closed),
             () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
         }
     }
 
     /// Waits until nothing has been released for `stall_timeout`, and notes that.
     async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
-        let releases = || self.queue().releases;
-        while !self.note_stall(stands_still(stall_timeout, &releases, is_paused).await) {}
+        let releases = || self.state().releases;
+        while !self.note_stall(stalled(stall_timeout, &releases, is_paused).await) {}
     }
 
-    /// Counts a load whether or not there is room.
+    /// Notes that a wait has timed out, unless something has been released after all.
+    pub(in crate::transport) fn note_stall(&self, releases: u64) -> bool {
+        let mut state = self.state();
+        let is_stalled = state.releases == releases;
+        state.is_stalled |= is_stalled;
+        is_stalled
+    }
+
+    /// Counts a load whether or not there is capacity.
     pub(crate) fn force(&self, load: Load) {
-        self.used.fetch_add(load.pack(), AcqRel);
+        self.state().add(load);
     }
 
     /// Releases a load that was granted or forced.
     pub(crate) fn release(&self, load: Load) {
-        let before = self.used.fetch_sub(load.pack(), AcqRel);
-        if before & FLAGS != 0 {
-            self.note_release();
-        }
+        let mut state = self.state();
+        state.releases += 1;
+        state.is_stalled = false;
+        self.return_capacity(state, load);
     }
 
-    /// Waits until no more than this is in flight. It holds up no waiter.
+    /// Returns capacity, and wakes the waiters that it admits.
+    fn return_capacity(&self, mut state: MutexGuard<'_, State>, load: Load) {
+        state.used.count -= load.count;
+        state.used.cost -= load.cost;
+        self.admit(state);
+    }
+
+    /// Admits the first waiters that fit, and wakes them and all watchers without the lock.
+    fn admit(&self, mut state: MutexGuard<'_, State>) {
+        let Some(mut waiting) = state.waiting.take() else { return };
+        let mut wakers = mem::take(&mut waiting.watchers);
+        while let Some(first) = waiting.waiters.first_entry()
+            && self.grant(&mut state, first.get().load)
+        {
+            wakers.extend(first.remove().waker);
+        }
+        state.waiting = Some(waiting);
+        drop(state);
+        wake_all(wakers);
+    }
+
+    /// Waits until no more than this is in use. It blocks no waiter.
     ///
     /// Cancel safe.
     pub(crate) async fn at_most(&self, load: Load) {
-        let _watch = Watch::new(self);
-        wait_until(&self.line().released, &|| self.load().is_within(load)).await;
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let mut state = self.state();
+            if state.used.is_within(load) {
+                return Poll::Ready(());
+            }
+            let watchers = &mut state.waiting.get_or_insert_default().watchers;
+            if !watchers.iter().any(|watcher| watcher.will_wake(&waker)) {
+                watchers.push(waker);
+            }
+            Poll::Pending
+        })
+        .await
     }
 
-    /// The same as long as loads are released, see [`Limiter::acquire_while_moving`].
+    /// Waits like [`Limiter::at_most`] while loads are released, see [`Limiter::acquire_while_moving`].
     pub(crate) async fn at_most_while_moving(
         &self,
         load: Load,
@@ -313,6 +310,90 @@ impl Limiter {
             () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
         }
     }
+
+    /// Grants nothing any more, and wakes all waiters.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        let waiters = state.waiting.iter_mut().flat_map(|waiting| waiting.waiters.values_mut());
+        let wakers: Vec<_> = waiters.filter_map(|waiter| waiter.waker.take()).collect();
+        drop(state);
+        wake_all(wakers);
+    }
+}
+
+impl State {
+    fn has_waiters(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.waiters.is_empty())
+    }
+
+    fn add(&mut self, load: Load) {
+        self.used.count += load.count;
+        self.used.cost += load.cost;
+    }
+}
+
+/// A waiter, which enters the queue when it is first polled.
+struct Waiting<'a> {
+    limiter: &'a Limiter,
+    load: Load,
+    /// `None` before the first poll and after the end.
+    ticket: Option<u64>,
+}
+
+impl<'a> Future for Waiting<'a> {
+    type Output = Result<Permit<'a>, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Waiting { limiter, load, ticket } = *self;
+        let waker = cx.waker().clone();
+        let mut state = limiter.state();
+        if ticket.is_none() && !state.has_waiters() && limiter.grant(&mut state, load) {
+            // There was a release since it was found full.
+            return Poll::Ready(Ok(Permit { limiter, load }));
+        }
+        let is_closed = state.is_closed;
+        let WaitQueue { waiters, next_ticket, .. } = &mut **state.waiting.get_or_insert_default();
+        // What is removed or replaced is dropped without the lock.
+        let (polled, _before) = match ticket {
+            None if is_closed => (Poll::Ready(Err(Closed)), None),
+            None => {
+                let ticket = *next_ticket;
+                *next_ticket += 1;
+                self.ticket = Some(ticket);
+                (Poll::Pending, waiters.insert(ticket, Waiter { load, waker: Some(waker) }))
+            }
+            Some(ticket) if !waiters.contains_key(&ticket) => {
+                self.ticket = None;
+                (Poll::Ready(Ok(Permit { limiter, load })), None)
+            }
+            Some(ticket) if is_closed => {
+                self.ticket = None;
+                (Poll::Ready(Err(Closed)), waiters.remove(&ticket))
+            }
+            Some(ticket) => {
+                (Poll::Pending, waiters.insert(ticket, Waiter { load, waker: Some(waker) }))
+            }
+        };
+        drop(state);
+        polled
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let mut state = self.limiter.state();
+        let waiter = state.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
+        match waiter {
+            // The next one may need less.
+            Some(_) => self.limiter.admit(state),
+            None => {
+                drop(state);
+                self.limiter.release(self.load);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -322,10 +403,7 @@ mod tests {
         pin::{Pin, pin},
         sync::{
             Arc,
-            atomic::{
-                AtomicBool,
-                Ordering::{Relaxed, SeqCst},
-            },
+            atomic::{AtomicBool, Ordering::Relaxed},
         },
         task::{Context, Poll, Wake, Waker},
     };
@@ -337,7 +415,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn limiter(count: usize, cost: usize) -> Limiter {
-        Limiter::new(Load { count, cost }, Overshoot::Alone)
+        Limiter::new(Load { count, cost }, Oversubscribe::OnlyWhenEmpty)
     }
 
     struct Panics;
@@ -367,29 +445,6 @@ mod tests {
             let woken = timeout(SECOND, second).await.expect("it is woken");
             assert_eq!(woken.is_err(), is_closed);
         }
-    }
-
-    #[test]
-    fn what_seems_to_have_much_room_fits() {
-        const MOST: usize = if cfg!(miri) { 5 } else { 40 };
-        let loads = || (0..MOST).flat_map(|count| (0..MOST).map(move |cost| Load { count, cost }));
-        for (count, cost) in [(1, 1), (1, 40), (40, 1), (2, 3), (4, 5), (16, 31), (32, 33)] {
-            for overshoot in [Overshoot::Last, Overshoot::Alone] {
-                let limiter = Limiter::new(Load { count, cost }, overshoot);
-                for used in loads() {
-                    limiter.used.store(used.pack(), SeqCst);
-                    assert_eq!(limiter.is_full(), !limiter.fits(Load::one(1), used), "{used:?}");
-                    for load in loads() {
-                        let is_roomy = (used.pack() | load.pack()) & limiter.crowded == 0;
-                        assert!(!is_roomy || limiter.fits(load, used), "{load:?} to {used:?}");
-                    }
-                }
-            }
-        }
-        let limiter = limiter(64, 1 << 20);
-        assert_eq!(Load { count: 31, cost: (1 << 19) - 1 }.pack() & limiter.crowded, 0);
-        assert!(Load { count: 32, cost: 0 }.pack() & limiter.crowded != 0);
-        assert!(Load { count: 0, cost: 1 << 19 }.pack() & limiter.crowded != 0);
     }
 
     fn take(limiter: &Limiter, load: Load) -> bool {
@@ -423,7 +478,7 @@ mod tests {
 
     #[test]
     fn the_last_load_may_go_over_the_limit() {
-        let limiter = Limiter::new(Load { count: 9, cost: 100 }, Overshoot::Last);
+        let limiter = Limiter::new(Load { count: 9, cost: 100 }, Oversubscribe::AnyLast);
         assert!(take(&limiter, Load::one(99)) && take(&limiter, Load::one(500)));
         assert!(!take(&limiter, Load::one(1)));
         limiter.release(Load::one(500));
@@ -557,47 +612,52 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_at_least_one_and_at_most_half_of_what_can_be_counted() {
-        let limit = limiter(usize::MAX, usize::MAX).limit();
-        let half = |bits: u32| usize::try_from(1_u64 << (bits - 1)).unwrap_or(usize::MAX);
-        assert_eq!(limit, Load { count: half(COUNT_BITS), cost: half(COST_BITS) });
-        assert_eq!(limit.count, 1 << 21);
+    fn limits_are_at_least_one_and_leave_room_to_count_beyond_them() {
+        let half = usize::MAX / 2;
+        let most = limiter(usize::MAX, usize::MAX);
+        assert_eq!(most.limit(), Load { count: half, cost: half });
+        most.force(Load { count: half, cost: half });
+        assert!(most.try_acquire(Load::one(usize::MAX)).is_none());
         assert_eq!(limiter(0, 0).limit(), Load::one(1));
     }
 
     #[tokio::test]
-    async fn a_limiter_is_unmarked_when_nobody_waits_or_watches_any_more() {
+    async fn nobody_is_left_in_the_queue_when_nobody_waits_or_watches_any_more() {
         let limiter = limiter(1, 100);
-        let flags = || limiter.used.load(Acquire) & FLAGS;
-        {
-            assert!(take(&limiter, Load::one(1)));
-            let mut first = pin!(limiter.at_most(Load::default()));
-            let mut waiting = pin!(limiter.acquire(Load::one(1)));
-            assert!(is_ready(first.as_mut()).await.is_none());
-            {
-                let mut second = pin!(limiter.at_most(Load::default()));
-                assert!(is_ready(second.as_mut()).await.is_none());
+        let waiting = || {
+            let state = limiter.state();
+            let queue = state.waiting.as_ref().expect("somebody has waited");
+            (queue.waiters.len(), queue.watchers.len())
+        };
+        assert!(take(&limiter, Load::one(1)));
+        let mut watches = [0; 2].map(|_| Box::pin(limiter.at_most(Load::default())));
+        let mut waits = pin!(limiter.acquire(Load::one(1)));
+        for _ in 0..2 {
+            for watch in &mut watches {
+                assert!(is_ready(watch.as_mut()).await.is_none());
             }
-            assert!(is_ready(waiting.as_mut()).await.is_none());
-            assert_eq!(flags(), WATCHED | WAITING);
-            limiter.release(Load::one(1));
-            assert_eq!(flags(), WATCHED);
-            assert!(is_ready(waiting).await.is_some_and(|granted| granted.is_ok()));
+            assert!(is_ready(waits.as_mut()).await.is_none());
         }
-        assert_eq!(flags(), 0);
+        assert_eq!(waiting(), (1, 1), "one task watches");
+        limiter.release(Load::one(1));
+        assert_eq!(waiting(), (0, 0));
+        assert!(is_ready(waits).await.is_some_and(|granted| granted.is_ok()));
     }
 
     #[tokio::test]
     async fn a_load_that_finds_room_as_it_enters_the_queue_does_not_wait() {
         let limiter = limiter(1, 100);
         // As if there had been a release since it was found full.
-        let mut waiting = pin!(Waiting::new(&limiter, Load::one(1)));
+        let mut waiting = pin!(Waiting { limiter: &limiter, load: Load::one(1), ticket: None });
         let permit = is_ready(waiting.as_mut()).await.expect("there is room").expect("it is open");
-        assert_eq!(limiter.used.load(Acquire), Load::one(1).pack());
+        assert_eq!(limiter.load(), Load::one(1));
         drop(permit);
         limiter.close();
         assert_eq!(
-            is_ready(pin!(Waiting::new(&limiter, Load::one(1)))).await.unwrap().unwrap_err(),
+            is_ready(pin!(Waiting { limiter: &limiter, load: Load::one(1), ticket: None }))
+                .await
+                .unwrap()
+                .unwrap_err(),
             Closed
         );
     }
@@ -614,7 +674,7 @@ mod tests {
 
     impl Drop for LooksAtTheLock {
         fn drop(&mut self) {
-            if self.limiter.line().queue.try_lock().is_err() {
+            if self.limiter.state.try_lock().is_err() {
                 self.was_locked.store(true, Relaxed);
             }
         }

@@ -33,10 +33,7 @@ pub(crate) struct InboxLimits {
 impl InboxLimits {
     /// Both limits are clamped, see [`clamp`].
     pub(crate) fn new(messages: usize, bytes: usize) -> Self {
-        InboxLimits {
-            messages: clamp(messages, u64::BITS - Fill::BYTES_BITS),
-            bytes: clamp(bytes, Fill::BYTES_BITS),
-        }
+        InboxLimits { messages: clamp(messages).min(1 << 23), bytes: clamp(bytes).min(1 << 39) }
     }
 }
 

@@ -28,7 +28,7 @@ use super::{
     blocked::Blocked,
     chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
     io::Writer,
-    limiter::{Closed, Limiter, Load, Overshoot, Permit},
+    limiter::{Closed, Limiter, Load, Oversubscribe, Permit},
     linger::Linger,
     lock, lock_often,
 };
@@ -125,7 +125,9 @@ impl<T> Queue<T> {
     /// A queue for this many frames and bytes, both at least 1, and for as many of long frames. A frame that is
     /// longer than `max_bytes` is let in when there is no other of its kind.
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
-        let room = || Limiter::new(Load { count: max_frames, cost: max_bytes }, Overshoot::Alone);
+        let room = || {
+            Limiter::new(Load { count: max_frames, cost: max_bytes }, Oversubscribe::OnlyWhenEmpty)
+        };
         Queue {
             short_room: room(),
             long_room: room(),

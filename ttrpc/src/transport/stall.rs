@@ -28,7 +28,7 @@ pub(crate) type Condition<'a, T> = &'a (dyn Fn() -> T + Sync);
 
 /// Completes when `moves`, which changes with every step that others take, has stood still for
 /// `stall_timeout`; returns its value. Time during which `is_paused` holds does not count.
-pub(crate) async fn stands_still(
+pub(crate) async fn stalled(
     stall_timeout: Duration,
     moves: Condition<'_, u64>,
     is_paused: Condition<'_, bool>,
@@ -225,9 +225,9 @@ mod tests {
     async fn what_moves_or_is_paused_does_not_stand_still() {
         let start = Instant::now();
         let moves = || start.elapsed().as_secs().min(5);
-        stands_still(SECOND, &moves, &|| false).await;
+        stalled(SECOND, &moves, &|| false).await;
         assert_eq!(start.elapsed(), SECOND * 6);
-        stands_still(SECOND, &|| 0, &|| start.elapsed() < SECOND * 10).await;
+        stalled(SECOND, &|| 0, &|| start.elapsed() < SECOND * 10).await;
         assert_eq!(start.elapsed(), SECOND * 10 + SECOND * 3 / 4);
     }
 }

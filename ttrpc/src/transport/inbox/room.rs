@@ -8,7 +8,7 @@ use super::{Inbox, StreamState};
 use crate::contain::notify_waiters;
 use crate::transport::{
     messages::{Fill, InboxLimits},
-    stall::{Condition, Patience, stands_still},
+    stall::{Condition, Patience, stalled},
     wait_until,
 };
 
@@ -43,7 +43,7 @@ impl<S: StreamState + Send> Inbox<S> {
             tokio::select! {
                 biased;
                 unnoticed = self.room(wait.time, &has_room) => Some(unnoticed),
-                _ = stands_still(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
+                _ = stalled(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
             }
         };
         self.wake_at.store(0, SeqCst);
