@@ -29,7 +29,7 @@ use crate::{
         table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{encode::Frame, limiter::Closed, queue::PushPermit, turn::Turn},
+    transport::{coop::CoopBudget, encode::Frame, limiter::Closed, queue::PushPermit},
 };
 
 /// Room for a message in a client's queue.
@@ -53,12 +53,12 @@ fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Stat
 pub struct StreamSender<Req> {
     owner: Arc<CallOwner>,
     request: PhantomData<fn(Req)>,
-    turn: Turn,
+    budget: CoopBudget,
 }
 
 impl<Req> StreamSender<Req> {
     pub(super) fn new(owner: Arc<CallOwner>) -> Self {
-        StreamSender { owner, request: PhantomData, turn: Turn::default() }
+        StreamSender { owner, request: PhantomData, budget: CoopBudget::default() }
     }
 
     /// Says that nothing more comes.
@@ -91,7 +91,7 @@ impl<Req: Message> StreamSender<Req> {
         async move {
             let message = Contained::new(message);
             // A sender that is never held up lets other tasks run now and then.
-            poll_fn(|cx| self.turn.poll_spend(cx)).await;
+            poll_fn(|cx| self.budget.poll_spend(cx)).await;
             if self.owner.is_too_late() {
                 return Err(self.owner.pass_deadline());
             }
@@ -107,7 +107,7 @@ impl<Req: Message> StreamSender<Req> {
     /// Sends a message if there is room for it now, else `None`. `false` if the call or its connection has ended.
     fn send_at_once(&mut self, message: &Req) -> Result<Option<bool>, Status> {
         let frame = message_frame(message)?;
-        self.turn.spend_bytes(frame.len());
+        self.budget.spend_bytes(frame.len());
         Ok(match self.owner.connection().queue.try_reserve(frame.len()) {
             Ok(Some(room)) => Some(self.push(&frame, room)),
             Ok(None) => None,

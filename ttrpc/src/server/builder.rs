@@ -9,9 +9,9 @@ use tokio::{
 };
 
 use super::{
-    ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe, PeerPolicy,
-    Server, ServerHandle, ServerOwner, Service, Services, Shared, blocking::BlockingCalls,
-    shutdown::Unbuilt,
+    ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
+    PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
+    blocking::BlockingCalls, shutdown::Unbuilt,
 };
 use crate::{
     Connection, Error, ServerConfig,

@@ -16,7 +16,7 @@ use crate::{
     contain::{contain, notify_waiters},
     observer::CallOutcome,
     trace,
-    transport::{lock, spawn, wait_for_flag, writer},
+    transport::{lock, spawn, writer},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
@@ -56,7 +56,7 @@ pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Res
                 biased;
                 reason = receiver::run(&connection, reader) => reason,
                 () = closed(&connection.server) => EndReason::closed_here(),
-                _ = wait_for_flag(&mut sender, || connection.queue.sender_has_ended()) => EndReason::closed_by_client(),
+                _ = &mut sender => EndReason::closed_by_client(),
             };
             // If the sender has failed it has said why.
             let _ = connection.end_reason.set(reason);
@@ -77,7 +77,7 @@ async fn closed(server: &Shared) {
     // Made before the look: from here on no change is missed.
     let change = lifecycle.next_change();
     if lifecycle.is_running() {
-        wait_for_flag(change, || !lifecycle.is_running()).await;
+        change.await;
     }
     // The receiver may have looked just before the change, and looks again.
     yield_now().await;

@@ -24,10 +24,10 @@ use crate::{
         table::ServerTable,
     },
     transport::{
+        coop::CoopBudget,
         encode::Frame,
         limiter::Closed,
         messages::{Batch, message_cost},
-        turn::Turn,
     },
 };
 
@@ -127,12 +127,12 @@ impl<Req> fmt::Debug for StreamReceiver<Req> {
 pub struct StreamSender<Resp> {
     call: Arc<Call>,
     reply: PhantomData<fn(Resp)>,
-    turn: Turn,
+    budget: CoopBudget,
 }
 
 impl<Resp: Message> StreamSender<Resp> {
     pub(super) fn new(call: Arc<Call>) -> Self {
-        StreamSender { call, reply: PhantomData, turn: Turn::default() }
+        StreamSender { call, reply: PhantomData, budget: CoopBudget::default() }
     }
 
     /// Sends a message, waiting while the outgoing queue is full. Messages arrive in the order in
@@ -153,8 +153,8 @@ impl<Resp: Message> StreamSender<Resp> {
         async move {
             let message = Contained::new(message);
             // A handler that is never held up lets other tasks run now and then.
-            poll_fn(|cx| self.turn.poll_spend(cx)).await;
-            let sent = contain(|| self.call.send_at_once(&*message, &mut self.turn));
+            poll_fn(|cx| self.budget.poll_spend(cx)).await;
+            let sent = contain(|| self.call.send_at_once(&*message, &mut self.budget));
             if sent.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
                 return Ok(());
             }
@@ -165,9 +165,13 @@ impl<Resp: Message> StreamSender<Resp> {
 
 impl Call {
     /// Sends a message if there is room for it now. Returns whether it was sent.
-    fn send_at_once(&self, message: &impl Message, turn: &mut Turn) -> Result<bool, Status> {
+    fn send_at_once(
+        &self,
+        message: &impl Message,
+        budget: &mut CoopBudget,
+    ) -> Result<bool, Status> {
         let frame = self.message_frame(message)?;
-        turn.spend_bytes(frame.len());
+        budget.spend_bytes(frame.len());
         match self.connection.queue.try_reserve(frame.len()) {
             Ok(Some(room)) => self.push_message(&frame, room).map(|()| true),
             Ok(None) => Ok(false),

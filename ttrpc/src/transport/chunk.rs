@@ -246,7 +246,7 @@ mod tests {
         for needed in (FRAME..SHARED_CHUNK_LEN).step_by(FRAME) {
             push(&mut chunks, FrameType::Request, 1, FRAME - HEADER_LEN);
             let capacity = chunks.chunks[0].bytes.capacity();
-            assert!((needed..=SHARED_CHUNK_LEN).contains(&capacity), "{capacity} for {needed}");
+            assert!((needed..=READ_LEN).contains(&capacity), "{capacity} for {needed}");
             assert!(before < needed || capacity == before, "it was enough: {before} for {needed}");
             before = capacity;
         }

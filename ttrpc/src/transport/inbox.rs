@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use self::consumer::Consumer;
 use super::{
-    lock, lock_often,
+    lock,
     messages::{Batch, Fill, InboxLimits, MessageChunk, Messages},
     stall::Patience,
 };
@@ -137,7 +137,7 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     fn append(&self, fill: Fill, patience: &Patience, append: impl FnOnce(&mut Messages)) -> bool {
-        let mut state = lock_often(&self.state);
+        let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
         }
@@ -163,7 +163,7 @@ impl<S: StreamState + Send> Inbox<S> {
     /// Changes the stream's state. `change` returns whether it has changed anything; if so, all tasks
     /// that wait are woken.
     pub(crate) fn change(&self, change: impl FnOnce(&mut S) -> bool) -> bool {
-        let mut state = lock_often(&self.state);
+        let mut state = lock(&self.state);
         let is_changed = change(&mut state.stream);
         if is_changed {
             self.wake(state);
@@ -237,7 +237,7 @@ impl<S: StreamState + Send> Inbox<S> {
         read: impl FnOnce(Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
-        ready!(batch.turn.poll_spend(cx));
+        ready!(batch.budget.poll_spend(cx));
         let mut one = None;
         if batch.is_empty() {
             match ready!(self.poll_refill(batch, cx, patience))? {
@@ -257,7 +257,7 @@ impl<S: StreamState + Send> Inbox<S> {
         };
         let bytes = message.remaining();
         let message = read(message);
-        batch.turn.spend_bytes(bytes);
+        batch.budget.spend_bytes(bytes);
         if batch.is_empty() {
             batch.release();
         }
@@ -271,7 +271,7 @@ impl<S: StreamState + Send> Inbox<S> {
         cx: &mut Context<'_>,
         patience: &Patience,
     ) -> Poll<Result<Refill, Status>> {
-        let mut state = lock_often(&self.state);
+        let mut state = lock(&self.state);
         Poll::Ready(Ok(match state.messages.pop() {
             Some(MessageChunk::Many(frames, count)) => {
                 drop(state);
@@ -297,7 +297,7 @@ impl<S: StreamState + Send> Inbox<S> {
         cx: &mut Context<'_>,
         read: impl FnOnce(&mut S) -> Option<R>,
     ) -> Poll<R> {
-        Self::poll_state(lock_often(&self.state), cx, read)
+        Self::poll_state(lock(&self.state), cx, read)
     }
 
     #[inline]

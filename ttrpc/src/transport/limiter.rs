@@ -20,9 +20,11 @@ use std::{
 use super::{
     lock,
     stall::{Condition, stalled},
-    wake_all,
 };
-use crate::sync::{Mutex, MutexGuard};
+use crate::{
+    contain::wake_all,
+    sync::{Mutex, MutexGuard},
+};
 
 /// What is counted: a number of things, and what it costs to keep them, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

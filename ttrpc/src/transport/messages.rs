@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem};
 
 use bytes::Bytes;
 
-use super::{limiter::clamp, turn::Turn};
+use super::{coop::CoopBudget, limiter::clamp};
 use crate::proto::{
     frame::{Flags, FrameType, HEADER_LEN, Header},
     payload::{Payload, SHARED_LEN},
@@ -186,7 +186,7 @@ pub(crate) struct Batch {
     /// Messages behind these.
     left: usize,
     /// The consumer's.
-    pub(super) turn: Turn,
+    pub(super) budget: CoopBudget,
 }
 
 impl Batch {

@@ -28,6 +28,7 @@ pub(crate) mod address;
 mod blocked;
 pub(crate) mod chunk;
 pub(crate) mod connect;
+pub(crate) mod coop;
 pub(crate) mod encode;
 #[cfg(test)]
 pub(crate) mod fake_socket;
@@ -46,7 +47,6 @@ pub(crate) mod registry;
 pub(crate) mod sender;
 pub(crate) mod socket;
 pub(crate) mod stall;
-pub(crate) mod turn;
 pub(crate) mod unix;
 pub(crate) mod violations;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -56,10 +56,8 @@ pub(crate) mod writer;
 use std::{
     pin::{Pin, pin},
     sync::PoisonError,
-    task::{Context, Poll, Waker},
 };
 
-use pin_project_lite::pin_project;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::sync::{Mutex, MutexGuard};
@@ -70,17 +68,7 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Locks a mutex whose data stays valid if a holder panics: all critical sections of this crate
 /// change their data in one step.
-///
-/// It is not inlined: a call costs next to nothing beside the lock, whose code is in one place then and
-/// not in fifty.
-#[inline(never)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock_often(mutex)
-}
-
-/// The same for the few places where each call or message takes its locks.
-#[inline]
-pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,40 +77,6 @@ pub(crate) fn lock_often<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let future: BoxFuture<'static, ()> = Box::pin(future);
     tokio::spawn(future)
-}
-
-/// Waits for what seldom comes beside what often does. A task's first poll registers it as a waiter; later ones,
-/// whatever has woken it, look at a flag, which costs less.
-pub(crate) fn wait_for_flag<F: Future, C: Fn() -> bool>(wait: F, has_come: C) -> FlagWait<F, C> {
-    FlagWait { wait, has_come, registered: None }
-}
-
-pin_project! {
-    /// See [`wait_for_flag`]. An `async fn` would have room for what it waits for twice.
-    pub(crate) struct FlagWait<F, C> {
-        #[pin]
-        wait: F,
-        has_come: C,
-        // The task that was registered last.
-        registered: Option<Waker>,
-    }
-}
-
-impl<F: Future, C: Fn() -> bool> Future for FlagWait<F, C> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let is_registered =
-            this.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-        if is_registered && !(this.has_come)() {
-            return Poll::Pending;
-        }
-        if !is_registered {
-            *this.registered = Some(cx.waker().clone());
-        }
-        this.wait.poll(cx)
-    }
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.
@@ -135,44 +89,5 @@ pub(crate) async fn wait_until(changed: &Notify, is_so: Condition<'_, bool>) {
             return;
         }
         change.await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicBool, Ordering::Relaxed},
-        },
-        task::Wake,
-    };
-
-    use super::*;
-
-    #[derive(Default)]
-    struct Task(AtomicBool);
-
-    impl Wake for Task {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Relaxed);
-        }
-    }
-
-    /// Another task may lead a connection from some poll on.
-    #[test]
-    fn the_task_that_has_polled_last_is_told_of_what_seldom_comes() {
-        let (tell, told) = tokio::sync::oneshot::channel::<()>();
-        let has_come = AtomicBool::new(false);
-        let mut wait = pin!(wait_for_flag(told, || has_come.load(Relaxed)));
-        let tasks = [Arc::<Task>::default(), Arc::default()];
-        for task in [&tasks[0], &tasks[0], &tasks[1]] {
-            let waker = task.clone().into();
-            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        }
-        has_come.store(true, Relaxed);
-        tell.send(()).expect("it waits");
-        assert_eq!(tasks.map(|task| task.0.load(Relaxed)), [false, true]);
-        assert!(wait.poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }

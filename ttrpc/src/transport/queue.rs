@@ -30,14 +30,14 @@ use super::{
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe, Permit},
     linger::Linger,
-    lock, lock_often,
+    lock,
 };
 use crate::{
     contain::wake_all,
     proto::frame::{FrameType, Header},
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -57,7 +57,6 @@ pub(crate) struct Queue<T> {
     writes: AtomicU64,
     /// Chunks that have been written so far.
     chunks_written: AtomicU64,
-    sender_has_ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -133,7 +132,6 @@ impl<T> Queue<T> {
             long_room: room(),
             writes: AtomicU64::new(0),
             chunks_written: AtomicU64::new(0),
-            sender_has_ended: AtomicBool::new(false),
             state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
@@ -151,7 +149,7 @@ impl<T> Queue<T> {
 
     /// Reads or changes the streams under the lock.
     pub(crate) fn streams<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        act(&mut lock_often(&self.state).streams)
+        act(&mut lock(&self.state).streams)
     }
 
     /// What long frames count in, or short ones.
@@ -228,7 +226,7 @@ impl<T> Queue<T> {
         room: Room,
         claim: impl FnOnce(&mut T) -> Option<Claim>,
     ) -> Option<u32> {
-        let mut state = lock_often(&self.state);
+        let mut state = lock(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
         let Some(Claim { stream_id, is_lone }) = claimed else {
             drop(state);

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{io::Writer, queue::Queue, sender::Sender, wait_for_flag};
+use super::{io::Writer, queue::Queue, sender::Sender};
 
 /// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
 /// another one (TLS) has something to write, for which a peer that does not read leaves no room.
@@ -27,7 +27,7 @@ pub(crate) async fn run<T>(writer: Writer, queue: &Queue<T>, ended: &mut Ended) 
     let mut sender = Sender::new(writer, queue);
     tokio::select! {
         biased;
-        _ = wait_for_flag(ended, || queue.is_closed()) => {}
+        _ = ended => {}
         written = sender.run() => written?,
     }
     // Boxed: an idle connection has no room for what happens at its end.

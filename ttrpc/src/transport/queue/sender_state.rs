@@ -3,10 +3,7 @@
 use std::{mem, task::Waker};
 
 use super::{Queue, QueueState};
-use crate::{
-    sync::atomic::Ordering::{Acquire, Release},
-    transport::{io::Writer, lock},
-};
+use crate::transport::{io::Writer, lock};
 
 /// What the sender does, and where its writer is.
 pub(super) enum SenderState {
@@ -74,10 +71,5 @@ impl<T> Queue<T> {
         let before = mem::replace(&mut state.sender, SenderState::Gone);
         drop(state);
         drop(before);
-        self.sender_has_ended.store(true, Release);
-    }
-
-    pub(crate) fn sender_has_ended(&self) -> bool {
-        self.sender_has_ended.load(Acquire)
     }
 }
