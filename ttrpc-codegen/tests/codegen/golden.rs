@@ -14,7 +14,7 @@ fn generate(folder: &Path) {
         .unwrap();
 }
 
-/// After a wanted change: `UPDATE_GOLDEN=1 cargo test -p ttrpc-codegen`, and look at the difference.
+/// After a wanted change: `UPDATE_GOLDEN=1 cargo test -p ttrpc-tokio-codegen`, and look at the difference.
 #[test]
 fn the_output_is_the_golden_one() {
     if !has_rustfmt() {

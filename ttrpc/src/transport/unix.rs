@@ -1,7 +1,7 @@
 //! Unix sockets: binding them, and what becomes of their files.
 
 use std::{
-    fs::{self, File, Permissions, TryLockError},
+    fs::{self, File, Permissions},
     io,
     os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -9,6 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::socket::BACKLOG;
@@ -103,7 +107,7 @@ fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
     let start = Instant::now();
-    while let Err(TryLockError::WouldBlock) = directory.try_lock() {
+    while flock(&directory, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         if start.elapsed() > LOCK_TIMEOUT {
             trace::warn!(path = %path.display(), "binding without the directory's lock, which another process keeps");
             return None;
@@ -175,7 +179,8 @@ mod tests {
         let lock = lock_directory(&path);
         assert!(lock.is_some());
         let same = File::open(&folder).expect("it is there");
-        assert!(matches!(same.try_lock(), Err(TryLockError::WouldBlock)));
+        let locked = flock(&same, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(locked, Err(Errno::WOULDBLOCK));
         let start = Instant::now();
         assert!(lock_directory(&path).is_none());
         assert!(start.elapsed() >= LOCK_TIMEOUT);
