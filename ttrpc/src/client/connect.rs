@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Client, tasks::ConnectionTasks};
+use super::{Client, connection::ConnectionTasks};
 use crate::{
     ClientConfig, Connection, Error,
     observer::{Observer, Observers},

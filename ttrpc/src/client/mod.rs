@@ -41,23 +41,13 @@
 //! ttrpc has no frame that cancels: the server finishes what it has begun, and what it answers is
 //! dropped here.
 
+// Imports run downwards: each of these knows those after it.
 mod call;
 mod connect;
 mod connection;
-mod entry;
-mod head;
-mod incoming;
-mod interceptor;
-mod kind;
-mod observe;
-mod options;
-mod owner;
-mod pending;
-mod raw;
-mod receiver;
-mod state;
-mod stream;
-mod tasks;
+mod future;
+mod intercept;
+mod meta;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -66,23 +56,29 @@ use tokio::{
     net::UnixStream,
 };
 
+use self::{
+    call::{PendingCall, options::CallOptions},
+    connection::ConnectionTasks,
+    intercept::Chain,
+    meta::MethodKind,
+};
+pub use self::{
+    call::{
+        incoming::{RawReceiver, RawReply},
+        stream::{Reply, StreamReceiver, StreamSender},
+    },
+    connect::ConnectOptions,
+    future::{
+        AnyKind, BidiStreaming, BidiStreamingCall, Call, CallKind, ClientStreaming,
+        ClientStreamingCall, RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
+    },
+    intercept::{Answer, Interceptor, Next, OutgoingCall},
+};
 use crate::{
     ClientConfig, Connection, ConnectionError, Error, Name, Raw,
     proto::{frame::Flags, stream::Kind},
     snapshot::ClientSnapshot,
 };
-pub use call::{
-    BidiStreamingCall, Call, ClientStreamingCall, RawCall, ServerStreamingCall, UnaryCall,
-};
-pub use connect::ConnectOptions;
-use head::CallShape;
-pub use interceptor::{Answer, Interceptor, Next, OutgoingCall};
-pub use kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary};
-use options::CallOptions;
-use pending::PendingCall;
-pub use raw::{RawReceiver, RawReply};
-pub use stream::{Reply, StreamReceiver, StreamSender};
-use tasks::ConnectionTasks;
 
 /// One connection to a server, shared by all clones and all calls.
 ///
@@ -91,8 +87,9 @@ use tasks::ConnectionTasks;
 #[derive(Clone)]
 pub struct Client {
     tasks: Arc<ConnectionTasks>,
-    /// What this clone says of each of its calls.
+    /// The options of each call that this clone makes.
     options: CallOptions,
+    interceptors: Option<Chain>,
 }
 
 impl Client {
@@ -156,7 +153,7 @@ impl Client {
     }
 
     fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
-        Client { tasks, options: CallOptions::default() }
+        Client { tasks, options: CallOptions::default(), interceptors: None }
     }
 
     /// Gives each call that this client makes from now on this time, as [`Call::timeout`] does, unless the
@@ -188,12 +185,10 @@ impl Client {
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
-        let new: Arc<dyn Interceptor> = Arc::new(interceptor);
-        self.with_options(|options| {
-            let before = options.interceptors().into_iter().flat_map(|chain| chain.iter().cloned());
-            let chain = before.chain([new]).collect();
-            options.set_interceptors(chain);
-        })
+        let added: Arc<dyn Interceptor> = Arc::new(interceptor);
+        let earlier = self.interceptors.iter().flat_map(|chain| chain.iter().cloned());
+        let interceptors = Some(earlier.chain([added]).collect());
+        Client { interceptors, ..self }
     }
 
     fn with_options(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
@@ -253,18 +248,20 @@ impl Client {
         flags: Flags,
         payload: Raw,
     ) -> RawCall {
-        self.call(CallShape::raw(flags), service.into(), method.into(), Some(payload))
+        self.call(MethodKind::raw(flags), service.into(), method.into(), Some(payload))
     }
 
     fn call<K, Req, Resp>(
         &self,
-        shape: CallShape,
+        kind: MethodKind,
         service: Name,
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
+        let (tasks, interceptors) = (self.tasks.clone(), self.interceptors.clone());
         let options = self.options.clone();
-        Call::new(self.tasks.clone(), PendingCall { shape, service, method, request, options })
+        let pending = PendingCall { kind, service, method, request, options };
+        Call::new(tasks, interceptors, pending)
     }
 
     /// Waits for the connection's end and says why it ended.

@@ -1,8 +1,8 @@
 //! All streams of one connection: a frame goes in, an event comes out.
 //!
-//! A stream is in the table from its Request to its end. Removing the entry ends the stream: so a stream
-//! ends exactly once, on every path. The table decides. For each stream it stores a handle of the
-//! driver's (`T`), which it returns with each event.
+//! The table decides. For each stream it stores a handle of the driver's (`T`), which it returns with each event. A
+//! stream is in the table from its Request to its end, and removing it ends it: so a stream ends exactly once, on every
+//! path. The client of this crate keeps a stream that has ended until its caller has taken the end.
 
 use std::collections::HashMap;
 
@@ -37,6 +37,8 @@ pub struct ClientTable<T> {
     /// `None` when all 2³¹ ids have been given.
     next_id: Option<u32>,
     streams: Streams<T>,
+    /// Streams that have not ended.
+    open: usize,
 }
 
 /// What a client does with a frame.
@@ -54,14 +56,14 @@ pub enum ClientEvent<T> {
 
 impl<T> Default for ClientTable<T> {
     fn default() -> Self {
-        ClientTable { next_id: Some(1), streams: Streams::default() }
+        ClientTable { next_id: Some(1), streams: Streams::default(), open: 0 }
     }
 }
 
-impl<T: Clone> ClientTable<T> {
+impl<T> ClientTable<T> {
     /// A table whose next stream gets this id; for tests of what happens near 2³².
     pub fn starting_at(id: u32) -> Self {
-        ClientTable { next_id: Some(id), streams: Streams::default() }
+        ClientTable { next_id: Some(id), ..ClientTable::default() }
     }
 
     /// Gives a stream its id. Called in the order in which Requests enter the socket, since a
@@ -72,63 +74,123 @@ impl<T: Clone> ClientTable<T> {
         let id = self.next_id?;
         self.next_id = id.checked_add(2);
         self.streams.insert(id, (Stream::opened_by_us(kind), handle));
+        self.open += 1;
         Some(id)
     }
 
     /// What to do with a frame.
-    #[inline]
-    pub fn receive(&mut self, header: Header) -> ClientEvent<T> {
-        let id = header.stream_id;
-        match header.frame_type {
+    pub fn receive(&mut self, header: Header) -> ClientEvent<T>
+    where
+        T: Clone,
+    {
+        let event = match header.frame_type {
             FrameType::Response => {
-                self.answer(id).map_or(ClientEvent::Ignore, ClientEvent::Response)
+                self.answer(header.stream_id).map_or(ClientEvent::Ignore, ClientEvent::Response)
             }
-            FrameType::Data => self.receive_data(id, header.flags),
+            FrameType::Data => match self.receive_data(header.stream_id, header.flags) {
+                ClientEvent::Data(handle, event) => ClientEvent::Data(handle.clone(), event),
+                ClientEvent::Violation(handle, violation) => {
+                    ClientEvent::Violation(handle.clone(), violation)
+                }
+                ClientEvent::Response(_) | ClientEvent::Ignore => ClientEvent::Ignore,
+            },
             FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
-        }
+        };
+        self.remove_ended(header.stream_id);
+        event
     }
 
-    /// The server has answered this stream with a Response, which ends it.
-    pub fn answer(&mut self, id: u32) -> Option<T> {
-        self.remove(id)
-    }
-
-    fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<T> {
+    /// Acts on a Data frame. A stream that ends with it stays in the table until [`ClientTable::remove`].
+    #[inline]
+    pub(crate) fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<&mut T> {
         let Some((stream, handle)) = self.streams.get_mut(&id) else {
             return ClientEvent::Ignore;
         };
-        if stream.is_repeated_close(flags) {
+        if stream.is_closed() || stream.is_repeated_close(flags) {
             return ClientEvent::Ignore;
         }
         let event = stream.receive_data(flags);
-        let handle = handle.clone();
-        if event.is_err() || stream.is_closed() {
-            take(&mut self.streams, id);
+        if event.is_err() {
+            stream.end();
         }
+        self.open -= usize::from(stream.is_closed());
         match event {
             Ok(event) => ClientEvent::Data(handle, event),
             Err(violation) => ClientEvent::Violation(handle, violation),
         }
     }
 
+    /// The server has answered this stream with a Response, which ends it.
+    pub fn answer(&mut self, id: u32) -> Option<T> {
+        self.end(id)?;
+        self.remove(id)
+    }
+
+    /// Ends a stream that has not ended. It stays in the table until [`ClientTable::remove`].
+    #[inline]
+    pub(crate) fn end(&mut self, id: u32) -> Option<&mut T> {
+        let (stream, handle) = self.streams.get_mut(&id)?;
+        if stream.is_closed() {
+            return None;
+        }
+        stream.end();
+        self.open -= 1;
+        Some(handle)
+    }
+
+    /// Ends all streams, which stay in the table. Returns the handles of all that are there.
+    pub(crate) fn end_all(&mut self) -> impl Iterator<Item = &mut T> {
+        self.open = 0;
+        self.streams.values_mut().map(|(stream, handle)| {
+            stream.end();
+            handle
+        })
+    }
+
     /// The client is done sending on this stream.
     pub fn close_local(&mut self, id: u32) {
-        if let Some((stream, _)) = self.streams.get_mut(&id) {
+        self.end_requests(id);
+        self.remove_ended(id);
+    }
+
+    /// Notes that the client is done sending. A stream that ends with that stays in the table.
+    pub(crate) fn end_requests(&mut self, id: u32) {
+        if let Some((stream, _)) = self.streams.get_mut(&id)
+            && !stream.is_closed()
+        {
             stream.close_local();
-            if stream.is_closed() {
-                take(&mut self.streams, id);
-            }
+            self.open -= usize::from(stream.is_closed());
         }
     }
 
-    /// Ends a stream from this side: its call was given up or failed here.
+    /// Removes a stream, which ends with that: its call was given up or failed here.
+    #[inline]
     pub fn remove(&mut self, id: u32) -> Option<T> {
-        take(&mut self.streams, id).map(|(_, handle)| handle)
+        let (stream, handle) = take(&mut self.streams, id)?;
+        self.open -= usize::from(!stream.is_closed());
+        Some(handle)
+    }
+
+    fn remove_ended(&mut self, id: u32) {
+        if self.streams.get(&id).is_some_and(|(stream, _)| stream.is_closed()) {
+            take(&mut self.streams, id);
+        }
+    }
+
+    /// The handle of a stream that is in the table, ended or not.
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        self.streams.get(&id).map(|(_, handle)| handle)
+    }
+
+    /// The handle of a stream that is in the table, ended or not, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.streams.get_mut(&id).map(|(_, handle)| handle)
     }
 
     /// Whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
-        self.streams.contains_key(&id)
+        self.streams.get(&id).is_some_and(|(stream, _)| !stream.is_closed())
     }
 
     /// Whether all ids have been given.
@@ -136,19 +198,21 @@ impl<T: Clone> ClientTable<T> {
         self.next_id.is_none()
     }
 
-    /// The ids and handles of all streams, in no order.
+    /// The ids and handles of all streams that have not ended, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.streams.iter().map(|(id, (_, handle))| (*id, handle))
+        let open = self.streams.iter().filter(|(_, (stream, _))| !stream.is_closed());
+        open.map(|(id, (_, handle))| (*id, handle))
     }
 
     /// Ends all streams: the handles of those that had not ended.
     pub fn into_handles(self) -> impl Iterator<Item = T> {
-        self.streams.into_values().map(|(_, handle)| handle)
+        let open = self.streams.into_values().filter(|(stream, _)| !stream.is_closed());
+        open.map(|(_, handle)| handle)
     }
 
     /// Streams that have not ended.
     pub fn len(&self) -> usize {
-        self.streams.len()
+        self.open
     }
 
     /// Whether every stream has ended.

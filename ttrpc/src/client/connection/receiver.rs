@@ -1,8 +1,8 @@
 //! A client's receiver: reads frames and hands them to their calls.
 //!
-//! It stands rightmost in the order of waits (see [`transport`](crate::transport)): it waits for
-//! the socket, and for the consumer of a full stream as long as that one moves. It never waits for
-//! the sender, nor for a lock that is held longer than a few instructions.
+//! It stands rightmost in the order of waits (see [`transport`](crate::transport)): it waits for the socket, and for the
+//! consumer of a full stream while that one makes progress. It never waits for the sender, nor for a lock that is held
+//! longer than a few instructions.
 
 use std::{
     future::{Future, poll_fn},
@@ -13,7 +13,11 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{connection::ClientConnection, entry::CallEntry};
+use super::{
+    ClientConnection,
+    calls::{DataReceived, Messages},
+    record::CallRecord,
+};
 use crate::{
     ConnectionError, Status,
     observer::EndCause,
@@ -22,7 +26,6 @@ use crate::{
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
         message::begins_with_status,
         payload,
-        table::ClientEvent,
     },
     snapshot::ReceiverWait,
     transport::{
@@ -33,12 +36,11 @@ use crate::{
     },
 };
 
-/// Reads until the connection ends, and says why it did.
+/// Reads until the connection ends. Returns why it did.
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
     let mut violations = Violations::of("server");
-    let write_error = &connection.write_error;
-    let mut write_error = pin!(write_error.wait());
+    let mut write_error = pin!(connection.write_error.wait());
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
@@ -48,50 +50,23 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
             },
         };
         match decoded {
-            Decoded::Frame(header) => {
-                let message = receive(connection, header, &mut reader, &mut violations).await;
-                if let Some(call) = message {
-                    receive_run(connection, header.stream_id, &call, reader.decoder());
+            Decoded::Frame(header) => match header.frame_type {
+                FrameType::Response => {
+                    let response = response_data(reader.decoder());
+                    connection.answer(header.stream_id, response, || reader.read_at());
                 }
-            }
+                FrameType::Data => {
+                    receive_data(connection, header, &mut reader, &mut violations).await;
+                }
+                FrameType::Request | FrameType::Unknown(_) => {}
+            },
             Decoded::Oversized(header) => refuse_oversized(connection, header),
         }
     }
 }
 
-/// Takes the messages of a stream that lie right behind one that was received, as far as there is room for them. They change
-/// nothing in the table, and go into the inbox together.
-#[inline]
-fn receive_run(
-    connection: &ClientConnection,
-    stream_id: u32,
-    call: &CallEntry,
-    decoder: &mut Decoder,
-) {
-    loop {
-        let mut left = call.inbox.free(limits(connection));
-        let mut count = 0;
-        let frames = decoder.take_run(CHUNK_LEN, |header| {
-            let bytes = header.data_len as usize;
-            let goes_on = header.stream_id == stream_id
-                && header.frame_type == FrameType::Data
-                && header.flags == Flags::NONE
-                && left.take_room(bytes);
-            if goes_on {
-                count += 1;
-                call.count_received(bytes);
-            }
-            goes_on
-        });
-        if frames.is_empty() {
-            return;
-        }
-        call.inbox.push_frames(frames, count, &connection.patience);
-    }
-}
-
-/// The next frame from the socket; or, when the sender has failed and all that had arrived is read,
-/// its error.
+/// Waits for the next frame from the socket. Returns the sender's error when that has failed and all that had arrived is
+/// read.
 async fn next_frame<R: ReadHalf>(
     mut write_error: Pin<&mut impl Future<Output = &ConnectionError>>,
     reader: &mut FrameReader<R>,
@@ -110,54 +85,85 @@ async fn next_frame<R: ReadHalf>(
     .await
 }
 
-/// Acts on one frame. Only a message whose stream's inbox is full is waited with. Returns the call
-/// of a message that others may follow.
-async fn receive<R: ReadHalf>(
+/// Acts on a Data frame, and on those after it that carry messages of the same stream. Only a message whose stream's inbox
+/// is full is waited with.
+async fn receive_data<R: ReadHalf>(
     connection: &ClientConnection,
     header: Header,
     reader: &mut FrameReader<R>,
     violations: &mut Violations,
-) -> Option<Arc<CallEntry>> {
-    match connection.queue.streams(|table| table.receive(header)) {
-        ClientEvent::Response(call) => {
-            let response = response_data(reader.decoder());
-            call.answer(response, || reader.read_at());
-        }
-        ClientEvent::Data(call, event) => {
-            if event.has_message
-                && !has_room(connection, &call, reader.decoder())
-                && !Box::pin(wait_for_consumer(connection, header.stream_id, &call, reader)).await
-            {
-                return None;
-            }
+) {
+    let id = header.stream_id;
+    match connection.queue.streams(|calls| calls.receive_data(header)) {
+        DataReceived::Message { messages, record, event } => {
+            let record = record.as_deref();
             if event.has_message {
-                push(connection, &call, reader.decoder());
+                let bytes = reader.decoder().data().len();
+                if !messages.has_room(bytes, limits(connection))
+                    && !Box::pin(wait_for_consumer(connection, id, &messages, reader)).await
+                {
+                    return;
+                }
+                push(connection, &messages, record, reader.decoder());
             }
-            if !event.remote_closed {
-                return Some(call);
+            if event.remote_closed {
+                connection.queue.streams(|calls| calls.close_remote(id)).publish();
+            } else {
+                receive_run(connection, id, &messages, record, reader.decoder());
             }
-            call.close_remote();
         }
-        ClientEvent::Violation(call, violation) => {
-            violations.note(header.stream_id, violation);
+        DataReceived::Violation(violation, change) => {
+            violations.note(id, violation);
             connection.observed.violated(violation);
-            let status = Status::internal(format!("the server broke the protocol: {violation}"));
-            call.fail(EndCause::ProtocolViolation, status);
+            change.publish();
         }
-        ClientEvent::Ignore => {}
+        DataReceived::Ignore => {}
     }
-    None
 }
 
-/// The data of a Response, to be decoded by the caller.
+/// Takes the messages of a stream that lie right after one that was received, up to the inbox's limits. They change nothing
+/// in the table, and go into the inbox together.
+#[inline]
+fn receive_run(
+    connection: &ClientConnection,
+    stream_id: u32,
+    messages: &Messages,
+    record: Option<&CallRecord>,
+    decoder: &mut Decoder,
+) {
+    loop {
+        let mut left = messages.free(limits(connection));
+        let mut count = 0;
+        let frames = decoder.take_run(CHUNK_LEN, |header| {
+            let bytes = header.data_len as usize;
+            let goes_on = header.stream_id == stream_id
+                && header.frame_type == FrameType::Data
+                && header.flags == Flags::NONE
+                && left.take_room(bytes);
+            if goes_on {
+                count += 1;
+                if let Some(record) = record {
+                    record.received(bytes);
+                }
+            }
+            goes_on
+        });
+        if frames.is_empty() {
+            return;
+        }
+        messages.push_frames(frames, count, &connection.patience);
+    }
+}
+
+/// Returns the data of a Response, to be decoded by the caller.
 fn response_data(decoder: &mut Decoder) -> Bytes {
     lone_status(decoder.data())
         .or_else(|| decoder.take_long_data())
         .unwrap_or_else(|| payload::copy(decoder.data()))
 }
 
-/// A copy of a Response's data that begins with a status. A stream that is not read may keep that for long: it keeps
-/// nothing else allocated.
+/// Copies a Response's data that begins with a status. A stream that is not read may keep that for long: it keeps nothing
+/// else allocated.
 fn lone_status(data: &[u8]) -> Option<Bytes> {
     begins_with_status(data).then(|| Bytes::copy_from_slice(data))
 }
@@ -167,78 +173,60 @@ fn limits(connection: &ClientConnection) -> InboxLimits {
     InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
-fn has_room(connection: &ClientConnection, call: &CallEntry, decoder: &Decoder) -> bool {
-    call.inbox.has_room(decoder.data().len(), limits(connection))
-}
-
 /// Puts a message into its stream's inbox.
-fn push(connection: &ClientConnection, call: &CallEntry, decoder: &mut Decoder) {
-    call.count_received(decoder.data().len());
+fn push(
+    connection: &ClientConnection,
+    messages: &Messages,
+    record: Option<&CallRecord>,
+    decoder: &mut Decoder,
+) {
+    if let Some(record) = record {
+        record.received(decoder.data().len());
+    }
     let long_data = decoder.take_long_data();
-    call.inbox.push(decoder.payload(&long_data), &connection.patience);
+    messages.push(decoder.payload(&long_data), &connection.patience);
 }
 
-/// Waits until there is room for the message. `false` if the consumer stands still: it has lost its
-/// stream.
+/// Waits until the inbox can take the message. `false` if its consumer makes no progress: it has lost its stream.
 ///
-/// When the server has gone, there is no more to come than the socket holds. That may go over the
-/// inbox's limits, so that the end is seen, and pending calls end, at once.
+/// When the server has gone, there is no more to come than the socket holds. That may exceed the inbox's limits, so that
+/// the end is seen, and pending calls end, at once.
 async fn wait_for_consumer<R: ReadHalf>(
     connection: &ClientConnection,
     stream_id: u32,
-    call: &CallEntry,
+    messages: &Messages,
     reader: &mut FrameReader<R>,
 ) -> bool {
     let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
-    let mut held = HeldCall { connection, call, is_abandoned: true };
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let has_room = tokio::select! {
         biased;
         () = hung_up(io) => true,
         _ = connection.write_error.wait() => true,
-        has_room = call.inbox.wait_for_room(bytes, limits, &connection.patience, &|| false) => {
-            has_room
-        }
+        has_room = messages.wait_for_room(bytes, limits, &connection.patience, &|| false) => has_room
     };
-    held.is_abandoned = false;
     connection.observed.receiver_held_up(connection.registry.receiver());
     if !has_room {
-        connection.queue.streams(|table| table.remove(stream_id));
         let status = Status::resource_exhausted(
             "the stream's messages were not taken in time and its inbox is full",
         );
-        call.fail(EndCause::Limit, status);
+        connection.fail(stream_id, EndCause::Limit, status);
     }
     has_room
-}
-
-/// A call whose message waits for room. It may have left the table already, where the end of the
-/// connection does not find it. So it is failed here if the receiver's task ends meanwhile.
-struct HeldCall<'a> {
-    connection: &'a ClientConnection,
-    call: &'a CallEntry,
-    is_abandoned: bool,
-}
-
-impl Drop for HeldCall<'_> {
-    fn drop(&mut self) {
-        if self.is_abandoned {
-            self.connection.lose(self.call);
-        }
-    }
 }
 
 fn refuse_oversized(connection: &ClientConnection, header: Header) {
     if let FrameType::Unknown(_) | FrameType::Request = header.frame_type {
         return;
     }
-    if let Some(call) = connection.queue.streams(|table| table.remove(header.stream_id)) {
+    let id = header.stream_id;
+    if connection.queue.streams(|calls| calls.contains(id)) {
         let status = Status::resource_exhausted(format!(
             "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
             header.data_len
         ));
-        call.fail(EndCause::Limit, status);
+        connection.fail(id, EndCause::Limit, status);
     }
 }
 
@@ -255,12 +243,10 @@ mod tests {
         time::timeout,
     };
 
-    use super::{
-        super::{Client, UnaryCall, tasks::ConnectionTasks},
-        *,
-    };
+    use super::{super::ConnectionTasks, *};
     use crate::{
         ClientConfig, Code, Connection,
+        client::{Client, UnaryCall},
         observer::Observers,
         proto::message::{FrameData, Measured, ResponseParts, encode_status},
     };
@@ -335,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_end_with_the_connection_whichever_wakers_panic() {
+    async fn every_call_ends_whichever_wakers_panic() {
         // The calls whose wakers panic, and those that are answered; without these the server goes away.
         for (panicking, answered) in
             [(&[1][..], 4), (&[1, 2], 4), (&[1, 4], 4), (&[1, 2, 4], 4), (&[1], 0), (&[0, 4], 0)]
@@ -357,8 +343,11 @@ mod tests {
             drop(there);
             for (index, call) in calls.into_iter().enumerate() {
                 let result = timeout(Duration::from_secs(1), call).await.expect("it ends");
-                let is_answered = index < answered as usize;
-                assert_eq!(result.is_ok(), is_answered, "{index} of {panicking:?}: {result:?}");
+                assert_eq!(
+                    result.is_ok(),
+                    index < answered as usize,
+                    "{index} of {panicking:?}: {result:?}"
+                );
             }
         }
     }

@@ -4,13 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
-use super::{
-    connection::ClientConnection, entry::CallEntry, observe::ObservedConnection, receiver,
-};
+use super::{ClientConnection, calls::Calls, observe::ObservedConnection, receiver};
 use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
-    proto::table::ClientTable,
     transport::{
         io::{ReadHalf, Writer},
         spawn, writer,
@@ -20,21 +17,25 @@ use crate::{
 /// Owns a connection's two tasks: they end when the last client and the last call are gone. The
 /// sender's ends with the receiver's.
 #[derive(Debug)]
-pub(super) struct ConnectionTasks {
+pub(in crate::client) struct ConnectionTasks {
     connection: Arc<ClientConnection>,
     receiver: AbortHandle,
 }
 
 impl ConnectionTasks {
-    pub(super) fn spawn(io: Connection, config: ClientConfig, observers: Observers) -> Arc<Self> {
-        ConnectionTasks::with_table(io, config, observers, ClientTable::default())
+    pub(in crate::client) fn spawn(
+        io: Connection,
+        config: ClientConfig,
+        observers: Observers,
+    ) -> Arc<Self> {
+        ConnectionTasks::with_table(io, config, observers, Calls::default())
     }
 
     fn with_table(
         io: Connection,
         config: ClientConfig,
         observers: Observers,
-        table: ClientTable<Arc<CallEntry>>,
+        table: Calls,
     ) -> Arc<Self> {
         let observed = ObservedConnection::open(observers, io.peer, io.extensions);
         let span = observed.span.clone();
@@ -48,11 +49,12 @@ impl ConnectionTasks {
         Arc::new(ConnectionTasks { connection, receiver })
     }
 
-    pub(super) fn connection(&self) -> &ClientConnection {
+    #[inline]
+    pub(in crate::client) fn connection(&self) -> &ClientConnection {
         &self.connection
     }
 
-    pub(super) fn close(&self, reason: ConnectionError) {
+    pub(in crate::client) fn close(&self, reason: ConnectionError) {
         self.connection.end(reason);
         self.receiver.abort();
     }
@@ -123,12 +125,10 @@ mod tests {
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-    use super::{
-        super::{Client, UnaryCall},
-        *,
-    };
+    use super::*;
     use crate::{
         Code, Status,
+        client::{Client, UnaryCall},
         observer::{CallEnd, CallInfo, EndCause, Observer},
         proto::frame::{Flags, FrameType, HEADER_LEN, Header},
     };
@@ -159,7 +159,7 @@ mod tests {
             Connection::new(here),
             ClientConfig::default(),
             Observers::default(),
-            ClientTable::default(),
+            Calls::default(),
         );
         let mut call = call(&tasks);
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
         let (here, mut there) = tokio::io::duplex(1000);
-        let (table, causes) = (ClientTable::starting_at(u32::MAX), Causes::default());
+        let (table, causes) = (Calls::starting_at(u32::MAX), Causes::default());
         let mut observers = Observers::default();
         observers.add(causes.clone());
         let connection = Connection::new(here);
@@ -252,7 +252,7 @@ mod tests {
             Connection::new(here),
             ClientConfig::default(),
             Observers::default(),
-            ClientTable::starting_at(u32::MAX),
+            Calls::starting_at(u32::MAX),
         );
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
@@ -280,7 +280,7 @@ mod tests {
     /// ends when a call has found no id and none is in flight, and not before.
     async fn two_ids_are_used_up(steps: &[Step]) {
         let (here, mut there) = tokio::io::duplex(1000);
-        let table = ClientTable::starting_at(u32::MAX - 2);
+        let table = Calls::starting_at(u32::MAX - 2);
         let config = ClientConfig::default();
         let tasks =
             ConnectionTasks::with_table(Connection::new(here), config, Observers::default(), table);

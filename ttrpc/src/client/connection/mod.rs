@@ -1,17 +1,32 @@
 //! A client's connection: what its callers, its sender and its receiver share.
+//!
+//! Callers come in through [`ConnectionTasks`], which own the two tasks, and put Requests and messages into
+//! [`ClientConnection::queue`]; the receiver ([`receiver`]) brings what arrives to the calls in its table ([`calls`]). This
+//! module knows nothing of a call before its Request is queued.
 
-use std::{mem, sync::Arc};
+pub(super) mod calls;
+mod observe;
+mod receiver;
+pub(super) mod record;
+pub(super) mod state;
+mod tasks;
 
-use tokio::sync::SetOnce;
+use std::sync::Arc;
 
-use super::{
-    entry::CallEntry,
+use bytes::Bytes;
+use tokio::{sync::SetOnce, time::Instant};
+
+pub(super) use self::tasks::ConnectionTasks;
+use self::{
+    calls::{Calls, Change, Observed},
     observe::{ObservedConnection, lost_call},
+    state::CallFailure,
 };
 use crate::{
     ClientConfig, ConnectionError, Status,
-    contain::contain,
-    proto::table::ClientTable,
+    contain::{contain, drop_contained},
+    observer::EndCause,
+    proto::message::begins_with_status,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
@@ -27,9 +42,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) config: ClientConfig,
-    /// The outgoing queue and the calls that the server may still answer.
-    pub(super) queue: Queue<ClientTable<Arc<CallEntry>>>,
-    /// Calls in flight.
+    /// The outgoing queue and the table of calls.
+    pub(super) queue: Queue<Calls>,
+    /// Limits the calls in flight.
     pub(super) calls: Limiter,
     pub(super) patience: Patience,
     pub(super) registry: Registry,
@@ -46,7 +61,7 @@ pub(super) struct ClientConnection {
 impl ClientConnection {
     pub(super) fn new(
         config: ClientConfig,
-        table: ClientTable<Arc<CallEntry>>,
+        table: Calls,
         observed: Arc<ObservedConnection>,
     ) -> Self {
         ClientConnection {
@@ -72,17 +87,14 @@ impl ClientConnection {
     }
 
     pub(super) fn streams_open(&self) -> usize {
-        self.queue.streams(|table| table.len())
+        self.queue.streams(|calls| calls.open_count())
     }
 
     /// What the connection is doing at this moment.
     pub(super) fn snapshot(&self) -> ClientSnapshot {
         let unsent = self.queue.unsent_requests();
-        let calls: Vec<_> =
-            self.queue.streams(|table| table.iter().map(|(id, call)| (id, call.clone())).collect());
-        let calls = calls
-            .iter()
-            .map(|(id, call)| call.snapshot(unsent.binary_search(id).is_err().then_some(*id)));
+        let calls = self.queue.streams(|calls| calls.sketches());
+        let calls = calls.into_iter().map(|call| call.finish(&unsent));
         ClientSnapshot {
             close_reason: self.close_reason(),
             queue: QueueSnapshot::new(&self.queue, self.registry.total()),
@@ -105,7 +117,7 @@ impl ClientConnection {
     /// The status of a call whose Request was not queued: the connection has ended, or has no stream
     /// id left. It goes on until its last call has ended, so that this one alone is lost.
     pub(super) fn no_id(&self) -> Status {
-        if self.queue.streams(|table| table.is_spent()) {
+        if self.queue.streams(|calls| calls.are_ids_exhausted()) {
             self.is_spent.store(true, SeqCst);
             self.end_if_spent();
             return unavailable(ConnectionError::IdsExhausted);
@@ -115,14 +127,52 @@ impl ClientConnection {
 
     /// Ends a connection that has no stream id left, once its last call has ended.
     pub(super) fn end_if_spent(&self) {
-        if self.is_spent.load(SeqCst) && self.queue.streams(|table| table.is_empty()) {
+        if self.is_spent.load(SeqCst) && self.streams_open() == 0 {
             self.end(ConnectionError::IdsExhausted);
         }
     }
 
-    /// The connection's end takes a call with it.
-    pub(super) fn lose(&self, call: &CallEntry) {
-        call.lose_connection(lost_call(self.closed.get()), &self.unavailable());
+    /// Hands a Response to its call.
+    fn answer(&self, id: u32, response: Bytes, read_at: impl FnOnce() -> Instant) {
+        let ended = self.queue.streams(|calls| calls.end_by_response(id, response));
+        let change = ended.unwrap_or_else(|Observed { record, ends_stream, response }| {
+            // Observers see the answer before the caller does.
+            let is_bare_end = ends_stream && response.is_empty();
+            let has_message = !is_bare_end && !begins_with_status(&response);
+            record.answered(read_at(), has_message.then_some(response.len()));
+            self.queue.streams(|calls| calls.answer(id, response))
+        });
+        change.publish();
+    }
+
+    /// Fails a call for a reason that this side has found.
+    fn fail(&self, id: u32, cause: EndCause, status: Status) {
+        let failure = CallFailure::here(cause, status);
+        self.queue.streams(|calls| calls.fail(id, failure)).publish();
+    }
+
+    /// Ends a call because its deadline has passed, unless it has ended before. A Request that has not begun to be
+    /// written never is.
+    pub(super) fn expire(&self, id: u32, status: Status) {
+        let mut change = Change::default();
+        self.queue.withdraw(|calls| {
+            let (was_open, expired) = calls.expire(id, status);
+            change = expired;
+            was_open.then_some(id)
+        });
+        change.publish();
+    }
+
+    /// Removes a call whose owner lets go of it. A Request that has not begun to be written never is.
+    pub(super) fn release(&self, id: u32) {
+        let mut entry = None;
+        self.queue.withdraw(|calls| {
+            let (was_open, released) = calls.release(id);
+            entry = released;
+            was_open.then_some(id)
+        });
+        // Dropped without the lock: it has a waker.
+        let _ = drop_contained(entry);
     }
 
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The
@@ -134,8 +184,9 @@ impl ClientConnection {
         let _ = contain(|| self.calls.close());
         // Nothing is queued, and so no call comes into the table, from here on.
         let _ = contain(|| self.queue.close());
-        for call in self.queue.streams(mem::take).into_handles() {
-            let _ = contain(move || self.lose(&call));
+        let failure = CallFailure::lost(lost_call(self.closed.get()), self.unavailable());
+        for change in self.queue.streams(|calls| calls.fail_all(&failure)) {
+            let _ = contain(move || change.publish());
         }
         if let Some(reason) = self.closed.get() {
             self.observed.closed(reason);

@@ -6,22 +6,11 @@
 //!            └─ any failure ────────────────► Failed
 //! ```
 //!
-//! | who | may do |
-//! |---|---|
-//! | the receiver | answer, close the server's side, fail the call for a violation, an oversized frame or a consumer that stands still |
-//! | the caller | fail the call since its deadline has passed |
-//! | the connection's end | fail the call |
+//! Who may make which of these changes: see [`calls`](super::calls). The first end of the replies counts: what came in
+//! time may be taken later, whatever happens to the requests meanwhile.
 //!
-//! The first end of the replies counts: what came in time may be taken later, whatever happens to the
-//! requests meanwhile. A call that the caller drops keeps its state; it is taken out of the
-//! connection's table, and its state is not read again.
-//!
-//! What is owed to the server reads off the state, too, see [`CallState::close`]: `Open` and
-//! `RemoteClosed` are the states in which messages may be sent, and a stream of requests is closed
-//! when its sender goes. So is one that has failed on this side for a reason that the server does not
-//! know, since its handler would wait for ever otherwise.
-
-use std::mem;
+//! Messages may be sent in the states `Open` and `RemoteClosed`. When the sender of a stream of requests goes, the server
+//! is notified in these, and after a failure that the server does not know, since its handler would wait for ever.
 
 use bytes::Bytes;
 
@@ -29,39 +18,58 @@ use crate::{
     Code, Status,
     observer::EndCause,
     proto::{message::decode_response, payload::Payload},
-    transport::inbox::StreamState,
 };
 
 /// The state of a call.
 #[derive(Debug, Default)]
-pub(super) enum CallState {
+pub(in crate::client) enum CallState {
     /// Both sides may go on.
     #[default]
     Open,
     /// The server has said that nothing more comes; this side may go on.
     RemoteClosed,
-    /// The same, and the requests cannot go on.
+    /// The server has said that nothing more comes, and no more requests may be sent.
     RequestsFailed(Refusal),
     /// The server has answered, which ends the call for both sides.
-    Answered(Answer),
+    Answered(Response),
     /// The call has failed on this side.
     Failed(CallFailure),
 }
 
 /// Why a call failed on this side.
 #[derive(Clone, Debug)]
-pub(super) struct CallFailure {
+pub(in crate::client) struct CallFailure {
     pub(super) cause: EndCause,
     pub(super) status: Status,
     /// The server does not know, and its side of the stream may go on.
-    pub(super) is_unknown_to_server: bool,
+    is_unknown_to_server: bool,
+    /// Messages that have arrived and were not taken are lost.
+    pub(super) drops_messages: bool,
+}
+
+impl CallFailure {
+    /// A failure of the server's or of the caller's, which this side has found.
+    pub(super) fn here(cause: EndCause, status: Status) -> Self {
+        CallFailure { cause, status, is_unknown_to_server: true, drops_messages: true }
+    }
+
+    /// The call's deadline has passed. The server knows it, and could take a close for a good end.
+    pub(super) fn deadline(status: Status) -> Self {
+        let cause = EndCause::DeadlineHere;
+        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
+    }
+
+    /// The connection has ended. What has arrived may still be taken.
+    pub(super) fn lost(cause: EndCause, status: Status) -> Self {
+        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: false }
+    }
 }
 
 /// Why no message may be sent any more.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// The server has answered. The answer is decoded when it is asked for.
-    Answered(Answer),
+pub(in crate::client) enum Refusal {
+    /// The server has answered.
+    Answered(Response),
     /// The call has failed on this side.
     Failed(Status),
 }
@@ -69,7 +77,7 @@ pub(super) enum Refusal {
 impl Refusal {
     fn status(&self) -> Status {
         match self {
-            Refusal::Answered(answer) => answer.refusal(),
+            Refusal::Answered(response) => response.refusal(),
             Refusal::Failed(status) => status.clone(),
         }
     }
@@ -78,8 +86,8 @@ impl Refusal {
 /// What is sent when the sender of a stream of requests is dropped.
 #[derive(Debug, PartialEq)]
 pub(super) enum RequestsEnd {
-    /// A close, if the stream is in the connection's table.
-    CloseIfInTable,
+    /// A close, if the stream has not ended.
+    CloseIfOpen,
     /// A close.
     Close,
     /// Nothing.
@@ -88,10 +96,10 @@ pub(super) enum RequestsEnd {
 
 /// A Response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(in crate::client) struct Response {
     /// The data of the frame: decoded when it is taken, so that it costs no more than its bytes
     /// until then, and by the caller's task instead of the receiver's.
-    response: Bytes,
+    data: Bytes,
     /// It ends a stream of replies: a payload is the last one, and an empty one is none.
     ends_stream: bool,
     /// It has been taken.
@@ -100,11 +108,13 @@ pub(super) struct Answer {
 
 impl CallState {
     /// The server has answered. Returns whether that changes anything.
-    pub(super) fn answer(&mut self, response: Bytes, ends_stream: bool) -> bool {
-        let answer = Answer { response, ends_stream, is_taken: false };
+    pub(super) fn answer(&mut self, data: Bytes, ends_stream: bool) -> bool {
+        let response = Response { data, ends_stream, is_taken: false };
         match self {
-            CallState::Open => *self = CallState::Answered(answer),
-            CallState::RemoteClosed => *self = CallState::RequestsFailed(Refusal::Answered(answer)),
+            CallState::Open => *self = CallState::Answered(response),
+            CallState::RemoteClosed => {
+                *self = CallState::RequestsFailed(Refusal::Answered(response));
+            }
             CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
                 return false;
             }
@@ -112,9 +122,9 @@ impl CallState {
         true
     }
 
-    /// The server has closed its side.
+    /// The server has closed its side. Returns whether that changes anything.
     pub(super) fn close_remote(&mut self) -> bool {
-        let is_open = matches!(self, CallState::Open);
+        let is_open = self.is_open();
         if is_open {
             *self = CallState::RemoteClosed;
         }
@@ -122,11 +132,11 @@ impl CallState {
     }
 
     /// The call fails on this side. Returns whether that changes anything.
-    pub(super) fn fail(&mut self, failure: &CallFailure) -> bool {
+    pub(super) fn fail(&mut self, failure: CallFailure) -> bool {
         match self {
-            CallState::Open => *self = CallState::Failed(failure.clone()),
+            CallState::Open => *self = CallState::Failed(failure),
             CallState::RemoteClosed => {
-                *self = CallState::RequestsFailed(Refusal::Failed(failure.status.clone()));
+                *self = CallState::RequestsFailed(Refusal::Failed(failure.status));
             }
             CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
                 return false;
@@ -135,25 +145,30 @@ impl CallState {
         true
     }
 
-    /// Whether messages may be sent.
-    pub(super) fn may_send(&self) -> bool {
+    /// Whether more replies may come.
+    pub(in crate::client) fn is_open(&self) -> bool {
+        matches!(self, CallState::Open)
+    }
+
+    /// Whether requests may be sent.
+    pub(in crate::client) fn may_send(&self) -> bool {
         matches!(self, CallState::Open | CallState::RemoteClosed)
     }
 
-    /// Why no message may be sent; `None` if it may.
-    pub(super) fn refusal(&self) -> Option<Status> {
+    /// Returns why no request may be sent; `None` if it may.
+    pub(in crate::client) fn refusal(&self) -> Option<Status> {
         match self {
             CallState::Open | CallState::RemoteClosed => None,
             CallState::RequestsFailed(refusal) => Some(refusal.status()),
             CallState::Failed(failure) => Some(failure.status.clone()),
-            CallState::Answered(answer) => Some(answer.refusal()),
+            CallState::Answered(response) => Some(response.refusal()),
         }
     }
 
-    /// What is sent when the sender of the stream of requests is dropped now.
-    pub(super) fn close(&self) -> RequestsEnd {
+    /// Returns what is to be sent when the sender of the stream of requests is dropped now.
+    pub(super) fn requests_end(&self) -> RequestsEnd {
         match self {
-            CallState::Open | CallState::RemoteClosed => RequestsEnd::CloseIfInTable,
+            CallState::Open | CallState::RemoteClosed => RequestsEnd::CloseIfOpen,
             CallState::Failed(CallFailure { is_unknown_to_server: true, .. }) => RequestsEnd::Close,
             CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
                 RequestsEnd::Nothing
@@ -161,59 +176,60 @@ impl CallState {
         }
     }
 
-    /// How the call ended, and why; `None` as long as it goes on.
-    pub(super) fn outcome(&self) -> Option<(EndCause, Option<Status>)> {
+    /// Returns how the call ended, and why; `None` while it goes on.
+    pub(in crate::client) fn outcome(&self) -> Option<(EndCause, Option<Status>)> {
         match self {
             CallState::Open => None,
             CallState::RemoteClosed | CallState::RequestsFailed(_) => {
                 Some((EndCause::Replied, None))
             }
-            CallState::Answered(answer) => Some(answer.outcome()),
+            CallState::Answered(response) => Some(response.outcome()),
             CallState::Failed(failure) => Some((failure.cause, Some(failure.status.clone()))),
         }
     }
 
-    /// The payload of a good Response.
-    pub(super) fn reply_bytes(&self) -> Option<Bytes> {
+    /// Returns the payload of a good Response.
+    pub(in crate::client) fn reply_bytes(&self) -> Option<Bytes> {
         match self {
-            CallState::Answered(answer) => answer.decode().ok(),
+            CallState::Answered(response) => response.decode().ok(),
             _ => None,
         }
     }
 
-    /// How the call has ended for its caller: with this Response, which stays here only if somebody else may ask for
-    /// it, or without one.
-    pub(super) fn take_response(&mut self, is_kept: bool) -> Option<Result<Option<Bytes>, Status>> {
-        let CallState::Answered(answer) = self else { return self.end() };
-        if mem::replace(&mut answer.is_taken, true) {
-            return Some(Ok(None));
+    /// Decodes the reply of a unary call that has ended. Fails with the status of any other end.
+    pub(in crate::client) fn reply<R>(
+        &self,
+        decode: impl FnOnce(Payload<'_>) -> Result<R, Status>,
+    ) -> Result<R, Status> {
+        match self {
+            CallState::Answered(response) => {
+                decode(Payload::shared(response.payload()?, &response.data))
+            }
+            CallState::Failed(failure) => Err(failure.status.clone()),
+            CallState::Open | CallState::RemoteClosed | CallState::RequestsFailed(_) => {
+                Err(Status::internal("the call ended without a reply"))
+            }
         }
-        let response = &mut answer.response;
-        Some(Ok(Some(if is_kept { response.clone() } else { mem::take(response) })))
     }
 
-    /// Whether what was taken last is the payload of a Response.
-    pub(super) fn is_reply_taken(&self) -> bool {
-        matches!(self, CallState::Answered(Answer { is_taken: true, .. }))
-    }
-}
-
-impl StreamState for CallState {
-    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
+    /// Takes what comes after all messages: a last one, `Ok(None)` at a good end, or how the call failed. `None` while
+    /// more may come.
+    pub(in crate::client) fn take_end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
         match self {
             CallState::Open => None,
             CallState::RemoteClosed | CallState::RequestsFailed(_) => Some(Ok(None)),
-            CallState::Answered(answer) => Some(answer.take()),
+            CallState::Answered(response) => Some(response.take()),
             CallState::Failed(failure) => Some(Err(failure.status.clone())),
         }
     }
 
-    fn is_open(&self) -> bool {
-        matches!(self, CallState::Open)
+    /// Whether what was taken last is the payload of a Response.
+    pub(in crate::client) fn is_reply_taken(&self) -> bool {
+        matches!(self, CallState::Answered(Response { is_taken: true, .. }))
     }
 }
 
-impl Answer {
+impl Response {
     fn take(&mut self) -> Result<Option<Bytes>, Status> {
         if self.is_taken {
             return Ok(None);
@@ -225,15 +241,19 @@ impl Answer {
     }
 
     fn decode(&self) -> Result<Bytes, Status> {
-        Ok(Payload::shared(self.payload()?, &self.response).to_bytes())
+        Ok(Payload::shared(self.payload()?, &self.data).to_bytes())
     }
 
+    /// Returns the payload, or the status that the Response carries, or INTERNAL if it is malformed.
+    #[inline]
     fn payload(&self) -> Result<&[u8], Status> {
-        payload_of(&self.response)
+        decode_response(&self.data).unwrap_or_else(|error| {
+            Err(Status::internal(format!("the server's Response is malformed: {error}")))
+        })
     }
 
     fn outcome(&self) -> (EndCause, Option<Status>) {
-        match decode_response(&self.response) {
+        match decode_response(&self.data) {
             Ok(Ok(_)) => (EndCause::Replied, None),
             Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
                 (EndCause::DeadlineAtPeer, Some(status))
@@ -243,22 +263,11 @@ impl Answer {
         }
     }
 
-    /// Why nothing can be sent any more.
+    /// Returns why nothing can be sent any more.
     fn refusal(&self) -> Status {
         let ended = |_| Status::cancelled("the server has ended the call");
         self.payload().map_or_else(|status| status, ended)
     }
-}
-
-/// The payload of a Response.
-///
-/// # Errors
-/// The status that it carries, and INTERNAL if it is malformed.
-#[inline]
-pub(super) fn payload_of(response: &[u8]) -> Result<&[u8], Status> {
-    decode_response(response).unwrap_or_else(|error| {
-        Err(Status::internal(format!("the server's Response is malformed: {error}")))
-    })
 }
 
 #[cfg(test)]
@@ -267,11 +276,8 @@ mod tests {
     use crate::proto::message::encode_status;
 
     fn failure(is_unknown_to_server: bool) -> CallFailure {
-        CallFailure {
-            cause: EndCause::DeadlineHere,
-            status: Status::deadline_exceeded("late"),
-            is_unknown_to_server,
-        }
+        let status = Status::deadline_exceeded("late");
+        CallFailure { is_unknown_to_server, ..CallFailure::deadline(status) }
     }
 
     fn ok(payload: &'static [u8]) -> Bytes {
@@ -286,11 +292,11 @@ mod tests {
     fn an_answer_stays_whatever_fails_later() {
         let mut state = CallState::default();
         assert!(state.answer(ok(b"reply"), false));
-        assert!(!state.fail(&failure(true)) && !state.close_remote() && !state.may_send());
-        assert_eq!(state.close(), RequestsEnd::Nothing);
+        assert!(!state.fail(failure(true)) && !state.close_remote() && !state.may_send());
+        assert_eq!(state.requests_end(), RequestsEnd::Nothing);
         assert_eq!(state.refusal().unwrap().code(), Code::Cancelled);
-        assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
-        assert_eq!(state.end(), Some(Ok(None)));
+        assert_eq!(state.take_end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
+        assert_eq!(state.take_end(), Some(Ok(None)));
         assert_eq!(state.outcome(), Some((EndCause::Replied, None)));
     }
 
@@ -301,7 +307,7 @@ mod tests {
         assert!(state.answer(ok(b"reply"), false));
         for _ in 0..2 {
             assert_eq!(state.reply_bytes(), Some(Bytes::from_static(b"reply")));
-            assert!(state.end().is_some());
+            assert!(state.take_end().is_some());
         }
         let mut state = CallState::default();
         assert!(state.answer(not_found(), false));
@@ -315,45 +321,42 @@ mod tests {
         let unknown = [&[0x7a, 0x80, 0x90, 0x4e][..], &vec![0; 1_280_000]].concat();
         let response = Bytes::from([&unknown[..], &ok(b"reply")].concat());
         assert!(state.answer(response.clone(), false));
-        let reply = state.end().unwrap().unwrap().unwrap();
+        let reply = state.take_end().unwrap().unwrap().unwrap();
         assert_eq!(reply, b"reply"[..]);
         assert!(!response.as_ptr_range().contains(&reply.as_ptr()));
     }
 
     #[test]
-    fn a_response_is_taken_once_and_stays_for_those_who_may_ask_for_it() {
-        for is_kept in [false, true] {
-            let mut state = CallState::default();
-            assert_eq!(state.take_response(is_kept), None);
-            assert!(state.answer(ok(b"reply"), false));
-            assert_eq!(state.take_response(is_kept), Some(Ok(Some(ok(b"reply")))));
-            assert_eq!(state.take_response(is_kept), Some(Ok(None)));
-            let kept = if is_kept { Bytes::from_static(b"reply") } else { Bytes::new() };
-            assert_eq!(state.reply_bytes(), Some(kept));
-        }
+    fn a_unary_call_has_its_reply_or_the_status_of_its_end() {
+        let reply = |state: &CallState| state.reply(|payload| Ok(payload.to_bytes()));
+        let mut state = CallState::default();
+        assert!(state.answer(ok(b"reply"), false));
+        assert_eq!(reply(&state), Ok(Bytes::from_static(b"reply")));
         let mut state = CallState::default();
         assert!(state.answer(not_found(), false));
-        assert!(state.take_response(true).is_some());
+        assert_eq!(reply(&state).unwrap_err().code(), Code::NotFound);
         let (cause, status) = state.outcome().expect("it has ended");
         assert_eq!((cause, status.unwrap().code()), (EndCause::Failed, Code::NotFound));
         let mut state = CallState::default();
-        assert!(state.fail(&failure(true)));
-        let ended = state.take_response(false).expect("it has ended");
-        assert_eq!(ended.unwrap_err().code(), Code::DeadlineExceeded);
+        assert!(state.fail(failure(true)));
+        assert_eq!(reply(&state).unwrap_err().code(), Code::DeadlineExceeded);
+        let mut state = CallState::default();
+        assert!(state.close_remote());
+        assert_eq!(reply(&state).unwrap_err().code(), Code::Internal);
     }
 
     #[test]
     fn a_good_end_of_the_replies_stays_when_the_requests_fail() {
         for fail in [
-            |state: &mut CallState| state.fail(&failure(true)),
+            |state: &mut CallState| state.fail(failure(true)),
             |state: &mut CallState| state.answer(not_found(), true),
         ] {
             let mut state = CallState::default();
             assert!(state.close_remote() && state.may_send());
-            assert_eq!(state.close(), RequestsEnd::CloseIfInTable);
-            assert_eq!(state.end(), Some(Ok(None)));
+            assert_eq!(state.requests_end(), RequestsEnd::CloseIfOpen);
+            assert_eq!(state.take_end(), Some(Ok(None)));
             assert!(fail(&mut state) && !state.may_send() && state.refusal().is_some());
-            assert_eq!(state.end(), Some(Ok(None)));
+            assert_eq!(state.take_end(), Some(Ok(None)));
             assert!(!fail(&mut state), "the first failure counts");
         }
     }
@@ -364,7 +367,7 @@ mod tests {
         assert!(state.answer(not_found(), true));
         assert_eq!(state.refusal().unwrap().code(), Code::NotFound);
         for _ in 0..2 {
-            assert_eq!(state.end().unwrap().unwrap_err().code(), Code::NotFound);
+            assert_eq!(state.take_end().unwrap().unwrap_err().code(), Code::NotFound);
         }
     }
 
@@ -373,13 +376,13 @@ mod tests {
         for (ends_stream, reply) in [(true, None), (false, Some(Bytes::new()))] {
             let mut state = CallState::default();
             assert!(state.answer(Bytes::new(), ends_stream));
-            assert_eq!(state.end(), Some(Ok(reply)));
-            assert_eq!(state.end(), Some(Ok(None)));
+            assert_eq!(state.take_end(), Some(Ok(reply)));
+            assert_eq!(state.take_end(), Some(Ok(None)));
         }
         let mut state = CallState::default();
         assert!(state.answer(ok(b"last"), true));
-        assert_eq!(state.end(), Some(Ok(Some(Bytes::from_static(b"last")))));
-        assert_eq!(state.end(), Some(Ok(None)));
+        assert_eq!(state.take_end(), Some(Ok(Some(Bytes::from_static(b"last")))));
+        assert_eq!(state.take_end(), Some(Ok(None)));
     }
 
     #[test]
@@ -387,14 +390,14 @@ mod tests {
         for is_unknown_to_server in [true, false] {
             let mut state = CallState::default();
             let first = failure(is_unknown_to_server);
-            assert!(state.end().is_none() && state.fail(&first));
+            assert!(state.take_end().is_none() && state.fail(first.clone()));
             let later = CallFailure { status: Status::unavailable(""), ..failure(false) };
-            assert!(!state.fail(&later) && !state.answer(ok(b""), false));
-            assert_eq!(state.end(), Some(Err(first.status.clone())));
+            assert!(!state.fail(later) && !state.answer(ok(b""), false));
+            assert_eq!(state.take_end(), Some(Err(first.status.clone())));
             assert_eq!(state.refusal(), Some(first.status));
             let close =
                 if is_unknown_to_server { RequestsEnd::Close } else { RequestsEnd::Nothing };
-            assert_eq!(state.close(), close);
+            assert_eq!(state.requests_end(), close);
         }
     }
 }

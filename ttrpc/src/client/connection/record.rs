@@ -4,15 +4,10 @@ use std::{fmt, mem, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        head::{CallHead, CallShape, Times},
-        options::CallOptions,
-    },
-    ObservedConnection, let_go, not_queued,
-};
+use super::observe::{ObservedConnection, lost_call};
 use crate::{
-    Extensions, Metadata, Name, Status,
+    Code, Extensions, Metadata, Name, Status,
+    client::meta::{CallMeta, CallTimes, MethodKind, too_late},
     contain::contain,
     observer::{CallEnd, CallInfo, CallOutcome, CallStats, EndCause, MessageInfo},
     proto::frame::HEADER_LEN,
@@ -39,11 +34,11 @@ pub(in crate::client) struct Intercepted {
 /// the end was reported reports that the call was given up.
 pub(in crate::client) struct CallRecord {
     connection: Arc<ObservedConnection>,
-    shape: CallShape,
+    kind: MethodKind,
     service: Name,
     method: Name,
     metadata: Metadata,
-    times: Times,
+    times: CallTimes,
     extensions: Extensions,
     intercepted: Intercepted,
     pub(in crate::client) stats: CallStats,
@@ -64,13 +59,13 @@ struct RecordProgress {
 impl CallRecord {
     pub(super) fn new(
         connection: &Arc<ObservedConnection>,
-        CallHead { shape, service, method, metadata, times }: CallHead<'_>,
+        CallMeta { kind, service, method, metadata, times }: CallMeta<'_>,
         intercepted: Intercepted,
         span: Span,
-    ) -> Box<Self> {
-        Box::new(CallRecord {
+    ) -> Arc<Self> {
+        Arc::new(CallRecord {
             connection: connection.clone(),
-            shape,
+            kind,
             service: service.clone(),
             method: method.clone(),
             metadata: metadata.clone(),
@@ -83,24 +78,24 @@ impl CallRecord {
         })
     }
 
-    /// The call begins.
+    /// Reports that the call begins.
     pub(super) fn begun(&self) {
         self.connection.observers.call_begun(&self.info());
     }
 
-    /// Interceptors have said with what the call is made.
+    /// Takes over what interceptors have changed before the call is made.
     pub(in crate::client) fn change(
         &mut self,
-        options: &CallOptions,
+        metadata: &Metadata,
         deadline: Option<Instant>,
         on_message: Option<OnMessage>,
     ) {
         self.intercepted.on_message = on_message;
-        self.metadata.clone_from(options.metadata());
+        self.metadata.clone_from(metadata);
         self.times.deadline = deadline;
     }
 
-    /// The Request is about to be queued, in a frame of this length.
+    /// Counts and reports the Request, which is about to be queued in a frame of this length.
     pub(in crate::client) fn count_request(&self, frame_len: usize, has_message: bool) {
         let message = self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
         if has_message {
@@ -108,13 +103,31 @@ impl CallRecord {
         }
     }
 
-    /// The Request was queued.
-    pub(in crate::client) fn queued(&self, stream_id: u32) {
+    /// Notes the stream id of the Request, which is queued.
+    pub(super) fn queued(&self, stream_id: u32) {
         lock(&self.progress).stream_id = Some(stream_id);
     }
 
-    /// Tells of a message that was counted.
-    pub(super) fn tell_message(&self, message: &MessageInfo) {
+    /// Counts a message that is queued in a frame of this length. It is reported when the queue is unlocked.
+    pub(in crate::client) fn count_sent(&self, frame_len: usize) -> MessageInfo {
+        self.stats.sent(1, frame_len - HEADER_LEN)
+    }
+
+    /// Counts and reports a message of so many bytes that has arrived.
+    pub(super) fn received(&self, bytes: usize) {
+        self.tell_message(&self.stats.received(1, bytes));
+    }
+
+    /// Counts and reports the Response: when it was read, and the length of its message if it has one.
+    pub(super) fn answered(&self, read_at: Instant, message: Option<usize>) {
+        self.stats.answered(read_at);
+        if let Some(bytes) = message {
+            self.received(bytes);
+        }
+    }
+
+    /// Reports a message that was counted.
+    pub(in crate::client) fn tell_message(&self, message: &MessageInfo) {
         let observers = &self.connection.observers;
         if observers.want_messages() {
             observers.message(&self.info(), message);
@@ -161,7 +174,7 @@ impl CallRecord {
         self.call_on_end(on_end, outcome);
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(in crate::client) fn has_ended(&self) -> bool {
         lock(&self.progress).end.is_some()
     }
 
@@ -170,7 +183,7 @@ impl CallRecord {
     }
 
     /// Calls this when the end is reported, at once if it was.
-    pub(super) fn on_end(&self, on_end: OnEnd) {
+    pub(in crate::client) fn on_end(&self, on_end: OnEnd) {
         let mut progress = lock(&self.progress);
         let Some((cause, status)) = progress.end.clone() else {
             progress.on_end.push(on_end);
@@ -190,24 +203,42 @@ impl CallRecord {
         }
     }
 
-    /// The caller has let go of the call.
-    pub(super) fn dropped(&self) {
-        if !self.has_ended() {
-            let (cause, status) = let_go(self.times);
-            self.ended(CallOutcome { cause, status: Some(&status) });
-        }
+    /// Reports that the caller has taken the reply, which may not be what the method's types allow.
+    pub(in crate::client) fn reply_taken(&self, violation: Option<&Status>) {
+        self.ended(match violation {
+            None => CallOutcome::REPLIED,
+            status => CallOutcome { cause: EndCause::ProtocolViolation, status },
+        });
     }
 
-    /// The call has failed before it was queued.
+    /// Reports that the caller has dropped the call: it gave it up, or its deadline has passed and no other task has
+    /// noticed that yet.
+    pub(in crate::client) fn dropped(&self) {
+        if self.has_ended() {
+            return;
+        }
+        let (cause, status) = match self.times.are_over() {
+            true => (EndCause::DeadlineHere, too_late()),
+            false => (EndCause::GivenUp, Status::cancelled("the caller has given the call up")),
+        };
+        self.ended(CallOutcome { cause, status: Some(&status) });
+    }
+
+    /// Reports that the call has failed before it was queued.
     pub(in crate::client) fn not_queued(&self, status: &Status) {
-        self.ended(CallOutcome { cause: not_queued(status), status: Some(status) });
+        let cause = match status.code() {
+            Code::DeadlineExceeded => EndCause::DeadlineHere,
+            Code::Unavailable => lost_call(status.connection_error()),
+            _ => EndCause::Limit,
+        };
+        self.ended(CallOutcome { cause, status: Some(status) });
     }
 
     fn info(&self) -> CallInfo<'_> {
-        let CallRecord { shape, service, method, metadata, times, .. } = self;
-        let head = CallHead { shape: *shape, service, method, metadata, times: *times };
+        let CallRecord { kind, service, method, metadata, times, .. } = self;
+        let meta = CallMeta { kind: *kind, service, method, metadata, times: *times };
         let extensions = self.intercepted.extensions.as_deref().unwrap_or(&self.extensions);
-        self.connection.call(head, self.stream_id(), extensions)
+        self.connection.call(meta, self.stream_id(), extensions)
     }
 }
 

@@ -2,23 +2,17 @@
 //!
 //! A call that is observed has a [`CallRecord`]; any other has none, and costs a branch.
 
-mod entry;
-mod record;
-
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use tokio::time::Instant;
-
-pub(super) use self::record::{CallRecord, Intercepted, OnEnd, OnMessage};
-use super::head::{CallHead, Times, too_late};
+use super::record::{CallRecord, Intercepted};
 use crate::{
-    Code, ConnectionError, Extensions, Status,
+    ConnectionError, Extensions,
+    client::meta::CallMeta,
     observer::{
-        CallInfo, CallOutcome, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause,
-        Observers, Side,
+        CallInfo, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause, Observers, Side,
     },
     proto::stream::Violation,
     snapshot::HeldUp,
@@ -26,10 +20,10 @@ use crate::{
     transport::peer::Peer,
 };
 
-/// What observers are told of a client's connection.
+/// A client's connection as its observers see it.
 #[derive(Debug)]
-pub(super) struct ObservedConnection {
-    observers: Observers,
+pub(in crate::client) struct ObservedConnection {
+    pub(super) observers: Observers,
     id: u64,
     peer: Peer,
     // A client may be dropped with its thread, where tokio's clock may be gone.
@@ -39,7 +33,7 @@ pub(super) struct ObservedConnection {
 }
 
 impl ObservedConnection {
-    /// The connection is open.
+    /// Reports that the connection is open.
     pub(super) fn open(observers: Observers, peer: Peer, extensions: Extensions) -> Arc<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Relaxed);
@@ -50,7 +44,7 @@ impl ObservedConnection {
         Arc::new(connection)
     }
 
-    /// The connection has ended.
+    /// Reports that the connection has ended.
     pub(super) fn closed(&self, reason: &ConnectionError) {
         let duration = self.opened.elapsed();
         self.span.in_scope(|| trace::debug!(%reason, ?duration, "connection ended"));
@@ -69,28 +63,28 @@ impl ObservedConnection {
         self.observers.connection_closed(&self.info(), &end);
     }
 
-    /// The server has broken the protocol.
+    /// Reports that the server has broken the protocol.
     pub(super) fn violated(&self, Violation(rule): Violation) {
         self.observers.protocol_violation(&self.info(), rule);
     }
 
-    /// The receiver was held up, and goes on.
+    /// Reports that the receiver was blocked, and goes on.
     pub(super) fn receiver_held_up(&self, held_up: Option<HeldUp>) {
         if let Some(held_up) = held_up {
             self.observers.receiver_held_up(&self.info(), &held_up);
         }
     }
 
-    pub(super) fn has_observers(&self) -> bool {
+    pub(in crate::client) fn has_observers(&self) -> bool {
         !self.observers.is_empty()
     }
 
     /// Reports that a call begins. Returns its record, or `None` if nobody observes it.
-    pub(super) fn begin(
+    pub(in crate::client) fn begin(
         self: &Arc<Self>,
-        call: CallHead<'_>,
+        call: CallMeta<'_>,
         intercepted: Option<Intercepted>,
-    ) -> Option<Box<CallRecord>> {
+    ) -> Option<Arc<CallRecord>> {
         let span = call.span();
         if self.observers.is_empty() && span.is_none() && intercepted.is_none() {
             return None;
@@ -100,9 +94,9 @@ impl ObservedConnection {
         Some(record)
     }
 
-    fn call<'a>(
+    pub(super) fn call<'a>(
         &'a self,
-        CallHead { shape, service, method, metadata, times }: CallHead<'a>,
+        CallMeta { kind, service, method, metadata, times }: CallMeta<'a>,
         stream_id: Option<u32>,
         extensions: &'a Extensions,
     ) -> CallInfo<'a> {
@@ -114,7 +108,7 @@ impl ObservedConnection {
             service,
             method,
             is_known: true,
-            is_stream: shape.is_stream(),
+            is_stream: kind.is_stream(),
             metadata,
             started: times.started,
             deadline: times.deadline,
@@ -128,37 +122,11 @@ impl ObservedConnection {
     }
 }
 
-/// The cause with which pending calls end when their connection ends.
+/// Returns the cause with which pending calls end when their connection ends.
 pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
     match reason {
         None | Some(ConnectionError::ClosedLocally) => EndCause::Shutdown,
         Some(ConnectionError::IdsExhausted) => EndCause::Limit,
         Some(_) => EndCause::PeerGone,
-    }
-}
-
-/// The cause with which a call ends that was not queued.
-fn not_queued(status: &Status) -> EndCause {
-    match status.code() {
-        Code::DeadlineExceeded => EndCause::DeadlineHere,
-        Code::Unavailable => lost_call(status.connection_error()),
-        _ => EndCause::Limit,
-    }
-}
-
-/// The cause with which a call ends that its caller has dropped: it was given up, or its deadline has passed and no
-/// other task has noticed that yet.
-fn let_go(times: Times) -> (EndCause, Status) {
-    match times.deadline {
-        Some(deadline) if deadline <= Instant::now() => (EndCause::DeadlineHere, too_late()),
-        _ => (EndCause::GivenUp, Status::cancelled("the caller has given the call up")),
-    }
-}
-
-/// The end of a call whose reply was taken.
-fn reply_outcome(violation: Option<&Status>) -> CallOutcome<'_> {
-    match violation {
-        None => CallOutcome::REPLIED,
-        status => CallOutcome { cause: EndCause::ProtocolViolation, status },
     }
 }

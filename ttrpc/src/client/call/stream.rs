@@ -11,33 +11,29 @@ use std::{
 
 use futures_core::Stream;
 use prost::Message;
-use tokio::time::timeout_at;
 
 use super::{
-    entry::CallEntry,
     incoming::{Incoming, decode_reply, decoder_panicked, undecodable},
     owner::CallOwner,
-    state::RequestsEnd,
 };
 use crate::{
     Status,
+    client::{connection::calls::Calls, meta::within},
     contain::{Contained, Panicked, contain},
     proto::{
         frame::{Flags, FrameType, Header},
         message::Measured,
         payload::Payload,
-        table::ClientTable,
     },
     snapshot::CallWait,
-    transport::{coop::CoopBudget, encode::Frame, limiter::Closed, queue::PushPermit},
+    transport::{coop::CoopBudget, encode::Frame, limiter::Closed, queue::PushPermit, wait_until},
 };
 
-/// Room for a message in a client's queue.
-type RequestRoom<'a> = PushPermit<'a, ClientTable<Arc<CallEntry>>>;
-
-/// INTERNAL: the type of a request is the program's, and panicked.
-pub(super) fn encoder_panicked() -> Status {
-    Status::internal("the request's type panicked while it was encoded")
+/// Runs code of a request's type, which is the program's. A panic fails the call with INTERNAL.
+fn run_encoder<R>(encode: impl FnOnce() -> Result<R, Status>) -> Result<R, Status> {
+    contain(encode).unwrap_or_else(|Panicked| {
+        Err(Status::internal("the request's type panicked while it was encoded"))
+    })
 }
 
 fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Status> {
@@ -57,19 +53,19 @@ pub struct StreamSender<Req> {
 }
 
 impl<Req> StreamSender<Req> {
-    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
+    pub(in crate::client) fn new(owner: Arc<CallOwner>) -> Self {
         StreamSender { owner, request: PhantomData, budget: CoopBudget::default() }
     }
 
     /// Says that nothing more comes.
     pub fn finish(self) {}
 
-    /// For the blocking client: all has been written, within the call's deadline.
+    /// Waits, for the blocking client, until all has been written, within the call's deadline.
     pub(crate) async fn flushed(&self) -> Result<(), Status> {
         self.owner.flushed().await
     }
 
-    /// The same behind [`StreamSender::finish`].
+    /// Finishes as [`StreamSender::finish`] does, and waits until all has been written.
     pub(crate) async fn finish_flushed(self) -> Result<(), Status> {
         let owner = self.owner.clone();
         self.finish();
@@ -90,81 +86,69 @@ impl<Req: Message> StreamSender<Req> {
     pub fn send(&mut self, message: Req) -> impl Future<Output = Result<(), Status>> {
         async move {
             let message = Contained::new(message);
-            // A sender that is never held up lets other tasks run now and then.
+            // A sender that never has to wait lets other tasks run now and then.
             poll_fn(|cx| self.budget.poll_spend(cx)).await;
             if self.owner.is_too_late() {
-                return Err(self.owner.pass_deadline());
+                return Err(self.owner.expire());
             }
-            let encoded = contain(|| self.send_at_once(&message));
-            let is_sent = match encoded.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
-                Some(is_sent) => is_sent,
-                None => self.send_in_turn(&message).await?,
+            let frame = run_encoder(|| message_frame(&*message))?;
+            self.budget.spend_bytes(frame.len());
+            let capacity = match self.owner.connection().queue.try_reserve(frame.len()) {
+                Ok(Some(capacity)) => capacity,
+                Ok(None) => self.wait_for_capacity(frame.len()).await?,
+                Err(Closed) => return Err(self.refusal()),
             };
-            if is_sent { Ok(()) } else { Err(self.refusal().await) }
+            run_encoder(|| self.push(&frame, capacity))
         }
     }
 
-    /// Sends a message if there is room for it now, else `None`. `false` if the call or its connection has ended.
-    fn send_at_once(&mut self, message: &Req) -> Result<Option<bool>, Status> {
-        let frame = message_frame(message)?;
-        self.budget.spend_bytes(frame.len());
-        Ok(match self.owner.connection().queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => Some(self.push(&frame, room)),
-            Ok(None) => None,
-            Err(Closed) => Some(false),
-        })
-    }
-
-    /// Sends a message, waiting for room. `false` if the call or its connection has ended.
-    async fn send_in_turn(&self, message: &Req) -> Result<bool, Status> {
-        let frame = contain(|| message_frame(message));
-        let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
-        let Some(room) = self.room(frame.len()).await? else { return Ok(false) };
-        contain(|| self.push(&frame, room)).map_err(|Panicked| encoder_panicked())
-    }
-
-    /// Queues a message. `false` if the call has ended.
-    fn push(&self, frame: &Frame<Measured<'_, Req>>, room: RequestRoom<'_>) -> bool {
-        let id = self.owner.stream_id;
-        let mut message = None;
-        let claim = |table: &mut ClientTable<_>| {
-            table.contains(id).then(|| {
-                message = self.owner.entry.count_sent(frame.len());
-                id
-            })
-        };
-        let pushed = frame.encode(|bytes| room.push(bytes, claim));
-        self.owner.entry.tell_message(message.as_ref());
-        pushed.is_some()
-    }
-
-    /// Waits for room for a message. `None` if the connection has ended.
-    async fn room(&self, len: usize) -> Result<Option<RequestRoom<'_>>, Status> {
+    /// Waits for capacity for a message in the send queue, while the call and its connection go on.
+    async fn wait_for_capacity(&self, len: usize) -> Result<PushPermit<'_, Calls>, Status> {
         let connection = self.owner.connection();
-        let _waiting = connection.registry.enter(self.owner.info(), CallWait::Room);
-        let record = self.owner.entry.record();
-        let _observed = record.map(|record| record.stats.wait_for_room());
-        let room = async {
+        let info = connection.queue.streams(|calls| calls.info(self.owner.stream_id));
+        let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Room));
+        let _observed = self.owner.record().map(|record| record.stats.wait_for_room());
+        let capacity = async {
             tokio::select! {
-                room = connection.queue.reserve(len) => Ok(room.ok()),
-                () = self.owner.entry.requests_ended() => Err(self.refusal().await),
+                capacity = connection.queue.reserve(len) => capacity.map_err(|Closed| self.refusal()),
+                () = self.requests_ended() => Err(self.refusal()),
             }
         };
-        match self.owner.deadline() {
-            Some(deadline) => match timeout_at(deadline, room).await {
-                Ok(room) => room,
-                Err(_) => Err(self.owner.pass_deadline()),
-            },
-            None => room.await,
-        }
+        within(self.owner.deadline(), capacity).await.unwrap_or_else(|_| Err(self.owner.expire()))
     }
 
-    /// Why nothing can be sent any more. The task that has taken the call out of the table sets the
-    /// call's state next, which this waits for.
-    async fn refusal(&self) -> Status {
-        self.owner.entry.requests_ended().await;
-        let refusal = self.owner.entry.inbox.with(|state| state.refusal());
-        refusal.expect("the requests have ended")
+    /// Waits until no message may be sent any more.
+    async fn requests_ended(&self) {
+        let is_so = || self.owner.read(|state| state.may_send().then_some(())).is_none();
+        wait_until(self.owner.messages().changed(), &is_so).await;
+    }
+
+    /// Queues a message, unless the call has ended.
+    fn push(
+        &self,
+        frame: &Frame<Measured<'_, Req>>,
+        capacity: PushPermit<'_, Calls>,
+    ) -> Result<(), Status> {
+        let (id, record) = (self.owner.stream_id, self.owner.record());
+        let mut message = None;
+        let pushed = frame.encode(|bytes| {
+            capacity.push(bytes, |calls| {
+                calls.read(id, |state| state.may_send().then_some(()))?;
+                message = record.map(|record| record.count_sent(frame.len()));
+                Some(id)
+            })
+        });
+        if let (Some(record), Some(message)) = (record, &message) {
+            record.tell_message(message);
+        }
+        pushed.map(drop).ok_or_else(|| self.refusal())
+    }
+
+    /// Returns why nothing can be sent any more.
+    fn refusal(&self) -> Status {
+        let refusal = self.owner.read(|state| state.refusal());
+        // The queue closes before the calls fail.
+        refusal.unwrap_or_else(|| self.owner.connection().unavailable())
     }
 }
 
@@ -173,18 +157,13 @@ impl<Req> Drop for StreamSender<Req> {
         if self.owner.is_too_late() {
             return;
         }
-        let (id, close) =
-            (self.owner.stream_id, self.owner.entry.inbox.with(|state| state.close()));
-        if close == RequestsEnd::Nothing {
-            return;
-        }
+        let id = self.owner.stream_id;
         let frame =
             Header { data_len: 0, stream_id: id, frame_type: FrameType::Data, flags: Flags::END };
-        self.owner.connection().queue.push_without_room(&mut frame.to_bytes(), |table| {
-            let is_closed = close == RequestsEnd::Close || table.contains(id);
-            table.close_local(id);
-            is_closed.then_some(id)
-        });
+        self.owner
+            .connection()
+            .queue
+            .push_without_room(&mut frame.to_bytes(), |calls| calls.end_requests(id).then_some(id));
     }
 }
 
@@ -204,7 +183,7 @@ pub struct Reply<Resp> {
 }
 
 impl<Resp> Reply<Resp> {
-    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
+    pub(in crate::client) fn new(owner: Arc<CallOwner>) -> Self {
         Reply { incoming: Incoming::new(owner), reply: PhantomData }
     }
 }
@@ -218,7 +197,9 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
             Some(reply) => reply,
             None => Err(Status::internal("the call ended without a reply")),
         };
-        incoming.owner().entry.tell_reply(reply.as_ref().err());
+        if let Some(record) = incoming.owner().record() {
+            record.reply_taken(reply.as_ref().err());
+        }
         Poll::Ready(reply)
     }
 }
@@ -243,7 +224,7 @@ pub struct StreamReceiver<Resp> {
 }
 
 impl<Resp> StreamReceiver<Resp> {
-    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
+    pub(in crate::client) fn new(owner: Arc<CallOwner>) -> Self {
         StreamReceiver { incoming: Incoming::new(owner), is_done: false, reply: PhantomData }
     }
 }
@@ -259,7 +240,7 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// For the blocking client: the Request has been written, within the call's deadline.
+    /// Waits, for the blocking client, until the Request has been written, within the call's deadline.
     pub(crate) async fn request_flushed(&self) -> Result<(), Status> {
         self.incoming.owner().flushed().await
     }
@@ -279,7 +260,9 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
                     Ok(Err(error)) => undecodable(error),
                     _ => decoder_panicked(),
                 };
-                self.incoming.owner().entry.tell_violation(&status);
+                if let Some(record) = self.incoming.owner().record() {
+                    record.reply_taken(Some(&status));
+                }
                 Err(status)
             }
             Ok(None) => Ok(None),

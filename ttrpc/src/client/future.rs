@@ -1,4 +1,4 @@
-//! A call: a future with options that are set before it is awaited.
+//! A call as a future, with options that are set before it is awaited, and the output of each kind of call.
 
 use std::{
     fmt,
@@ -12,15 +12,19 @@ use std::{
 };
 
 use prost::Message;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::{
-    interceptor::{OutgoingCall, intercepted},
-    kind::{AnyKind, BidiStreaming, CallKind, ClientStreaming, ServerStreaming, Unary},
-    options::CallOptions,
-    owner::CallOwner,
-    pending::{Attempt, PendingCall},
-    tasks::ConnectionTasks,
+    call::{
+        Attempt, PendingCall,
+        incoming::{RawReceiver, decode_reply},
+        options::CallOptions,
+        owner::CallOwner,
+        stream::{Reply, StreamReceiver, StreamSender},
+    },
+    connection::ConnectionTasks,
+    intercept::{Chain, OutgoingCall, intercepted},
+    meta::DeadlineTimer,
 };
 use crate::{
     Metadata, Raw, Status,
@@ -39,7 +43,8 @@ use crate::{
 /// after it has ended.
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<K, Req, Resp> {
-    pub(super) progress: Progress<Req>,
+    progress: Progress<Req>,
+    interceptors: Option<Chain>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
@@ -70,23 +75,24 @@ pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
 /// Awaiting it is as for a [`ServerStreamingCall`].
 pub type RawCall = Call<AnyKind, Raw, Raw>;
 
-/// Boxed since it is needed only when there is no room at once, or for interceptors.
-type WaitForRoom = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
+/// Boxed, since few calls need it: those that the connection's limits keep waiting, and those with interceptors.
+type Queueing = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
-pub(super) enum Progress<Req> {
+enum Progress<Req> {
     /// With the connection's tasks until the call has an owner, who takes them.
     Start(Option<Arc<ConnectionTasks>>, PendingCall<Req>),
-    WaitForRoom(WaitForRoom),
-    Queued(Option<CallOwner>, Timer),
+    Queueing(Queueing),
+    Queued(Option<CallOwner>, DeadlineTimer),
     Done,
 }
 
-/// Made when the call first has to wait for its reply, if it has a deadline.
-type Timer = Option<Pin<Box<Sleep>>>;
-
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(tasks: Arc<ConnectionTasks>, pending: PendingCall<Req>) -> Self {
-        Call { progress: Progress::Start(Some(tasks), pending), kind: PhantomData }
+    pub(super) fn new(
+        tasks: Arc<ConnectionTasks>,
+        interceptors: Option<Chain>,
+        pending: PendingCall<Req>,
+    ) -> Self {
+        Call { progress: Progress::Start(Some(tasks), pending), interceptors, kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
@@ -132,11 +138,6 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     }
 
     /// Sets an option. A call that has been polled does not change any more.
-    /// What is left of the call is dropped, with values of the program's.
-    fn finish(&mut self) {
-        let _ = drop_contained(mem::replace(&mut self.progress, Progress::Done));
-    }
-
     fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);
@@ -172,14 +173,12 @@ where
             this.finish();
             return Poll::Ready(result);
         }
-        // While it waits for room the call keeps an eye on its deadline itself.
+        // While it is queued the call keeps its deadline itself.
         let Progress::Queued(Some(owner), timer) = &mut this.progress else {
             return Poll::Pending;
         };
-        let Some(deadline) = owner.deadline() else { return Poll::Pending };
-        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        ready!(timer.as_mut().poll(cx));
-        owner.pass_deadline();
+        ready!(timer.poll(owner.deadline(), cx));
+        owner.expire();
         // The end: this one, or a reply that came just before it.
         let result = ready!(this.poll_contained(cx));
         this.finish();
@@ -192,21 +191,28 @@ where
     K: CallKind<Req, Resp>,
     Req: Message + 'static,
 {
-    /// Takes the call as far as it goes, without regard to the deadline of its reply.
     /// Polls what may run the program's code: interceptors, and the encoder of the request.
     fn poll_contained(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
         assert!(!matches!(self.progress, Progress::Done), "a call was polled after it had ended");
         let polled = contain(|| self.poll_call(cx));
-        polled.unwrap_or_else(|Panicked| Poll::Ready(Err(code_panicked())))
+        polled.unwrap_or_else(|Panicked| {
+            Poll::Ready(Err(Status::internal("an interceptor or the request's type panicked")))
+        })
     }
 
+    /// Drops what is left of the call, with values of the program's.
+    fn finish(&mut self) {
+        let _ = drop_contained(mem::replace(&mut self.progress, Progress::Done));
+    }
+
+    /// Takes the call as far as it goes, without regard to the deadline of its reply.
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
         loop {
             match &mut self.progress {
                 Progress::Start(..) => ready!(self.start(cx))?,
-                Progress::WaitForRoom(room) => {
-                    let owner = ready!(room.as_mut().poll(cx))?;
-                    self.progress = Progress::Queued(Some(owner), None);
+                Progress::Queueing(queueing) => {
+                    let owner = ready!(queueing.as_mut().poll(cx))?;
+                    self.progress = Progress::Queued(Some(owner), DeadlineTimer::default());
                 }
                 Progress::Queued(owner, _) => return K::poll_output(owner, cx),
                 Progress::Done => only_at_the_start(),
@@ -214,19 +220,20 @@ where
         }
     }
 
-    /// Queues the Request, or begins to wait for room. Pending if the call waits for its reply then.
+    /// Queues the Request, or begins to wait until it may be. Pending if the call waits for its reply then.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
         let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
         let times = pending.options.times();
         let mut record = None;
-        if pending.options.interceptors().is_none() {
-            let begun = connection.observed.begin(pending.head(times), None);
+        if self.interceptors.is_none() {
+            let begun = connection.observed.begin(pending.meta(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             match pending.try_queue(connection, times, begun, caller)? {
                 Attempt::Queued(call) => {
                     let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
-                    let queued = Progress::Queued(Some(call.owned(tasks)), None);
+                    let queued =
+                        Progress::Queued(Some(call.owned(tasks)), DeadlineTimer::default());
                     // The request is the program's.
                     let _ = drop_contained(mem::replace(&mut self.progress, queued));
                     return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
@@ -240,22 +247,105 @@ where
         else {
             only_at_the_start()
         };
-        self.progress = Progress::WaitForRoom(match pending.options.interceptors().cloned() {
+        self.progress = Progress::Queueing(match self.interceptors.take() {
             Some(chain) => {
                 let call = OutgoingCall::new(pending, times);
                 Box::pin(intercepted(chain, tasks, call, times))
             }
-            None => Box::pin(async move { pending.queue(&tasks, times, record).await }),
+            None => Box::pin(async move { pending.wait_and_queue(&tasks, times, record).await }),
         });
         Poll::Ready(Ok(()))
     }
 }
 
-/// INTERNAL: a panic of the program's code.
-fn code_panicked() -> Status {
-    Status::internal("an interceptor or the request's type panicked")
-}
-
 fn only_at_the_start() -> ! {
     unreachable!("a call starts once")
+}
+
+/// The kind of [`UnaryCall`](super::UnaryCall).
+#[derive(Debug)]
+pub enum Unary {}
+/// The kind of [`ServerStreamingCall`](super::ServerStreamingCall).
+#[derive(Debug)]
+pub enum ServerStreaming {}
+/// The kind of [`ClientStreamingCall`](super::ClientStreamingCall).
+#[derive(Debug)]
+pub enum ClientStreaming {}
+/// The kind of [`BidiStreamingCall`](super::BidiStreamingCall).
+#[derive(Debug)]
+pub enum BidiStreaming {}
+/// The kind of [`RawCall`](super::RawCall).
+#[derive(Debug)]
+pub enum AnyKind {}
+
+/// A kind of calls with these messages. Implemented here alone.
+pub trait CallKind<Req, Resp>: PollOutput<Req, Resp> {}
+
+impl<K: PollOutput<Req, Resp>, Req, Resp> CallKind<Req, Resp> for K {}
+
+/// The result of a poll of a call.
+type Polled<T> = Poll<Result<T, Status>>;
+
+/// Makes the output of a kind of calls.
+pub trait PollOutput<Req, Resp> {
+    /// The output of the call as a future.
+    type Output;
+
+    /// The output is the reply: there is nothing to take from a call that has just been queued.
+    const AWAITS_REPLY: bool = false;
+
+    /// Polls a call that has been queued, until it is taken.
+    fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Self::Output>;
+}
+
+impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
+    type Output = Resp;
+
+    const AWAITS_REPLY: bool = true;
+
+    fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
+        let owner = owner.as_mut().expect("a unary call stays with its future");
+        owner.poll_reply(cx, decode_reply)
+    }
+}
+
+/// The parts of a stream share the call once it is queued.
+fn share(owner: &mut Option<CallOwner>) -> Arc<CallOwner> {
+    Arc::new(owner.take().expect("a call's output is taken once"))
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for ServerStreaming {
+    type Output = StreamReceiver<Resp>;
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        Poll::Ready(Ok(StreamReceiver::new(share(owner))))
+    }
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for ClientStreaming {
+    type Output = (StreamSender<Req>, Reply<Resp>);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        Poll::Ready(Ok((StreamSender::new(owner.clone()), Reply::new(owner))))
+    }
+}
+
+impl<Req, Resp> PollOutput<Req, Resp> for BidiStreaming {
+    type Output = (StreamSender<Req>, StreamReceiver<Resp>);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        Poll::Ready(Ok((StreamSender::new(owner.clone()), StreamReceiver::new(owner))))
+    }
+}
+
+impl PollOutput<Raw, Raw> for AnyKind {
+    type Output = (Option<StreamSender<Raw>>, RawReceiver);
+
+    fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
+        let owner = share(owner);
+        let requests = owner.kind.kind.client_streams().then(|| StreamSender::new(owner.clone()));
+        Poll::Ready(Ok((requests, RawReceiver::new(owner))))
+    }
 }

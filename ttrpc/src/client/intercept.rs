@@ -10,14 +10,15 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use prost::Message;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::{
-    head::{Times, too_late},
-    observe::{CallRecord, Intercepted, OnMessage},
-    owner::CallOwner,
-    pending::PendingCall,
-    tasks::ConnectionTasks,
+    call::{PendingCall, owner::CallOwner},
+    connection::{
+        ConnectionTasks,
+        record::{CallRecord, Intercepted, OnMessage},
+    },
+    meta::{CallTimes, too_late, within},
 };
 use crate::{
     Extensions, Metadata, Raw, Status,
@@ -94,7 +95,7 @@ pub struct OutgoingCall {
     /// Shared with the record, if the client has observers: made when they are needed.
     extensions: OnceLock<Arc<Extensions>>,
     /// Until the call is made for the first time. Dropped, the call was given up.
-    record: Option<Box<CallRecord>>,
+    record: Option<Arc<CallRecord>>,
     on_message: Option<OnMessage>,
 }
 
@@ -111,7 +112,7 @@ impl OutgoingCall {
 
     /// The call is a stream, of requests or of replies; otherwise it is unary.
     pub fn is_stream(&self) -> bool {
-        self.pending.shape.is_stream()
+        self.pending.kind.is_stream()
     }
 
     /// The metadata that go with the call.
@@ -191,9 +192,9 @@ impl Next<'_> {
         let Some(shortened) = deadline.filter(|_| deadline != self.deadline) else {
             return intercepted.await;
         };
-        match Box::pin(timeout_at(shortened, intercepted)).await {
+        match Box::pin(within(Some(shortened), intercepted)).await {
             Ok(answer) => answer,
-            Err(_) => Err(call.pass_deadline()),
+            Err(_) => Err(call.expire()),
         }
     }
 }
@@ -212,14 +213,14 @@ pub struct Answer(pub(super) CallOwner);
 impl Answer {
     /// The reply of a unary call, encoded; `None` for calls with streams.
     pub fn reply_bytes(&self) -> Option<Bytes> {
-        self.0.entry.reply_bytes()
+        self.0.reply_bytes()
     }
 
     /// Calls this when the call ends, exactly once, in the task that finds the end: as
     /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call ends
     /// when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        self.0.entry.on_end(Box::new(told));
+        self.0.on_end(Box::new(told));
     }
 }
 
@@ -235,23 +236,17 @@ pub(super) fn intercepted(
     chain: Chain,
     tasks: Arc<ConnectionTasks>,
     mut call: OutgoingCall,
-    times: Times,
+    times: CallTimes,
 ) -> impl Future<Output = Result<CallOwner, Status>> + Send {
     async move {
         call.record = call.begin(&tasks, times);
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
         let next = Next { rest, tasks: &tasks, deadline: times.deadline };
         let intercepted = first.intercept(&mut call, next);
-        let answer = match times.deadline {
-            None => intercepted.await,
-            Some(deadline) => match timeout_at(deadline, intercepted).await {
-                Ok(answer) => answer,
-                // What has begun is dropped, and tells that its time is over.
-                Err(_) => return Err(too_late()),
-            },
-        };
+        // At the deadline, what has begun is dropped and reports that its time is over.
+        let answer = within(times.deadline, intercepted).await?;
         let owner = answer.and_then(|Answer(owner)| {
-            owner.entry.may_answer(call.pending.shape, times.deadline).map(|()| owner)
+            owner.may_answer(call.pending.kind, times.deadline).map(|()| owner)
         });
         if let (Err(status), Some(record)) = (&owner, &call.record) {
             record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
@@ -262,7 +257,7 @@ pub(super) fn intercepted(
 
 impl OutgoingCall {
     /// A call that starts now.
-    pub(super) fn new<Req: Message>(mut pending: PendingCall<Req>, times: Times) -> Self {
+    pub(super) fn new<Req: Message>(mut pending: PendingCall<Req>, times: CallTimes) -> Self {
         pending.options.deadline = times.deadline;
         if times.deadline.is_some() {
             pending.options.timeout = None;
@@ -277,24 +272,24 @@ impl OutgoingCall {
     }
 
     /// The times of the call as it is made now. The first one began before its interceptors.
-    fn times(&mut self) -> Times {
+    fn times(&mut self) -> CallTimes {
         match self.started.take() {
-            Some(started) => Times { started, deadline: self.pending.options.deadline },
+            Some(started) => CallTimes { started, deadline: self.pending.options.deadline },
             None => self.pending.options.times(),
         }
     }
 
     /// Reports that the call begins, or begins again.
-    fn begin(&self, tasks: &ConnectionTasks, times: Times) -> Option<Box<CallRecord>> {
+    fn begin(&self, tasks: &ConnectionTasks, times: CallTimes) -> Option<Arc<CallRecord>> {
         let observed = &tasks.connection().observed;
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
         let intercepted = Intercepted { extensions, on_message: self.on_message.clone() };
-        observed.begin(self.pending.head(times), Some(intercepted))
+        observed.begin(self.pending.meta(times), Some(intercepted))
     }
 
     /// The time that an interceptor has said is over. If the call was made, its owner reports the end
     /// when it is dropped.
-    fn pass_deadline(&mut self) -> Status {
+    fn expire(&mut self) -> Status {
         let status = too_late();
         if let Some(record) = self.record.take() {
             // Made again, it is another call.
@@ -313,24 +308,23 @@ impl OutgoingCall {
         let times = self.times();
         let record = match self.record.take() {
             Some(mut record) => {
-                record.change(&self.pending.options, times.deadline, self.on_message.clone());
+                if let Some(record) = Arc::get_mut(&mut record) {
+                    let on_message = self.on_message.clone();
+                    record.change(self.pending.options.metadata(), times.deadline, on_message);
+                }
                 Some(record)
             }
             None => self.begin(tasks, times),
         };
-        let mut owner = self.pending.queue_at_once(tasks, times, record).await?;
-        if self.pending.shape.is_unary() {
-            let deadline = owner.deadline();
+        let owner = self.pending.queue(tasks, times, record).await?;
+        if self.pending.kind.is_unary() {
             let answered = poll_fn(|cx| owner.poll_answered(cx));
-            let failure = match deadline {
-                None => answered.await,
-                Some(deadline) => match timeout_at(deadline, answered).await {
-                    Ok(failure) => failure,
-                    Err(_) => {
-                        owner.pass_deadline();
-                        owner.entry.failure()
-                    }
-                },
+            let failure = match within(owner.deadline(), answered).await {
+                Ok(failure) => failure,
+                Err(_) => {
+                    owner.expire();
+                    owner.failure()
+                }
             };
             if let Some(status) = failure {
                 return Err(status);

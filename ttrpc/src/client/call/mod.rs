@@ -1,0 +1,329 @@
+//! A call on one connection: from the request that a caller has to the end that it takes.
+//!
+//! A [`PendingCall`] is queued, at once or after a wait, and becomes a [`CallOwner`](owner::CallOwner), which the parts of a
+//! stream share. A call that is not queued yet belongs to no connection: who queues it chooses one.
+
+pub(super) mod incoming;
+pub(super) mod options;
+pub(super) mod owner;
+pub(super) mod stream;
+
+use std::{sync::Arc, task::Waker};
+
+use prost::Message;
+
+use self::{options::CallOptions, owner::CallOwner};
+use super::{
+    connection::{
+        ClientConnection, ConnectionTasks,
+        calls::{CallEntry, Calls, Messages},
+        record::CallRecord,
+        state::CallState,
+    },
+    meta::{CallMeta, CallTimes, MethodKind, within},
+};
+use crate::{
+    Name, Raw, Status,
+    proto::{
+        frame::{Flags, FrameType},
+        message::{Measured, RequestParts},
+        payload,
+    },
+    transport::{
+        encode::Frame,
+        limiter::{Closed, Load, Permit, Refused},
+        queue::{Claim, PushPermit},
+        registry::{CallInfo, CallWait},
+    },
+};
+
+/// A call that is not queued yet.
+pub(super) struct PendingCall<Req> {
+    pub(super) kind: MethodKind,
+    pub(super) service: Name,
+    pub(super) method: Name,
+    pub(super) request: Option<Req>,
+    pub(super) options: CallOptions,
+}
+
+/// How an attempt to queue a call's Request at once went.
+pub(super) enum Attempt {
+    Queued(QueuedCall),
+    /// The queue is full, or too many calls are in flight: the call has to wait, with its record.
+    Full(Option<Arc<CallRecord>>),
+}
+
+/// A call that has been queued and has no owner yet.
+#[must_use = "nobody gives the call up"]
+pub(super) struct QueuedCall {
+    pub(super) stream_id: u32,
+    kind: MethodKind,
+    times: CallTimes,
+    messages: Option<Arc<Messages>>,
+    record: Option<Arc<CallRecord>>,
+}
+
+/// What a call may take of its connection's limits: one of the calls in flight, and capacity of the send queue.
+struct Capacity<'a> {
+    permit: Permit<'a>,
+    queue: PushPermit<'a, Calls>,
+}
+
+impl<Req> PendingCall<Req> {
+    pub(super) fn meta(&self, times: CallTimes) -> CallMeta<'_> {
+        let PendingCall { kind, service, method, options, .. } = self;
+        CallMeta { kind: *kind, service, method, metadata: options.metadata(), times }
+    }
+
+    fn info(&self, CallTimes { started, deadline }: CallTimes) -> CallInfo {
+        let (service, method) = (self.service.clone(), self.method.clone());
+        CallInfo { service, method, stream_id: None, started, deadline }
+    }
+}
+
+impl<Req: Message> PendingCall<Req> {
+    /// Encodes the request.
+    pub(super) fn into_raw(self) -> PendingCall<Raw> {
+        let PendingCall { kind, service, method, request, options } = self;
+        let request = request.map(|request| Raw(payload::encode(&request)));
+        PendingCall { kind, service, method, request, options }
+    }
+
+    /// Queues the Request if the connection's limits allow it now. A caller that passes its waker waits for the reply from
+    /// then on.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection, DEADLINE_EXCEEDED for a call
+    /// that has no time at all. The end is reported to the record.
+    pub(super) fn try_queue(
+        &self,
+        connection: &ClientConnection,
+        times: CallTimes,
+        record: Option<Arc<CallRecord>>,
+        caller: Option<&Waker>,
+    ) -> Result<Attempt, Status> {
+        let queued = times.check().and_then(|()| {
+            let frame = self.frame(times)?;
+            let Some(capacity) = try_reserve(connection, frame.len())? else { return Ok(None) };
+            self.push(connection, times, &frame, capacity, record.clone(), caller).map(Some)
+        });
+        match queued {
+            Ok(Some(call)) => Ok(Attempt::Queued(call)),
+            Ok(None) => Ok(Attempt::Full(record)),
+            Err(status) => Err(not_queued(record.as_deref(), status)),
+        }
+    }
+
+    /// Queues the Request, at once or after a wait within the call's deadline.
+    ///
+    /// # Errors
+    /// Those of [`PendingCall::try_queue`], and those of a wait.
+    pub(super) async fn queue(
+        &self,
+        tasks: &Arc<ConnectionTasks>,
+        times: CallTimes,
+        record: Option<Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        match self.try_queue(tasks.connection(), times, record, None)? {
+            Attempt::Queued(call) => Ok(call.owned(tasks.clone())),
+            Attempt::Full(record) => Box::pin(self.wait_and_queue(tasks, times, record)).await,
+        }
+    }
+
+    /// Waits until the connection's limits allow it, within the call's deadline, and queues the Request.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED, UNAVAILABLE, and RESOURCE_EXHAUSTED if too many calls are in flight and none ends.
+    pub(super) async fn wait_and_queue(
+        &self,
+        tasks: &Arc<ConnectionTasks>,
+        times: CallTimes,
+        record: Option<Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        let connection = tasks.connection();
+        let queue = async {
+            let len = self.frame(times)?.len();
+            let info = self.info(times);
+            let capacity = reserve(connection, len, info, record.as_deref()).await?;
+            // The deadline has come nearer meanwhile; a smaller number is not longer.
+            let frame = self.frame(times)?;
+            self.push(connection, times, &frame, capacity, record.clone(), None)
+        };
+        let queued = within(times.deadline, queue).await.and_then(|queued| queued);
+        match queued {
+            Ok(call) => Ok(call.owned(tasks.clone())),
+            Err(status) => Err(not_queued(record.as_deref(), status)),
+        }
+    }
+
+    /// Returns the Request's frame; its timeout is what is left now.
+    fn frame(&self, times: CallTimes) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+        let parts = RequestParts {
+            service: &self.service,
+            method: &self.method,
+            payload: self.request.as_ref().map(Measured::new),
+            timeout_nano: self.options.timeout_nano(times),
+            metadata: self.options.metadata(),
+        };
+        // The queue gives the stream its id.
+        Frame::new(FrameType::Request, self.kind.flags, 0, parts)
+    }
+
+    /// Puts the Request into the queue and the call into the table, in one step.
+    fn push(
+        &self,
+        connection: &ClientConnection,
+        times: CallTimes,
+        frame: &Frame<RequestParts<'_, Req>>,
+        Capacity { permit, queue }: Capacity<'_>,
+        record: Option<Arc<CallRecord>>,
+        caller: Option<&Waker>,
+    ) -> Result<QueuedCall, Status> {
+        if let Some(record) = &record {
+            record.count_request(frame.len(), self.has_message());
+        }
+        let messages = (!self.kind.is_unary()).then(Arc::<Messages>::default);
+        let stream_id = frame.encode(|bytes| {
+            let mut entry = Some(Box::new(CallEntry {
+                kind: self.kind,
+                service: self.service.clone(),
+                method: self.method.clone(),
+                times,
+                state: CallState::default(),
+                caller: caller.cloned(),
+                messages: messages.clone(),
+                record: record.clone(),
+            }));
+            queue.push_or_write(bytes, |calls| {
+                let stream_id = calls.open(&mut entry)?;
+                Some(Claim { stream_id, is_lone: calls.open_count() == 1 })
+            })
+        });
+        let stream_id = stream_id.ok_or_else(|| connection.no_id())?;
+        // The owner releases it.
+        permit.into_load();
+        Ok(QueuedCall { stream_id, kind: self.kind, times, messages, record })
+    }
+
+    /// Whether the payload of the Request is a message, as the server sees it.
+    fn has_message(&self) -> bool {
+        let is_open = self.kind.flags.contains(Flags::REMOTE_OPEN);
+        self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
+    }
+}
+
+impl QueuedCall {
+    /// Makes the caller of these tasks the call's owner, with the permit of the call.
+    pub(super) fn owned(self, tasks: Arc<ConnectionTasks>) -> CallOwner {
+        let QueuedCall { stream_id, kind, times, messages, record } = self;
+        CallOwner::new(tasks, stream_id, kind, times, messages, record)
+    }
+}
+
+/// Reserves capacity for a Request of this length, if there is some now.
+fn try_reserve(connection: &ClientConnection, len: usize) -> Result<Option<Capacity<'_>>, Status> {
+    let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
+        return if connection.calls.is_closed() { Err(connection.unavailable()) } else { Ok(None) };
+    };
+    let queue = connection.queue.try_reserve(len).map_err(|Closed| connection.unavailable())?;
+    Ok(queue.map(|queue| Capacity { permit, queue }))
+}
+
+/// Waits for capacity for a Request of this length.
+async fn reserve<'a>(
+    connection: &'a ClientConnection,
+    len: usize,
+    info: CallInfo,
+    record: Option<&CallRecord>,
+) -> Result<Capacity<'a>, Status> {
+    let waiting = connection.registry.enter(info, CallWait::Place);
+    let observed = record.map(|record| record.stats.wait_for_place());
+    let permit = call_permit(connection).await?;
+    drop(observed);
+    waiting.now_for(CallWait::Room);
+    let _observed = record.map(|record| record.stats.wait_for_room());
+    let queue = connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
+    Ok(Capacity { permit, queue })
+}
+
+/// Waits for a permit among the calls in flight, while others end. Time during which the queue is full does not count.
+async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
+    let is_paused = connection.queue.is_stuck();
+    let stall_timeout = connection.config.stall_timeout;
+    let permit = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
+    permit.await.map_err(|refused| match refused {
+        Refused::Closed => connection.unavailable(),
+        Refused::Stalled => Status::resource_exhausted(
+            "too many calls are in flight on this connection and none ends",
+        ),
+    })
+}
+
+/// Reports that a call has failed before it was queued. Returns the status with which it has.
+fn not_queued(record: Option<&CallRecord>, status: Status) -> Status {
+    if let Some(record) = record {
+        record.not_queued(&status);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        io::{ErrorKind, Read},
+        os::unix,
+        pin::Pin,
+        task::Poll,
+    };
+
+    use tokio::{net::UnixStream, task::yield_now};
+
+    use super::*;
+    use crate::{
+        ClientConfig,
+        client::{Client, UnaryCall},
+        proto::frame::Header,
+    };
+
+    async fn poll(call: &mut UnaryCall<(), ()>) {
+        let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+
+    /// Calls that are made together are not: each would cost a system call.
+    #[tokio::test]
+    async fn a_lone_call_is_sent_by_its_caller() {
+        let (here, mut there) = unix::net::UnixStream::pair().expect("descriptors are left");
+        for socket in [&here, &there] {
+            socket.set_nonblocking(true).expect("it is open");
+        }
+        let mut sent = || {
+            let mut bytes = [0; 100];
+            match there.read(&mut bytes) {
+                Ok(len) => {
+                    let header = Header::from_bytes(bytes.first_chunk().expect("it is long"));
+                    assert_eq!(header.frame_type, FrameType::Request);
+                    assert!(len >= 10 + header.data_len as usize);
+                    Some(header.stream_id)
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+                Err(error) => panic!("it is open: {error}"),
+            }
+        };
+        let here = UnixStream::from_std(here).expect("it does not block");
+        let client = Client::from_connection(here, ClientConfig::default());
+        // The sender begins to wait.
+        yield_now().await;
+        let call = || client.unary("S", "M", ());
+        let [mut first, mut second, mut third] = [(); 3].map(|()| call());
+        poll(&mut first).await;
+        assert_eq!(sent(), Some(1));
+        poll(&mut second).await;
+        poll(&mut third).await;
+        assert_eq!(sent(), None);
+        yield_now().await;
+        assert_eq!(sent(), Some(3), "both, with one write");
+        assert_eq!(sent(), None);
+    }
+}

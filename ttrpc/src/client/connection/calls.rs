@@ -1,0 +1,386 @@
+//! The calls of a client's connection, in one table behind the lock of its queue.
+//!
+//! A call is in the table from the moment its Request is queued until its owner lets go of it, ended or not. Its protocol
+//! state ([`Stream`](crate::proto::stream::Stream)) and its [`CallState`] lie side by side and change together. These are
+//! all ways in which a call ends; the first end counts:
+//!
+//! | who | method |
+//! |---|---|
+//! | the receiver | [`Calls::end_by_response`], [`Calls::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
+//! | the caller's deadline | [`Calls::expire`] |
+//! | the caller, who drops the call or takes its reply | [`Calls::release`], [`Calls::poll_reply`] |
+//! | the connection's end | [`Calls::fail_all`] |
+//!
+//! What runs code of the program (wakers, observers) runs when the table is unlocked: a method returns it as a [`Change`].
+
+use std::{sync::Arc, task::Waker};
+
+use bytes::Bytes;
+
+use super::{
+    record::CallRecord,
+    state::{CallFailure, CallState, RequestsEnd},
+};
+use crate::{
+    Name, Status,
+    client::meta::{CallTimes, MethodKind},
+    contain::wake,
+    observer::{CallOutcome, EndCause},
+    proto::{
+        frame::Header,
+        stream::{DataEvent, Kind, Violation},
+        table::{ClientEvent, ClientTable},
+    },
+    snapshot::CallSnapshot,
+    transport::{
+        inbox::{Inbox, StreamState},
+        registry::{CallInfo, CallWait},
+    },
+};
+
+/// The messages of a call with streams. How the call ended is in the table.
+pub(in crate::client) type Messages = Inbox<MessagesEnd>;
+
+/// Whether a call's messages have ended.
+#[derive(Debug, Default)]
+pub(in crate::client) struct MessagesEnd(bool);
+
+impl StreamState for MessagesEnd {
+    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
+        self.0.then_some(Ok(None))
+    }
+
+    fn is_open(&self) -> bool {
+        !self.0
+    }
+}
+
+/// One call, in the table.
+#[derive(Debug)]
+pub(in crate::client) struct CallEntry {
+    pub(in crate::client) kind: MethodKind,
+    pub(in crate::client) service: Name,
+    pub(in crate::client) method: Name,
+    pub(in crate::client) times: CallTimes,
+    pub(in crate::client) state: CallState,
+    /// The task that waits for the reply of a unary call.
+    pub(in crate::client) caller: Option<Waker>,
+    /// `None` for a unary call.
+    pub(in crate::client) messages: Option<Arc<Messages>>,
+    /// `None` if nobody observes the call.
+    pub(in crate::client) record: Option<Arc<CallRecord>>,
+}
+
+impl CallEntry {
+    fn info(&self, stream_id: Option<u32>) -> CallInfo {
+        let CallTimes { started, deadline } = self.times;
+        let (service, method) = (self.service.clone(), self.method.clone());
+        CallInfo { service, method, stream_id, started, deadline }
+    }
+
+    #[inline]
+    fn answer(&mut self, response: Bytes) -> Change {
+        match self.state.answer(response, self.kind.is_ended_by_response()) {
+            true => self.changed(false),
+            false => Change::default(),
+        }
+    }
+
+    fn close_remote(&mut self) -> Change {
+        match self.state.close_remote() {
+            true => self.changed(false),
+            false => Change::default(),
+        }
+    }
+
+    fn fail(&mut self, failure: CallFailure) -> Change {
+        // What has arrived is lost, unless the replies had ended well before.
+        let drops_messages = failure.drops_messages && self.state.is_open();
+        match self.state.fail(failure) {
+            true => self.changed(drops_messages),
+            false => Change::default(),
+        }
+    }
+
+    fn changed(&mut self, drops_messages: bool) -> Change {
+        let caller = self.caller.take();
+        // The end of a unary call is reported by its caller, which takes the reply.
+        let Some(messages) = &self.messages else { return Change { caller, ..Change::default() } };
+        let end = self.record.as_ref().and_then(|record| {
+            let (cause, status) = self.state.outcome()?;
+            // So is the good end of any other call with one reply.
+            let is_reported = status.is_some() || !self.kind.has_one_reply();
+            is_reported.then(|| (record.clone(), cause, status))
+        });
+        Change { caller, messages: Some((messages.clone(), drops_messages)), end }
+    }
+}
+
+/// The consequences of a call's change, for when the table is unlocked.
+#[derive(Default)]
+#[must_use = "tasks wait to be woken"]
+pub(super) struct Change {
+    caller: Option<Waker>,
+    /// Those of the call, and whether they are dropped.
+    messages: Option<(Arc<Messages>, bool)>,
+    end: Option<(Arc<CallRecord>, EndCause, Option<Status>)>,
+}
+
+impl Change {
+    /// Wakes the tasks that wait for the change, and reports the call's end to its observers.
+    pub(super) fn publish(self) {
+        if let Some(caller) = self.caller {
+            wake(caller);
+        }
+        if let Some((messages, drops_messages)) = self.messages {
+            let end = |end: &mut MessagesEnd| {
+                end.0 = true;
+                true
+            };
+            match drops_messages {
+                true => drop(messages.fail(end)),
+                false => drop(messages.change(end)),
+            }
+        }
+        if let Some((record, cause, status)) = self.end {
+            record.ended(CallOutcome { cause, status: status.as_ref() });
+        }
+    }
+}
+
+/// What a Data frame means for a call.
+pub(super) enum DataReceived {
+    Message {
+        messages: Arc<Messages>,
+        record: Option<Arc<CallRecord>>,
+        event: DataEvent,
+    },
+    /// The server broke the protocol, which has ended the call.
+    Violation(Violation, Change),
+    /// The call has ended, or there was none.
+    Ignore,
+}
+
+/// The Response to a call that is observed.
+pub(super) struct Observed {
+    pub(super) record: Arc<CallRecord>,
+    pub(super) ends_stream: bool,
+    pub(super) response: Bytes,
+}
+
+/// How a poll of a call's end went.
+pub(in crate::client) enum Polled<R> {
+    Ended(R),
+    /// The call goes on, and its caller waits. The waker that waited before is to be dropped without the lock.
+    Waits {
+        before: Option<Waker>,
+    },
+    /// The call goes on: it is to be polled again with a copy of the waker, which is not made with the lock.
+    NeedsWaker,
+}
+
+/// The calls of one connection.
+#[derive(Debug, Default)]
+pub(in crate::client) struct Calls(ClientTable<Box<CallEntry>>);
+
+impl Calls {
+    /// Uses a table whose ids begin elsewhere, for tests.
+    #[cfg(test)]
+    pub(super) fn starting_at(id: u32) -> Self {
+        Calls(ClientTable::starting_at(id))
+    }
+
+    /// Opens a call, which gets its stream id. Takes the entry, unless all ids have been used.
+    pub(in crate::client) fn open(&mut self, entry: &mut Option<Box<CallEntry>>) -> Option<u32> {
+        if self.0.is_spent() {
+            return None;
+        }
+        let entry = entry.take()?;
+        let record = entry.record.clone();
+        let stream_id = self.0.open(entry.kind.kind, entry)?;
+        if let Some(record) = record {
+            record.queued(stream_id);
+        }
+        Some(stream_id)
+    }
+
+    /// Acts on a Data frame, before its message is in the inbox.
+    #[inline]
+    pub(super) fn receive_data(&mut self, header: Header) -> DataReceived {
+        match self.0.receive_data(header.stream_id, header.flags) {
+            ClientEvent::Data(call, event) => match &call.messages {
+                Some(messages) => {
+                    let record = call.record.clone();
+                    DataReceived::Message { messages: messages.clone(), record, event }
+                }
+                None => DataReceived::Ignore,
+            },
+            ClientEvent::Violation(call, violation) => {
+                let status =
+                    Status::internal(format!("the server broke the protocol: {violation}"));
+                let failure = CallFailure::here(EndCause::ProtocolViolation, status);
+                DataReceived::Violation(violation, call.fail(failure))
+            }
+            ClientEvent::Response(_) | ClientEvent::Ignore => DataReceived::Ignore,
+        }
+    }
+
+    /// Ends the stream that a Response answers. Answers its call, unless somebody observes it: then the record is
+    /// returned with the Response, for [`Calls::answer`].
+    #[inline]
+    pub(super) fn end_by_response(&mut self, id: u32, response: Bytes) -> Result<Change, Observed> {
+        let Some(call) = self.0.end(id) else { return Ok(Change::default()) };
+        match &call.record {
+            None => Ok(call.answer(response)),
+            Some(record) => {
+                let ends_stream = call.kind.is_ended_by_response();
+                Err(Observed { record: record.clone(), ends_stream, response })
+            }
+        }
+    }
+
+    /// The server has answered, which ends the call for both sides.
+    pub(super) fn answer(&mut self, id: u32, response: Bytes) -> Change {
+        self.0.get_mut(id).map_or_else(Change::default, |call| call.answer(response))
+    }
+
+    /// The server is done sending; this side may go on.
+    pub(super) fn close_remote(&mut self, id: u32) -> Change {
+        self.0.get_mut(id).map_or_else(Change::default, |call| call.close_remote())
+    }
+
+    /// The call fails on this side, whatever the server does.
+    pub(super) fn fail(&mut self, id: u32, failure: CallFailure) -> Change {
+        self.0.end(id);
+        self.0.get_mut(id).map_or_else(Change::default, |call| call.fail(failure))
+    }
+
+    /// The call's deadline has passed. Returns whether the stream was open until now.
+    pub(super) fn expire(&mut self, id: u32, status: Status) -> (bool, Change) {
+        let was_open = self.0.contains(id);
+        (was_open, self.fail(id, CallFailure::deadline(status)))
+    }
+
+    /// All calls fail that have not ended.
+    pub(super) fn fail_all(&mut self, failure: &CallFailure) -> Vec<Change> {
+        self.0.end_all().map(|call| call.fail(failure.clone())).collect()
+    }
+
+    /// Removes a call whose owner lets go of it. Returns whether the stream was open until now.
+    pub(in crate::client) fn release(&mut self, id: u32) -> (bool, Option<Box<CallEntry>>) {
+        let was_open = self.0.contains(id);
+        (was_open, self.0.remove(id))
+    }
+
+    /// Takes the end of a unary call, which leaves the table with that.
+    #[inline]
+    pub(in crate::client) fn poll_reply(
+        &mut self,
+        id: u32,
+        waker: &Waker,
+        copy: &mut Option<Waker>,
+    ) -> Polled<Option<Box<CallEntry>>> {
+        match self.0.get_mut(id) {
+            Some(call) if call.state.is_open() => call.wait(waker, copy),
+            _ => Polled::Ended(self.0.remove(id)),
+        }
+    }
+
+    /// Waits for the end of a call, which stays in the table. Returns the status if it has failed.
+    pub(in crate::client) fn poll_answered(
+        &mut self,
+        id: u32,
+        waker: &Waker,
+        copy: &mut Option<Waker>,
+    ) -> Polled<Option<Status>> {
+        match self.0.get_mut(id) {
+            Some(call) if call.state.is_open() => call.wait(waker, copy),
+            call => Polled::Ended(call.and_then(|call| call.state.outcome()?.1)),
+        }
+    }
+
+    /// Ends the stream of requests from this side. Returns whether the server is to be notified.
+    pub(in crate::client) fn end_requests(&mut self, id: u32) -> bool {
+        let is_notified = match self.0.get(id).map(|call| call.state.requests_end()) {
+            Some(RequestsEnd::Close) => true,
+            Some(RequestsEnd::CloseIfOpen) => self.0.contains(id),
+            Some(RequestsEnd::Nothing) | None => false,
+        };
+        self.0.end_requests(id);
+        is_notified
+    }
+
+    /// Returns what `read` says of the state of a call that its owner has not let go of.
+    pub(in crate::client) fn read<R>(
+        &mut self,
+        id: u32,
+        read: impl FnOnce(&mut CallState) -> Option<R>,
+    ) -> Option<R> {
+        self.0.get_mut(id).and_then(|call| read(&mut call.state))
+    }
+
+    pub(in crate::client) fn info(&self, id: u32) -> Option<CallInfo> {
+        self.0.get(id).map(|call| call.info(Some(id)))
+    }
+
+    /// Whether a call has not ended.
+    pub(super) fn contains(&self, id: u32) -> bool {
+        self.0.contains(id)
+    }
+
+    /// Returns the number of calls that have not ended.
+    pub(in crate::client) fn open_count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all stream ids have been used.
+    pub(super) fn are_ids_exhausted(&self) -> bool {
+        self.0.is_spent()
+    }
+
+    /// Copies what a snapshot needs of the calls that have not ended.
+    pub(super) fn sketches(&self) -> Vec<CallSketch> {
+        let calls = self.0.iter().map(|(id, call)| CallSketch {
+            kind: call.kind.kind,
+            info: call.info(Some(id)),
+            messages: call.messages.clone(),
+        });
+        calls.collect()
+    }
+}
+
+impl CallEntry {
+    #[inline]
+    fn wait<R>(&mut self, waker: &Waker, copy: &mut Option<Waker>) -> Polled<R> {
+        match &self.caller {
+            Some(caller) if caller.will_wake(waker) => Polled::Waits { before: None },
+            _ => match copy.take() {
+                Some(copy) => Polled::Waits { before: self.caller.replace(copy) },
+                None => Polled::NeedsWaker,
+            },
+        }
+    }
+}
+
+/// A call as a snapshot found it.
+pub(super) struct CallSketch {
+    kind: Kind,
+    info: CallInfo,
+    messages: Option<Arc<Messages>>,
+}
+
+impl CallSketch {
+    /// Completes the snapshot without the table's lock. `unsent` has the streams whose Request is queued, rising.
+    pub(super) fn finish(mut self, unsent: &[u32]) -> CallSnapshot {
+        self.info.stream_id = self.info.stream_id.filter(|id| unsent.binary_search(id).is_err());
+        let (fill, consumer_waits) =
+            self.messages.as_ref().map_or_else(Default::default, |messages| messages.fill());
+        let wait = match self.kind {
+            _ if self.info.stream_id.is_none() => CallWait::Sender,
+            Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
+            Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
+            Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
+        };
+        CallSnapshot::new(self.info, wait, fill)
+    }
+}

@@ -1,0 +1,141 @@
+//! What is known of a call before it is made: its kind, its names, its times.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+use crate::{
+    Metadata, Name, Status,
+    proto::{frame::Flags, stream::Kind},
+    trace::{self, Span},
+};
+
+/// How a method is called and answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct MethodKind {
+    pub(super) kind: Kind,
+    /// The Request's flags.
+    pub(super) flags: Flags,
+    /// The method is known by its Request alone: `kind` is what the flags allow, and a Response may end any stream.
+    is_raw: bool,
+}
+
+impl From<Kind> for MethodKind {
+    fn from(kind: Kind) -> Self {
+        let flags = match kind {
+            Kind::Unary => Flags::NONE,
+            Kind::ServerStreaming => Flags::REMOTE_CLOSED,
+            Kind::ClientStreaming | Kind::Bidirectional => Flags::REMOTE_OPEN,
+        };
+        MethodKind { kind, flags, is_raw: false }
+    }
+}
+
+impl MethodKind {
+    /// Returns the kind of a method of which only the Request's flags are known.
+    pub(super) fn raw(flags: Flags) -> Self {
+        let kind = match () {
+            () if flags.contains(Flags::REMOTE_OPEN) => Kind::Bidirectional,
+            () if flags.contains(Flags::REMOTE_CLOSED) => Kind::ServerStreaming,
+            () => Kind::Unary,
+        };
+        MethodKind { kind, flags, is_raw: true }
+    }
+
+    /// The caller awaits one reply and nothing else.
+    pub(super) fn is_unary(self) -> bool {
+        self.kind == Kind::Unary && !self.is_raw
+    }
+
+    /// The caller awaits one reply, which may follow a stream of requests.
+    pub(super) fn has_one_reply(self) -> bool {
+        matches!(self.kind, Kind::Unary | Kind::ClientStreaming) && !self.is_raw
+    }
+
+    /// A Response ends a stream of replies: its payload is the last message, and an empty one is none.
+    pub(super) fn is_ended_by_response(self) -> bool {
+        self.kind.server_streams() && !self.is_raw
+    }
+
+    /// The Request opens a stream.
+    pub(super) fn is_stream(self) -> bool {
+        self.flags.open_a_stream()
+    }
+}
+
+/// When a call began, and when it has to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallTimes {
+    pub(super) started: Instant,
+    /// `None` if unset or not representable.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl CallTimes {
+    /// Returns whether the deadline has passed.
+    #[inline]
+    pub(super) fn are_over(self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Returns whether a call with these times ends no later than one with this deadline.
+    pub(super) fn end_by(self, deadline: Option<Instant>) -> bool {
+        deadline.is_none_or(|deadline| self.deadline.is_some_and(|own| own <= deadline))
+    }
+
+    /// Fails with DEADLINE_EXCEEDED for a call that has no time at all.
+    pub(super) fn check(self) -> Result<(), Status> {
+        match self.deadline {
+            Some(deadline) if deadline <= self.started => Err(too_late()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs a part of a call, and fails with DEADLINE_EXCEEDED at the call's deadline.
+pub(super) async fn within<T>(
+    deadline: Option<Instant>,
+    part: impl Future<Output = T>,
+) -> Result<T, Status> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline, part).await.map_err(|_| too_late()),
+        None => Ok(part.await),
+    }
+}
+
+/// The timer of a call's deadline. It is made when the call first has to wait.
+#[derive(Debug, Default)]
+pub(super) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
+
+impl DeadlineTimer {
+    /// Is ready when the deadline has passed, and never without one.
+    pub(super) fn poll(&mut self, deadline: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = deadline else { return Poll::Pending };
+        self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline))).as_mut().poll(cx)
+    }
+}
+
+/// Returns the status of a call whose deadline has passed.
+pub(super) fn too_late() -> Status {
+    Status::deadline_exceeded("the call's deadline passed")
+}
+
+/// What is known of a call when it begins.
+#[derive(Clone, Copy)]
+pub(super) struct CallMeta<'a> {
+    pub(super) kind: MethodKind,
+    pub(super) service: &'a Name,
+    pub(super) method: &'a Name,
+    pub(super) metadata: &'a Metadata,
+    pub(super) times: CallTimes,
+}
+
+impl CallMeta<'_> {
+    pub(super) fn span(self) -> Span {
+        trace::span!("call", service = &**self.service, method = &**self.method)
+    }
+}
