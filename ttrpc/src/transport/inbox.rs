@@ -14,7 +14,7 @@
 mod consumer;
 mod room;
 
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::sync::Notify;
@@ -91,24 +91,13 @@ impl<S: StreamState> InboxState<S> {
     }
 }
 
-impl<S: StreamState + Default> Inbox<S> {
-    /// An inbox whose consumer, if it gives its waker, waits already: for what comes or the end.
-    #[inline]
-    pub(crate) fn awaited(consumer: Option<Waker>) -> Self {
-        let consumer = consumer.map_or(Consumer::Busy, Consumer::Waiting);
-        Inbox {
-            state: Mutex::new(InboxState { consumer, ..Default::default() }),
-            ..Default::default()
-        }
-    }
-}
-
 impl<S: StreamState + Send> Inbox<S> {
     fn load(&self) -> Fill {
         Fill::unpack(self.fill.load(SeqCst))
     }
 
     /// Reads the stream's state, or makes a change of it for which no task waits.
+    #[cfg(test)]
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut S) -> R) -> R {
         act(&mut lock(&self.state).stream)
     }
@@ -288,16 +277,6 @@ impl<S: StreamState + Send> Inbox<S> {
                 end?.map_or(Refill::End, Refill::One)
             }
         }))
-    }
-
-    /// The end of the stream, for a consumer that has no messages to take before it.
-    #[inline]
-    pub(crate) fn poll_end<R>(
-        &self,
-        cx: &mut Context<'_>,
-        read: impl FnOnce(&mut S) -> Option<R>,
-    ) -> Poll<R> {
-        Self::poll_state(lock(&self.state), cx, read)
     }
 
     #[inline]
