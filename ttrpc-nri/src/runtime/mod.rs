@@ -1,18 +1,57 @@
 //! The runtime's side of NRI, for container runtimes that want plugins.
 //!
-//! [`PluginConnection`] is one plugin: registered, configured, synchronized, and called for the events that it has subscribed to.
+//! An [`Adaptation`] has all plugins of a runtime. A runtime calls it at each event, and applies what it returns:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use ttrpc::{Status, async_trait, server::Listener};
+//! # use ttrpc_nri::{Container, ContainerEviction, ContainerUpdate, PluginId, PodSandbox, proto::CreateContainerRequest};
+//! # use ttrpc_nri::runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers};
+//! struct MyRuntime;
+//!
+//! #[async_trait]
+//! impl UpdateContainers for MyRuntime {
+//!     async fn update_containers(&self, _: &PluginId, updates: Vec<ContainerUpdate>, _: Vec<ContainerEviction>) -> Result<Vec<ContainerUpdate>, Status> {
+//!         Ok(Vec::new()) // … the updates that failed
+//!     }
+//! }
+//!
+//! #[async_trait]
+//! impl Host for MyRuntime {
+//!     async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+//!         (Vec::new(), Vec::new()) // … all that exist
+//!     }
+//! }
+//!
+//! # async fn example(request: CreateContainerRequest) -> Result<(), Box<dyn std::error::Error>> {
+//! let nri = Arc::new(Adaptation::new(RuntimeInfo::new("my-runtime", "1.0"), MyRuntime));
+//! nri.launch("/opt/nri/plugins", "/etc/nri/conf.d").await?;
+//! let (external, listener) = (nri.clone(), Listener::bind("/var/run/nri/nri.sock")?);
+//! let served = tokio::spawn(async move { external.serve(listener).await });
+//! // … at each creation of a container:
+//! let wanted = nri.create_container(request).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! [`PluginConnection`] is one plugin alone: registered, configured, synchronized, and called for the events that it has subscribed to.
 
+mod adaptation;
 mod connection;
+mod launch;
+mod merge;
+mod owners;
 mod registration;
 mod synchronize;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ttrpc::{Status, async_trait};
 
+pub use adaptation::Adaptation;
 pub use connection::PluginConnection;
+pub use launch::{Installed, config, installed};
 
-use crate::{ContainerEviction, ContainerUpdate, NRI_VERSION, PluginId};
+use crate::{Container, ContainerEviction, ContainerUpdate, NRI_VERSION, PluginId, PodSandbox};
 
 /// What a runtime says of itself to plugins, and the times that they have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,4 +113,17 @@ pub trait UpdateContainers: Send + Sync + 'static {
         updates: Vec<ContainerUpdate>,
         evictions: Vec<ContainerEviction>,
     ) -> Result<Vec<ContainerUpdate>, Status>;
+}
+
+/// A container runtime, as its plugins need it.
+#[async_trait]
+pub trait Host: UpdateContainers {
+    /// Returns all pods and containers that exist. No request passes through the plugins until it returns, so it must not wait for one.
+    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>);
+}
+
+impl dyn Host {
+    fn updates(self: Arc<Self>) -> Arc<dyn UpdateContainers> {
+        self
+    }
 }

@@ -1,0 +1,282 @@
+//! A runtime with several plugins: launched ones, external ones, and what becomes of their wishes.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{net::UnixStream, task::JoinSet};
+use ttrpc::{Code, async_trait, server::Listener};
+use ttrpc_nri::{
+    Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Event,
+    EventMask, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, plugin, proto,
+    proto::CreateContainerRequest,
+    runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
+};
+
+/// A runtime with one pod and one container, which counts updates.
+#[derive(Clone, Default)]
+struct Fake {
+    updates: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl UpdateContainers for Fake {
+    async fn update_containers(
+        &self,
+        plugin: &PluginId,
+        updates: Vec<ContainerUpdate>,
+        _: Vec<ContainerEviction>,
+    ) -> Result<Vec<ContainerUpdate>, Status> {
+        let ids = updates.iter().map(|update| format!("{plugin} {}", update.container_id));
+        self.updates.lock().expect("no test panics here").extend(ids);
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl Host for Fake {
+    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+        (vec![PodSandbox::named("p")], vec![Container::named("c")])
+    }
+}
+
+/// Sets the environment variable `key` to what it has seen of it so far and its own name.
+struct Appends {
+    key: &'static str,
+    name: &'static str,
+}
+
+#[plugin]
+impl Plugin for Appends {
+    async fn synchronize(
+        &self,
+        _: &Context,
+        pods: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) -> Result<Vec<ContainerUpdate>, Status> {
+        assert_eq!((pods.len(), containers.len()), (1, 1));
+        Ok(vec![ContainerUpdate::of("c").cpu_shares(2)])
+    }
+
+    async fn create_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        container: &Container,
+    ) -> Result<Creation, Status> {
+        let seen = container.env_value(self.key).unwrap_or("");
+        let adjustment = ContainerAdjustment::new().remove_env(self.key);
+        Ok(adjustment.env(self.key, format!("{seen}{}", self.name)).into())
+    }
+}
+
+fn request() -> CreateContainerRequest {
+    CreateContainerRequest {
+        pod: Some(PodSandbox::named("p")),
+        container: Some(Container::named("new")),
+    }
+}
+
+/// Connects a plugin. Its stub ends with the set.
+async fn connect(
+    adaptation: &Adaptation,
+    stubs: &mut JoinSet<()>,
+    index: &str,
+    name: &'static str,
+    plugin: impl Plugin,
+) {
+    let (here, there) = UnixStream::pair().expect("descriptors are left");
+    let stub = Stub::new(plugin).index(index).name(name).connection(there);
+    stubs.spawn(async move {
+        stub.run().await.expect_err("the runtime ends first").to_string().clear()
+    });
+    adaptation.add(here).await.expect("it registers");
+}
+
+fn adaptation() -> (Fake, Adaptation) {
+    let fake = Fake::default();
+    (fake.clone(), Adaptation::new(RuntimeInfo::new("fake", "1"), fake))
+}
+
+#[tokio::test]
+async fn requests_pass_through_plugins_in_the_order_of_their_indexes() {
+    let (fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    for (index, name) in [("50", "c"), ("10", "a"), ("20", "b")] {
+        connect(&adaptation, &mut stubs, index, name, Appends { key: "X", name }).await;
+    }
+    let ids: Vec<_> = adaptation.plugins().iter().map(PluginId::to_string).collect();
+    assert_eq!(ids, ["10-a", "20-b", "50-c"]);
+    let updates = fake.updates.lock().expect("no test panics here").clone();
+    assert_eq!(updates, ["50-c c", "10-a c", "20-b c"]);
+    let reply = adaptation.create_container(request()).await.expect("nobody is in conflict");
+    assert_eq!(reply.adjust.expect("it is adjusted").env_value("X"), Some("abc"));
+}
+
+/// Sets one thing without a look at others.
+struct Pins(&'static str);
+
+#[plugin]
+impl Plugin for Pins {
+    async fn create_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        _: &Container,
+    ) -> Result<Creation, Status> {
+        Ok(ContainerAdjustment::new().cpuset_cpus(self.0).into())
+    }
+}
+
+/// Rejects containers that are pinned to processor 0.
+struct Rejects;
+
+#[plugin]
+impl Plugin for Rejects {
+    async fn validate_container_adjustment(
+        &self,
+        _: &Context,
+        request: &proto::ValidateContainerAdjustmentRequest,
+    ) -> Result<(), Status> {
+        let adjust = request.adjust.clone().unwrap_or_default();
+        let owners = &request.owners.as_ref().expect("they are told").owners;
+        let cpus = adjust.linux.and_then(|linux| linux.resources?.cpu).unwrap_or_default().cpus;
+        if cpus == "0" {
+            let owner = &owners["new"].simple[&proto::Field::CpuSetCpUs.into()];
+            return Err(Status::permission_denied(format!("{owner} pins to 0")));
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn two_plugins_that_set_the_same_fail_the_request() {
+    let (_fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    connect(&adaptation, &mut stubs, "10", "a", Pins("0")).await;
+    adaptation.create_container(request()).await.expect("it is alone");
+    connect(&adaptation, &mut stubs, "20", "b", Pins("1")).await;
+    let status = adaptation.create_container(request()).await.expect_err("they are in conflict");
+    assert_eq!(status.code(), Code::Aborted);
+    assert!(status.message().contains("10-a") && status.message().contains("20-b"), "{status}");
+    assert_eq!(adaptation.plugins().len(), 2);
+}
+
+#[tokio::test]
+async fn a_validator_sees_what_all_want_and_who_wants_it() {
+    let (_fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    connect(&adaptation, &mut stubs, "90", "judge", Rejects).await;
+    adaptation.create_container(request()).await.expect("nothing is pinned");
+    connect(&adaptation, &mut stubs, "10", "a", Pins("0")).await;
+    let status = adaptation.create_container(request()).await.expect_err("it is rejected");
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(
+        status.message().contains("90-judge") && status.message().contains("10-a pins to 0"),
+        "{status}"
+    );
+}
+
+/// Fails, stalls or dies at an event, as the container's name says.
+struct Trouble;
+
+#[plugin]
+impl Plugin for Trouble {
+    async fn create_container(
+        &self,
+        ctx: &Context,
+        _: &PodSandbox,
+        container: &Container,
+    ) -> Result<Creation, Status> {
+        match &*container.name {
+            "fails" => Err(Status::unavailable("for the test")),
+            "stalls" => {
+                ctx.cancelled().await;
+                Ok(Creation::default())
+            }
+            _ => Ok(Creation::default()),
+        }
+    }
+}
+
+fn named(name: &str) -> CreateContainerRequest {
+    CreateContainerRequest { pod: None, container: Some(Container::named(name)) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_stalls_is_left_out_and_one_that_fails_fails_the_request() {
+    let (_fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let stub = Stub::new(Trouble).index("10").name("t").connection(ttrpc::Connection::new(there));
+    stubs.spawn(async move { drop(stub.run().await) });
+    adaptation.add(ttrpc::Connection::new(here)).await.expect("it registers");
+    let status =
+        adaptation.create_container(named("fails")).await.expect_err("the plugin fails it");
+    assert_eq!(status.message(), "for the test");
+    assert_eq!(adaptation.plugins().len(), 1);
+    adaptation.create_container(named("stalls")).await.expect("it goes on without the plugin");
+    assert_eq!(adaptation.plugins().len(), 0);
+    adaptation.create_container(named("fails")).await.expect("nobody fails it");
+}
+
+/// Updates a container of others from inside of an event.
+#[derive(Default)]
+struct Updates {
+    runtime: std::sync::OnceLock<Runtime>,
+}
+
+#[plugin]
+impl Plugin for Updates {
+    async fn configure(&self, runtime: &Runtime, _: &str) -> Result<EventMask, Status> {
+        let _ = self.runtime.set(runtime.clone());
+        Ok(Self::EVENTS)
+    }
+
+    async fn start_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        _: &Container,
+    ) -> Result<(), Status> {
+        let runtime = self.runtime.get().expect("it is configured");
+        runtime.update_containers(vec![ContainerUpdate::of("o")]).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_updates_containers_from_inside_of_an_event() {
+    let (fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    connect(&adaptation, &mut stubs, "10", "u", Updates::default()).await;
+    let (pod, container) = (PodSandbox::named("p"), Container::named("c"));
+    let notified = adaptation.notify(Event::StartContainer, &pod, Some(&container));
+    notified.await.expect("the update does not wait for the event");
+    assert_eq!(*fake.updates.lock().expect("no test panics here"), ["10-u o"]);
+}
+
+#[tokio::test]
+async fn external_plugins_are_accepted_and_dropped_when_they_go() {
+    let folder = tempfile::tempdir().expect("there is a folder for files");
+    let path = folder.path().join("nri.sock");
+    let address = path.to_str().expect("it is text").to_owned();
+    let (_fake, adaptation) = adaptation();
+    let adaptation = Arc::new(adaptation);
+    let listener = Listener::bind(&address).expect("the path is free");
+    let served = adaptation.clone();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { served.serve(listener).await.expect("it listens") });
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stub = Stub::new(Pins("1")).index("10").name("e").socket(address);
+    let plugin = tokio::spawn(stub.run_until(async move { drop(stopped.await) }));
+    while adaptation.plugins().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    adaptation.create_container(request()).await.expect("it answers");
+    stop.send(()).expect("it runs");
+    plugin.await.expect("it does not panic").expect("it was asked to end");
+    while !adaptation.plugins().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
