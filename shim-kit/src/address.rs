@@ -15,39 +15,6 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
-use sha2::{Digest, Sha256};
-
-/// Where sockets are unless containerd says otherwise.
-pub const DEFAULT_FOLDER: &str = "/run/containerd/s";
-/// The longest path that fits into a socket's address, with the zero byte behind it.
-const MAX_PATH_LEN: usize = 107;
-/// Digits of the hash below which two groups might share a name by accident.
-const MIN_DIGITS: usize = 32;
-
-/// The socket of the shim that serves a group of containers.
-///
-/// `containerd` is containerd's own address: two of them may use the same namespace and ids.
-///
-/// # Errors
-/// If the folder's path is so long that no name fits behind it.
-pub fn socket_path(
-    folder: &Path,
-    containerd: &str,
-    namespace: &str,
-    group: &str,
-) -> io::Result<PathBuf> {
-    let key = format!("{containerd}/{namespace}/{group}");
-    let hash = Sha256::digest(key.as_bytes());
-    let mut name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    let room = MAX_PATH_LEN.saturating_sub(folder.as_os_str().len() + 1);
-    if room < MIN_DIGITS {
-        let reason =
-            format!("the path of the folder for sockets is too long: {}", folder.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    }
-    name.truncate(room);
-    Ok(folder.join(name))
-}
 
 /// The address as containerd wants it.
 pub fn to_uri(path: &Path) -> String {
@@ -164,34 +131,6 @@ pub fn remove_if_dead(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SOCKET: &str = "/run/containerd/containerd.sock";
-
-    #[test]
-    fn a_group_has_one_address_and_no_two_groups_share_one() {
-        let path = |containerd: &str, namespace: &str, group: &str| {
-            socket_path(Path::new(DEFAULT_FOLDER), containerd, namespace, group).unwrap()
-        };
-        let one = path(SOCKET, "default", "c1");
-        assert_eq!(one, path(SOCKET, "default", "c1"));
-        assert_ne!(one, path(SOCKET, "default", "c2"));
-        assert_ne!(one, path(SOCKET, "k8s.io", "c1"));
-        assert_ne!(one, path("/run/other.sock", "default", "c1"));
-        assert_eq!(to_uri(&one), format!("unix://{}", one.display()));
-    }
-
-    #[test]
-    fn a_path_fits_into_a_socket_address_however_long_the_id_is() {
-        for length in [1, 41, 74] {
-            let folder = PathBuf::from(format!("/{}", "f".repeat(length - 1)));
-            let path = socket_path(&folder, SOCKET, "default", &"c".repeat(500)).unwrap();
-            assert!(path.as_os_str().len() <= MAX_PATH_LEN, "{}", path.display());
-            assert!(path.starts_with(&folder));
-        }
-        let folder = PathBuf::from(format!("/{}", "f".repeat(80)));
-        let error = socket_path(&folder, SOCKET, "default", "c1").unwrap_err();
-        assert!(error.to_string().contains("too long"), "{error}");
-    }
 
     fn new(path: &Path) -> (UnixListener, Socket) {
         match bind(path).unwrap() {

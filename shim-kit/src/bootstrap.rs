@@ -138,7 +138,7 @@ mod tests {
         let any = proto::pack(&options());
         let request = Request::read(&any.encode_to_vec(), None, "default", "c1");
         assert_eq!(request.form, Form::Plain);
-        assert_eq!(request.given.first().and_then(proto::unpack), Some(options()));
+        assert_eq!(proto::unpack(&request.given[0]).unwrap(), Some(options()));
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         };
         let request = Request::read(&params.encode_to_vec(), Some("2"), "default", "c1");
         assert_eq!(request.form, Form::Protobuf);
-        assert_eq!(request.given.first().and_then(proto::unpack), Some(options()));
+        assert_eq!(proto::unpack(&request.given[0]).unwrap(), Some(options()));
         assert_eq!(request.socket_folder, Some("/run/s".into()));
         assert_eq!(request.ttrpc_address.as_deref(), Some("/run/c.sock.ttrpc"));
         assert!(request.debug);

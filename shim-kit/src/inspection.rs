@@ -2,7 +2,7 @@
 //! and what it serves. The command line `ttrpc` calls them.
 
 use ttrpc::{Server, server::ServerBuilder};
-use ttrpc_reflection::{Debug, Health, Reflection, include_descriptor_set, proto};
+use ttrpc_reflection::{Debug, Health, Reflection, proto};
 
 /// What has to live as long as the server.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Inspection {
         for service in served {
             health.set_serving(service, true);
         }
-        let reflection = Reflection::new(include_descriptor_set!("shim"))?
+        let reflection = Reflection::new(ttrpc_containerd::FILE_DESCRIPTOR_SET)?
             .and(proto::health::FILE_DESCRIPTOR_SET)?
             .and(proto::debug::FILE_DESCRIPTOR_SET)?
             // The set also has services of containerd's, which the shim calls.

@@ -46,7 +46,6 @@ mod container;
 mod daemon;
 mod delete;
 mod descriptors;
-mod events;
 mod files;
 mod ids;
 mod info;

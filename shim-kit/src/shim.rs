@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{events::Outbox, inotify::Inotify, reaper::Reaper, stdio::Copies};
+use ttrpc_containerd::events::Outbox;
+
+use crate::{inotify::Inotify, reaper::Reaper, stdio::Copies};
 
 /// What all containers of a shim share. Clones are the same shim.
 #[derive(Clone, Debug)]

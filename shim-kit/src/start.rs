@@ -11,6 +11,7 @@ use std::{
 
 use tokio::time::timeout;
 use ttrpc::{Client, Code, Status};
+use ttrpc_containerd::shims;
 
 use crate::{
     address::{self, Bound},
@@ -41,8 +42,8 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
     let bundle = Bundle::new(env::current_dir()?);
     let spec = bundle.spec_if_any()?;
     let group = spec.group().unwrap_or(&args.id);
-    let folder = request.socket_folder.as_deref().unwrap_or(Path::new(address::DEFAULT_FOLDER));
-    let path = address::socket_path(folder, &args.address, &args.namespace, group)?;
+    let folder = request.socket_folder.as_deref().unwrap_or(Path::new(shims::DEFAULT_SOCKETS));
+    let path = shims::socket_path(folder, &args.address, &args.namespace, group)?;
     let uri = address::to_uri(&path);
 
     let understood = |status: Status| io::Error::other(status.message().to_owned());

@@ -1,10 +1,6 @@
 //! The ways in which containerd starts a shim, with a program that is the shim and the test at once:
 //! `start` finds itself, so that it can start its daemon.
 
-#[allow(dead_code, unused_imports)]
-#[path = "../src/proto.rs"]
-mod proto;
-
 use std::{
     env, fs,
     os::unix::net::UnixStream,
@@ -15,14 +11,14 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Trial};
-use prost::Message;
 use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
-use ttrpc::{Any, Client, Server, prost};
+use ttrpc::{Any, Client, Server, prost::Message};
 
-use proto::{
-    task::{ConnectRequest, CreateTaskRequest, DeleteResponse, ShutdownRequest, WaitRequest},
+use ttrpc_containerd::{
+    task::v3::{
+        ConnectRequest, CreateTaskRequest, DeleteResponse, ShutdownRequest, TaskClient, WaitRequest,
+    },
     types::RuntimeInfo,
-    v3::TaskClient,
 };
 
 const NAME: &str = "io.containerd.invocations.v1";

@@ -5,7 +5,10 @@ use std::{ffi::OsString, path::Path};
 use shim_kit::{Any, Status};
 use ttrpc::prost::{Message, Name};
 
-use crate::proto::{CheckpointOptions, Options, legacy};
+use ttrpc_containerd::{
+    legacy_runc as legacy,
+    runc::{CheckpointOptions, Options},
+};
 
 /// Reads what a client says about a checkpoint.
 ///

@@ -7,14 +7,12 @@ use shim_kit::{
     Status, Temporary, async_trait, read_pid, warn,
 };
 
+use ttrpc_containerd::{any, runc::Options};
+
 use crate::{
     checkpoint, options,
-    proto::Options,
     runc::{self, Error, Runc},
 };
-
-/// What the OCI runtime's features are packed as.
-const FEATURES: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
 /// A container of runc's.
 #[derive(Debug)]
@@ -169,7 +167,7 @@ impl Runtime for RuncContainer {
 
     fn features(options: &Options) -> Option<Any> {
         let value = runc::features(&options.binary_name)?;
-        Some(Any { type_url: FEATURES.to_owned(), value })
+        Some(Any { type_url: any::FEATURES.to_owned(), value })
     }
 }
 

@@ -5,7 +5,6 @@
 mod checkpoint;
 mod container;
 mod options;
-mod proto;
 mod runc;
 
 use std::process::ExitCode;

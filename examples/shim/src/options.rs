@@ -5,7 +5,7 @@ use shim_kit::{Given, Status};
 use toml::de::{DeTable, DeValue};
 use ttrpc::prost::{Message, Name};
 
-use crate::proto::{Options, legacy};
+use ttrpc_containerd::{legacy_runc as legacy, runc::Options};
 
 /// Understands options in all forms.
 ///
@@ -82,6 +82,7 @@ enum Fault {
     Type(&'static str),
 }
 
+#[allow(deprecated, reason = "containerd still writes these keys")]
 fn set(options: &mut Options, key: &str, value: &DeValue<'_>) -> Result<(), Fault> {
     match key {
         "nopivotroot" => options.no_pivot_root = boolean(value)?,

@@ -17,7 +17,7 @@ use std::{
 use rustix::fs::MemfdFlags;
 use shim_kit::{Bundle, Descriptors, Reaper, Status, Temporary};
 
-use crate::proto::Options;
+use ttrpc_containerd::runc::Options;
 
 /// Where runc keeps its state unless the options say otherwise; the namespace goes below.
 const DEFAULT_ROOT: &str = "/run/containerd/runc";

@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(metrics.pids.unwrap(), proto::cgroups::v2::PidsStat { current: 7, limit: 0 });
         assert_eq!(metrics.cpu.unwrap().usage_usec, 123);
         let memory = metrics.memory.unwrap();
-        assert_eq!((memory.anon, memory.workingset_refault, memory.usage_limit), (42, 3, u64::MAX));
+        let refaults = memory.workingset_refault_anon + memory.workingset_refault_file;
+        assert_eq!((memory.anon, refaults, memory.usage_limit), (42, 3, u64::MAX));
         let io = &metrics.io.unwrap().usage[0];
         assert_eq!((io.major, io.minor, io.rbytes, io.wios), (8, 0, 1, 4));
         assert_eq!(metrics.hugetlb[0].pagesize, "2MB");

@@ -35,6 +35,7 @@ pub fn metrics(folders: &HashMap<String, PathBuf>) -> v1::Metrics {
                 "blkio.throttle.io_service_bytes_recursive",
             ),
             io_serviced_recursive: blkio_v1(&files, "blkio.throttle.io_serviced_recursive"),
+            ..v1::BlkIoStat::default()
         }),
         memory_oom_control: folder("memory").map(|files| {
             let control = files.table("memory.oom_control");
@@ -44,6 +45,7 @@ pub fn metrics(folders: &HashMap<String, PathBuf>) -> v1::Metrics {
                 oom_kill: control.get("oom_kill"),
             }
         }),
+        ..v1::Metrics::default()
     }
 }
 

@@ -22,9 +22,12 @@ pub fn metrics(folder: &Path) -> v2::Metrics {
             nr_periods: cpu.get("nr_periods"),
             nr_throttled: cpu.get("nr_throttled"),
             throttled_usec: cpu.get("throttled_usec"),
+            nr_bursts: cpu.get("nr_bursts"),
+            burst_usec: cpu.get("burst_usec"),
+            ..v2::CpuStat::default()
         }),
         memory: Some(memory_v2(&files)),
-        io: Some(v2::IoStat { usage: io_v2(&files.text("io.stat")) }),
+        io: Some(v2::IoStat { usage: io_v2(&files.text("io.stat")), ..v2::IoStat::default() }),
         hugetlb: hugetlb_v2(&files),
         memory_events: Some(v2::MemoryEvents {
             low: events.get("low"),
@@ -34,9 +37,11 @@ pub fn metrics(folder: &Path) -> v2::Metrics {
             oom_kill: events.get("oom_kill"),
             oom_group_kill: events.get("oom_group_kill"),
         }),
+        ..v2::Metrics::default()
     }
 }
 
+#[allow(deprecated, reason = "older clients know the sums alone")]
 fn memory_v2(files: &Files) -> v2::MemoryStat {
     let stat = files.table("memory.stat");
     v2::MemoryStat {
@@ -63,6 +68,10 @@ fn memory_v2(files: &Files) -> v2::MemoryStat {
             + stat.get("workingset_refault_file"),
         workingset_activate: stat.get("workingset_activate_anon")
             + stat.get("workingset_activate_file"),
+        workingset_refault_anon: stat.get("workingset_refault_anon"),
+        workingset_refault_file: stat.get("workingset_refault_file"),
+        workingset_activate_anon: stat.get("workingset_activate_anon"),
+        workingset_activate_file: stat.get("workingset_activate_file"),
         workingset_nodereclaim: stat.get("workingset_nodereclaim"),
         pgrefill: stat.get("pgrefill"),
         pgscan: stat.get("pgscan"),
@@ -79,6 +88,7 @@ fn memory_v2(files: &Files) -> v2::MemoryStat {
         swap_limit: files.limit("memory.swap.max"),
         max_usage: files.number("memory.peak"),
         swap_max_usage: files.number("memory.swap.peak"),
+        ..v2::MemoryStat::default()
     }
 }
 

@@ -25,6 +25,7 @@ use ttrpc::{
     Any, Status,
     prost::{Message, Name},
 };
+use ttrpc_containerd::events::Outbox;
 
 pub(crate) use self::pause::pause;
 use self::{
@@ -35,7 +36,6 @@ use self::{
 use crate::{
     bundle::{Bundle, Spec},
     container::Container,
-    events::Outbox,
     lifecycle::Phase,
     log,
     process::Process,

@@ -95,6 +95,7 @@ impl<R: Runtime> TaskService<R> {
             os: consts::OS.to_owned(),
             architecture: architecture.to_owned(),
             variant: variant.to_owned(),
+            ..types::Platform::default()
         };
         Ok(PlatformResponse { platform: Some(platform) })
     }

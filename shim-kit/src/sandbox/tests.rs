@@ -214,7 +214,8 @@ async fn a_sandboxs_resources_are_the_runtimes_affair_and_labels_are_not() {
         type_url: String::new(),
         value: json!({"linux": {"resources": {"cpu": {"shares": 3}}}}).to_string().into_bytes(),
     };
-    let sandbox = types::Sandbox { sandbox_id: id(), spec: Some(spec) };
+    let sandbox =
+        types::Sandbox { sandbox_id: id(), spec: Some(spec), ..types::Sandbox::default() };
     let update = |fields: &[&str]| {
         service.update_sandbox(UpdateSandboxRequest {
             sandbox_id: id(),

@@ -18,19 +18,13 @@ use std::{
 };
 
 use tokio::{sync::Notify, time::sleep};
-use ttrpc::{
-    Client, Code, Status,
-    prost::{Message, Name},
-    snapshot::ClientSnapshot,
-};
+use ttrpc::{Client, Code, Status, snapshot::ClientSnapshot};
 
-use crate::{
-    log,
-    proto::{
-        self, events,
-        publish::{Envelope, EventsClient, ForwardRequest},
-    },
+use super::{
+    Envelope, Event,
+    publish::{EventsClient, ForwardRequest},
 };
+use crate::{any::pack, namespace};
 
 /// Events that wait for containerd. At some 250 bytes each, less than a mebibyte. When it is full
 /// the oldest is lost: of a container's life the end matters most.
@@ -38,32 +32,6 @@ const CAPACITY: usize = 4096;
 /// The pause after a failed attempt. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// A message that is an event, with the topic it is published under.
-pub trait Event: Message + Name {
-    const TOPIC: &str;
-}
-
-macro_rules! topics {
-    ($($event:ident => $topic:literal,)*) => {
-        $(impl Event for events::$event {
-            const TOPIC: &str = $topic;
-        })*
-    };
-}
-
-topics! {
-    TaskCreate => "/tasks/create",
-    TaskStart => "/tasks/start",
-    TaskDelete => "/tasks/delete",
-    TaskExit => "/tasks/exit",
-    TaskOom => "/tasks/oom",
-    TaskExecAdded => "/tasks/exec-added",
-    TaskExecStarted => "/tasks/exec-started",
-    TaskPaused => "/tasks/paused",
-    TaskResumed => "/tasks/resumed",
-    TaskCheckpointed => "/tasks/checkpointed",
-}
 
 /// Events in the order in which they happened, as many as fit.
 #[derive(Debug, Default)]
@@ -86,7 +54,7 @@ impl Queue {
         {
             self.lost += 1;
             let topic = event.topic;
-            log::warn(format_args!("event {number}, {topic}, is lost: {CAPACITY} others wait"));
+            tracing::warn!("event {number}, {topic}, is lost: {CAPACITY} others wait");
         }
         self.events.push_back((self.next, event));
         self.next += 1;
@@ -139,7 +107,7 @@ impl Outbox {
             timestamp: Some(SystemTime::now().into()),
             namespace: self.namespace.clone(),
             topic: E::TOPIC.to_owned(),
-            event: Some(proto::pack(event)),
+            event: Some(pack(event)),
         };
         self.queue().push(envelope);
         self.changed.notify_waiters();
@@ -152,7 +120,6 @@ impl Outbox {
     }
 
     /// The topics of the events that wait, oldest first.
-    #[cfg(test)]
     pub fn topics(&self) -> Vec<String> {
         self.queue().events.iter().map(|(_, event)| event.topic.clone()).collect()
     }
@@ -192,7 +159,7 @@ impl Outbox {
     /// Says which events will not be delivered, since the shim ends.
     pub fn give_up(&self) {
         for (number, event) in std::mem::take(&mut self.queue().events) {
-            log::warn(format_args!("event {number}, {}, is lost: the shim ends", event.topic));
+            tracing::warn!("event {number}, {}, is lost: the program ends", event.topic);
         }
     }
 
@@ -205,14 +172,14 @@ impl Outbox {
             match self.forward(&address, envelope).await {
                 Ok(()) => {}
                 Err(error) if is_worth_another_try(&error) => {
-                    log::debug(format_args!("event {number}, {topic}, waits: {error}"));
+                    tracing::debug!("event {number}, {topic}, waits: {error}");
                     self.connection().take();
                     sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     continue;
                 }
                 Err(error) => {
-                    log::warn(format_args!("containerd refused event {number}, {topic}: {error}"));
+                    tracing::warn!("containerd refused event {number}, {topic}: {error}");
                 }
             }
             pause = FIRST_PAUSE;
@@ -237,7 +204,7 @@ impl Outbox {
         let namespace = envelope.namespace.clone();
         EventsClient::new(client)
             .forward(ForwardRequest { envelope: Some(envelope) })
-            .metadata("containerd-namespace-ttrpc", namespace)
+            .metadata(namespace::KEY, namespace)
             .await
     }
 }
@@ -259,16 +226,22 @@ mod tests {
 
     use super::*;
     use crate::{
-        proto::publish::{Events, EventsServer},
-        service::tests::LONG,
+        any::unpack,
+        events::{
+            TaskStart,
+            publish::{Events, EventsServer},
+        },
     };
 
-    fn numbered(number: u32) -> events::TaskStart {
-        events::TaskStart { container_id: "c1".to_owned(), pid: number }
+    /// Far more than anything here takes, on a machine that is busy with other things.
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn numbered(number: u32) -> TaskStart {
+        TaskStart { container_id: "c1".to_owned(), pid: number }
     }
 
     fn number(envelope: &Envelope) -> u32 {
-        proto::unpack::<events::TaskStart>(envelope.event.as_ref().unwrap()).unwrap().pid
+        unpack::<TaskStart>(envelope.event.as_ref().unwrap()).unwrap().unwrap().pid
     }
 
     #[test]
@@ -305,7 +278,7 @@ mod tests {
                 return Err(Status::unavailable("going down"));
             }
             let envelope = request.envelope.unwrap();
-            let namespace = ctx.metadata().get("containerd-namespace-ttrpc").unwrap();
+            let namespace = crate::namespace::of(ctx).unwrap();
             assert_eq!(namespace, envelope.namespace);
             self.seen.send((envelope.topic.clone(), number(&envelope))).unwrap();
             Ok(())
