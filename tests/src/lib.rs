@@ -6,6 +6,7 @@ pub mod harness;
 pub mod process;
 pub mod schedules;
 pub mod service;
+pub mod trend;
 pub mod wire;
 
 /// The conformance service, generated.

@@ -89,10 +89,11 @@ pub struct ServerConfig {
     /// do not shut the others out: there are at most `max_connections` more. Default 16,384.
     pub max_calls: usize,
     /// Handlers without `async` that run at a time, each on a thread of its own, see
-    /// [`server::blocking`](crate::server::blocking). One more waits, within its deadline, as long as
-    /// others end; after [`stall_timeout`] without any ending it fails with RESOURCE_EXHAUSTED. The only one
-    /// of a connection begins all the same. A reply counts until its call takes it, which may have to wait
-    /// for a client that does not read. Default 256, half of the threads that a runtime has for that.
+    /// [`server::blocking`](crate::server::blocking). One more waits, within its deadline, while
+    /// others end; after [`stall_timeout`] without any ending it fails with RESOURCE_EXHAUSTED. A quarter is for
+    /// connections that run none. A reply counts until its call takes it, which may have to wait
+    /// for a client that does not read. Default 256, half of the threads that a runtime has for that and for the
+    /// program.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_blocking_calls: usize,

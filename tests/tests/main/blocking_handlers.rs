@@ -208,16 +208,19 @@ async fn handlers_that_block_hold_up_neither_their_connection_nor_the_runtime() 
 }
 
 #[tokio::test]
-async fn no_more_run_at_a_time_than_may_but_for_the_first_of_each_connection() {
-    let server = TestServer::start(patient_server().max_blocking_calls(2));
+async fn no_more_run_at_a_time_than_may_and_a_part_is_for_connections_that_run_none() {
+    let server = TestServer::start(patient_server().max_blocking_calls(4));
     let (greeter, other) = (server.greeter().await, server.greeter().await);
     let mut calls: Vec<_> = (0..5).map(|_| begin(&greeter, "gate")).collect();
-    server.gate.has_come(2).await;
-    calls.push(begin(&other, "gate"));
     server.gate.has_come(3).await;
-    let call = greeter.say_hello(hello("Ann")).timeout(Duration::from_millis(1));
-    assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
-    assert_eq!(server.gate.came(), 3);
+    calls.push(begin(&other, "gate"));
+    server.gate.has_come(4).await;
+    let third = server.greeter().await;
+    for greeter in [&greeter, &other, &third] {
+        let call = greeter.say_hello(hello("Ann")).timeout(Duration::from_millis(1));
+        assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+    }
+    assert_eq!(server.gate.came(), 4);
     server.gate.open();
     for call in calls {
         call.await.unwrap().unwrap();
@@ -225,22 +228,64 @@ async fn no_more_run_at_a_time_than_may_but_for_the_first_of_each_connection() {
     assert_eq!(other.say_hello(hello("Ann")).await.unwrap().message, "Ann");
 }
 
+/// Each has a handler that never ends. The runtime's pool has no more threads than the server may use and the program needs.
+#[test]
+fn connections_with_endless_handlers_leave_the_program_its_threads_and_are_refused_in_time() {
+    const MAX: usize = 8;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(MAX + 1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let stall_timeout = Duration::from_millis(50);
+        let config = ServerConfig { stall_timeout, ..ServerConfig::default() };
+        let server = TestServer::start(config.max_blocking_calls(MAX));
+        let mut calls = Vec::new();
+        for _ in 0..40 {
+            let greeter = server.greeter().await;
+            calls.push(begin(&greeter, "gate"));
+        }
+        server.gate.has_come(MAX).await;
+        // The others are refused, each without a deadline of its own, and the program's thread is free.
+        eventually("all others are refused", || {
+            calls.iter().filter(|call| call.is_finished()).count() == 40 - MAX
+        })
+        .await;
+        for refused in calls.iter_mut().filter(|call| call.is_finished()) {
+            let status = refused.await.unwrap().unwrap_err();
+            assert_eq!(status.code(), Code::ResourceExhausted);
+            assert!(status.message().contains("max_blocking_calls"), "{status}");
+        }
+        assert_eq!(server.gate.came(), MAX);
+        let polite = server.greeter().await;
+        let status = timeout(PATIENCE, polite.say_hello(hello("Ann")).into_future()).await;
+        let status = status.expect("it is refused at once").unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let own = tokio::task::spawn_blocking(|| 7);
+        assert_eq!(timeout(PATIENCE, own).await.expect("a thread is left").unwrap(), 7);
+        server.gate.open();
+        drop(server);
+    });
+}
+
 /// It need not wait for the others' handlers, which may go on for ever.
 #[tokio::test]
 async fn a_call_that_waits_begins_when_its_connection_runs_no_other() {
     let config = ServerConfig { stall_timeout: 2 * PATIENCE, ..ServerConfig::default() };
-    let server = TestServer::start(config.max_blocking_calls(1));
+    let server = TestServer::start(config.max_blocking_calls(4));
     let (greeter, other) = (server.greeter().await, server.greeter().await);
-    let blocked = begin(&greeter, "gate");
-    server.gate.has_come(1).await;
+    let blocked: Vec<_> = (0..4).map(|_| begin(&greeter, "gate")).collect();
+    server.gate.has_come(3).await;
     let (mut requests, mut replies) = other.chat().await.unwrap();
     requests.send(hello("Ann")).await.unwrap();
     replies.recv().await.unwrap();
     let waiting: Vec<_> = ["Ben", "Cid"].map(|name| begin(&other, name)).into();
-    eventually("both calls wait", || {
+    eventually("both calls wait, and one of the other connection", || {
         let snapshot = server.handle.snapshot();
         let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
-        calls.filter(|call| call.wait == CallWait::Place).count() == 2
+        calls.filter(|call| call.wait == CallWait::Place).count() == 3
     })
     .await;
     requests.finish();
@@ -248,7 +293,9 @@ async fn a_call_that_waits_begins_when_its_connection_runs_no_other() {
         timeout(PATIENCE, call).await.expect("it begins").unwrap().unwrap();
     }
     server.gate.open();
-    blocked.await.unwrap().unwrap();
+    for blocked in blocked {
+        blocked.await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test]
@@ -265,23 +312,6 @@ async fn a_call_is_refused_when_every_place_is_taken_and_no_handler_ends() {
     server.gate.open();
     blocked.await.unwrap().unwrap();
     assert_eq!(greeter.say_hello(hello("Ann")).await.unwrap().message, "Ann");
-}
-
-/// What passed the limit is counted apart, and makes no room for others when it ends.
-#[tokio::test]
-async fn a_call_that_passed_the_limit_lets_in_no_other_when_it_ends() {
-    let config = ServerConfig { stall_timeout: Duration::from_millis(1), ..Default::default() };
-    let server = TestServer::start(config.max_blocking_calls(1));
-    let (greeter, other) = (server.greeter().await, server.greeter().await);
-    let blocked = begin(&greeter, "gate");
-    server.gate.has_come(1).await;
-    for _ in 0..2 {
-        assert_eq!(other.say_hello(hello("Ann")).await.unwrap().message, "Ann");
-        let status = greeter.say_hello(hello("Ben")).await.unwrap_err();
-        assert_eq!(status.code(), Code::ResourceExhausted);
-    }
-    server.gate.open();
-    blocked.await.unwrap().unwrap();
 }
 
 /// Else clients that read nothing would leave any number of replies with the server.
@@ -330,8 +360,8 @@ async fn replies_without_room_keep_places() {
         eventually("all but the reply in the queue wait", stands_still).await;
     }
     let made = server.gate.came();
-    let (with_room, only_ones) = (2 * CONNECTIONS, CONNECTIONS);
-    assert!(made <= with_room + PLACES + only_ones, "{made} replies of 1 MiB were made");
+    let with_room = 2 * CONNECTIONS;
+    assert!(made <= with_room + PLACES, "{made} replies of 1 MiB were made");
 }
 
 /// Else a client that reads nothing would hold, for calls that do not begin, what those of others wait for.
@@ -339,7 +369,7 @@ async fn replies_without_room_keep_places() {
 async fn a_call_whose_turn_has_not_come_leaves_the_place_to_others() {
     let config = ServerConfig { stall_timeout: 2 * PATIENCE, ..ServerConfig::default() };
     let config = config.send_queue_bytes(1).reply_bytes_per_connection(1);
-    let server = TestServer::start(config.max_blocking_calls(1));
+    let server = TestServer::start(config.max_blocking_calls(3));
     let holder = server.greeter().await;
     let (mut held, mut replies) = holder.chat().await.unwrap();
     held.send(hello("Ann")).await.unwrap();
@@ -354,9 +384,11 @@ async fn a_call_whose_turn_has_not_come_leaves_the_place_to_others() {
     server.handle.serve_connection(ttrpc::Connection::new(there)).await.unwrap();
     let mut peer = Peer::new(here);
     let call = |id, name| Frame::unary(id, "greeter.v1.Greeter", "SayHello", &hello(name));
-    // Begins as the only one of its connection.
     peer.send(call(1, "gate")).await;
     server.gate.has_come(1).await;
+    let other = server.greeter().await;
+    let only = begin(&other, "gate");
+    server.gate.has_come(2).await;
     peer.send(call(3, "Ben")).await;
     eventually("the next one waits", || waiting(CallWait::Place) == 1).await;
     // One message is in the queue, and one waits for room.
@@ -364,9 +396,6 @@ async fn a_call_whose_turn_has_not_come_leaves_the_place_to_others() {
     peer.send(Frame::request(5, REMOTE_CLOSED, SERVICE, "Generate", &chunks)).await;
     eventually("a message waits for room", || waiting(CallWait::Room) == 1).await;
 
-    let other = server.greeter().await;
-    let only = begin(&other, "gate");
-    server.gate.has_come(2).await;
     let next = begin(&other, "Cid");
     eventually("it waits behind the client that reads nothing", || waiting(CallWait::Place) == 2)
         .await;

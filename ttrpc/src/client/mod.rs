@@ -25,8 +25,9 @@
 //!
 //! Messages of one stream arrive in the order in which they were sent. A call whose reply was awaited
 //! before another call was made reaches the server before it. There is no order beyond that: calls that
-//! are under way at the same time may be written in any order, whichever was awaited first. Their
-//! requests wait for room in the queue and for their tasks to run. So a call that must arrive behind
+//! are under way at the same time may be written in any order, whichever was awaited first. They wait for a
+//! permit ([`ClientConfig::max_calls`]), for room in the queue, and for their tasks to run. Each limit is first come, first
+//! served, but a later call may come to the next one first. So a call that must arrive behind
 //! another one is made when the other has been answered, or has had an effect that can be seen.
 //!
 //! # Runtime

@@ -11,6 +11,7 @@
 pub(crate) mod buffer_pool;
 pub mod codec;
 pub mod frame;
+pub(crate) mod heap;
 pub mod message;
 pub mod payload;
 pub mod stream;

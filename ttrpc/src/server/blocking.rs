@@ -9,12 +9,19 @@
 //! # How many
 //!
 //! At most [`ServerConfig::max_blocking_calls`](field@crate::ServerConfig::max_blocking_calls) run at a
-//! time. One more waits for its turn, within its deadline, as long as others end; after `stall_timeout` without
-//! any ending it fails with RESOURCE_EXHAUSTED. The only one of a connection begins all the same, at once or
-//! when the others of its connection have ended, so that clients that hold every permit do not shut the
-//! others out. The pool has to have as many threads, and those
-//! that the program itself wants:
-//! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default.
+//! time, however many connections there are. One more waits, within its deadline, while others end; after
+//! `stall_timeout` without any ending it fails with RESOURCE_EXHAUSTED, and so does the next one at once, until one ends.
+//!
+//! A connection that runs no blocking handler comes first, in the order of arrival; connections that run some take
+//! turns for what is left. A quarter of the permits is for connections that run none, so one client whose handlers never
+//! end does not shut the others out. As many connections as there are permits, each with one handler that never ends,
+//! do: their calls and those of others are refused after `stall_timeout`. Limit such peers with
+//! [`max_connections`](field@crate::ServerConfig::max_connections), and handlers with deadlines that they keep.
+//!
+//! The runtime's pool needs a thread for each. Set
+//! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default, to at least the sum of
+//! `max_blocking_calls` of all servers on the runtime and of what the program runs there itself: `spawn_blocking`,
+//! `tokio::fs`, lookups of names. With less, calls that have a permit wait for a thread until their deadlines.
 //!
 //! A handler that has returned keeps its permit until its call takes the reply. That is at once, unless the
 //! client does not read its replies, see
@@ -25,7 +32,8 @@
 //! A thread cannot be stopped. When the deadline passes, the client goes away or the server shuts down, the
 //! client gets its answer at once; the handler goes on, and keeps its permit, until it returns. Its streams fail
 //! with CANCELLED, [`Context::is_cancelled`] says so, and [`Context::cancellation_token`] can be waited for or
-//! handed on. A server that ends waits for such handlers for a second, and a runtime that is dropped until the
+//! handed on. A server that ends waits for such handlers for a second: [`close`](crate::server::ServerHandle::close) and
+//! [`shutdown`](crate::server::ServerHandle::shutdown) take that much longer. A runtime that is dropped waits until the
 //! last of them has returned: [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout) does not.
 
 use std::{
@@ -33,7 +41,7 @@ use std::{
     future::Future,
     panic::resume_unwind,
     pin::pin,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     task::{self, Poll, Waker},
 };
 
@@ -43,17 +51,18 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 
-use super::{call::Call, replies::ResumePermit};
+use super::{
+    blocking_places::{Place, Stalled},
+    call::Call,
+    replies::ResumePermit,
+};
 use crate::{
     Context, Status,
     contain::{Contained, Panicked, contain},
     observer::EndCause,
     snapshot::CallWait,
     trace::Span,
-    transport::{
-        BoxFuture,
-        limiter::{Limiter, Load, Oversubscribe, Permit},
-    },
+    transport::BoxFuture,
 };
 
 /// Runs a handler on a thread of the runtime's pool, as soon as it has a permit. Generated code
@@ -86,119 +95,48 @@ where
     })
 }
 
-/// What one handler counts for.
-const ONE_CALL: Load = Load::one(0);
-
-/// Counts the blocking handlers of a server.
-#[derive(Debug)]
-pub(super) struct BlockingCalls {
-    limiter: Limiter,
-    /// Counts those that passed the limit, each as the only one of its connection.
-    reserved: Limiter,
-}
-
-impl BlockingCalls {
-    pub(super) fn new(max: usize) -> Self {
-        let [limiter, reserved] = [max, usize::MAX]
-            .map(|count| Limiter::new(Load { count, cost: 1 }, Oversubscribe::AnyLast));
-        BlockingCalls { limiter, reserved }
-    }
-
-    /// Waits until none runs.
-    pub(super) async fn ended(&self) {
-        self.limiter.at_most(Load::default()).await;
-        self.reserved.at_most(Load::default()).await;
-    }
-}
-
-/// Counts the blocking handlers of a connection. Its limit is the one that passes the server's limit;
-/// handlers within the server's limit are counted without regard to it.
-#[derive(Debug, Default)]
-pub(super) struct BlockingCallsOfConnection(OnceLock<Box<Limiter>>);
-
-impl BlockingCallsOfConnection {
-    fn limiter(&self) -> &Limiter {
-        let limiter = || Box::new(Limiter::new(Load { count: 1, cost: 1 }, Oversubscribe::AnyLast));
-        self.0.get_or_init(limiter)
-    }
-}
-
 /// The right to run a handler. Dropped, it goes to another call.
-struct BlockingPermit {
-    call: Arc<Call>,
-    is_reserved: bool,
-}
+struct BlockingPermit(Arc<Call>);
 
-/// A permit that has been granted and is not used yet. Dropped, it goes to another call.
-struct Granted<'a> {
-    permit: Permit<'a>,
-    /// It is that of a connection without blocking handlers, which passes the server's limit.
-    is_reserved: bool,
-}
-
-impl Granted<'_> {
-    /// Counts it at both limiters: only one of them has granted it.
-    fn take(self, call: &Arc<Call>) -> BlockingPermit {
-        let Granted { permit, is_reserved } = self;
-        permit.into_load();
-        let connection = &call.connection;
-        let reserved = &connection.server.blocking_calls.reserved;
-        let other = if is_reserved { reserved } else { connection.blocking_calls.limiter() };
-        other.force(ONE_CALL);
-        BlockingPermit { call: call.clone(), is_reserved }
+impl Drop for BlockingPermit {
+    fn drop(&mut self) {
+        let connection = &self.0.connection;
+        connection.server.blocking_calls.release(connection.id);
     }
 }
 
 /// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::replies), is
 /// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
-    let granted = grant(call).await?;
+    let used = |place: Place<'_>| {
+        place.forget();
+        BlockingPermit(call.clone())
+    };
+    let place = place(call).await?;
     if ResumePermit::try_acquire(&call.connection, &call.waits).is_some() {
-        return Ok(granted.take(call));
+        return Ok(used(place));
     }
-    drop(granted);
+    drop(place);
     // Its driver polls it when it has a permit to go on.
     yield_now().await;
-    Ok(grant(call).await?.take(call))
+    Ok(used(self::place(call).await?))
 }
 
-async fn grant(call: &Call) -> Result<Granted<'_>, Status> {
+async fn place(call: &Call) -> Result<Place<'_>, Status> {
     let connection = &call.connection;
-    let own = connection.blocking_calls.limiter();
-    let all = &connection.server.blocking_calls.limiter;
-    let shared = |permit| Granted { permit, is_reserved: false };
-    let reserved = |permit| Granted { permit, is_reserved: true };
-    let granted = all.try_acquire(ONE_CALL).map(shared);
-    if let Some(granted) = granted.or_else(|| own.try_acquire(ONE_CALL).map(reserved)) {
-        return Ok(granted);
+    let places = &connection.server.blocking_calls;
+    if let Some(place) = places.try_take(connection.id) {
+        return Ok(place);
     }
     let _in_line = call.waits.enter_for_permit();
     let _waiting = connection.registry.enter(call.info(), CallWait::Place);
     let stall_timeout = connection.server.config.stall_timeout;
-    tokio::select! {
-        biased;
-        Ok(permit) = own.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
-            Ok(reserved(permit))
-        }
-        Ok(permit) = all.acquire_while_moving(ONE_CALL, stall_timeout, &|| false) => {
-            Ok(shared(permit))
-        }
-        else => {
-            call.end.blame(EndCause::Limit);
-            Err(Status::resource_exhausted(
-                "too many blocking handlers run on this server and none ends",
-            ))
-        }
-    }
-}
-
-impl Drop for BlockingPermit {
-    fn drop(&mut self) {
-        let connection = &self.call.connection;
-        let BlockingCalls { limiter, reserved } = &connection.server.blocking_calls;
-        connection.blocking_calls.limiter().release(ONE_CALL);
-        (if self.is_reserved { reserved } else { limiter }).release(ONE_CALL);
-    }
+    places.take(connection.id, stall_timeout).await.map_err(|Stalled| {
+        call.end.blame(EndCause::Limit);
+        Status::resource_exhausted(
+            "too many blocking handlers run on this server and none ends (max_blocking_calls)",
+        )
+    })
 }
 
 /// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as an
@@ -291,26 +229,5 @@ fn wait<F: Future>(runtime: &Handle, future: F) -> F::Output {
     match future.as_mut().poll(&mut task::Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => runtime.block_on(future),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocking_handlers_have_ended_when_none_runs_within_the_limit_or_over_it() {
-        let calls = BlockingCalls::new(1);
-        let has_ended = || {
-            let mut cx = task::Context::from_waker(Waker::noop());
-            pin!(calls.ended()).poll(&mut cx).is_ready()
-        };
-        assert!(has_ended());
-        for limiter in [&calls.limiter, &calls.reserved] {
-            limiter.force(ONE_CALL);
-            assert!(!has_ended());
-            limiter.release(ONE_CALL);
-            assert!(has_ended());
-        }
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 use super::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
     PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
-    blocking::BlockingCalls, shutdown::Unbuilt,
+    blocking_places::Places, shutdown::Unbuilt,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -174,7 +174,7 @@ impl ServerBuilder {
                 Load { count: 1, cost: config.reply_bytes },
                 Oversubscribe::AnyLast,
             ),
-            blocking_calls: BlockingCalls::new(config.max_blocking_calls),
+            blocking_calls: Places::new(config.max_blocking_calls),
             services,
             policy: self.policy,
             observers: self.observers,

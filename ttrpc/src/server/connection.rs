@@ -9,9 +9,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use self::call::Call;
-use super::{
-    Peer, Shared, blocking::BlockingCallsOfConnection, reasons::EndReason, unstarted::Unstarted,
-};
+use super::{Peer, Shared, reasons::EndReason, unstarted::Unstarted};
 use crate::{
     Code, Extensions, Status,
     proto::{
@@ -60,7 +58,6 @@ pub(super) struct Connection {
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
     pub(super) unstarted: Unstarted,
-    pub(super) blocking_calls: BlockingCallsOfConnection,
     pub(super) registry: Registry,
     pub(super) id: u64,
     pub(super) accepted: Instant,
@@ -88,7 +85,6 @@ impl Connection {
             ),
             limits: OnceLock::new(),
             unstarted: Unstarted::default(),
-            blocking_calls: BlockingCallsOfConnection::default(),
             registry: Registry::default(),
             id,
             accepted: Instant::now(),

@@ -39,6 +39,7 @@
 mod accept;
 mod admission;
 pub mod blocking;
+mod blocking_places;
 mod builder;
 mod connection;
 mod connection_admission;
@@ -126,7 +127,7 @@ struct Shared {
     inboxes: Limiter,
     /// Counts bytes of replies that wait for room.
     replies: Limiter,
-    blocking_calls: blocking::BlockingCalls,
+    blocking_calls: blocking_places::Places,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,
@@ -151,7 +152,7 @@ impl Shared {
     async fn no_calls(&self) {
         let none = Load::cost(usize::MAX);
         let (calls, reserved) = (self.calls.at_most(none), self.reserved_calls.at_most(none));
-        tokio::join!(calls, reserved, self.blocking_calls.ended());
+        tokio::join!(calls, reserved, self.blocking_calls.emptied());
     }
 
     /// What the server is doing at this moment.

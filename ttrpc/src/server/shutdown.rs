@@ -191,6 +191,10 @@ impl ServerHandle {
     /// done after `limit` is aborted as by [`ServerHandle::close`]. Of several calls the earliest
     /// limit counts. A server that is not served yet will not be.
     ///
+    /// The future takes up to a second longer than `limit` while handlers run that cannot be dropped, as those of
+    /// [`server::blocking`](crate::server::blocking) and those that block their thread: their calls have been answered, and
+    /// their threads go on.
+    ///
     /// A handler that awaits this waits for itself, and is aborted at the limit: there, use
     /// [`ServerHandle::begin_shutdown`].
     ///
@@ -211,6 +215,9 @@ impl ServerHandle {
 
     /// Closes the server at once, and completes when it has ended: pending calls are lost with
     /// their connections, handlers are polled once more with their tokens fired and are dropped.
+    ///
+    /// The future waits up to a second for handlers that cannot be dropped, as those of
+    /// [`server::blocking`](crate::server::blocking). Listeners, connections and calls have ended before that.
     pub fn close(&self) -> impl Future<Output = ()> + Send + 'static {
         self.shutdown(Duration::ZERO)
     }

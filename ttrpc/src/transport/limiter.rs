@@ -2,7 +2,7 @@
 //!
 //! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
 //! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which there is no
-//! capacity waits in a queue: a newcomer never overtakes, and a release wakes exactly the waiters that
+//! capacity waits in a queue: a newcomer to this limit never overtakes, and a release wakes exactly the waiters that
 //! it admits. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
 //!
 //! Everything is behind one lock, which is held for a few instructions. Wakers are the program's code: they

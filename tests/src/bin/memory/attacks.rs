@@ -208,7 +208,7 @@ async fn reply_from_threads(connections: u64) -> Result<Figures, String> {
     sleep(BLOCKED).await;
     victim.expect_service().await?;
     drop(open);
-    let running = connections + ServerConfig::default().max_blocking_calls as u64;
+    let running = ServerConfig::default().max_blocking_calls as u64;
     let calls = connections * calls as u64;
     victim.figures(Load { calls, running, ..of_late_replies(connections) }).await
 }

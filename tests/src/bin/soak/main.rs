@@ -34,7 +34,7 @@ use load::{GENEROUS, Tally, unexpected, work};
 use samples::{Sample, Samples};
 
 /// In less time the load is too uneven to tell whether anything grows.
-const FEWEST_MINUTES: f64 = 10.0;
+const FEWEST_MINUTES: f64 = 20.0;
 /// Clients of this process that behave.
 const WORKERS: usize = 4;
 /// Client processes.

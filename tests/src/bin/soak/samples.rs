@@ -6,6 +6,7 @@ use ttrpc_tests::{
     conformance::{ConformanceClient, Empty, StatsResponse},
     harness::alive_tasks,
     process::{Process, Usage},
+    trend::Trend,
 };
 
 use crate::{
@@ -25,8 +26,8 @@ pub(crate) struct Sample {
 /// A figure, read from a sample.
 type Figure = fn(&Sample) -> f64;
 
-/// The figures that must not rise, with the room that each is given: what it may grow by, beside a
-/// tenth, since the load is random.
+/// The figures that must not rise, with the room that each is given: what it may grow by, besides a
+/// tenth, since the load is random. See [`Trend::rises`].
 const FIGURES: [(&str, Figure, f64); 7] = [
     ("server, resident MiB", |sample| mebibytes(sample.server.memory), 2.0),
     ("clients, resident MiB", |sample| mebibytes(sample.own.memory), 2.0),
@@ -74,15 +75,14 @@ impl Samples {
     /// Prints how each figure went, and says which of them rose.
     pub(crate) fn judge(&self) -> Vec<&'static str> {
         let mut rising = Vec::new();
-        println!("{:26} {:>12} {:>12} {:>8}", "median of", "2nd quarter", "last quarter", "peak");
+        println!("{:26} {:>12} {:>12} {:>8}", "median of", "third eighth", "last eighth", "peak");
         for (name, figure, room) in FIGURES {
             let values = self.values(figure);
-            let quarter = values.len() / 4;
-            let early = median(&values[quarter..2 * quarter]);
-            let late = median(&values[values.len() - quarter..]);
+            let trend = Trend::of(&values);
+            let (early, late) = trend.ends();
             let peak = values.iter().copied().fold(0.0, f64::max);
             println!("{name:26} {early:>12.1} {late:>12.1} {peak:>8.1}");
-            if late > early * 1.1 + room {
+            if trend.rises(room) {
                 rising.push(name);
             }
         }
@@ -117,10 +117,4 @@ impl Samples {
         let title = format!("ttrpc-soak, {minutes:.0} minutes: the highest value of each moment");
         fs::write(file, to_svg(&title, minutes, &panels))
     }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -66,7 +66,7 @@ fn requests_are_read_in_steps_and_no_further_than_to_too_many_pairs() {
     }
     let request = decoder.request();
     assert_eq!((steps, request.timeout_nano), (8, 7));
-    assert_eq!(request.metadata.cost(), 3 * 48 + 4 * (16 + 1));
+    assert_eq!(request.metadata.cost(), 16 + 3 * 48 + 4 * 32);
 
     let mut decoder = RequestDecoder::new(&data, 2);
     assert!(matches!(decoder.advance(100), Err(Malformed::TooManyPairs(2))));

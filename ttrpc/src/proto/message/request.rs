@@ -13,7 +13,10 @@ use super::{
         take_key, varint_len,
     },
 };
-use crate::Metadata;
+use crate::{
+    Metadata,
+    proto::heap::{HEAP_HEADER, heap_cost},
+};
 
 /// Fields that a Request may have beyond the pairs of metadata that are allowed, unknown ones included: an honest
 /// one has four. A frame may have two million.
@@ -25,11 +28,8 @@ const MAX_PAIR_FIELDS: usize = 16;
 /// Groups that may be open at a time in an unknown field. prost has 100.
 const MAX_GROUP_DEPTH: usize = 64;
 
-/// What a pair of metadata costs beside its bytes: two strings.
+/// What a pair of metadata costs besides its bytes: two strings.
 const PAIR_COST: usize = 2 * size_of::<String>();
-
-/// What a string that is not empty costs beside its bytes: what allocation adds.
-const STRING_COST: usize = 16;
 
 /// A decoded Request that borrows everything from its frame.
 #[derive(Clone, Copy, Debug)]
@@ -162,13 +162,14 @@ impl<'a> RequestDecoder<'a> {
                     let metadata = &mut request.metadata;
                     if metadata.pairs == 0 {
                         metadata.data = field;
+                        metadata.cost = HEAP_HEADER;
                     }
                     let (key, value) = decode_key_value(take_bytes(data)?)?;
                     if metadata.pairs == self.max_pairs {
                         return Err(Malformed::TooManyPairs(self.max_pairs));
                     }
                     metadata.pairs += 1;
-                    metadata.cost += PAIR_COST + string_cost(key) + string_cost(value);
+                    metadata.cost += PAIR_COST + heap_cost(key.len()) + heap_cost(value.len());
                 }
                 (tag, wire_type) => skip(wire_type, tag, data, &mut self.fields_left)?,
             }
@@ -181,10 +182,6 @@ impl<'a> RequestDecoder<'a> {
             _ => Ok(false),
         }
     }
-}
-
-fn string_cost(bytes: &[u8]) -> usize {
-    if bytes.is_empty() { 0 } else { STRING_COST + bytes.len() }
 }
 
 /// A Request about to be encoded.

@@ -1,0 +1,435 @@
+//! Who may run a blocking handler: a bounded number of threads, shared fairly by connections.
+//!
+//! A connection that runs none comes first, in the order in which they came; those that run some follow, each connection in
+//! its turn. A part of the places is for connections that run none, so that one client whose handlers never end does not
+//! shut the others out. A wait without progress is refused, see [`stall`](crate::transport::stall).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    contain::{contain, notify_waiters},
+    sync::Mutex,
+    transport::{lock, stall::stands_still, wait_until},
+};
+
+/// One place in so many is for connections that run no handler.
+const RESERVED_PART: usize = 4;
+
+/// The places of a server's blocking handlers.
+#[derive(Debug)]
+pub(super) struct Places {
+    max: usize,
+    /// Those that may be taken by connections beyond their first.
+    max_further: usize,
+    state: Mutex<State>,
+    /// Notified when nobody has a place any more.
+    emptied: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    /// Connections that have or await a place, by their ids.
+    connections: HashMap<u64, Connection>,
+    /// Connections of which a call waits, in the order in which they get a place. Those that run none come first.
+    queue: BTreeMap<Position, u64>,
+    next_ticket: u64,
+    /// Connections that run a handler.
+    running: usize,
+    first: Progress,
+    further: Progress,
+}
+
+/// What those who wait have to know of others.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Handlers that have ended and whose place they might have got.
+    ends: u64,
+    /// A wait was without progress, and there has been none since.
+    is_stalled: bool,
+}
+
+impl Progress {
+    fn note_end(&mut self) {
+        self.ends += 1;
+        self.is_stalled = false;
+    }
+}
+
+/// A place in the queue: whether the connection runs a handler, and a ticket.
+type Position = (bool, u64);
+
+#[derive(Debug, Default)]
+struct Connection {
+    running: usize,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+    position: Option<Position>,
+}
+
+/// No place has become free in time.
+#[derive(Debug, PartialEq)]
+pub(super) struct Stalled;
+
+/// The right to run a handler. Dropped, it goes to another call.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    places: &'a Places,
+    connection: u64,
+}
+
+impl Place<'_> {
+    /// Leaves it to the caller to release it.
+    pub(super) fn forget(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Place<'_> {
+    /// It was not used. That is no progress for those who wait as long as others end.
+    fn drop(&mut self) {
+        self.places.leave(self.connection, false);
+    }
+}
+
+impl Places {
+    pub(super) fn new(max: usize) -> Self {
+        let max = max.max(1);
+        // With its first, a connection has no more than what is not reserved.
+        let max_further = max - max / RESERVED_PART - 1;
+        Places { max, max_further, state: Mutex::default(), emptied: Notify::new() }
+    }
+
+    /// Waits until no handler runs.
+    pub(super) async fn emptied(&self) {
+        wait_until(&self.emptied, &|| lock(&self.state).taken == 0).await;
+    }
+
+    /// A place for a call of this connection, if one is free and nobody waits for it.
+    pub(super) fn try_take(&self, connection: u64) -> Option<Place<'_>> {
+        let mut state = lock(&self.state);
+        let is_first = state.running_of(connection) == 0;
+        let is_next = match state.queue.first_key_value() {
+            None => true,
+            // Those that run some come behind one that runs none.
+            Some((&(runs_some, _), _)) => is_first && runs_some,
+        };
+        (is_next && self.is_free(&state, is_first)).then(|| {
+            state.take(connection);
+            Place { places: self, connection }
+        })
+    }
+
+    /// Waits for a place as long as others end.
+    ///
+    /// # Errors
+    /// If no handler has ended for `stall_timeout`, and at once from then on until one does.
+    ///
+    /// Cancel safe: dropped, it leaves the queue and the place that it had been granted.
+    pub(super) async fn take(
+        &self,
+        connection: u64,
+        stall_timeout: Duration,
+    ) -> Result<Place<'_>, Stalled> {
+        if let Some(place) = self.try_take(connection) {
+            return Ok(place);
+        }
+        let mut waiter = Waiter::new(self, connection).ok_or(Stalled)?;
+        let ends = || {
+            let mut state = lock(&self.state);
+            state.progress(connection).ends
+        };
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut waiter.granted => return Ok(waiter.into_place()),
+                seen = stands_still(stall_timeout, &ends, &|| false) => {
+                    let mut state = lock(&self.state);
+                    let progress = state.progress(connection);
+                    if progress.ends == seen {
+                        progress.is_stalled = true;
+                        drop(state);
+                        return Err(Stalled);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A handler of this connection has ended.
+    pub(super) fn release(&self, connection: u64) {
+        self.leave(connection, true);
+    }
+
+    fn leave(&self, connection: u64, is_end: bool) {
+        let mut state = lock(&self.state);
+        if is_end {
+            state.first.note_end();
+            if state.running_of(connection) > 1 || state.further() < self.max_further {
+                state.further.note_end();
+            }
+        }
+        state.taken -= 1;
+        let entry = state.connections.get_mut(&connection).expect("it has a place");
+        entry.running -= 1;
+        if entry.running == 0 {
+            state.running -= 1;
+        }
+        state.list(connection, false);
+        let granted = self.grant(&mut state);
+        let is_empty = state.taken == 0;
+        drop(state);
+        tell(granted);
+        if is_empty {
+            notify_waiters(&self.emptied);
+        }
+    }
+
+    fn is_free(&self, state: &State, is_first: bool) -> bool {
+        state.taken < self.max && (is_first || state.further() < self.max_further)
+    }
+
+    /// Grants what is free to those whose turn it is, who are to be told.
+    fn grant(&self, state: &mut State) -> Vec<oneshot::Sender<()>> {
+        let mut granted = Vec::new();
+        while let Some((&(runs_some, _), &connection)) = state.queue.first_key_value()
+            && self.is_free(state, !runs_some)
+        {
+            let entry = state.connections.get_mut(&connection).expect("it is listed");
+            let (_, waiter) = entry.waiting.pop_first().expect("a listed connection waits");
+            granted.push(waiter);
+            state.take(connection);
+        }
+        granted
+    }
+}
+
+impl State {
+    fn running_of(&self, connection: u64) -> usize {
+        self.connections.get(&connection).map_or(0, |connection| connection.running)
+    }
+
+    /// Places that connections have beyond their first.
+    fn further(&self) -> usize {
+        self.taken - self.running
+    }
+
+    fn progress(&mut self, connection: u64) -> &mut Progress {
+        if self.running_of(connection) == 0 { &mut self.first } else { &mut self.further }
+    }
+
+    fn take(&mut self, connection: u64) {
+        self.taken += 1;
+        let entry = self.connections.entry(connection).or_default();
+        if entry.running == 0 {
+            self.running += 1;
+        }
+        entry.running += 1;
+        self.list(connection, true);
+    }
+
+    /// Puts a connection where it belongs in the queue: at its end if it has got a place, or has just come.
+    fn list(&mut self, connection: u64, has_got_place: bool) {
+        let Some(entry) = self.connections.get_mut(&connection) else { return };
+        let before = entry.position.take();
+        if let Some(position) = before {
+            self.queue.remove(&position);
+        }
+        if !entry.waiting.is_empty() {
+            let ticket = before.filter(|_| !has_got_place).map(|(_, ticket)| ticket);
+            let position = (entry.running > 0, ticket.unwrap_or(self.next_ticket));
+            self.next_ticket += 1;
+            entry.position = Some(position);
+            self.queue.insert(position, connection);
+        } else if entry.running == 0 {
+            self.connections.remove(&connection);
+        }
+    }
+}
+
+/// A call that waits. Dropped, it leaves the queue.
+struct Waiter<'a> {
+    places: &'a Places,
+    connection: u64,
+    ticket: u64,
+    granted: oneshot::Receiver<()>,
+    /// What it was granted belongs to its [`Place`].
+    is_used: bool,
+}
+
+impl<'a> Waiter<'a> {
+    /// `None` if waits are in vain.
+    fn new(places: &'a Places, connection: u64) -> Option<Self> {
+        let mut state = lock(&places.state);
+        if state.progress(connection).is_stalled {
+            return None;
+        }
+        let (sender, granted) = oneshot::channel();
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        let entry = state.connections.entry(connection).or_default();
+        entry.waiting.insert(ticket, sender);
+        if entry.position.is_none() {
+            state.list(connection, false);
+        }
+        // A place may have become free since it was looked for.
+        let granted_now = places.grant(&mut state);
+        drop(state);
+        tell(granted_now);
+        Some(Waiter { places, connection, ticket, granted, is_used: false })
+    }
+
+    /// The place that was granted.
+    fn into_place(mut self) -> Place<'a> {
+        self.is_used = true;
+        Place { places: self.places, connection: self.connection }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.is_used {
+            return;
+        }
+        let mut state = lock(&self.places.state);
+        let entry = state.connections.get_mut(&self.connection);
+        if entry.is_some_and(|entry| entry.waiting.remove(&self.ticket).is_some()) {
+            state.list(self.connection, false);
+        } else {
+            // It was granted a place that it does not use.
+            drop(state);
+            self.places.leave(self.connection, false);
+        }
+    }
+}
+
+/// Tells waiters of the places that were granted to them, without the lock: their wakers are the program's.
+fn tell(granted: Vec<oneshot::Sender<()>>) {
+    for waiter in granted {
+        // One that goes at this moment finds that it was granted.
+        let _ = contain(|| waiter.send(()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{Future, poll_fn},
+        pin::{Pin, pin},
+        task::Poll,
+    };
+
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    async fn is_ready<F: Future>(future: &mut Pin<&mut F>) -> bool {
+        poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+    }
+
+    fn run(places: &Places, connection: u64) -> bool {
+        places.try_take(connection).map(Place::forget).is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_run_than_may_however_many_connections_there_are() {
+        let places = Places::new(8);
+        let running = (1..=700).filter(|connection| run(&places, *connection)).count();
+        assert_eq!(running, 8);
+        let refused = timeout(2 * SECOND, places.take(701, SECOND)).await;
+        assert_eq!(refused.expect("it is refused in time").err(), Some(Stalled));
+        assert_eq!(places.take(702, SECOND).await.err(), Some(Stalled), "at once");
+        places.release(1);
+        places.take(703, SECOND).await.expect("a place is free").forget();
+        assert_eq!(lock(&places.state).taken, 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_leaves_a_part_of_the_places_to_others() {
+        let places = Places::new(8);
+        assert_eq!((0..8).filter(|_| run(&places, 1)).count(), 6);
+        assert!(run(&places, 2) && !run(&places, 2) && run(&places, 3) && !run(&places, 4));
+        assert_eq!(places.take(1, SECOND).await.err(), Some(Stalled));
+        // Others that come and go are no progress for it.
+        places.release(2);
+        assert!(run(&places, 2));
+        assert_eq!(places.take(1, SECOND).await.err(), Some(Stalled), "at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_runs_none_comes_first_and_others_take_turns() {
+        let places = Places::new(2);
+        assert!(run(&places, 1) && run(&places, 1));
+        let mut further = [pin!(places.take(1, 9 * SECOND)), pin!(places.take(1, 9 * SECOND))];
+        let mut first = pin!(places.take(2, 9 * SECOND));
+        let mut second = pin!(places.take(2, 9 * SECOND));
+        for waiting in &mut further {
+            assert!(!is_ready(waiting).await);
+        }
+        assert!(!is_ready(&mut first).await && !is_ready(&mut second).await);
+        assert!(!run(&places, 1), "others wait");
+        places.release(1);
+        first.await.expect("it runs none, and comes first").forget();
+        assert!(!is_ready(&mut further[0]).await && !is_ready(&mut second).await);
+        places.release(1);
+        // Now it is the other connection that runs none.
+        let [first_further, mut second_further] = further;
+        first_further.await.expect("it comes first").forget();
+        places.release(1);
+        second_further.as_mut().await.expect("its connection runs none again").forget();
+        assert!(!is_ready(&mut second).await);
+        places.release(2);
+        second.await.expect("nobody else waits").forget();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_goes_leaves_its_place_to_the_next() {
+        let places = Places::new(1);
+        assert!(run(&places, 1));
+        {
+            let mut gone = pin!(places.take(2, 9 * SECOND));
+            assert!(!is_ready(&mut gone).await);
+        }
+        let mut next = Box::pin(places.take(3, 9 * SECOND));
+        let mut last = pin!(places.take(4, 9 * SECOND));
+        assert!(!is_ready(&mut next.as_mut()).await && !is_ready(&mut last).await);
+        places.release(1);
+        // It was granted the place and does not use it.
+        drop(next);
+        drop(last.await.expect("it comes next"));
+        let state = lock(&places.state);
+        assert!(state.connections.is_empty() && state.queue.is_empty());
+        assert_eq!((state.taken, state.running), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_as_long_as_others_end() {
+        let places = Places::new(1);
+        assert!(run(&places, 1));
+        let mut waits = pin!(places.take(2, SECOND));
+        for _ in 0..5 {
+            assert!(!is_ready(&mut waits).await);
+            advance(SECOND / 2).await;
+            // Another one ends and begins.
+            lock(&places.state).first.note_end();
+        }
+        assert_eq!(waits.await.err(), Some(Stalled));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_are_empty_when_no_handler_runs() {
+        let places = Places::new(1);
+        places.emptied().await;
+        assert!(run(&places, 1));
+        let mut emptied = pin!(places.emptied());
+        assert!(!is_ready(&mut emptied).await);
+        places.release(1);
+        emptied.await;
+    }
+}
