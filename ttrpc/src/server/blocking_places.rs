@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::{
     contain::{contain, notify_waiters},
     sync::Mutex,
-    transport::{lock, stall::stands_still, wait_until},
+    transport::{lock, stall::stalled, wait_until},
 };
 
 /// One place in so many is for connections that run no handler.
@@ -147,7 +147,7 @@ impl Places {
             tokio::select! {
                 biased;
                 _ = &mut waiter.granted => return Ok(waiter.into_place()),
-                seen = stands_still(stall_timeout, &ends, &|| false) => {
+                seen = stalled(stall_timeout, &ends, &|| false) => {
                     let mut state = lock(&self.state);
                     let progress = state.progress(connection);
                     if progress.ends == seen {
