@@ -82,7 +82,7 @@ mod tests {
 
         let client = Client::connect(&address).await.unwrap();
         let told = DebugClient::new(client.clone()).snapshot(SnapshotRequest::default()).await;
-        assert!(told.unwrap().text.contains("serving"));
+        assert_eq!(told.unwrap().state, "serving");
         let request = HealthCheckRequest { service: SANDBOX.to_owned() };
         let health = HealthClient::new(client.clone()).check(request).await.unwrap();
         assert_eq!(health.status(), ServingStatus::Serving);

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use ttrpc::Client;
 
 use crate::{
-    args::{Describe, List, SchemaOptions, SchemaSource, WriteSchema},
+    args::{Describe, List, WriteSchema},
     failure::Failure,
+    options::{SchemaOptions, SchemaSource},
     output::{self, DIM, paint},
     schema::{self, Schema, Source, Symbol, files, print},
     session,
@@ -28,9 +29,10 @@ pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
     }
     let mut services: Vec<_> =
         schema.pool().services().map(|service| service.full_name().to_owned()).collect();
+    let mut unknown = 0;
     if let Some(client) = client.filter(|_| schema.source() == Source::BuiltIn) {
-        services = served(&client, services, arguments.timeout.limit()).await?;
-        if services.is_empty() {
+        (services, unknown) = served(&client, services, arguments.timeout.limit()).await?;
+        if services.is_empty() && unknown == 0 && schema.refusal().is_none() {
             return Err(Failure::Other(
                 "the server has no reflection and none of the built-in services; \
                  --proto FILE or --descriptor-set FILE tells what it has"
@@ -39,28 +41,35 @@ pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
         }
     }
     services.sort();
-    if json {
-        return Ok(output::line(json!(services))?);
+    match json {
+        true => output::line(output::json(&json!(services)))?,
+        false => {
+            services.iter().try_for_each(|service| output::line(output::plain_line(service)))?
+        }
     }
-    for service in services {
-        output::line(output::plain_line(service))?;
+    if unknown > 0 {
+        let count = output::count(unknown, "built-in service");
+        output::note(format_args!("of {count} the server refuses to say whether it has them"));
     }
-    Ok(())
+    // What it has beside those is not to be seen.
+    schema.refusal().map_or(Ok(()), |status| Err(session::refused(status)))
 }
 
-/// Those of the services that the server has.
+/// Those of the services that the server has, and of how many it refuses to say.
 async fn served(
     client: &Client,
     services: Vec<String>,
     timeout: Option<Duration>,
-) -> Result<Vec<String>, Failure> {
-    let mut served = Vec::new();
+) -> Result<(Vec<String>, u64), Failure> {
+    let (mut served, mut unknown) = (Vec::new(), 0);
     for service in services {
-        if session::has_service(client, &service, timeout).await? {
-            served.push(service);
+        match session::has_service(client, &service, timeout).await? {
+            Some(true) => served.push(service),
+            Some(false) => {}
+            None => unknown += 1,
         }
     }
-    Ok(served)
+    Ok((served, unknown))
 }
 
 fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failure> {
@@ -91,7 +100,9 @@ fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failur
 pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
     let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
-    let name = &arguments.name;
+    let Some(name) = &arguments.name else {
+        return describe_all(arguments, client.as_ref(), &schema, json).await;
+    };
     let found = match (schema.find_symbol(name), &client) {
         (Err(failure), Some(client)) => {
             find_served(client, &schema, name, limit).await.ok_or(failure)
@@ -102,7 +113,7 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     // As with calls: not every server lists its health service.
     let (symbol, source) = match (found, schema::builtin().find_symbol(name)) {
         (Err(_), Ok(symbol)) if is_told => (symbol, Source::BuiltIn),
-        (found, _) => (found?, schema.source()),
+        (found, _) => (session::or_refusal(&schema, found)?, schema.source()),
     };
     if arguments.template {
         let message = match &symbol {
@@ -114,14 +125,45 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
         };
         let template = schema::template::template(&message);
         return Ok(output::line(match json {
-            true => template.to_string(),
-            false => format!("{template:#}"),
+            true => output::json(&template),
+            false => output::pretty_json(&template),
         })?);
     }
-    if json {
-        return Ok(output::line(to_json(&symbol))?);
+    write(&symbol, source, json)
+}
+
+/// Shows every service.
+async fn describe_all(
+    arguments: &Describe,
+    client: Option<&Client>,
+    schema: &Schema,
+    json: bool,
+) -> Result<(), Failure> {
+    if arguments.template {
+        return Err(Failure::usage("a template is made of a method or a message: name one"));
     }
-    let (name, kind) = match &symbol {
+    let mut services: Vec<_> = schema.pool().services().collect();
+    if let Some(client) = client.filter(|_| schema.source() == Source::BuiltIn) {
+        let names = services.iter().map(|service| service.full_name().to_owned()).collect();
+        let (names, _) = served(client, names, arguments.timeout.limit()).await?;
+        services.retain(|service| names.iter().any(|name| name == service.full_name()));
+    }
+    services.sort_by(|one, other| one.full_name().cmp(other.full_name()));
+    for (index, service) in services.into_iter().enumerate() {
+        if index > 0 && !json {
+            output::line("")?;
+        }
+        write(&Symbol::Service(service), schema.source(), json)?;
+    }
+    schema.refusal().map_or(Ok(()), |status| Err(session::refused(status)))
+}
+
+/// Writes what a name stands for.
+fn write(symbol: &Symbol, source: Source, json: bool) -> Result<(), Failure> {
+    if json {
+        return Ok(output::line(to_json(symbol))?);
+    }
+    let (name, kind) = match symbol {
         Symbol::Service(service) => (service.full_name(), "a service"),
         Symbol::Method(method) => (method.full_name(), "a method"),
         Symbol::Message(message) => (message.full_name(), "a message"),
@@ -130,7 +172,7 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let name = output::plain_line(name);
     output::line(paint(DIM, format_args!("// {name} is {kind}, from {source}.")))?;
     // Comments are the server's, too.
-    Ok(output::line(output::plain(print::symbol(&symbol).trim_end()))?)
+    Ok(output::line(output::plain(print::symbol(symbol).trim_end()))?)
 }
 
 /// The one method, service or type of an ambiguous name that the server has.
@@ -206,7 +248,7 @@ pub async fn write_schema(arguments: &WriteSchema, json: bool) -> Result<(), Fai
     for path in written {
         match json {
             true => output::line(json!({ "wrote": path.display().to_string() }))?,
-            false => output::note(format_args!("wrote {}", path.display())),
+            false => output::note(output::plain_line(format_args!("wrote {}", path.display()))),
         }
     }
     if arguments.protos.is_none() && arguments.set.is_none() {
@@ -238,6 +280,12 @@ async fn open(
         }
         let schema = session::named_schema(options)?;
         return Ok((None, schema.unwrap_or_else(|| schema::builtin().clone())));
+    }
+    // Files that are named tell all; nobody has to answer.
+    if options.schema.is_none()
+        && let Some(schema) = session::named_schema(options)?
+    {
+        return Ok((None, schema));
     }
     let client = session::connect(address, timeout).await?;
     let schema = session::find_schema(&client, options, timeout).await?;

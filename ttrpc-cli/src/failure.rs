@@ -84,10 +84,10 @@ impl fmt::Display for Failure {
             Failure::Call { status, hint, details } => {
                 f.write_str(&output::plain(status))?;
                 for detail in details {
-                    write!(f, "\n  detail: {detail}")?;
+                    write!(f, "\n  detail: {}", output::json(detail))?;
                 }
                 match hint {
-                    Some(hint) => write!(f, "\n  {hint}"),
+                    Some(hint) => write!(f, "\n  {}", output::plain(hint)),
                     None => Ok(()),
                 }
             }

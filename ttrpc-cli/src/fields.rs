@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 use serde_json::{Map, Value};
 
+use crate::{misfit, strict};
+
 /// Whether an argument is `name=value` and not JSON: it starts with a field's name. Behind a dot may be
 /// another, or the key of a map, which may hold anything.
 pub fn is_field(argument: &str) -> bool {
@@ -43,6 +45,26 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Puts `name=value` arguments on top of the one object that there is.
+///
+/// # Errors
+/// If there is another number of values, or a field does not fit.
+pub fn put_on<'a>(
+    values: &mut [Value],
+    kind: &MessageDescriptor,
+    fields: impl IntoIterator<Item = &'a String>,
+) -> Result<(), String> {
+    let mut fields = fields.into_iter().peekable();
+    if fields.peek().is_none() {
+        return Ok(());
+    }
+    let [Value::Object(object)] = values else {
+        return Err("name=value fields go with one JSON object".to_owned());
+    };
+    let mut on_top = Fields::on(object, kind);
+    fields.try_for_each(|field| on_top.set(field))
+}
+
 /// What arguments have set, and where in the message the present one is.
 struct Given<'a> {
     paths: &'a mut BTreeSet<Vec<String>>,
@@ -66,7 +88,8 @@ impl Given<'_> {
         name_as_json(object, &field);
         self.leave_others_of_oneof(object, &field);
         let Some(rest) = rest else {
-            return self.put(object.entry(field.json_name()).or_insert(Value::Null), &field, value);
+            let place = object.entry(field.json_name()).or_insert(Value::Null);
+            return self.put(name, place, &field, value);
         };
         let Kind::Message(inner) = field.kind() else {
             return Err(format!("`{name}` is no message, so it has no `{rest}`"));
@@ -82,10 +105,16 @@ impl Given<'_> {
             *place = Value::Object(Map::new());
         }
         let Value::Object(place) = place else { unreachable!("it is one now") };
-        if field.is_map() {
+        let entry = match inner.full_name() {
+            "google.protobuf.Struct" => inner.get_field(1).map(|fields| fields.kind()),
+            _ => Some(field.kind()).filter(|_| field.is_map()),
+        };
+        if let Some(Kind::Message(entry)) = entry {
             self.path.push(rest.to_owned());
             self.claim(rest)?;
-            let value = convert(&inner.map_entry_value_field().kind(), value);
+            let kind = entry.map_entry_value_field();
+            let value = convert(&kind.kind(), value)?;
+            misfit::check_field(path, &kind, &value)?;
             place.insert(rest.to_owned(), value);
             return Ok(());
         }
@@ -118,16 +147,24 @@ impl Given<'_> {
         }
     }
 
-    fn put(self, place: &mut Value, field: &FieldDescriptor, text: &str) -> Result<(), String> {
+    /// Puts a value in its place, for an argument that calls the field so.
+    fn put(
+        self,
+        name: &str,
+        place: &mut Value,
+        field: &FieldDescriptor,
+        text: &str,
+    ) -> Result<(), String> {
         let is_whole =
             (field.is_list() && text.starts_with('[')) || (field.is_map() && text.starts_with('{'));
         if is_whole {
             self.claim(field.name())?;
-            *place = serde_json::from_str(text)
+            *place = strict::from_str(text)
                 .map_err(|error| format!("the value of `{}`: {error}", field.name()))?;
             return Ok(());
         }
-        let value = convert(&field.kind(), text);
+        let value = convert(&field.kind(), text)?;
+        misfit::check_field(name, field, &value)?;
         if !field.is_list() {
             self.claim(field.name())?;
             *place = value;
@@ -158,28 +195,33 @@ fn name_as_json(object: &mut Map<String, Value>, field: &FieldDescriptor) {
 }
 
 /// A value as the shell has it. What does not fit the type is left to the reader of the JSON.
-fn convert(kind: &Kind, text: &str) -> Value {
+fn convert(kind: &Kind, text: &str) -> Result<Value, String> {
     let string = || Value::String(text.to_owned());
-    let json = || serde_json::from_str::<Value>(text).ok();
     let is_whole = |value: &Value| value.is_object() || value.is_array();
-    match kind {
+    let json = || match strict::from_str(text) {
+        // Whoever writes an object means one.
+        Err(error) if text.starts_with('{') && !error.is_syntax() => Err(error.to_string()),
+        parsed => Ok(parsed.ok()),
+    };
+    Ok(match kind {
         Kind::String | Kind::Bytes => string(),
         Kind::Enum(_) if text.parse::<i32>().is_err() => string(),
         Kind::Message(message) => match message.full_name() {
-            "google.protobuf.Value" => json().unwrap_or_else(string),
-            name if is_wrapper(name) => {
-                message.get_field(1).map_or_else(string, |field| convert(&field.kind(), text))
-            }
+            "google.protobuf.Value" => json()?.unwrap_or_else(string),
+            name if is_wrapper(name) => match message.get_field(1) {
+                Some(field) => convert(&field.kind(), text)?,
+                None => string(),
+            },
             // Timestamps and durations are strings.
-            _ => json().filter(is_whole).unwrap_or_else(string),
+            _ => json()?.filter(is_whole).unwrap_or_else(string),
         },
-        _ => match json() {
+        _ => match json()? {
             // One that has no place in 64 bits is no number for JSON's reader, but a string that is out of range.
             Some(Value::Number(number)) if number.is_f64() && is_integer(text) => string(),
             Some(value) if !is_whole(&value) => value,
             _ => string(),
         },
-    }
+    })
 }
 
 /// Digits alone.
@@ -254,6 +296,12 @@ mod tests {
           M inner_one = 7;
           repeated string list_of = 8;
           oneof either { string left_one = 9; string right_one = 10; }
+          google.protobuf.Struct object = 11;
+          uint32 small_number = 12;
+          bool flag = 13;
+          repeated bool list_of_flags = 14;
+          double real = 15;
+          bytes raw = 16;
         }
     "#;
 
@@ -313,9 +361,45 @@ mod tests {
         let arguments =
             ["bool_value=true", "string_value=7", "number_value=8", "any_value={\"a\":1}"];
         let expected = json!({
-            "boolValue": true, "stringValue": "7", "numberValue": "8", "anyValue": { "a": 1.0 },
+            "boolValue": true, "stringValue": "7", "numberValue": "8", "anyValue": { "a": 1 },
         });
         assert_eq!(set(json!({}), &arguments).unwrap(), expected);
+    }
+
+    #[test]
+    fn entries_of_a_struct_are_set_as_those_of_a_map() {
+        let arguments = ["object.a=1", "object.b=x", "object.c={\"d\":[2]}"];
+        let expected = json!({ "object": { "a": 1, "b": "x", "c": { "d": [2] } } });
+        assert_eq!(set(json!({}), &arguments).unwrap(), expected);
+        assert!(set(json!({}), &["object.a=1", "object.a=2"]).unwrap_err().contains("given twice"));
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_told_with_the_name_that_it_was_given_by() {
+        for (argument, told) in [
+            (
+                "small_number=abc",
+                "`small_number`: `abc` is no uint32, a whole number from 0 to 4294967295",
+            ),
+            (
+                "smallNumber=-1",
+                "`smallNumber`: `-1` is no uint32, a whole number from 0 to 4294967295",
+            ),
+            ("large_number=1.5", "`large_number`: `1.5` is no uint64"),
+            ("inner_one.small_number=4294967296", "`small_number`: `4294967296` is no uint32"),
+            ("map_of.a=x", "`map_of.a`: `x` is no uint32"),
+            ("bool_value=x", "`bool_value`: `x` is no bool, true or false"),
+            ("flag=1", "`flag`: `1` is no bool, true or false"),
+            ("list_of_flags=1", "`list_of_flags`: `1` is no bool"),
+            ("real=x", "`real`: `x` is no double"),
+            ("raw=%", "`raw`: `%` is no bytes, text in base64"),
+        ] {
+            let error = set(json!({}), &[argument]).unwrap_err();
+            assert!(error.contains(told), "{argument}: {error}");
+            for word in ["integral", "invalid type", "expected"] {
+                assert!(!error.contains(word), "{argument}: {error}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! specification's JSON in place of a message. While a message is read or written, a placeholder
 //! with a number stands for each `Any`.
 
+use std::collections::HashMap;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use prost::Message;
@@ -14,20 +16,12 @@ use prost_reflect::{
 };
 use serde_json::{Map, Value};
 
-use crate::{
-    misfit,
-    schema::{PLACEHOLDER, Schema},
-};
+use crate::{misfit, placeholder, schema::Schema};
 
 const ANY: &str = "google.protobuf.Any";
 
 /// How deep an `Any` in an `Any` is read. What is deeper stays encoded.
 const MAX_DEPTH: u32 = 32;
-
-/// The URL that a placeholder has.
-fn placeholder_url() -> String {
-    format!("/{PLACEHOLDER}")
-}
 
 /// Reads and writes JSON with the types of a schema.
 #[derive(Clone, Copy, Debug)]
@@ -93,36 +87,52 @@ impl<'a> Json<'a> {
         let mut contents = Vec::new();
         let own_type = message.descriptor();
         for_each_any(&mut message, &mut |any| {
-            let new = set_any(any, placeholder_url(), index_bytes(contents.len()));
+            let new = set_any(any, placeholder::url(), index_bytes(contents.len()));
             contents.push(new);
         });
         let options = SerializeOptions::new().skip_default_fields(!self.emit_defaults);
         let value = message
             .serialize_with_options(serde_json::value::Serializer, &options)
             .map_err(|error| format!("{} has no JSON: {error}", own_type.full_name()))?;
-        Ok(self.fill_in(value, &contents))
+        Ok(self.fill_in(&own_type, value, &contents))
     }
 
-    /// Puts the content of each `Any` where its placeholder stands.
-    fn fill_in(&self, value: Value, contents: &[AnyContent]) -> Value {
-        match value {
-            Value::Object(object)
-                if object.get("@type").and_then(Value::as_str) == Some(&placeholder_url()) =>
-            {
+    /// Puts the content of each `Any` where its placeholder stands, which is where the message has an `Any`.
+    fn fill_in(&self, kind: &MessageDescriptor, value: Value, contents: &[AnyContent]) -> Value {
+        let object = match value {
+            Value::Object(object) if kind.full_name() == ANY => {
+                // The first has none: it is the default.
                 let index = object.get("index").and_then(Value::as_u64).unwrap_or(0);
                 let any = usize::try_from(index).ok().and_then(|index| contents.get(index));
-                any.map_or(Value::Object(object), |any| self.write_any(any))
+                return any.map_or(Value::Object(object), |any| self.write_any(any));
             }
-            Value::Object(object) => Value::Object(
-                object
-                    .into_iter()
-                    .map(|(key, value)| (key, self.fill_in(value, contents)))
-                    .collect(),
-            ),
-            Value::Array(values) => Value::Array(
-                values.into_iter().map(|value| self.fill_in(value, contents)).collect(),
-            ),
-            scalar => scalar,
+            Value::Object(object) if !is_well_known(kind) => object,
+            value => return without_points(value),
+        };
+        let fields = object.into_iter().map(|(key, value)| {
+            let value = match field_kind(kind, &key) {
+                Some(kind) => self.fill_in_field(&kind, value, contents),
+                None => value,
+            };
+            (key, value)
+        });
+        fields.collect()
+    }
+
+    fn fill_in_field(&self, kind: &Kind, value: Value, contents: &[AnyContent]) -> Value {
+        let Kind::Message(inner) = kind else { return without_points(value) };
+        match value {
+            Value::Object(entries) if inner.is_map_entry() => {
+                let kind = inner.map_entry_value_field().kind();
+                let entries = entries.into_iter();
+                entries
+                    .map(|(key, value)| (key, self.fill_in_field(&kind, value, contents)))
+                    .collect()
+            }
+            Value::Array(values) => {
+                values.into_iter().map(|value| self.fill_in(inner, value, contents)).collect()
+            }
+            value => self.fill_in(inner, value, contents),
         }
     }
 
@@ -210,8 +220,17 @@ impl<'a> Json<'a> {
             return Ok(Value::Object(object));
         }
         let mut result = Map::new();
+        let mut given = HashMap::new();
         for (key, value) in object {
             let field = kind.get_field_by_json_name(&key).or_else(|| kind.get_field_by_name(&key));
+            if let Some(field) = &field
+                && let Some(other) = given.insert(field.number(), key.clone())
+            {
+                return Err(format!(
+                    "{}: `{other}` and `{key}` are the same field, which is given twice",
+                    kind.full_name()
+                ));
+            }
             let inner = match field.as_ref().map(|field| field.kind()) {
                 Some(Kind::Message(inner)) => inner,
                 _ => {
@@ -285,7 +304,7 @@ impl<'a> Json<'a> {
 /// Keeps the content of an `Any`; returns its placeholder.
 fn replace_by_placeholder(any: AnyContent, contents: &mut Vec<AnyContent>) -> Value {
     contents.push(any);
-    serde_json::json!({ "@type": placeholder_url(), "index": contents.len() - 1 })
+    serde_json::json!({ "@type": placeholder::url(), "index": contents.len() - 1 })
 }
 
 /// Calls `change` for each `Any` in a message, and for the message itself if it is one.
@@ -338,6 +357,35 @@ fn index_of(bytes: &[u8]) -> usize {
     Placeholder::decode(bytes).map_or(usize::MAX, |placeholder| placeholder.index as usize)
 }
 
+/// What the field or extension with this name in JSON is.
+fn field_kind(kind: &MessageDescriptor, key: &str) -> Option<Kind> {
+    let field = kind.get_field_by_json_name(key).map(|field| field.kind());
+    field.or_else(|| kind.get_extension_by_json_name(key).map(|extension| extension.kind()))
+}
+
+/// Whole numbers have no point in protobuf's JSON. Minus zero keeps it, and so its sign.
+fn without_points(value: Value) -> Value {
+    /// Up to here every whole number has a double of its own.
+    const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Object(object) => {
+            object.into_iter().map(|(key, value)| (key, without_points(value))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(without_points).collect(),
+        Value::Number(number) if number.is_f64() => match number.as_f64() {
+            Some(whole)
+                if whole.fract() == 0.0
+                    && whole.abs() <= MAX_WHOLE
+                    && (whole != 0.0 || whole.is_sign_positive()) =>
+            {
+                (whole as i64).into()
+            }
+            _ => number.into(),
+        },
+        value => value,
+    }
+}
+
 /// Whether a type's JSON is not an object of its fields.
 fn is_well_known(kind: &MessageDescriptor) -> bool {
     kind.full_name().strip_prefix("google.protobuf.").is_some_and(|name| {
@@ -382,6 +430,32 @@ mod tests {
         json.decode(&message(name), bytes).unwrap()
     }
 
+    /// A message with fields of these kinds, to bytes and back.
+    fn round_trip_of_kinds(value: Value) -> Value {
+        let source = r#"
+            syntax = "proto3";
+            import "google/protobuf/any.proto";
+            import "google/protobuf/struct.proto";
+            import "google/protobuf/wrappers.proto";
+            message M {
+              google.protobuf.Any any = 1;
+              google.protobuf.Struct object = 2;
+              map<string, google.protobuf.Any> anys = 3;
+              double real = 4;
+              repeated double reals = 5;
+              google.protobuf.ListValue list = 6;
+              google.protobuf.DoubleValue boxed = 7;
+            }
+        "#;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.proto");
+        std::fs::write(&file, source).unwrap();
+        let schema = crate::schema::files::compile(&[file], &[]).unwrap();
+        let kind = schema.pool().get_message_by_name("M").unwrap();
+        let json = Json::new(&schema);
+        json.decode(&kind, json.encode(&kind, value).unwrap()).unwrap()
+    }
+
     #[test]
     fn every_kind_of_any_survives() {
         for any in [
@@ -409,6 +483,42 @@ mod tests {
         assert_eq!(round_trip(name, params.clone()), params);
         let sandbox = json!({ "extensions": { "x": { "@type": "containerd.types.Mount" } } });
         assert_eq!(round_trip("containerd.types.Sandbox", sandbox.clone()), sandbox);
+    }
+
+    #[test]
+    fn a_struct_that_looks_like_a_placeholder_is_left_as_it_is() {
+        let value = json!({
+            "@type": "a/google.protobuf.Struct",
+            "value": { "@type": "/ttrpc.cli.Placeholder", "index": 0, "list": [[{ "@type": "/ttrpc.cli.Placeholder" }]] },
+        });
+        let message = json!({
+            "any": { "@type": "containerd.types.Mount" },
+            "object": value["value"],
+            "anys": { "a": value },
+        });
+        assert_eq!(round_trip_of_kinds(message.clone()), message);
+    }
+
+    #[test]
+    fn a_field_that_is_given_under_both_of_its_names_is_refused() {
+        let json = Json::new(builtin());
+        for value in
+            [json!({ "exec_id": "a", "execId": "b" }), json!({ "execId": null, "exec_id": "b" })]
+        {
+            let error = json.read(&message("containerd.task.v3.StateRequest"), value).unwrap_err();
+            assert!(error.contains("exec_id") && error.contains("execId"), "{error}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_have_no_point_and_minus_zero_keeps_its_sign() {
+        let numbers = json!([5.0, -1e15, 0.5, -0.0]);
+        let message = json!({ "real": 5.0, "reals": numbers, "list": [numbers], "boxed": 5.0 });
+        let told = round_trip_of_kinds(message).to_string();
+        let numbers = "[5,-1000000000000000,0.5,-0.0]";
+        let expected =
+            format!("{{\"real\":5,\"reals\":{numbers},\"list\":[{numbers}],\"boxed\":5}}");
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -9,11 +9,15 @@ mod json;
 mod load;
 mod manual;
 mod misfit;
+mod options;
 mod output;
+mod placeholder;
 mod replay;
 mod schema;
 mod session;
 mod shims;
+mod strict;
+mod sync;
 mod tap;
 mod trace;
 
@@ -26,6 +30,9 @@ use failure::Failure;
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
+    if let Some(code) = trace::guard::main() {
+        return code;
+    }
     let parsed = Arguments::command().color(color()).try_get_matches();
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,

@@ -10,9 +10,16 @@ pub fn explain(
     options: &DeserializeOptions,
     error: &str,
 ) -> String {
-    let misfit =
-        Misfit { path: String::new(), kind: kind.clone(), field: None, error: error.to_owned() };
-    let Misfit { path, kind: inner, field: last, error } = misfit.narrow(value, options);
+    let misfit = Misfit {
+        path: String::new(),
+        kind: kind.clone(),
+        field: None,
+        value: Value::Null,
+        error: error.to_owned(),
+    };
+    let Misfit { path, kind: inner, field: last, value, error } = misfit.narrow(value, options);
+    let words = last.as_ref().and_then(|field| in_words(&value_kind(field), &value));
+    let error = words.unwrap_or(error);
     let field = if path.is_empty() { path } else { format!("field `{path}`: ") };
     let mut text = format!("{}: {field}{error}", kind.full_name());
     if error.contains("unrecognized field name") {
@@ -29,6 +36,69 @@ pub fn explain(
         text += &format!("; {} has: {}", kind.full_name(), values.join(", "));
     }
     text
+}
+
+/// Whether a value, or one of several, fits a field whose type has words of its own here.
+///
+/// # Errors
+/// With this name and the value, if it does not.
+pub fn check_field(name: &str, field: &FieldDescriptor, value: &Value) -> Result<(), String> {
+    match in_words(&value_kind(field), value) {
+        Some(words) => Err(format!("the request does not fit: field `{name}`: {words}")),
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with a value for a scalar, if something is. Of others nothing is known.
+fn in_words(kind: &Kind, value: &Value) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Null => return None,
+        value => value.to_string(),
+    };
+    let whole = |least: i128, most: i128| {
+        let is_one = match text.parse::<i128>() {
+            Ok(number) => (least..=most).contains(&number),
+            Err(_) => text.parse::<f64>().is_ok_and(|number| {
+                number.fract() == 0.0 && (least as f64..=most as f64).contains(&number)
+            }),
+        };
+        (!is_one).then(|| format!("a whole number from {least} to {most}"))
+    };
+    let is_string = value.is_string();
+    let may_be = match kind {
+        Kind::Message(message) => {
+            let is_wrapper = message.full_name().strip_prefix("google.protobuf.");
+            let is_wrapper = is_wrapper.is_some_and(|name| name.ends_with("Value"))
+                && message.fields().len() == 1
+                && message.full_name() != "google.protobuf.ListValue";
+            return is_wrapper.then(|| in_words(&message.get_field(1)?.kind(), value))?;
+        }
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => whole(i32::MIN.into(), i32::MAX.into()),
+        Kind::Uint32 | Kind::Fixed32 => whole(0, u32::MAX.into()),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => whole(i64::MIN.into(), i64::MAX.into()),
+        Kind::Uint64 | Kind::Fixed64 => whole(0, u64::MAX.into()),
+        Kind::Float | Kind::Double => {
+            let is_one = text.parse::<f64>().is_ok() || text == "Infinity" || text == "-Infinity";
+            (!is_one).then(|| "a number, Infinity or NaN".to_owned())
+        }
+        Kind::Bool => (!value.is_boolean()).then(|| "true or false".to_owned()),
+        Kind::String => (!is_string).then(|| "text".to_owned()),
+        Kind::Bytes => {
+            let is_one = is_string && is_base64(&text);
+            (!is_one).then(|| "text in base64".to_owned())
+        }
+        Kind::Enum(_) => None,
+    };
+    let may_be = may_be?;
+    Some(format!("`{text}` is no {kind:?}, {may_be}"))
+}
+
+/// In either alphabet, with or without its padding, as protobuf's JSON takes it.
+fn is_base64(text: &str) -> bool {
+    let text = text.trim_end_matches('=');
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
+    text.bytes().all(is_digit) && text.len() % 4 != 1
 }
 
 /// What a field's values are: of a map, those behind the keys.
@@ -101,6 +171,8 @@ struct Misfit {
     kind: MessageDescriptor,
     /// The last of the path.
     field: Option<FieldDescriptor>,
+    /// The field's; of several the one that does not fit.
+    value: Value,
     error: String,
 }
 
@@ -114,7 +186,8 @@ impl Misfit {
             let Some(error) = self.error_of(key, value.clone(), options) else { continue };
             let dot = if self.path.is_empty() { "" } else { "." };
             let path = format!("{}{dot}{key}", self.path);
-            let misfit = Misfit { path, kind: self.kind, field: Some(field.clone()), error };
+            let (last, wrong) = (Some(field.clone()), value.clone());
+            let misfit = Misfit { path, kind: self.kind, field: last, value: wrong, error };
             return misfit.narrow_field(&field, key, value, options);
         }
         self
@@ -128,19 +201,21 @@ impl Misfit {
         value: &Value,
         options: &DeserializeOptions,
     ) -> Self {
-        let Kind::Message(inner) = field.kind() else { return self };
-        match value {
+        let wrong = match value {
             Value::Array(values) => {
                 let is_wrong = |value: &&Value| {
                     self.error_of(key, vec![(*value).clone()].into(), options).is_some()
                 };
                 let Some(wrong) = values.iter().find(is_wrong) else { return self };
+                self.value = wrong.clone();
+                wrong
+            }
+            value => value,
+        };
+        match field.kind() {
+            Kind::Message(inner) if wrong.is_object() && !field.is_map() => {
                 self.kind = inner;
                 self.narrow(wrong, options)
-            }
-            Value::Object(_) if !field.is_map() => {
-                self.kind = inner;
-                self.narrow(value, options)
             }
             _ => self,
         }
@@ -177,6 +252,11 @@ mod tests {
             ),
             (json!({ "rootfs": {} }), "field `rootfs`: "),
             (json!([]), "CreateTaskRequest: invalid type"),
+            (json!({ "terminal": "yes" }), "field `terminal`: `yes` is no bool, true or false"),
+            (
+                json!({ "rootfs": [{ "options": ["a", 1] }] }),
+                "field `rootfs.options`: `1` is no string",
+            ),
         ] {
             let text = refused(create, value.clone());
             assert!(text.starts_with(create) && text.contains(said), "{value}: {text}");

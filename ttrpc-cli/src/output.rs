@@ -6,6 +6,8 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 pub const GOOD: Style = AnsiColor::Green.on_default();
@@ -25,9 +27,20 @@ pub fn paint(style: Style, text: impl std::fmt::Display) -> String {
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     if is_json() {
         // It has no colours, and to look for them takes longer than to write it.
-        return write_line(&mut io::stdout().lock(), text);
+        return write_line(&mut io::stdout().lock(), json_text(text.to_string()));
     }
-    write_line(&mut anstream::stdout().lock(), text)
+    write_line(&mut anstream::stdout().lock(), only_styles(&text.to_string()))
+}
+
+/// Writes lines on an empty screen, from its upper left.
+///
+/// # Errors
+/// If nobody reads them.
+pub fn screen(text: &str) -> io::Result<()> {
+    write_line(
+        &mut anstream::stdout().lock(),
+        format_args!("\u{1b}[H\u{1b}[J{}", only_styles(text)),
+    )
 }
 
 fn write_line(out: &mut impl Write, text: impl std::fmt::Display) -> io::Result<()> {
@@ -56,12 +69,12 @@ pub fn note(text: impl std::fmt::Display) {
         let plain = anstream::adapter::strip_str(text.trim()).to_string();
         return note_json(&serde_json::json!({ "note": plain }));
     }
-    let _ = writeln!(anstream::stderr().lock(), "{text}");
+    let _ = writeln!(anstream::stderr().lock(), "{}", only_styles(&text.to_string()));
 }
 
 /// Writes an object to the standard error, as [`note`] does.
-pub fn note_json(object: &serde_json::Value) {
-    let _ = writeln!(anstream::stderr().lock(), "{object}");
+pub fn note_json(object: &Value) {
+    let _ = writeln!(anstream::stderr().lock(), "{}", json(object));
 }
 
 /// Columns of the terminal that the standard output is, `None` if it is none.
@@ -96,7 +109,7 @@ pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
         let is_number = |index: usize| row[index].is_number;
         // What stands at the left of the last column has no space behind it.
         let len = |index: usize| match index + 1 == row.len() && !is_number(index) {
-            true => texts[index].chars().count(),
+            true => texts[index].width(),
             false => widths[index],
         };
         let total = (0..row.len()).map(len).sum::<usize>() + gaps(row.len());
@@ -104,8 +117,8 @@ pub fn table(rows: &[Vec<Cell>], columns: Option<usize>) -> Vec<String> {
         let (mut line, mut left) = (String::new(), columns - usize::from(is_cut));
         for (index, cell) in row.iter().enumerate() {
             let width = len(index).min(left);
-            let text: String = texts[index].chars().take(width).collect();
-            let padding = " ".repeat(width - text.chars().count());
+            let text = prefix(&texts[index], width);
+            let padding = " ".repeat(width.saturating_sub(text.width()));
             match cell.is_number {
                 true => line.push_str(&format!("{padding}{}", paint(cell.style, text))),
                 false => line.push_str(&format!("{}{padding}", paint(cell.style, text))),
@@ -143,7 +156,7 @@ fn widths(rows: &[Vec<Cell>], columns: usize) -> Vec<usize> {
             widths.push(0);
             least.push(None);
         }
-        widths[index] = widths[index].max(cell.text.chars().count());
+        widths[index] = widths[index].max(cell.text.width());
         least[index] = least[index].max(cell.shortens.map(Shortens::least));
     }
     let total = widths.iter().sum::<usize>() + gaps(widths.len());
@@ -210,46 +223,119 @@ impl Cell {
         self
     }
 
-    /// The text with no more characters than this, if it may be shortened.
+    /// The text with no more columns than this, if it may be shortened.
     fn shortened(&self, width: usize) -> String {
         match self.shortens {
             None => self.text.clone(),
             Some(Shortens::End(_)) => beginning(&self.text, width),
-            Some(Shortens::Beginning) => match self.text.chars().count() {
-                len if len <= width => self.text.clone(),
-                len => format!("…{}", self.text.chars().skip(len - width + 1).collect::<String>()),
-            },
+            Some(Shortens::Beginning) if self.text.width() <= width => self.text.clone(),
+            Some(Shortens::Beginning) => {
+                format!("…{}", suffix(&self.text, width.saturating_sub(1)))
+            }
         }
     }
 }
 
 /// The beginning of a text, with an ellipsis if that is not all of it.
 pub fn beginning(text: &str, width: usize) -> String {
-    match text.chars().count() <= width {
+    match text.width() <= width {
         true => text.to_owned(),
-        false => format!("{}…", text.chars().take(width.saturating_sub(1)).collect::<String>()),
+        false => format!("{}…", prefix(text, width.saturating_sub(1))),
     }
 }
 
-/// A text of a server for the terminal: what could move the cursor or set colours is spelled out.
+/// Of what has no width, this much stays behind each column's character.
+const MAX_CHARACTERS_IN_COLUMN: usize = 8;
+
+/// As much of a text's beginning as so many columns have room for.
+fn prefix(text: &str, width: usize) -> &str {
+    if text.width() <= width {
+        return text;
+    }
+    let fits = |end: &usize| text[..*end].width() <= width;
+    let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
+    let ends = ends.take(width.saturating_mul(MAX_CHARACTERS_IN_COLUMN));
+    &text[..ends.take_while(fits).last().unwrap_or(0)]
+}
+
+/// As much of its end.
+fn suffix(text: &str, width: usize) -> &str {
+    let fits = |begin: &usize| text[*begin..].width() <= width;
+    let begins = text.char_indices().rev().map(|(at, _)| at);
+    let begins = begins.take(width.saturating_mul(MAX_CHARACTERS_IN_COLUMN));
+    &text[begins.take_while(fits).last().unwrap_or(text.len())..]
+}
+
+/// A text of a server for the terminal: what could move the cursor, set colours or turn text around is spelled out.
 pub fn plain(text: impl std::fmt::Display) -> String {
-    spell_out(text, &['\n', '\t'])
+    spell_out(&text.to_string(), &['\n', '\t'], |unsafe_one, text| {
+        text.extend(unsafe_one.escape_default());
+    })
 }
 
-/// The same for a text that shall stay on its line, such as a name.
+/// Spells out a text that shall stay on its line, such as a name.
 pub fn plain_line(text: impl std::fmt::Display) -> String {
-    spell_out(text, &[])
+    spell_out(&text.to_string(), &[], |unsafe_one, text| text.extend(unsafe_one.escape_default()))
 }
 
-fn spell_out(text: impl std::fmt::Display, kept: &[char]) -> String {
-    let mut plain = String::new();
-    for character in text.to_string().chars() {
-        match character.is_control() && !kept.contains(&character) {
-            true => plain.extend(character.escape_default()),
+/// A value as JSON on one line.
+pub fn json(value: &Value) -> String {
+    json_text(value.to_string())
+}
+
+/// A value as JSON for people.
+pub fn pretty_json(value: &Value) -> String {
+    json_text(format!("{value:#}"))
+}
+
+/// JSON whose texts are spelled out as JSON has it, which changes none of them.
+fn json_text(text: String) -> String {
+    spell_out(&text, &['\n'], |unsafe_one, text| {
+        for unit in unsafe_one.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
+        }
+    })
+}
+
+/// Leaves nothing in a text that a terminal acts on, but lines and the colours that are set here.
+fn only_styles(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut safe = plain(parts.next().unwrap_or_default());
+    for part in parts {
+        let parameters = part.strip_prefix('[').and_then(|rest| rest.split_once('m'));
+        let is_style = parameters.is_some_and(|(numbers, _)| {
+            numbers.bytes().all(|byte| byte.is_ascii_digit() || byte == b';')
+        });
+        safe.push_str(if is_style { "\u{1b}" } else { "\\u{1b}" });
+        safe.push_str(&plain(part));
+    }
+    safe
+}
+
+fn spell_out(text: &str, kept: &[char], escape: impl Fn(char, &mut String)) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_unsafe(character) && !kept.contains(&character) {
+            true => escape(character, &mut plain),
             false => plain.push(character),
         }
     }
     plain
+}
+
+/// Whether a terminal may take a character for more than a letter: controls (those of C1, too), what turns the
+/// direction of text around, other ends of lines, and invisible tags.
+pub fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{200e}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{206f}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 /// `1 call`, `2 calls`.
@@ -340,6 +426,44 @@ mod tests {
         assert_eq!(of(15), "012345678…  123");
         assert_eq!(of(12), "0123456…  1…");
         assert_eq!(of(9), "0123456……");
+    }
+
+    #[test]
+    fn a_column_is_as_wide_as_a_terminal_shows_it() {
+        let rows = [
+            vec![Cell::name("容器的名字"), Cell::number(1)],
+            vec![Cell::name("e\u{301}ab"), Cell::number(12)],
+        ];
+        let lines = |columns| -> Vec<String> {
+            let lines = table(&rows, columns).into_iter();
+            lines.map(|line| anstream::adapter::strip_str(&line).to_string()).collect()
+        };
+        assert_eq!(lines(None), ["容器的名字   1", "e\u{301}ab         12"]);
+        for columns in 3..14 {
+            assert!(lines(Some(columns)).iter().all(|line| line.width() <= columns), "{columns}");
+        }
+        assert_eq!((prefix("容器", 3), suffix("容器", 3), prefix("", 1)), ("容", "器", ""));
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_is_left_in_a_text() {
+        let unsafe_ones = (0..0x20).chain(0x7f..0xa0).chain(0x202a..0x202f).chain(0x2066..0x206a);
+        let unsafe_ones = unsafe_ones.chain([0x61c, 0x200e, 0x200f, 0x2028, 0x2029, 0xe0041]);
+        for character in unsafe_ones.filter_map(char::from_u32) {
+            let text = format!("a{character}[2Jb");
+            assert!(!plain_line(&text).contains(character), "{character:?}");
+            assert_eq!(only_styles(&text).contains(character), "\n\t".contains(character));
+            let value = Value::from(text);
+            assert!(!json(&value).contains(character) && !pretty_json(&value).contains(character));
+            assert_eq!(serde_json::from_str::<Value>(&json(&value)).unwrap(), value);
+        }
+        let painted = paint(BAD, "a\u{1b}]0;t\u{7}");
+        assert_eq!(only_styles(&painted), paint(BAD, "a\\u{1b}]0;t\\u{7}"));
+        // Words are left as they are, also those that are joined by what has no width.
+        assert_eq!(
+            plain_line("é 容 👩\u{200d}🚀 می\u{200c}خواهم"),
+            "é 容 👩\u{200d}🚀 می\u{200c}خواهم"
+        );
     }
 
     #[test]

@@ -1,6 +1,12 @@
 //! A connection and the schema of what is on its other side.
 
-use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::{ffi::OsStringExt, fs::FileTypeExt},
+    path::PathBuf,
+    time::Duration,
+};
 
 use prost_reflect::{MethodDescriptor, ServiceDescriptor};
 use rustix::io::Errno;
@@ -9,9 +15,9 @@ use ttrpc::{
 };
 
 use crate::{
-    args::{SchemaOptions, SchemaSource},
     failure::Failure,
-    schema::{self, Schema, Source, Symbol},
+    options::{SchemaOptions, SchemaSource},
+    schema::{self, Candidates, Schema, Source, Symbol, Told},
     tap::{Switch, Tap},
 };
 
@@ -75,6 +81,11 @@ pub async fn open(address: &str) -> Result<Connection, Error> {
 }
 
 async fn open_within(address: &str, timeout: Option<Duration>) -> Result<Connection, Failure> {
+    if address == "-" {
+        return Err(Failure::usage(
+            "`-` is no server: name the ADDRESS of the one that shall answer",
+        ));
+    }
     let opening = open(address);
     let Some(limit) = timeout else { return opening.await.map_err(explain) };
     match tokio::time::timeout(limit, opening).await {
@@ -114,12 +125,19 @@ pub fn with_defaults(
     }
 }
 
+/// Whether an address names a file that is something else than a socket.
+fn is_no_socket(address: &str) -> bool {
+    let metadata = unix_path(address).and_then(|path| path.metadata().ok());
+    metadata.is_some_and(|metadata| !metadata.file_type().is_socket())
+}
+
 /// What can be done about an error of connecting or of listening.
 pub fn explain(error: Error) -> Failure {
     let hint = match &error {
         Error::Address { .. } => return Failure::Usage(error.to_string()),
-        Error::Connect { source, .. } => match source.kind() {
+        Error::Connect { source, address, .. } => match source.kind() {
             io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
+            io::ErrorKind::ConnectionRefused if is_no_socket(address) => "; it is no socket",
             io::ErrorKind::ConnectionRefused => "; nobody listens there",
             io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
             _ if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
@@ -170,15 +188,41 @@ pub async fn find_schema(
     if let Some(schema) = named_schema(options)? {
         return Ok(schema);
     }
-    match schema::fetch_schema(client, timeout).await? {
-        Some(schema) => match schema_of_files(options)? {
-            Some(files) => schema.and(&files),
-            None => Ok(schema),
-        },
-        None if options.schema == Some(SchemaSource::Reflection) => {
+    let refusal = match schema::fetch_schema(client, timeout).await? {
+        Told::Schema(schema) => {
+            return match schema_of_files(options)? {
+                Some(files) => schema.and(&files),
+                None => Ok(schema),
+            };
+        }
+        Told::Nothing => None,
+        Told::Refused(status) => Some(status),
+    };
+    match (options.schema, refusal) {
+        (Some(SchemaSource::Reflection), Some(status)) => Err(refused(&status)),
+        (Some(SchemaSource::Reflection), None) => {
             Err(Failure::Other("the server has no reflection".to_owned()))
         }
-        None => Ok(schema::builtin().clone()),
+        // A server may refuse reflection and allow a method that is built in.
+        (_, refusal) => Ok(schema::builtin().clone().instead_of(refusal)),
+    }
+}
+
+/// That a server has refused to tell its schema.
+pub fn refused(status: &Status) -> Failure {
+    let hint = "the server refused to tell its schema by reflection; `--schema builtin`, --proto or \
+                --descriptor-set do without, and the call itself may be refused as well";
+    Failure::Call { status: status.clone(), hint: Some(hint.to_owned()), details: Vec::new() }
+}
+
+/// What is not found where the server has refused to tell what there is, is that refusal.
+///
+/// # Errors
+/// That refusal, and those that there were.
+pub fn or_refusal<T>(schema: &Schema, found: Result<T, Failure>) -> Result<T, Failure> {
+    match (found, schema.refusal()) {
+        (Err(Failure::Usage(_)), Some(status)) => Err(refused(status)),
+        (found, _) => found,
     }
 }
 
@@ -202,13 +246,14 @@ pub async fn find_schema_and_method(
     };
     let built_in = schema::builtin();
     let Ok(found) = built_in.find_methods(name) else { return Err(failure) };
-    for method in &found.methods {
-        if has_service(client, method.parent_service().full_name(), timeout).await? {
-            let method = find_method(client, built_in, name, timeout).await?;
-            return Ok((built_in.clone(), method));
-        }
+    match found.only_or_ask() {
+        // The call itself tells whether the server has it.
+        Ok(method) => Ok((built_in.clone(), method)),
+        Err(found) => match find_one_of(client, built_in, found, timeout).await? {
+            Some(method) => Ok((built_in.clone(), method)),
+            None => Err(failure),
+        },
     }
-    Err(failure)
 }
 
 /// The one method that a name means. Of a service that the server has in several versions it is the
@@ -222,23 +267,37 @@ pub async fn find_method(
     name: &str,
     timeout: Option<Duration>,
 ) -> Result<MethodDescriptor, Failure> {
-    let mut found = match (schema.find_methods(name), name.rsplit_once('/')) {
+    let found = match (schema.find_methods(name), name.rsplit_once('/')) {
         // Of which version it is said what it has, the server decides.
         (Err(failure), Some((service, method))) => {
             let services = find_services(Some(client), schema, service, timeout).await;
-            let Ok([service]) = services.as_deref() else { return Err(failure) };
-            schema.find_methods(&format!("{}/{method}", service.full_name()))?
+            let Ok([service]) = services.as_deref() else {
+                return or_refusal(schema, Err(failure));
+            };
+            schema.find_methods(&format!("{}/{method}", service.full_name()))
         }
-        (found, _) => found?,
+        (found, _) => found,
     };
-    if found.methods.len() > 1 {
-        let services = found.methods.iter().map(|method| method.parent_service().clone()).collect();
-        let services = served(client, schema, services, timeout).await?;
-        if !services.is_empty() {
-            found.methods.retain(|method| services.contains(method.parent_service()));
-        }
+    match or_refusal(schema, found)?.only_or_ask() {
+        Ok(method) => Ok(method),
+        Err(found) => match find_one_of(client, schema, found.clone(), timeout).await? {
+            Some(method) => Ok(method),
+            None => found.only(),
+        },
     }
-    found.only()
+}
+
+/// The one of several methods whose service the server has; `None` if it has none of them.
+async fn find_one_of(
+    client: &Client,
+    schema: &Schema,
+    mut found: Candidates,
+    timeout: Option<Duration>,
+) -> Result<Option<MethodDescriptor>, Failure> {
+    let services = found.methods.iter().map(|method| method.parent_service().clone()).collect();
+    let services = served(client, schema, services, timeout).await?;
+    found.methods.retain(|method| services.contains(method.parent_service()));
+    if found.methods.is_empty() { Ok(None) } else { found.only().map(Some) }
 }
 
 /// The services that a name means. Of one that the server has in several versions it is the newest.
@@ -251,7 +310,7 @@ pub async fn find_services(
     name: &str,
     timeout: Option<Duration>,
 ) -> Result<Vec<ServiceDescriptor>, Failure> {
-    let found = schema.find_services(name)?;
+    let found = or_refusal(schema, schema.find_services(name))?;
     let Some(client) = client else { return Ok(found) };
     let names: Vec<_> = found.iter().map(|service| service.full_name().to_owned()).collect();
     match served(client, schema, found, timeout).await? {
@@ -293,9 +352,10 @@ async fn served(
 ) -> Result<Vec<ServiceDescriptor>, Failure> {
     let mut served = Vec::new();
     for service in &services {
-        if schema.source() != Source::BuiltIn
-            || has_service(client, service.full_name(), timeout).await?
-        {
+        let is_served = schema.source() != Source::BuiltIn
+            // What it refuses to say is for the call to find out.
+            || has_service(client, service.full_name(), timeout).await?.unwrap_or(true);
+        if is_served {
             served.push(service.clone());
         }
     }
@@ -306,7 +366,7 @@ async fn served(
 }
 
 /// Whether a server without reflection has a service: it says of which part of a name it knows
-/// nothing. Services that say neither count as there.
+/// nothing. Services that say neither count as there; `None` if the server refuses to say.
 ///
 /// # Errors
 /// [`Failure::Call`] if there is no answer.
@@ -314,14 +374,15 @@ pub async fn has_service(
     client: &Client,
     service: &str,
     timeout: Option<Duration>,
-) -> Result<bool, Failure> {
+) -> Result<Option<bool>, Failure> {
     let client = with_defaults(client.clone(), [], timeout);
     match client.unary::<Raw, Raw>(service.to_owned(), NO_METHOD, Raw::default()).await {
-        Ok(_) => Ok(true),
-        Err(status) if matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable) => {
-            Err(Failure::call(status))
-        }
-        Err(status) => Ok(!is_about_the_service(&status)),
+        Ok(_) => Ok(Some(true)),
+        Err(status) => match status.code() {
+            Code::DeadlineExceeded | Code::Unavailable => Err(Failure::call(status)),
+            Code::PermissionDenied | Code::Unauthenticated => Ok(None),
+            _ => Ok(Some(!is_about_the_service(&status))),
+        },
     }
 }
 

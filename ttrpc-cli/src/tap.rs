@@ -80,6 +80,7 @@ impl Shown {
             }
             let direction = if is_sent { ">" } else { "<" };
             let time = output::duration(time);
+            let content = output::plain_line(content);
             let text = format!("{direction} {}{content}  {time}", frame(&header));
             output::note(output::paint(output::DIM, text));
         }
@@ -200,7 +201,7 @@ impl fmt::Display for Content {
                 }
                 metadata.iter().try_for_each(|(key, value)| write!(f, ", {key}: {value}"))
             }
-            Content::Failure(status) => write!(f, ": {}", output::plain(status)),
+            Content::Failure(status) => write!(f, ": {}", status),
             Content::Malformed(error) => write!(f, ": malformed, {error}"),
             Content::Oversized => f.write_str(", longer than a frame may be"),
         }

@@ -3,7 +3,8 @@
 //! - `reflection`: [`Reflection`] serves `grpc.reflection.v1.ServerReflection`. Clients learn which
 //!   services a server has and what their messages look like.
 //! - `health`: [`Health`] serves `grpc.health.v1.Health`. Clients learn whether services can do their work.
-//! - `debug`: [`struct@Debug`] serves `ttrpc.debug.v1.Debug`. Operators learn what a server waits for.
+//! - `debug`: [`struct@Debug`] serves `ttrpc.debug.v1.Debug`. Operators learn what a server waits for,
+//!   and with counters what it has done.
 //!
 //! The protocols of the first two are gRPC's; ttrpc has none of its own for this. The command
 //! line `ttrpc` uses all three.
@@ -43,7 +44,7 @@ mod index;
 mod reflection;
 
 #[cfg(feature = "debug")]
-pub use debug::{Debug, DebugService};
+pub use debug::{Debug, DebugObserver, DebugService};
 #[cfg(feature = "health")]
 pub use health::{Health, HealthService};
 #[cfg(feature = "reflection")]

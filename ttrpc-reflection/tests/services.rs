@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use std::sync::Arc;
 use tokio::{net::UnixStream, time::timeout};
+
 use ttrpc::{
-    Client, ClientConfig, Code, Server,
+    Client, ClientConfig, Code, Raw, Server, ServerConfig, Status,
     prost::Message,
     prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet},
-    server::{ServerBuilder, ServerHandle},
+    server::{Routes, ServerBuilder, ServerHandle, Service},
 };
 use ttrpc_reflection::{
     Debug, Health, Reflection,
     proto::{
-        debug::{DebugClient, SnapshotRequest},
+        debug::{DebugClient, Fill, MethodStats, SnapshotRequest, Sort, WatchRequest},
         health::{self, HealthCheckRequest, HealthClient, health_check_response::ServingStatus},
         reflection::{
             ServerReflectionClient, ServerReflectionRequest,
@@ -236,12 +238,12 @@ async fn debug_shows_the_call_that_asks() {
     let debug = Debug::new();
     let (client, handle) = serve(Server::builder().add_service(debug.service()));
     let client = DebugClient::new(client);
-    let error = client.snapshot(SnapshotRequest {}).await.unwrap_err();
+    let error = client.snapshot(SnapshotRequest::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::FailedPrecondition);
     debug.show(handle);
-    let snapshot = client.snapshot(SnapshotRequest {}).await.unwrap();
+    let snapshot = client.snapshot(SnapshotRequest::default()).await.unwrap();
     assert_eq!(snapshot.pid, std::process::id());
-    assert!(snapshot.text.contains("ttrpc.debug.v1.Debug/Snapshot"), "{}", snapshot.text);
+    assert_eq!(snapshot.state, "serving");
     let [connection] = &snapshot.connections[..] else { panic!("{snapshot:?}") };
     assert_eq!(connection.peer_pid, Some(std::process::id() as i32));
     let [call] = &connection.calls[..] else { panic!("{connection:?}") };
@@ -255,6 +257,178 @@ async fn debug_does_not_keep_its_server_alive() {
     let (client, handle) = serve(Server::builder().add_service(debug.service()));
     debug.show(handle);
     drop(debug);
-    let error = DebugClient::new(client).snapshot(SnapshotRequest {}).await.unwrap_err();
+    let error = DebugClient::new(client).snapshot(SnapshotRequest::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::FailedPrecondition);
+}
+
+/// A method that fails, one that answers, and one that never does.
+struct Slow;
+
+impl Service for Slow {
+    fn into_routes(self) -> Routes {
+        let slow = Arc::new(self);
+        Routes::new("a.Slow")
+            .unary("Wait", &slow, |_, _, _: Raw| Box::pin(std::future::pending::<Result<Raw, _>>()))
+            .unary("Answer", &slow, |_, _, asked: Raw| Box::pin(async { Ok(asked) }))
+            .unary("Fail", &slow, |_, _, _: Raw| {
+                Box::pin(async { Err::<Raw, _>(Status::not_found("gone")) })
+            })
+    }
+}
+
+/// A server with a debug service and this one.
+fn slow(debug: &Debug) -> (Client, ServerHandle) {
+    let config = ServerConfig {
+        max_calls: 100_000,
+        max_calls_per_connection: 100_000,
+        ..ServerConfig::default()
+    };
+    let builder = Server::builder().config(config).observe(debug.observer());
+    let (client, handle) = serve(builder.add_service(debug.service()).add_service(Slow));
+    debug.show(handle.clone());
+    (client, handle)
+}
+
+async fn wait_for(mut holds: impl FnMut() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, waiting).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_has_room_in_a_frame_however_much_waits() {
+    const CALLS: usize = 40_000;
+    let debug = Debug::new();
+    let (client, handle) = slow(&debug);
+    let method = "Wait";
+    for _ in 0..CALLS {
+        tokio::spawn(client.unary::<Raw, Raw>("a.Slow", method, Raw::default()).into_future());
+    }
+    wait_for(|| handle.calls_in_flight() == CALLS).await;
+    let client = DebugClient::new(client);
+    for (request, most) in [
+        (SnapshotRequest::default(), 1000),
+        (SnapshotRequest { max_calls: 10, ..Default::default() }, 10),
+        (SnapshotRequest { max_calls: u32::MAX, ..Default::default() }, 4000),
+    ] {
+        let snapshot = client.snapshot(request).await.unwrap();
+        let [connection] = &snapshot.connections[..] else { panic!("there is one") };
+        assert_eq!(connection.calls.len(), most);
+        // The call that asks is one of them.
+        assert_eq!(snapshot.omitted_calls, (CALLS + 1 - most) as u64);
+        assert_eq!(snapshot.calls, CALLS as u64 + 1);
+        let ages: Vec<_> = connection.calls.iter().map(|call| call.age.unwrap()).collect();
+        assert!(
+            ages.is_sorted_by(|one, next| {
+                (one.seconds, one.nanos) >= (next.seconds, next.nanos)
+            })
+        );
+    }
+}
+
+#[tokio::test]
+async fn connections_come_in_pages_and_in_the_order_that_is_asked_for() {
+    let folder = std::env::temp_dir().join(format!("ttrpc-debug-{}", std::process::id()));
+    let address = folder.display().to_string();
+    let debug = Debug::new();
+    let builder = Server::builder().add_service(debug.service()).add_service(Slow);
+    let server = builder.bind(&address).unwrap().build().unwrap();
+    let handle = server.handle();
+    debug.show(handle.clone());
+    tokio::spawn(server.serve());
+    let mut clients = Vec::new();
+    for calls in 0..5 {
+        let client = Client::connect(&address).await.unwrap();
+        for _ in 0..calls {
+            let call = client.unary::<Raw, Raw>("a.Slow", "Wait", Raw::default());
+            tokio::spawn(call.into_future());
+        }
+        clients.push(client);
+    }
+    wait_for(|| handle.calls_in_flight() == 10 && handle.connections() == 5).await;
+    std::fs::remove_file(&folder).unwrap();
+    let client = DebugClient::new(clients[0].clone());
+    let ids = async |request: SnapshotRequest| {
+        let snapshot = client.snapshot(request).await.unwrap();
+        let ids: Vec<_> = snapshot.connections.iter().map(|connection| connection.id).collect();
+        (ids, snapshot.omitted_connections)
+    };
+    // One call alone: those of the oldest calls come along.
+    let page = |after_connection| SnapshotRequest {
+        max_connections: 2,
+        max_calls: 1,
+        after_connection,
+        sort: Sort::Age.into(),
+    };
+    assert_eq!(ids(page(0)).await, (vec![1, 2], 3));
+    assert_eq!(ids(page(3)).await, (vec![4, 5], 0));
+    assert_eq!(ids(page(5)).await, (vec![], 0));
+    let busiest = SnapshotRequest { sort: Sort::Calls.into(), ..Default::default() };
+    // The first one has the call that asks.
+    assert_eq!(ids(busiest).await, (vec![5, 4, 3, 1, 2], 0));
+}
+
+#[tokio::test]
+async fn counters_are_absolute_and_a_watch_sends_them_with_a_snapshot() {
+    let debug = Debug::with_counters();
+    let (client, handle) = slow(&debug);
+    let call = async |method: &'static str| {
+        client.unary::<Raw, Raw>("a.Slow", method, Raw(vec![1; 100].into())).await
+    };
+    for _ in 0..3 {
+        call("Answer").await.unwrap();
+        call("Fail").await.unwrap_err();
+        call("Nothing").await.unwrap_err();
+    }
+    let waiting = client.unary::<Raw, Raw>("a.Slow", "Wait", Raw::default());
+    let waiting = tokio::spawn(waiting.into_future());
+    wait_for(|| handle.calls_in_flight() == 1).await;
+    let request = WatchRequest {
+        interval: Some(ttrpc::prost_types::Duration { seconds: 0, nanos: 1 }),
+        snapshot: None,
+    };
+    let mut samples = DebugClient::new(client.clone()).watch(request).await.unwrap();
+    let first = samples.recv().await.unwrap().unwrap();
+    let of = |methods: &[MethodStats], name: &str| {
+        methods.iter().find(|stats| stats.method == name).cloned().unwrap()
+    };
+    let answered = of(&first.methods, "Answer");
+    assert_eq!((answered.begun, &answered.ended), (3, &[(0, 3)].into()));
+    assert_eq!((answered.messages_sent, answered.messages_received), (3, 3));
+    assert!(answered.bytes_sent >= 300 && answered.bytes_received >= 300);
+    assert_eq!(answered.durations.iter().sum::<u64>(), 3);
+    assert!(answered.durations.len() <= first.bounds_nanos.len() + 1);
+    assert_eq!(of(&first.methods, "Fail").ended, [(Code::NotFound as i32, 3)].into());
+    let waits = of(&first.methods, "Wait");
+    assert_eq!((waits.begun, waits.ended.len()), (1, 0), "it is in flight");
+    let other = first.methods.iter().find(|stats| stats.service == "_OTHER").unwrap();
+    assert_eq!(other.ended, [(Code::Unimplemented as i32, 3)].into());
+    let snapshot = first.snapshot.unwrap();
+    assert_eq!(snapshot.all_connections.map(|Fill { used, .. }| used), Some(1));
+    call("Answer").await.unwrap();
+    let next = samples.recv().await.unwrap().unwrap();
+    assert_eq!(of(&next.methods, "Answer").begun, 4);
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn a_watch_does_not_hold_up_the_end_of_the_server() {
+    let debug = Debug::with_counters();
+    let (client, handle) = slow(&debug);
+    let interval = Some(ttrpc::prost_types::Duration { seconds: 0, nanos: 1 });
+    let request = WatchRequest { interval, snapshot: None };
+    let mut samples = DebugClient::new(client).watch(request).await.unwrap();
+    samples.recv().await.unwrap().unwrap();
+    timeout(PATIENCE, handle.shutdown(Duration::MAX)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_counters_has_no_watch() {
+    let debug = Debug::new();
+    let (client, _handle) = slow(&debug);
+    let mut samples = DebugClient::new(client).watch(WatchRequest::default()).await.unwrap();
+    assert_eq!(samples.recv().await.unwrap_err().code(), Code::Unimplemented);
 }

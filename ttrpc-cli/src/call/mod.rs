@@ -20,9 +20,10 @@ use ttrpc::{
 };
 
 use crate::{
-    args::{self, Call, DEFAULT_TIMEOUT},
+    args::Call,
     failure::Failure,
     json::Json,
+    options::{self, DEFAULT_TIMEOUT},
     output::{self, DIM, paint},
     schema::Schema,
     session::{self, Target},
@@ -44,7 +45,7 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     };
     let is_stream = method.is_client_streaming() || method.is_server_streaming();
     let timeout = match arguments.timeout {
-        Some(timeout) => args::limit(timeout),
+        Some(timeout) => options::limit(timeout),
         None if is_stream => None,
         None => Some(DEFAULT_TIMEOUT),
     };
@@ -95,7 +96,7 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 
 /// How long connecting may take, and then each answer about the schema.
 fn limit(arguments: &Call) -> Option<Duration> {
-    args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT))
+    options::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT))
 }
 
 /// Connects, and finds out what the method is.
@@ -250,8 +251,8 @@ impl Caller<'_> {
             Failure::Other(format!("the reply does not fit {}: {error}", self.schema.source()))
         })?;
         Ok(prompt::beside(|| match self.is_pretty {
-            true => output::line(format_args!("{value:#}")),
-            false => output::line(value),
+            true => output::line(output::pretty_json(&value)),
+            false => output::line(output::json(&value)),
         })?)
     }
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use prost_reflect::{MessageDescriptor, MethodDescriptor};
-use serde_json::{Deserializer, Map, Value};
+use serde_json::{
+    Map, Value,
+    de::{IoRead, StrRead},
+};
 use tokio::sync::mpsc;
 
 use super::{is_terminal, prompt};
@@ -15,7 +18,7 @@ use crate::{
     failure::Failure,
     fields::{self, Fields},
     json::Json,
-    output,
+    output, strict,
 };
 
 /// Requests that are read ahead of the call.
@@ -60,15 +63,7 @@ impl Requests {
                 ));
             }
         };
-        if !fields.is_empty() {
-            let [Value::Object(object)] = &mut values[..] else {
-                return Err(Failure::usage("name=value fields go with one JSON object"));
-            };
-            let mut on_top = Fields::on(object, &kind);
-            for field in fields {
-                on_top.set(field).map_err(Failure::Usage)?;
-            }
-        }
+        fields::put_on(&mut values, &kind, fields).map_err(Failure::Usage)?;
         // Mistakes are told before anything is sent.
         for value in &values {
             json.read(&kind, value.clone())
@@ -137,20 +132,31 @@ impl Requests {
     }
 }
 
+/// What a request is called that is an argument itself.
+const REQUEST: &str = "the request";
+
 /// The values of an argument: JSON itself, or a file.
-fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
+///
+/// # Errors
+/// [`Failure::Usage`] for what is none.
+pub fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
     let (what, text) = match argument.strip_prefix('@') {
         Some(path) => {
             let text = fs::read_to_string(path)
                 .map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?;
             (path, text)
         }
-        None => ("the request", argument.to_owned()),
+        None => (REQUEST, argument.to_owned()),
     };
-    let values: Result<Vec<Value>, _> = Deserializer::from_str(&text).into_iter().collect();
+    let values: Result<Vec<Value>, _> = strict::stream(StrRead::new(&text)).collect();
     match values {
         Ok(values) if values.is_empty() => Err(Failure::Usage(format!("{what} is empty"))),
         Ok(values) => Ok(values),
+        Err(_) if what == REQUEST && !text.trim_start().starts_with(['{', '[', '"']) => {
+            Err(Failure::Usage(format!(
+                "`{text}` is no request: it is JSON, @FILE, - for the standard input, or fields as name=value"
+            )))
+        }
         Err(error) => Err(Failure::Usage(format!(
             "{what} is no JSON: {error}; it is JSON, @FILE, - or name=value"
         ))),
@@ -159,7 +165,7 @@ fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
 
 /// Values one after the other, each as soon as it is whole.
 fn read_values(sender: &mpsc::Sender<Result<Value, String>>) {
-    for value in Deserializer::from_reader(io::stdin().lock()).into_iter() {
+    for value in strict::stream(IoRead::new(io::stdin().lock())) {
         let value = value.map_err(|error: serde_json::Error| error.to_string());
         let is_end = value.is_err();
         // The call may be over.
@@ -201,7 +207,7 @@ fn read_typed(kind: &MessageDescriptor, sender: &mpsc::Sender<Result<Value, Stri
 /// What was typed so far; `None` if more has to follow.
 fn parse_typed(kind: &MessageDescriptor, text: &str) -> Result<Option<Value>, String> {
     if text.starts_with(['{', '[', '"']) {
-        return match serde_json::from_str(text) {
+        return match strict::from_str(text) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_eof() => Ok(None),
             Err(error) => Err(error.to_string()),

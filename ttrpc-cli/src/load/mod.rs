@@ -17,14 +17,16 @@ use std::{
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
-use serde_json::{Deserializer, Value};
+use serde_json::{Value, de::StrRead};
 
 use crate::{
-    args::{self, DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
     failure::Failure,
+    fields,
     json::Json,
+    options::{self, DEFAULT_TIMEOUT, SchemaOptions, parse_duration},
     output,
     session::{self, Target},
+    strict,
 };
 use measured::Measured;
 use run::{Ending, Pace, Plan};
@@ -38,7 +40,7 @@ use run::{Ending, Pace, Plan};
 /// one drops those in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  ttrpc load /run/greeter.sock Greeter/SayHello -d '{\"name\": \"Ann\"}'
+  ttrpc load /run/greeter.sock Greeter/SayHello name=Ann
   ttrpc load /run/greeter.sock Greeter/SayHello -d @request.json --rate 5000 --duration 30s --svg load.svg
   ttrpc load /run/greeter.sock Greeter/Countdown -d '{\"from\": 100}' -c 4 --json")]
 pub struct Arguments {
@@ -46,6 +48,9 @@ pub struct Arguments {
     address: String,
     /// Service/Method; the service's name may be short where that is unambiguous
     method: String,
+    /// Fields of the request, on top of --data
+    #[arg(value_name = "NAME=VALUE")]
+    fields: Vec<String>,
     /// The request: JSON, or @FILE; several values are the messages of a stream
     #[arg(short, long, value_name = "JSON | @FILE", default_value = "{}")]
     data: String,
@@ -73,7 +78,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Metadata; may be repeated
-    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = args::parse_metadata)]
+    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = options::parse_metadata)]
     metadata: Vec<(String, String)>,
     /// Draw latencies by percentile into this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -93,7 +98,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         Some(rate) if rate > 0.0 && rate.is_finite() => Pace::Open { rate },
         Some(_) => return Err(Failure::usage("--rate is a number of calls a second, above 0")),
     };
-    let timeout = args::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
+    let timeout = options::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let mut clients = Vec::new();
     for _ in 0..arguments.connections {
         clients.push(session::connect(&arguments.address, timeout).await?);
@@ -101,7 +106,11 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let (schema, method) =
         session::find_schema_and_method(&clients[0], &arguments.schema, &arguments.method, timeout)
             .await?;
-    let values = read_values(&arguments.data)?;
+    let mut values = read_values(&arguments.data)?;
+    if let Some(other) = arguments.fields.iter().find(|field| !fields::is_field(field)) {
+        return Err(Failure::Usage(format!("`{other}` is not name=value; JSON is for --data")));
+    }
+    fields::put_on(&mut values, &method.input(), &arguments.fields).map_err(Failure::Usage)?;
     if values.len() > 1 && !method.is_client_streaming() {
         return Err(Failure::usage("the method takes one request, and --data has several"));
     }
@@ -114,7 +123,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let clients: Vec<_> = clients.into_iter().map(client).collect();
     let plan = Plan {
         target: Target::from(&method),
-        name: crate::schema::method_name(&method),
+        name: output::plain_line(crate::schema::method_name(&method)),
         is_client_streaming: method.is_client_streaming(),
         is_server_streaming: method.is_server_streaming(),
         messages: arguments.messages.unwrap_or(requests.len()),
@@ -196,6 +205,6 @@ fn read_values(data: &str) -> Result<Vec<Value>, Failure> {
             .map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?,
         None => data.to_owned(),
     };
-    let values: Result<Vec<_>, _> = Deserializer::from_str(&text).into_iter().collect();
+    let values: Result<Vec<_>, _> = strict::stream(StrRead::new(&text)).collect();
     values.map_err(|error| Failure::Usage(format!("--data is no JSON: {error}")))
 }

@@ -46,11 +46,44 @@ impl Recorded {
     }
 }
 
-/// The calls of each connection, and how many had no answer.
+/// A connection as it was.
+#[derive(Debug)]
+pub struct RecordedConnection {
+    /// When its first call began.
+    pub opened: Duration,
+    /// When its last one ended.
+    closed: Duration,
+    pub calls: Vec<Recorded>,
+}
+
+impl RecordedConnection {
+    fn of(calls: Vec<Recorded>) -> Self {
+        let opened = calls.iter().map(|call| call.begun).min().unwrap_or_default();
+        let ends = calls.iter().map(|call| call.begun + call.duration);
+        RecordedConnection { opened, closed: ends.max().unwrap_or_default(), calls }
+    }
+}
+
+/// How many connections were open at a time at most.
+pub fn most_open(connections: &[RecordedConnection]) -> usize {
+    let opened = connections.iter().map(|connection| (connection.opened, 1_isize));
+    // At the same time, the one that opens counts first.
+    let closed = connections.iter().map(|connection| (connection.closed, -1));
+    let mut changes: Vec<_> = opened.chain(closed).collect();
+    changes.sort_by_key(|(time, change)| (*time, -change));
+    let mut open = 0;
+    let counts = changes.into_iter().map(|(_, change)| {
+        open += change;
+        open
+    });
+    counts.max().unwrap_or(0).unsigned_abs()
+}
+
+/// The connections, in the order in which they were opened, and how many calls had no answer.
 ///
 /// # Errors
 /// If the recording cannot be read.
-pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Failure> {
+pub fn read(recording: &mut Recording) -> Result<(Vec<RecordedConnection>, u64), Failure> {
     let mut ended: BTreeMap<u32, Vec<Recorded>> = BTreeMap::new();
     let mut open: HashMap<(u32, u32), Recorded> = HashMap::new();
     let mut left_out = 0;
@@ -83,7 +116,9 @@ pub fn read(recording: &mut Recording) -> Result<(Vec<Vec<Recorded>>, u64), Fail
         }
     }
     left_out += open.len() as u64;
-    Ok((ended.into_values().collect(), left_out))
+    let mut connections: Vec<_> = ended.into_values().map(RecordedConnection::of).collect();
+    connections.sort_by_key(|connection| connection.opened);
+    Ok((connections, left_out))
 }
 
 fn begin(frame: &Frame, now: Duration) -> Option<Recorded> {

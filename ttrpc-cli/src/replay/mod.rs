@@ -15,7 +15,8 @@ use clap::{Args, ValueHint};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use tokio::{
-    task::JoinSet,
+    sync::Semaphore,
+    task::{JoinError, JoinSet},
     time::{sleep_until, timeout_at},
 };
 use ttrpc::{
@@ -24,8 +25,8 @@ use ttrpc::{
 };
 
 use crate::{
-    args::{DEFAULT_TIMEOUT, SchemaOptions},
     failure::Failure,
+    options::{DEFAULT_TIMEOUT, SchemaOptions},
     output::{self, BAD, BOLD, Cell, paint},
     schema,
     session::{self, Target},
@@ -36,7 +37,7 @@ use crate::{
         report::{Format, Reporter},
     },
 };
-use calls::Recorded;
+use calls::{Recorded, RecordedConnection};
 
 /// What a call may take longer than it took when it was recorded.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,7 +69,7 @@ pub struct ShowArguments {
 
 /// Make the calls of a recording again
 ///
-/// Each recorded connection is a connection, and each call begins when it began. Calls that had no
+/// Each recorded connection is a connection, opened and closed as it was, and each call begins when it began. Calls that had no
 /// answer are left out. The exit code is 1 if a call ends with another code than it did.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -102,11 +103,13 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
     while let Some(entry) = recording.read()? {
         now = entry.time();
         let id = entry.connection;
-        let connection = connections.entry(id).or_insert_with(|| Connection::new(id));
         if let Some(frame) = entry.frame() {
+            let connection = connections.entry(id).or_insert_with(|| reporter.connection(id));
             let ended = reporter.observe(connection, &frame, now);
             ended.iter().for_each(|ended| reporter.ended(ended));
-        } else if entry.is_closed {
+        } else if entry.is_closed
+            && let Some(mut connection) = connections.remove(&id)
+        {
             connection.close(now).iter().for_each(|ended| reporter.ended(ended));
         }
     }
@@ -155,24 +158,54 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let (connections, left_out) = calls::read(&mut Recording::open(&arguments.file)?)?;
     let scale =
         move |time: Duration| if speed == 0.0 { Duration::ZERO } else { time.div_f64(speed) };
-    let mut clients = Vec::new();
-    for _ in &connections {
-        clients.push(session::connect(&arguments.address, Some(DEFAULT_TIMEOUT)).await?);
-    }
+    // As many at a time as there were: without pauses, all would be due at once.
+    let places = Arc::new(Semaphore::new(calls::most_open(&connections).max(1)));
+    let address: Arc<str> = arguments.address.into();
     let start = Instant::now();
-    let mut calling = JoinSet::new();
-    for (recorded, client) in connections.into_iter().zip(clients) {
-        for call in recorded {
-            let client = client.clone();
-            calling.spawn(async move { call_again(&client, call, start, scale).await });
+    let mut replaying = JoinSet::new();
+    let mut all = Vec::new();
+    for connection in connections {
+        sleep_until((start + scale(connection.opened)).into()).await;
+        let place = places.clone().acquire_owned().await;
+        // Failures are told before the next connection.
+        while let Some(replayed) = replaying.try_join_next() {
+            all.extend(again(replayed)?);
         }
+        let address = address.clone();
+        replaying.spawn(async move {
+            let _place = place;
+            replay_connection(&address, connection, start, scale).await
+        });
     }
-    let all = calling.join_all().await;
+    while let Some(replayed) = replaying.join_next().await {
+        all.extend(again(replayed)?);
+    }
     report(&all, left_out, json)?;
     match all.iter().all(Again::has_same_code) {
         true => Ok(()),
         false => Err(Failure::Found),
     }
+}
+
+/// What became of a connection; a panic goes on.
+fn again(replayed: Result<Result<Vec<Again>, Failure>, JoinError>) -> Result<Vec<Again>, Failure> {
+    replayed.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Connects, makes the calls, and closes the connection when all of them have ended.
+async fn replay_connection(
+    address: &str,
+    recorded: RecordedConnection,
+    start: Instant,
+    scale: impl Fn(Duration) -> Duration + Copy + Send + Sync + 'static,
+) -> Result<Vec<Again>, Failure> {
+    let client = session::connect(address, Some(DEFAULT_TIMEOUT)).await?;
+    let mut calling = JoinSet::new();
+    for call in recorded.calls {
+        let client = client.clone();
+        calling.spawn(async move { call_again(&client, call, start, scale).await });
+    }
+    Ok(calling.join_all().await)
 }
 
 async fn call_again(

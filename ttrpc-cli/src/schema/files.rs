@@ -1,6 +1,7 @@
 //! Schemas from .proto files and descriptor sets, and back into files.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -8,7 +9,7 @@ use std::{
 use prost_reflect::{DescriptorPool, FileDescriptor};
 
 use super::{Schema, Source, print};
-use crate::failure::Failure;
+use crate::{failure::Failure, output};
 
 /// Compiles .proto files, as the code generator does: with the protoc that `PROTOC` names, or without one. Without
 /// folders for imports, each file's own folder is used.
@@ -68,18 +69,17 @@ pub fn write_set(path: &Path, files: &[FileDescriptor]) -> Result<(), Failure> {
 
 /// An encoded descriptor set, imports first, as compilers read it.
 pub fn encode_set(files: &[FileDescriptor]) -> Vec<u8> {
-    let mut ordered: Vec<FileDescriptor> = Vec::new();
-    fn add(file: &FileDescriptor, ordered: &mut Vec<FileDescriptor>) {
-        if ordered.contains(file) {
-            return;
+    let (mut ordered, mut known) = (Vec::new(), HashSet::new());
+    // Files, and whether their imports are before them. A chain of imports may be longer than a stack is deep.
+    let mut open: Vec<_> = files.iter().rev().map(|file| (file.clone(), false)).collect();
+    while let Some((file, is_behind_imports)) = open.pop() {
+        if is_behind_imports {
+            ordered.push(file);
+        } else if known.insert(file.name().to_owned()) {
+            let imports: Vec<_> = file.dependencies().collect();
+            open.push((file, true));
+            open.extend(imports.into_iter().rev().map(|import| (import, false)));
         }
-        for import in file.dependencies() {
-            add(&import, ordered);
-        }
-        ordered.push(file.clone());
-    }
-    for file in files {
-        add(file, &mut ordered);
     }
     let mut set = Vec::new();
     for file in ordered {
@@ -97,11 +97,15 @@ pub fn write_protos(folder: &Path, files: &[FileDescriptor]) -> Result<Vec<PathB
     let mut written = Vec::new();
     for file in files {
         // The name is the server's to choose.
-        let name = Path::new(file.name());
+        let name = output::plain_line(file.name());
+        let name = Path::new(&name);
         if !name.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
             return Err(Failure::Other(format!("`{}` is no name to write to", file.name())));
         }
         let path = folder.join(name);
+        if written.contains(&path) {
+            return Err(Failure::Other(format!("two files are called {}", path.display())));
+        }
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| cannot_write(parent, &error))?;
         }
@@ -117,6 +121,8 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use prost_reflect::prost_types::FileDescriptorProto;
+
     use super::*;
     use crate::schema::builtin;
 
@@ -157,6 +163,34 @@ mod tests {
             message A { option (lower) = -inf; }";
         fs::write(&path, proto).unwrap();
         assert!(compile(&[path], &[]).unwrap().pool().get_message_by_name("A").is_some());
+    }
+
+    #[test]
+    fn a_name_with_controls_is_spelled_out_as_a_files_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut pool = DescriptorPool::new();
+        let name = "a\n\u{1b}]0;t\u{7}\u{202e}.proto";
+        let file = FileDescriptorProto { name: Some(name.to_owned()), ..Default::default() };
+        pool.add_file_descriptor_proto(file).unwrap();
+        let files: Vec<_> = pool.files().collect();
+        let [written] = &write_protos(folder.path(), &files).unwrap()[..] else {
+            panic!("one file")
+        };
+        let name = written.file_name().unwrap().to_str().unwrap();
+        assert_eq!(name, "a\\n\\u{1b}]0;t\\u{7}\\u{202e}.proto");
+    }
+
+    #[test]
+    fn a_chain_of_imports_may_be_long() {
+        let mut pool = DescriptorPool::new();
+        for at in 0..20_000 {
+            let dependency = (at > 0).then(|| format!("{}.proto", at - 1)).into_iter().collect();
+            let name = Some(format!("{at}.proto"));
+            let file = FileDescriptorProto { name, dependency, ..Default::default() };
+            pool.add_file_descriptor_proto(file).unwrap();
+        }
+        let set = encode_set(&[pool.files().last().unwrap()]);
+        assert_eq!(DescriptorPool::decode(&*set).unwrap().files().len(), 20_000);
     }
 
     #[test]

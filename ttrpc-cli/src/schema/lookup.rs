@@ -28,19 +28,24 @@ impl Candidates {
     /// The only one.
     ///
     /// # Errors
+    /// All of them, if there are several.
+    pub fn only_or_ask(mut self) -> Result<MethodDescriptor, Self> {
+        if self.methods.len() == 1 { Ok(self.methods.remove(0)) } else { Err(self) }
+    }
+
+    /// The only one.
+    ///
+    /// # Errors
     /// [`Failure::Usage`] with the full names, if there are several.
-    pub fn only(mut self) -> Result<MethodDescriptor, Failure> {
-        match self.methods.len() {
-            1 => Ok(self.methods.remove(0)),
-            _ => {
-                let names: Vec<String> = self.methods.iter().map(method_name).collect();
-                Err(Failure::Usage(format!(
-                    "`{}` may be any of these, name one: {}",
-                    self.name,
-                    names.join(", ")
-                )))
-            }
-        }
+    pub fn only(self) -> Result<MethodDescriptor, Failure> {
+        self.only_or_ask().map_err(|several| {
+            let names: Vec<String> = several.methods.iter().map(method_name).collect();
+            Failure::Usage(format!(
+                "`{}` may be any of these, name one: {}",
+                several.name,
+                names.join(", ")
+            ))
+        })
     }
 }
 
@@ -93,14 +98,16 @@ impl Schema {
             (Some(_), [service, ..]) => {
                 let names: Vec<_> = service.methods().map(|m| m.name().to_owned()).collect();
                 format!(
-                    "service {} has no method `{method}`; it has: {}",
+                    "service {} has no method `{method}`{}; it has: {}",
                     service.full_name(),
+                    did_you_mean(method, names.iter().map(String::as_str)),
                     names.join(", ")
                 )
             }
             _ => format!(
-                "no service has a method `{method}` in {}{}{}",
+                "no service has a method `{method}` in {}{}{}{}",
                 self.source(),
+                did_you_mean(method, self.method_names().iter().map(String::as_str)),
                 self.all_methods().map_or(String::new(), |all| format!("; there are: {all}")),
                 self.other_schemas(),
             ),
@@ -115,6 +122,13 @@ impl Schema {
             }
             _ => "",
         }
+    }
+
+    /// The short names of all methods.
+    fn method_names(&self) -> Vec<String> {
+        let services = self.pool().services();
+        let methods = services.flat_map(|service| service.methods().collect::<Vec<_>>());
+        methods.map(|method| method.name().to_owned()).collect()
     }
 
     /// The names of all methods; `None` if they are too many to be read.
@@ -142,8 +156,9 @@ impl Schema {
         let known: Vec<_> =
             self.pool().services().map(|known| known.full_name().to_owned()).collect();
         Err(Failure::Usage(format!(
-            "there is no service `{name}` in {}; there are: {}{}",
+            "there is no service `{name}` in {}{}; there are: {}{}",
             self.source(),
+            did_you_mean(name, known.iter().flat_map(|known| [known, last_part(known)])),
             known.join(", "),
             self.other_schemas(),
         )))
@@ -183,8 +198,9 @@ impl Schema {
         match &found[..] {
             [(_, symbol)] => Ok(symbol.clone()),
             [] => Err(Failure::Usage(format!(
-                "`{name}` is not in {}; `ttrpc list` prints its services{}",
+                "`{name}` is not in {}{}; `ttrpc list` prints its services{}",
                 self.source(),
+                did_you_mean(name, all.iter().flat_map(|(known, _)| [known, last_part(known)])),
                 self.other_schemas(),
             ))),
             several => {
@@ -213,6 +229,25 @@ impl Schema {
         }
         symbols
     }
+}
+
+/// Of a name in which a letter or two are others than in this one, a question.
+fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    /// As alike as words are that differ in one letter of four.
+    const ALIKE: f64 = 0.75;
+    let name = name.to_lowercase();
+    let likeness = known.map(|known| {
+        let of_letters = strsim::normalized_damerau_levenshtein(&known.to_lowercase(), &name);
+        (of_letters, known)
+    });
+    match likeness.max_by(|(one, _), (other, _)| one.total_cmp(other)) {
+        Some((likeness, known)) if likeness >= ALIKE => format!(" (did you mean `{known}`?)"),
+        _ => String::new(),
+    }
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// Whether a full name ends with these parts.
@@ -253,6 +288,28 @@ mod tests {
         assert!(methods("Nothing").unwrap_err().contains("no service has a method `Nothing`"));
         // A part of a word is no name.
         assert!(methods("ask/State").is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_one_is_asked_for() {
+        let mean = |name: &str| {
+            let error = methods(name).unwrap_err();
+            error
+                .split("did you mean `")
+                .nth(1)
+                .map(|rest| rest.split('`').next().unwrap().to_owned())
+        };
+        assert_eq!(mean("v3.Task/stat").as_deref(), Some("Stats"));
+        assert_eq!(mean("v3.Task/state").as_deref(), Some("State"));
+        assert_eq!(mean("pingsandbox").as_deref(), Some("PingSandbox"));
+        assert_eq!(mean("Taks/State").as_deref(), Some("Task"));
+        assert_eq!(
+            mean("containerd.task.v3.Tsk/State").as_deref(),
+            Some("containerd.task.v3.Task")
+        );
+        assert_eq!(mean("v3.Task/Nothing"), None);
+        let error = builtin().find_symbol("Mout").unwrap_err().to_string();
+        assert!(error.contains("did you mean `Mount`?"), "{error}");
     }
 
     #[test]

@@ -18,18 +18,17 @@ use std::{
     time::Duration,
 };
 
-use prost_reflect::{
-    DescriptorPool, MessageDescriptor,
-    prost_types::{
-        DescriptorProto, FieldDescriptorProto, FileDescriptorProto, field_descriptor_proto::Type,
-    },
-};
-use ttrpc::Client;
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+use ttrpc::{Client, Status};
 
-use crate::{failure::Failure, trace::lock};
+use crate::{failure::Failure, output, placeholder, sync::lock};
 pub use builtin::builtin;
-pub use lookup::{Symbol, method_name, newest};
-pub use reflection::fetch_schema;
+pub use lookup::{Candidates, Symbol, method_name, newest};
+use reflection::{Allowance, Untold};
+pub use reflection::{Told, fetch_schema};
+
+/// Types that a server is asked for at a time.
+const MAX_WANTED: usize = 1000;
 
 /// Where a schema comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +51,13 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The message that stands for an `Any` while protobuf's JSON is read or written, see [`crate::json`].
-pub const PLACEHOLDER: &str = "ttrpc.cli.Placeholder";
-
 /// The types that a command knows.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pool: DescriptorPool,
     source: Source,
+    /// How the server has refused to tell its own.
+    refusal: Option<Status>,
     /// What the server has told later, on demand.
     learned: Arc<Mutex<Learned>>,
     /// Who has it asks the server.
@@ -75,17 +73,29 @@ struct Learned {
     wanted: Vec<String>,
     /// Those that were asked for, whether the server had them or not.
     answered: HashSet<String>,
+    /// What the server may still tell.
+    allowance: Allowance,
 }
 
 impl Schema {
     /// # Errors
     /// If the pool has a type of this program's own already.
     pub fn new(mut pool: DescriptorPool, source: Source) -> Result<Self, Failure> {
-        if pool.get_message_by_name(PLACEHOLDER).is_none() {
-            pool.add_file_descriptor_proto(placeholder_file())
+        if pool.get_message_by_name(placeholder::NAME).is_none() {
+            pool.add_file_descriptor_proto(placeholder::file())
                 .map_err(|error| Failure::Other(error.to_string()))?;
         }
-        Ok(Schema { pool, source, learned: Arc::default(), turn: Arc::default() })
+        Ok(Schema { pool, source, refusal: None, learned: Arc::default(), turn: Arc::default() })
+    }
+
+    /// This schema in the place of the one that a server has refused to tell.
+    pub fn instead_of(self, refusal: Option<Status>) -> Self {
+        Schema { refusal, ..self }
+    }
+
+    /// How the server has refused to tell its own schema.
+    pub fn refusal(&self) -> Option<&Status> {
+        self.refusal.as_ref()
     }
 
     pub fn pool(&self) -> &DescriptorPool {
@@ -106,7 +116,9 @@ impl Schema {
             let mut learned = lock(&self.learned);
             let found = learned.pool.as_ref().and_then(|pool| pool.get_message_by_name(name));
             let is_answered = name.is_empty() || learned.answered.contains(name);
-            if found.is_none() && self.source == Source::Reflection && !is_answered {
+            let is_open = learned.wanted.len() < MAX_WANTED
+                && !learned.wanted.iter().any(|known| known == name);
+            if found.is_none() && self.source == Source::Reflection && !is_answered && is_open {
                 learned.wanted.push(name.to_owned());
             }
             found
@@ -120,21 +132,29 @@ impl Schema {
             return false;
         }
         let _turn = self.turn.lock().await;
-        let (names, mut pool) = {
+        let (names, mut pool, mut allowance) = {
             let mut learned = lock(&self.learned);
             let mut names = mem::take(&mut learned.wanted);
             names.retain(|name| !learned.answered.contains(name));
-            (names, learned.pool.clone().unwrap_or_else(|| self.pool.clone()))
+            (
+                names,
+                learned.pool.clone().unwrap_or_else(|| self.pool.clone()),
+                mem::take(&mut learned.allowance),
+            )
         };
         if names.is_empty() {
             // Somebody else has asked meanwhile.
             return true;
         }
         // What came before an error is of use.
-        let _ = reflection::fetch_types(client, &names, timeout, &mut pool).await;
+        let fetched = reflection::fetch_types(client, &names, timeout, &mut pool, &mut allowance);
+        if let Err(Untold::TooMuch(limit)) = fetched.await {
+            output::note(limit);
+        }
         let is_more = names.iter().any(|name| pool.get_message_by_name(name).is_some());
         let mut learned = lock(&self.learned);
         learned.answered.extend(names);
+        learned.allowance = allowance;
         learned.pool = Some(pool);
         is_more
     }
@@ -158,29 +178,8 @@ impl Schema {
     /// The files, without those that belong to protobuf or to this program.
     pub fn files(&self) -> impl Iterator<Item = prost_reflect::FileDescriptor> + '_ {
         self.pool.files().filter(|file| {
-            !file.name().starts_with("google/protobuf/") && file.package_name() != "ttrpc.cli"
+            !file.name().starts_with("google/protobuf/")
+                && file.package_name() != placeholder::PACKAGE
         })
-    }
-}
-
-/// `message Placeholder { uint32 index = 1; }`.
-fn placeholder_file() -> FileDescriptorProto {
-    let index = FieldDescriptorProto {
-        name: Some("index".to_owned()),
-        number: Some(1),
-        r#type: Some(Type::Uint32.into()),
-        ..FieldDescriptorProto::default()
-    };
-    let message = DescriptorProto {
-        name: Some("Placeholder".to_owned()),
-        field: vec![index],
-        ..DescriptorProto::default()
-    };
-    FileDescriptorProto {
-        name: Some("ttrpc/cli/placeholder.proto".to_owned()),
-        package: Some("ttrpc.cli".to_owned()),
-        syntax: Some("proto3".to_owned()),
-        message_type: vec![message],
-        ..FileDescriptorProto::default()
     }
 }

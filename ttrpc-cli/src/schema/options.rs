@@ -4,6 +4,8 @@ use std::{borrow::Cow, fmt::Write};
 
 use prost_reflect::{DescriptorPool, DynamicMessage, FileDescriptor, Kind, UnknownField, Value};
 
+use crate::output::is_unsafe;
+
 /// The options of a file's declarations.
 pub struct Options {
     /// A FileDescriptorProto, custom options included; `None` if it cannot be read.
@@ -22,20 +24,14 @@ impl Options {
     /// What is set for the declaration with this path, whose options have this number: `name = value`, and
     /// comments on what cannot be told.
     pub fn of(&self, path: &[i32], number: u32) -> Vec<String> {
-        let field = |message: &DynamicMessage, number: i32| -> Option<Value> {
-            let number = u32::try_from(number).ok()?;
-            message
-                .has_field_by_number(number)
-                .then(|| message.get_field_by_number(number))?
-                .map(Cow::into_owned)
-        };
-        let declaration = path.chunks_exact(2).try_fold(self.file.clone(), |message, step| {
-            let list = field(&message?, step[0])?;
-            let inner = list.as_list()?.get(usize::try_from(step[1]).ok()?)?.as_message().cloned();
-            Some(inner)
+        let Some(file) = &self.file else { return Vec::new() };
+        let mut steps = path.chunks_exact(2);
+        let declaration = steps.try_fold(file, |message, step| {
+            let list = set_field(message, u32::try_from(step[0]).ok()?)?.as_list()?;
+            list.get(usize::try_from(step[1]).ok()?)?.as_message()
         });
-        let options = declaration.flatten().and_then(|message| field(&message, number as i32));
-        let Some(Value::Message(options)) = options else { return Vec::new() };
+        let options = declaration.and_then(|message| set_field(message, number)?.as_message());
+        let Some(options) = options else { return Vec::new() };
         let mut told = Vec::new();
         for (option, set) in options.fields().filter(|(option, _)| option.number() != UNINTERPRETED)
         {
@@ -55,6 +51,15 @@ impl Options {
                 .map(|number| format!("// Option {number} is left out: no file here defines it.")),
         );
         told
+    }
+}
+
+/// The value of a field that is set.
+fn set_field(message: &DynamicMessage, number: u32) -> Option<&Value> {
+    match message.has_field_by_number(number).then(|| message.get_field_by_number(number))?? {
+        Cow::Borrowed(value) => Some(value),
+        // A default, which is not set.
+        Cow::Owned(_) => None,
     }
 }
 
@@ -87,32 +92,7 @@ pub fn value(set: &Value, kind: &Kind) -> String {
                 None => number.to_string(),
             }
         }
-        Value::Message(message) => {
-            let mut fields = Vec::new();
-            for (field, set) in message.fields() {
-                let (name, kind) = (field.name(), field.kind());
-                if let (Value::Map(entries), Kind::Message(entry)) = (set, &kind) {
-                    let (of_key, of_value) =
-                        (entry.map_entry_key_field().kind(), entry.map_entry_value_field().kind());
-                    for (key, set) in entries {
-                        let key = value(&key.clone().into(), &of_key);
-                        fields.push(format!(
-                            "{name} {{ key: {key} value: {} }}",
-                            value(set, &of_value)
-                        ));
-                    }
-                    continue;
-                }
-                fields.extend(each(set).map(|set| format!("{name}: {}", value(set, &kind))));
-            }
-            for (field, set) in message.extensions() {
-                let name = field.full_name();
-                fields.extend(
-                    each(set).map(|set| format!("[{name}]: {}", value(set, &field.kind()))),
-                );
-            }
-            format!("{{ {} }}", fields.join(" "))
-        }
+        Value::Message(message) => format!("{{ {} }}", message.to_text_format()),
         Value::List(_) | Value::Map(_) => unreachable!("told one by one"),
     }
 }
@@ -135,8 +115,10 @@ pub fn quote(bytes: &[u8]) -> String {
                 '\n' => quoted.push_str("\\n"),
                 '\r' => quoted.push_str("\\r"),
                 '\t' => quoted.push_str("\\t"),
-                control if control.is_ascii_control() => {
-                    let _ = write!(quoted, "\\{:03o}", control as u32);
+                unsafe_one if is_unsafe(unsafe_one) => {
+                    for byte in unsafe_one.encode_utf8(&mut [0; 4]).bytes() {
+                        let _ = write!(quoted, "\\{byte:03o}");
+                    }
                 }
                 character => quoted.push(character),
             }

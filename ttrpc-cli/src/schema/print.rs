@@ -2,17 +2,21 @@
 
 mod fields;
 
-use std::{collections::HashMap, fmt::Write};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write,
+};
 
 use prost_reflect::{
     EnumDescriptor, ExtensionDescriptor, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor,
-    MethodDescriptor, OneofDescriptor, ServiceDescriptor, Syntax,
+    MethodDescriptor, ServiceDescriptor, Syntax,
 };
 
 use super::{
     Symbol,
     options::{Options, quote},
 };
+use crate::output;
 
 /// A whole file, as a compiler reads it.
 pub fn file(file: &FileDescriptor) -> String {
@@ -46,7 +50,7 @@ pub fn file(file: &FileDescriptor) -> String {
     file.messages().for_each(|message| printer.message(&message));
     file.enums().for_each(|enumeration| printer.enumeration(&enumeration));
     printer.extensions(file.extensions().collect());
-    printer.text
+    printer.into_text()
 }
 
 /// What one name stands for. Names of its own package are written short.
@@ -72,7 +76,7 @@ pub fn symbol(symbol: &Symbol) -> String {
         Symbol::Message(message) => printer.message(message),
         Symbol::Enum(enumeration) => printer.enumeration(enumeration),
     }
-    printer.text
+    printer.into_text()
 }
 
 /// `rpc SayHello(HelloRequest) returns (stream HelloReply);` with full names.
@@ -116,6 +120,11 @@ impl Printer {
             indent: 0,
             text: String::new(),
         }
+    }
+
+    /// What was printed. Names and comments are whatever a server has chosen.
+    fn into_text(self) -> String {
+        output::plain(self.text)
     }
 
     fn line(&mut self, text: impl AsRef<str>) {
@@ -211,28 +220,30 @@ impl Printer {
         // A group is declared where its field is.
         let groups = message.fields().filter(FieldDescriptor::is_group).map(|field| field.kind());
         let extensions = message.child_extensions().filter(ExtensionDescriptor::is_group);
-        let groups: Vec<Kind> = groups.chain(extensions.map(|field| field.kind())).collect();
+        let groups = groups.chain(extensions.map(|field| field.kind()));
+        let groups: HashSet<String> = groups
+            .filter_map(|kind| kind.as_message().map(|group| group.full_name().to_owned()))
+            .collect();
         for nested in message.child_messages().filter(|nested| !nested.is_map_entry()) {
-            if !groups.iter().any(|group| group.as_message() == Some(&nested)) {
+            if !groups.contains(nested.full_name()) {
                 self.message(&nested);
             }
         }
         message.child_enums().for_each(|enumeration| self.enumeration(&enumeration));
         self.extensions(message.child_extensions().collect());
-        let mut written: Vec<OneofDescriptor> = Vec::new();
+        let mut written = HashSet::new();
         // In the order of the declarations, which is not that of the numbers.
         for field in &proto.field {
             let Some(field) = message.get_field_by_name(field.name()) else { continue };
             match field.containing_oneof().filter(|oneof| !oneof.is_synthetic()) {
                 None => self.field(&field),
-                Some(oneof) if written.contains(&oneof) => {}
+                Some(oneof) if !written.insert(oneof.full_name().to_owned()) => {}
                 Some(oneof) => {
                     self.comments(oneof.path());
                     self.block(format!("oneof {}", oneof.name()), |printer| {
                         printer.option_lines(printer.options.of(oneof.path(), 2));
                         oneof.fields().for_each(|field| printer.field(&field));
                     });
-                    written.push(oneof);
                 }
             }
         }
@@ -388,7 +399,7 @@ service S {
   option deprecated = true;
   rpc Get(M) returns (M) {
     option idempotency_level = NO_SIDE_EFFECTS;
-    option (p.limits) = { name: "x" sizes: 1 sizes: 2 kind: B };
+    option (p.limits) = { name:"x",sizes:[1,2],kind:B };
   }
 }
 
@@ -439,6 +450,22 @@ extend google.protobuf.EnumValueOptions {
 }
 "#,
         );
+    }
+
+    /// It takes hours where each declaration costs as much as its file is long.
+    #[test]
+    fn a_file_of_many_declarations_is_printed() {
+        const MESSAGES: usize = 10_000;
+        let mut source = "syntax = \"proto3\";\n".to_owned();
+        for message in 0..MESSAGES {
+            source += &format!("message M{message} {{ uint32 a = 1 [deprecated = true]; }}\n");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.proto");
+        std::fs::write(&path, source).unwrap();
+        let schema = files::compile(&[path], &[]).unwrap();
+        let text = super::file(&schema.pool().get_file_by_name("p.proto").unwrap());
+        assert_eq!(text.matches("[deprecated = true]").count(), MESSAGES);
     }
 
     #[test]

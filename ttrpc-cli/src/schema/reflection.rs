@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use prost::Message;
-use prost_reflect::{DescriptorPool, prost_types::FileDescriptorProto};
+use prost_reflect::DescriptorPool;
 use tokio::time::Instant;
 use ttrpc::{
     Client, Code, Status,
@@ -17,21 +17,49 @@ use ttrpc_reflection::proto::reflection::{
 use super::{Schema, Source, builtin};
 use crate::failure::Failure;
 
-/// Asks a server for its schema; `None` if it has no reflection.
+/// What came of asking a server for its schema.
+#[derive(Debug)]
+pub enum Told {
+    /// It has told.
+    Schema(Schema),
+    /// It has no reflection.
+    Nothing,
+    /// It has refused to say.
+    Refused(Status),
+}
+
+/// Why there is no schema.
+#[derive(Debug)]
+pub enum Untold {
+    Failed(Status),
+    /// The limit that was reached, in words.
+    TooMuch(String),
+}
+
+impl From<Status> for Untold {
+    fn from(status: Status) -> Self {
+        Untold::Failed(status)
+    }
+}
+
+/// Asks a server for its schema.
 ///
 /// # Errors
 /// [`Failure::Call`] if the server does not answer in time or is gone, [`Failure::Other`] if what it
-/// tells makes no schema.
-pub async fn fetch_schema(
-    client: &Client,
-    timeout: Option<Duration>,
-) -> Result<Option<Schema>, Failure> {
+/// tells makes no schema, or is too much of one.
+pub async fn fetch_schema(client: &Client, timeout: Option<Duration>) -> Result<Told, Failure> {
     match fetch(client, timeout).await {
-        Ok(set) => build(&set).map(Some),
-        Err(status) if is_about_the_connection(&status) => {
-            Err(Failure::Call { hint: Some(hint(&status, timeout)), status, details: Vec::new() })
-        }
-        Err(_) => Ok(None),
+        Ok(set) => build(&set).map(Told::Schema),
+        Err(Untold::TooMuch(limit)) => Err(Failure::Other(limit)),
+        Err(Untold::Failed(status)) => match status.code() {
+            Code::DeadlineExceeded | Code::Unavailable => {
+                let hint = Some(hint(&status, timeout));
+                Err(Failure::Call { hint, status, details: Vec::new() })
+            }
+            // By their kind, servers without reflection answer so.
+            Code::Unimplemented | Code::NotFound | Code::InvalidArgument => Ok(Told::Nothing),
+            _ => Ok(Told::Refused(status)),
+        },
     }
 }
 
@@ -40,19 +68,15 @@ fn hint(status: &Status, timeout: Option<Duration>) -> String {
     let others = "`--schema builtin`, --proto or --descriptor-set do without";
     if status.connection_error().is_some() {
         return format!(
-            "it closed the connection when it was asked for its schema by reflection: is it a gRPC \
-             server, such as containerd itself? {others}"
+            "it closed the connection when it was asked for its schema by reflection, as a gRPC server does, such \
+             as containerd itself, and NRI's socket, where only plugins speak ttrpc, in connections of their own \
+             within one; {others}"
         );
     }
     let limit =
         timeout.filter(|_| status.code() == Code::DeadlineExceeded && !status.is_from_peer());
     let longer = limit.map(|limit| format!(", and --timeout gives it longer than {limit:?}"));
     format!("it was asked for its schema by reflection; {others}{}", longer.unwrap_or_default())
-}
-
-/// Servers without reflection answer UNIMPLEMENTED, NOT_FOUND or INVALID_ARGUMENT, by their kind.
-fn is_about_the_connection(status: &Status) -> bool {
-    matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable)
 }
 
 /// Asks whether the server has reflection, by a stream that is closed when it opens.
@@ -101,59 +125,130 @@ impl Reflection {
     }
 
     /// Adds the files of an answer. Some servers know no file of a service that they list.
-    async fn add(&mut self, question: MessageRequest, files: &mut Files) -> Result<(), Status> {
+    async fn add(&mut self, question: MessageRequest, files: &mut Files<'_>) -> Result<(), Untold> {
+        files.allowance.ask()?;
         match self.ask(question).await? {
             MessageResponse::FileDescriptorResponse(found) => {
-                found.file_descriptor_proto.into_iter().for_each(|file| files.add(file));
-                Ok(())
+                found.file_descriptor_proto.into_iter().try_for_each(|file| files.add(file))
             }
             MessageResponse::ErrorResponse(_) => Ok(()),
-            other => Err(unexpected(other)),
+            other => Err(unexpected(other).into()),
         }
+    }
+
+    /// Ends the stream, and waits until the server has: one that is dropped counts as cancelled there.
+    async fn finish(mut self) -> Result<(), Status> {
+        self.requests.finish();
+        while self.answers.recv().await?.is_some() {}
+        Ok(())
     }
 
     /// Adds what the files import: some servers send them alone. What the server does not have may be
     /// built in.
-    async fn add_imports(&mut self, files: &mut Files) -> Result<(), Status> {
-        let mut asked = HashSet::new();
-        while let Some(name) = files.missing(&asked) {
-            let _ = asked.insert(name.clone());
+    async fn add_imports(&mut self, files: &mut Files<'_>) -> Result<(), Untold> {
+        while let Some(name) = files.next_import() {
             self.add(MessageRequest::FileByFilename(name.clone()), files).await?;
             let built_in = builtin().pool().get_file_by_name(&name);
             if let (false, Some(file)) = (files.has(&name), built_in) {
-                files.add(file.encode_to_vec());
+                files.add(file.encode_to_vec())?;
             }
         }
         Ok(())
     }
 }
 
-/// Encoded files, each once.
-#[derive(Default)]
-struct Files {
-    encoded: Vec<Vec<u8>>,
-    names: HashSet<String>,
-    imports: Vec<String>,
+/// What a server may tell in all, so that none can make this program hold more and more.
+#[derive(Debug)]
+pub struct Allowance {
+    files: usize,
+    bytes: usize,
+    rounds: usize,
 }
 
-impl Files {
-    fn add(&mut self, encoded: Vec<u8>) {
+const MAX_FILES: usize = 10_000;
+/// Of encoded files. What is made of them takes about ten times as much.
+const MAX_BYTES: usize = 16 << 20;
+/// Questions.
+const MAX_ROUNDS: usize = 10_000;
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Allowance { files: MAX_FILES, bytes: MAX_BYTES, rounds: MAX_ROUNDS }
+    }
+}
+
+impl Allowance {
+    /// Takes a question.
+    fn ask(&mut self) -> Result<(), Untold> {
+        self.rounds = self.rounds.checked_sub(1).ok_or_else(|| too_much("10000 questions"))?;
+        Ok(())
+    }
+
+    /// Takes a file.
+    fn keep(&mut self, len: usize) -> Result<(), Untold> {
+        self.files = self.files.checked_sub(1).ok_or_else(|| too_much("10000 files"))?;
+        self.bytes = self.bytes.checked_sub(len).ok_or_else(|| too_much("16 MiB of files"))?;
+        Ok(())
+    }
+}
+
+fn too_much(limit: &str) -> Untold {
+    Untold::TooMuch(format!(
+        "the server's reflection goes on behind {limit}, the most that is read; --proto FILE or \
+         --descriptor-set FILE does without"
+    ))
+}
+
+/// Encoded files, each once.
+struct Files<'a> {
+    allowance: &'a mut Allowance,
+    encoded: Vec<Vec<u8>>,
+    names: HashSet<String>,
+    /// Those that are imported, and were not looked at.
+    imports: Vec<String>,
+    /// Those that were asked for.
+    asked: HashSet<String>,
+}
+
+/// The part of a `FileDescriptorProto` that is needed.
+#[derive(Clone, PartialEq, Message)]
+struct Head {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "3")]
+    dependency: Vec<String>,
+}
+
+impl<'a> Files<'a> {
+    /// None yet, beside those with these names.
+    fn beside(names: impl IntoIterator<Item = String>, allowance: &'a mut Allowance) -> Self {
+        let (names, asked) = (names.into_iter().collect(), HashSet::new());
+        Files { allowance, encoded: Vec::new(), names, imports: Vec::new(), asked }
+    }
+
+    fn add(&mut self, encoded: Vec<u8>) -> Result<(), Untold> {
         // What is none is told when the schema is made.
-        let file = FileDescriptorProto::decode(&*encoded).unwrap_or_default();
-        if self.names.insert(file.name().to_owned()) {
-            self.imports.extend(file.dependency);
+        let head = Head::decode(&*encoded).unwrap_or_default();
+        if self.names.insert(head.name) {
+            self.allowance.keep(encoded.len())?;
+            self.imports.extend(head.dependency);
             self.encoded.push(encoded);
         }
+        Ok(())
     }
 
     fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// A file that is imported and is not there, but those that were asked for.
-    fn missing(&self, asked: &HashSet<String>) -> Option<String> {
-        let mut imports = self.imports.iter();
-        imports.find(|name| !self.has(name) && !asked.contains(*name)).cloned()
+    /// A file that is imported, is not there, and was not asked for.
+    fn next_import(&mut self) -> Option<String> {
+        loop {
+            let name = self.imports.pop()?;
+            if !self.has(&name) && self.asked.insert(name.clone()) {
+                return Some(name);
+            }
+        }
     }
 
     fn into_set(self) -> Vec<u8> {
@@ -166,37 +261,40 @@ impl Files {
 }
 
 /// An encoded set of the files of all services.
-async fn fetch(client: &Client, timeout: Option<Duration>) -> Result<Vec<u8>, Status> {
+async fn fetch(client: &Client, timeout: Option<Duration>) -> Result<Vec<u8>, Untold> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     probe(client, deadline).await?;
     let mut reflection = Reflection::open(client, deadline).await?;
     let names = match reflection.ask(MessageRequest::ListServices("*".to_owned())).await? {
         MessageResponse::ListServicesResponse(list) => list.service,
-        other => return Err(unexpected(other)),
+        other => return Err(unexpected(other).into()),
     };
-    let mut files = Files::default();
+    let mut allowance = Allowance::default();
+    let mut files = Files::beside([], &mut allowance);
     for service in names {
         reflection.add(MessageRequest::FileContainingSymbol(service.name), &mut files).await?;
     }
     reflection.add_imports(&mut files).await?;
+    reflection.finish().await?;
     Ok(files.into_set())
 }
 
 /// Adds the files of these types to a pool, as far as the server has them.
 ///
 /// # Errors
-/// If the server does not answer in time, or is gone.
+/// If the server does not answer in time, or is gone, or has told as much as it may.
 pub async fn fetch_types(
     client: &Client,
     names: &[String],
     timeout: Option<Duration>,
     pool: &mut DescriptorPool,
-) -> Result<(), Status> {
+    allowance: &mut Allowance,
+) -> Result<(), Untold> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut reflection = Reflection::open(client, deadline).await?;
     for name in names {
-        let mut files = Files::default();
-        files.names.extend(pool.files().map(|file| file.name().to_owned()));
+        let known: Vec<_> = pool.files().map(|file| file.name().to_owned()).collect();
+        let mut files = Files::beside(known, allowance);
         reflection.add(MessageRequest::FileContainingSymbol(name.clone()), &mut files).await?;
         reflection.add_imports(&mut files).await?;
         // What makes no schema leaves the type unknown, which is told.
@@ -205,7 +303,7 @@ pub async fn fetch_types(
             *pool = more;
         }
     }
-    Ok(())
+    Ok(reflection.finish().await?)
 }
 
 fn unexpected(answer: MessageResponse) -> Status {

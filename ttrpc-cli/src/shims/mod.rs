@@ -4,6 +4,7 @@ mod process;
 mod query;
 mod report;
 mod scan;
+mod snapshot;
 mod sockets;
 
 use std::{path::PathBuf, time::Duration};
@@ -13,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use ttrpc::Code;
 use ttrpc_reflection::proto::debug::{DebugClient, SnapshotRequest};
 
-use crate::{args::parse_duration, failure::Failure, json::Json, output, schema, session};
+use crate::{failure::Failure, json::Json, options::parse_duration, output, schema, session};
 use query::{Answer, Questions, Report};
 use scan::Shim;
 
@@ -151,9 +152,10 @@ async fn once(arguments: &Arguments, questions: &mut Questions, json: bool) -> R
             true => report::wrap(&arguments.location.without_shims(), columns),
             false => report::lines(&reports, columns, screen),
         };
-        // To the upper left, and everything below cleared.
-        let clear = if screen.is_some() { "\u{1b}[H\u{1b}[J" } else { "" };
-        output::line(format_args!("{clear}{}", lines.join("\n")))?;
+        match screen {
+            Some(_) => output::screen(&lines.join("\n"))?,
+            None => output::line(lines.join("\n"))?,
+        }
     }
     match reports.iter().any(|report| matches!(report.answer, Answer::TimedOut(_))) {
         true => Err(Failure::Found),
@@ -216,7 +218,8 @@ async fn debug(
         .as_deref()
         .ok_or_else(|| Failure::Connect(format!("the shim of `{id}` has told no address")))?;
     let client = session::connect(address, Some(timeout)).await?;
-    let answer = DebugClient::new(client).snapshot(SnapshotRequest {}).timeout(timeout).await;
+    let answer =
+        DebugClient::new(client).snapshot(SnapshotRequest::default()).timeout(timeout).await;
     let snapshot = answer.map_err(|status| Failure::Call {
         hint: match status.code() {
             Code::Unimplemented => Some(
@@ -233,7 +236,7 @@ async fn debug(
         details: Vec::new(),
     })?;
     if !json {
-        return Ok(output::line(format_args!("pid {}, {}", snapshot.pid, snapshot.text))?);
+        return Ok(output::line(snapshot::text(&snapshot))?);
     }
     let kind = schema::builtin().pool().get_message_by_name("ttrpc.debug.v1.SnapshotResponse");
     let kind = kind.expect("the schema is built in");

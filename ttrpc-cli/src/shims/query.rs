@@ -19,7 +19,7 @@ use super::{
     scan::{Container, Shim},
     sockets::{self, Server, Sockets},
 };
-use crate::{session, trace::lock};
+use crate::{session, sync::lock};
 
 /// Shims that are asked at a time, each with a descriptor.
 const MAX_AT_A_TIME: usize = 256;

@@ -3,6 +3,7 @@
 use std::{cmp::Reverse, time::Duration};
 
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
 use super::query::{Answer, ContainerReport, Report};
 use crate::output::{self, BAD, BOLD, Cell, DIM, GOOD, WARN, paint};
@@ -195,7 +196,7 @@ fn figures_in_words(report: &Report) -> String {
 /// it, an id is written as a whole, so that it can be searched for.
 fn short_id(id: &str, columns: Option<usize>) -> String {
     let id = output::plain_line(id);
-    let is_long = id.chars().count() > MAX_ID_LEN;
+    let is_long = id.width() > MAX_ID_LEN;
     let is_hex = id.chars().all(|character| character.is_ascii_hexdigit());
     match columns {
         Some(_) if is_long && is_hex => output::beginning(&id, MIN_ID_LEN),
@@ -279,7 +280,7 @@ pub fn wrap(text: &str, columns: Option<usize>) -> Vec<String> {
     let mut lines = vec![indent.clone()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is always one");
-        if line.len() > indent.len() && line.chars().count() + 1 + word.chars().count() > columns {
+        if line.len() > indent.len() && line.width() + 1 + word.width() > columns {
             lines.push(format!("{indent}{word}"));
         } else {
             if line.len() > indent.len() {

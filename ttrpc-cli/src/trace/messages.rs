@@ -47,6 +47,11 @@ impl Messages {
         })
     }
 
+    /// Whether the schema has a method.
+    pub fn knows(&self, service: &str, method: &str) -> bool {
+        self.kind(service, method, Side::Client).is_some()
+    }
+
     /// A message for people; `None` if its type is not known or the bytes do not fit it.
     pub fn to_json(&self, service: &str, method: &str, side: Side, bytes: &Bytes) -> Option<Value> {
         let kind = self.kind(service, method, side)?;

@@ -4,28 +4,31 @@
 //! reaches the peer that causes it. What is told is put together beside that, from copies: whoever
 //! reads it slowly misses lines, which are counted, and holds nobody up.
 
+pub mod guard;
 pub mod messages;
+mod names;
 pub mod observe;
 mod proxy;
 pub mod record;
 pub mod report;
+mod stats;
 mod wrap;
 
 use std::{
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use clap::{ArgGroup, Args, ValueHint};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use ttrpc::server::{Acceptor, Listener};
 
 use crate::{
-    args::{self, SchemaOptions, parse_duration},
     failure::Failure,
+    options::{self, SchemaOptions, parse_duration},
     output, schema, session,
 };
 use messages::Messages;
@@ -36,8 +39,8 @@ use wrap::Wrapped;
 /// Show the calls that pass between clients and a server
 ///
 /// Clients connect to --listen instead of the server, which stays at --upstream. With --wrap the socket
-/// of a running server, such as a shim's, is moved aside and put back at the end; connections that are
-/// open already are not seen. Everything passes unchanged, between addresses of all kinds. Ctrl-C ends it
+/// of a running server, such as a shim's, is moved aside and put back at the end, however that comes;
+/// connections that are open already are not seen. Everything passes unchanged, between addresses of all kinds. Ctrl-C ends it
 /// with a table of all methods.
 ///
 /// containerd takes a shim whose connection is cut for dead, and kills its containers. So with --wrap
@@ -62,6 +65,9 @@ pub struct Arguments {
     /// Keep all frames in this file, for `ttrpc show` and `ttrpc replay`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     record: Option<PathBuf>,
+    /// Replace the file of --record if it is there
+    #[arg(long, requires = "record")]
+    overwrite: bool,
     /// Leave the values of this field out, at any depth, and of metadata with this key; may be repeated
     #[arg(long, value_name = "FIELD")]
     redact: Vec<String>,
@@ -84,19 +90,17 @@ pub struct Arguments {
 /// # Errors
 /// If an address cannot be used, or the recording cannot be written.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
-    let cannot = |error: io::Error| Failure::Other(format!("signals cannot be handled: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut ends = Ends::new()
+        .map_err(|error| Failure::Other(format!("signals cannot be handled: {error}")))?;
     let server = arguments.wrap.as_deref().or(arguments.upstream.as_deref()).unwrap_or_default();
     let schema = tokio::select! {
         schema = find_schema(server, &arguments) => schema?,
-        _ = interrupt.recv() => return Err(Failure::Interrupted),
-        _ = terminate.recv() => return Err(Failure::Interrupted),
+        () = ends.any() => return Err(Failure::Interrupted),
     };
     let messages = Arc::new(Messages::new(schema, &arguments.redact));
     let unknown = messages.unknown_names(&arguments.redact);
     let recorder = match &arguments.record {
-        Some(path) => Some(record::Recorder::create(path, messages.clone())?),
+        Some(path) => Some(record::Recorder::create(path, arguments.overwrite, messages.clone())?),
         None => None,
     };
     // From here on the address may be another's; it is put back when this is dropped.
@@ -119,13 +123,13 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     tokio::select! {
         () = &mut accepting => {}
         () = proxy.watch_pending(arguments.pending) => {}
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = ends.any() => {}
     }
     if let Some(wrapped) = &mut wrapped {
         wrapped.put_back().into_iter().for_each(|client| proxy.pass_on(client));
     }
-    proxy.finish(json)?;
+    // Whoever reads the table may be gone with the terminal; the connections are not.
+    let finished = proxy.finish(json);
     let open = proxy.open_connections();
     if wrapped.is_some() && open > 0 {
         let connections = output::count(open, "connection");
@@ -138,17 +142,53 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
             () = proxy.connections_ended() => {}
             // Who had found the socket before it was put back may connect to it only now.
             () = accepting => {}
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            () = ends.but_hangup() => {}
         }
     }
-    Ok(())
+    finished
+}
+
+/// The signals that end a trace.
+struct Ends {
+    hangup: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    terminate: Signal,
+}
+
+impl Ends {
+    fn new() -> io::Result<Self> {
+        Ok(Ends {
+            hangup: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.hangup.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.quit.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// A terminal that goes away may say so twice, and nobody has asked for connections to be cut.
+    async fn but_hangup(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.quit.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }
 
 /// The schema of what is proxied. A server that tells none, or that does not answer, is shown with
 /// what is built in.
 async fn find_schema(server: &str, arguments: &Arguments) -> Result<schema::Schema, Failure> {
-    let (options, timeout) = (&arguments.schema, args::limit(arguments.timeout));
+    let (options, timeout) = (&arguments.schema, options::limit(arguments.timeout));
     if let Some(schema) = session::named_schema(options)? {
         return Ok(schema);
     }
@@ -205,9 +245,4 @@ fn bind(address: &str) -> Result<(Listener, String), Failure> {
 
 fn cannot_listen(error: io::Error) -> Failure {
     Failure::Connect(format!("cannot accept clients: {error}"))
-}
-
-/// Locks, also where a task has panicked.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,14 @@
 //! From frames to calls. Pure: times are given, as durations since the trace began.
 
-use std::{collections::HashMap, mem, time::Duration};
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use ttrpc::{
@@ -14,6 +22,39 @@ use ttrpc::{
 
 /// Messages longer than this are counted and not kept. In bytes.
 const KEPT_LEN: usize = 64 << 10;
+
+/// What all calls that are under way may hold, in bytes: those of some 90,000 that say little.
+const MAX_KEPT: usize = 64 << 20;
+
+/// What a call holds beside its names, its metadata and its messages.
+const CALL_LEN: usize = 600;
+
+/// What a key and a value of metadata hold beside their text.
+const PAIR_LEN: usize = 48;
+
+/// What is held of the calls under way on all connections of a trace.
+#[derive(Debug, Default)]
+pub struct Kept {
+    bytes: AtomicUsize,
+    not_followed: AtomicU64,
+}
+
+impl Kept {
+    /// Whether there is room for so much more below a limit; then it is taken.
+    fn take(&self, len: usize, limit: usize) -> bool {
+        let add = |kept: usize| kept.checked_add(len).filter(|kept| *kept <= limit);
+        self.bytes.fetch_update(Relaxed, Relaxed, add).is_ok()
+    }
+
+    fn release(&self, len: usize) {
+        self.bytes.fetch_sub(len, Relaxed);
+    }
+
+    /// Calls of which nothing is known, since so many others were not answered.
+    pub fn not_followed(&self) -> u64 {
+        self.not_followed.load(Relaxed)
+    }
+}
 
 /// Who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +85,8 @@ pub struct Call {
     pub begun: Duration,
     pub client: Traffic,
     pub server: Traffic,
+    /// What it has of [`Kept`].
+    pub kept: usize,
 }
 
 impl Call {
@@ -106,11 +149,44 @@ pub struct Connection {
     calls: HashMap<u32, Call>,
     from_client: Decoder,
     from_server: Decoder,
+    kept: Arc<Kept>,
+    /// Whether a frame has come.
+    has_begun: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
 }
 
 impl Connection {
-    pub fn new(id: u32) -> Self {
-        Connection { id, ..Connection::default() }
+    pub fn new(id: u32, kept: Arc<Kept>) -> Self {
+        let mut connection = Connection::default();
+        (connection.id, connection.kept) = (id, kept);
+        connection
+    }
+
+    /// Whether the first frame is of no kind that ttrpc has, asked once: then what is it?
+    pub fn foreign(&mut self, frame: &Frame) -> Option<&'static str> {
+        let is_first = !mem::replace(&mut self.has_begun, true);
+        match frame.header {
+            // NRI's header is the number of a logical connection, 1 or 2, and a length; a frame of ttrpc follows.
+            Header { frame_type: FrameType::Unknown(0), data_len: 1..=2, .. } if is_first => Some(
+                "speaks ttrpc in logical connections of its own, as NRI's plugins and its runtime do",
+            ),
+            Header { frame_type: FrameType::Unknown(_), .. } if is_first => {
+                Some("does not speak ttrpc")
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a call out.
+    fn remove(&mut self, stream: u32) -> Option<Call> {
+        let call = self.calls.remove(&stream)?;
+        self.kept.release(call.kept);
+        Some(call)
     }
 
     /// Takes bytes that passed; returns the frames that are whole.
@@ -144,32 +220,36 @@ impl Connection {
         let is_empty = frame.header.flags.contains(Flags::NO_DATA);
         match (frame.side, frame.header.frame_type) {
             (Side::Client, FrameType::Request) => {
-                let call = self.open(&frame.header, &frame.data, now);
-                let replaced = self.calls.insert(id, call)?;
-                Some(Ended { call: replaced, end: End::Replaced, ended: now })
+                let replaced = self.remove(id);
+                if let Some(call) = self.open(&frame.header, &frame.data, now) {
+                    self.calls.insert(id, call);
+                }
+                Some(Ended { call: replaced?, end: End::Replaced, ended: now })
             }
             (Side::Client, FrameType::Data) => {
                 if let Some(call) = self.calls.get_mut(&id).filter(|_| !is_empty) {
-                    call.client.add(&frame.data);
+                    call.kept += call.client.add(&frame.data, &self.kept);
                 }
                 None
             }
             (Side::Server, FrameType::Data) => {
                 let call = self.calls.get_mut(&id)?;
                 if !is_empty {
-                    call.server.add(&frame.data);
+                    call.kept += call.server.add(&frame.data, &self.kept);
                 }
                 let is_end = frame.header.flags.contains(Flags::REMOTE_CLOSED);
-                let call = if is_end { self.calls.remove(&id)? } else { return None };
+                let call = if is_end { self.remove(id)? } else { return None };
                 Some(Ended { call, end: End::Answered(None), ended: now })
             }
             (Side::Server, FrameType::Response) => {
-                let mut call = self.calls.remove(&id)?;
+                let mut call = self.remove(id)?;
                 let end = match message::decode_response(&frame.data) {
                     Ok(Ok(payload)) => {
                         // A stream of replies may end with an empty Response, which is no message.
                         if call.server.messages == 0 || !payload.is_empty() {
-                            call.server.add(&frame.data.slice_ref(payload));
+                            let payload = frame.data.slice_ref(payload);
+                            // It is told at once.
+                            self.kept.release(call.server.add(&payload, &self.kept));
                         }
                         End::Answered(None)
                     }
@@ -182,7 +262,8 @@ impl Connection {
         }
     }
 
-    fn open(&self, header: &Header, data: &Bytes, now: Duration) -> Call {
+    /// `None` if too many others are under way.
+    fn open(&self, header: &Header, data: &Bytes, now: Duration) -> Option<Call> {
         let mut call = Call {
             connection: self.id,
             stream: header.stream_id,
@@ -193,23 +274,34 @@ impl Connection {
             begun: now,
             client: Traffic::default(),
             server: Traffic::default(),
+            kept: CALL_LEN,
         };
         // What is no Request is passed on all the same; the server refuses it.
-        let Ok(request) = message::Request::decode(data) else { return call };
-        let Ok((service, method)) = request.names() else { return call };
-        call.service = service.to_owned();
-        call.method = method.to_owned();
-        call.timeout = (request.timeout_nano != 0)
-            .then(|| Duration::from_nanos(request.timeout_nano.max(0).unsigned_abs()));
-        // Pairs that are no text are the server's to refuse, too.
-        let metadata = request.metadata.decode().unwrap_or_default();
-        call.metadata =
-            metadata.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let opens_stream = header.flags.contains(Flags::REMOTE_OPEN);
-        if !opens_stream || !request.payload.is_empty() {
-            call.client.add(&data.slice_ref(request.payload));
+        let request = message::Request::decode(data).ok();
+        if let Some((request, (service, method))) =
+            request.and_then(|request| Some((request, request.names().ok()?)))
+        {
+            call.service = service.to_owned();
+            call.method = method.to_owned();
+            call.timeout = (request.timeout_nano != 0)
+                .then(|| Duration::from_nanos(request.timeout_nano.max(0).unsigned_abs()));
+            // Pairs that are no text are the server's to refuse, too.
+            let metadata = request.metadata.decode().unwrap_or_default();
+            call.metadata =
+                metadata.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            let pairs = call.metadata.iter().map(|(key, value)| PAIR_LEN + key.len() + value.len());
+            call.kept += service.len() + method.len() + pairs.sum::<usize>();
         }
-        call
+        if !self.kept.take(call.kept, MAX_KEPT) {
+            self.kept.not_followed.fetch_add(1, Relaxed);
+            return None;
+        }
+        let payload = request.map(|request| request.payload).unwrap_or_default();
+        let opens_stream = header.flags.contains(Flags::REMOTE_OPEN);
+        if request.is_some() && (!opens_stream || !payload.is_empty()) {
+            call.kept += call.client.add(&data.slice_ref(payload), &self.kept);
+        }
+        Some(call)
     }
 
     /// Calls that are under way, the oldest first.
@@ -222,6 +314,7 @@ impl Connection {
     /// Ends all calls with their connection.
     pub fn close(&mut self, now: Duration) -> Vec<Ended> {
         let mut calls: Vec<_> = mem::take(&mut self.calls).into_values().collect();
+        self.kept.release(calls.iter().map(|call| call.kept).sum());
         calls.sort_by_key(|call| call.stream);
         let end = |call| Ended { call, end: End::Closed, ended: now };
         calls.into_iter().map(end).collect()
@@ -229,13 +322,20 @@ impl Connection {
 }
 
 impl Traffic {
-    fn add(&mut self, message: &Bytes) {
-        if self.messages == 0 && message.len() <= KEPT_LEN {
-            // A copy, so that it does not keep the frame.
-            self.first = Some(Bytes::copy_from_slice(message));
-        }
+    /// Counts a message. Returns how much is kept of it.
+    fn add(&mut self, message: &Bytes, kept: &Kept) -> usize {
+        // Messages leave room for further calls.
+        let is_kept = self.messages == 0
+            && message.len() <= KEPT_LEN
+            && kept.take(message.len(), MAX_KEPT / 2);
         self.messages += 1;
         self.bytes += message.len() as u64;
+        if !is_kept {
+            return 0;
+        }
+        // A copy, so that it does not keep the frame.
+        self.first = Some(Bytes::copy_from_slice(message));
+        message.len()
     }
 }
 
@@ -272,7 +372,7 @@ pub(super) mod tests {
 
     /// Plays what both sides say, and returns the calls that ended.
     fn play(said: &[(Side, Vec<u8>)]) -> Vec<Ended> {
-        let mut connection = Connection::new(7);
+        let mut connection = Connection::new(7, Arc::default());
         let mut ended = Vec::new();
         for (step, (side, bytes)) in said.iter().enumerate() {
             let now = Duration::from_secs(step as u64);
@@ -347,5 +447,44 @@ pub(super) mod tests {
         assert!(play(&said).is_empty());
         let malformed = [(Side::Client, frame(FrameType::Request, Flags::NONE, &[0xff; 9]))];
         assert_eq!(play(&malformed)[0].call.name(), "?/?");
+    }
+
+    #[test]
+    fn calls_that_are_not_answered_hold_no_more_than_a_bound() {
+        let kept = Arc::new(Kept::default());
+        let mut connection = Connection::new(1, kept.clone());
+        let begin = |connection: &mut Connection, stream| {
+            let mut request = request(Flags::NONE, Some(&"x".repeat(KEPT_LEN / 2)));
+            request[4..8].copy_from_slice(&u32::to_be_bytes(stream));
+            for frame in connection.feed(Side::Client, &request) {
+                assert!(connection.observe(&frame, Duration::ZERO).is_none());
+            }
+        };
+        for number in 0..150_000_u32 {
+            begin(&mut connection, 2 * number + 1);
+        }
+        let followed = connection.pending().len() as u64;
+        assert!((40_000..150_000).contains(&followed), "{followed}");
+        assert_eq!(kept.not_followed() + followed, 150_000);
+        assert!(kept.bytes.load(Relaxed) <= MAX_KEPT);
+        assert_eq!(connection.close(Duration::ZERO).len() as u64, followed);
+        assert_eq!(kept.bytes.load(Relaxed), 0);
+        begin(&mut connection, 1);
+        assert_eq!(connection.pending().len(), 1);
+        drop(connection);
+        assert_eq!(kept.bytes.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_no_ttrpc_is_told_once() {
+        let nri = [&[0, 0, 0, 1, 0, 0, 0, 30][..], &request(Flags::NONE, None)].concat();
+        let mut connection = Connection::new(1, Arc::default());
+        let frames = connection.feed(Side::Client, &nri);
+        assert!(connection.foreign(&frames[0]).unwrap().contains("NRI"));
+        assert_eq!(connection.foreign(&frames[0]), None);
+        let http = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".repeat(1 << 18);
+        let mut connection = Connection::new(1, Arc::default());
+        let frames = connection.feed(Side::Client, &http);
+        assert_eq!(connection.foreign(&frames[0]), Some("does not speak ttrpc"));
     }
 }

@@ -17,12 +17,11 @@ use tokio::{
 use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
 
 use super::{
-    lock,
     observe::{Call, Connection, Side},
     record::Recorder,
     report::Reporter,
 };
-use crate::{failure::Failure, output};
+use crate::{failure::Failure, output, sync::lock};
 
 /// What is read at a time.
 const BUFFER_LEN: usize = 64 << 10;
@@ -90,7 +89,7 @@ impl Proxy {
     }
 
     async fn serve(&self, id: u32, client: Io, server: Io) {
-        let connection = Arc::new(Mutex::new(Connection::new(id)));
+        let connection = Arc::new(Mutex::new(self.reporter.connection(id)));
         self.enlist(&connection);
         let ((client_read, client_write), (server_read, server_write)) =
             (split(client), split(server));
@@ -173,24 +172,22 @@ impl Proxy {
         loop {
             ticks.tick().await;
             let now = self.start.elapsed();
-            let pending = self.pending();
-            let name = |call: &Call| (call.connection, call.stream);
-            told.retain(|known| pending.iter().any(|call| name(call) == *known));
-            for call in &pending {
-                if now.saturating_sub(call.begun) > limit && told.insert(name(call)) {
-                    output::note(Reporter::pending(call, now));
+            let connections: Vec<_> =
+                lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+            let mut old = HashSet::new();
+            for connection in connections {
+                let connection = lock(&connection);
+                let is_old = |call: &&&Call| now.saturating_sub(call.begun) > limit;
+                for call in connection.pending().iter().filter(is_old) {
+                    let name = (call.connection, call.stream, call.begun);
+                    if !told.contains(&name) {
+                        output::note(Reporter::pending(call, now));
+                    }
+                    old.insert(name);
                 }
             }
+            told = old;
         }
-    }
-
-    fn pending(&self) -> Vec<Call> {
-        let connections: Vec<_> =
-            lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
-        let of = |connection: &Arc<Mutex<Connection>>| -> Vec<Call> {
-            lock(connection).pending().into_iter().cloned().collect()
-        };
-        connections.iter().flat_map(of).collect()
     }
 
     /// Ends what is told and recorded, at one moment for all connections. Returns the calls that are under
@@ -243,7 +240,7 @@ mod tests {
         let messages = Arc::new(Messages::new(builtin().clone(), &[]));
         let reporter = Reporter::start(messages, Format::Json);
         let proxy = Proxy::new("a.sock".to_owned(), reporter, None);
-        let connection = Arc::new(Mutex::new(Connection::new(1)));
+        let connection = Arc::new(Mutex::new(proxy.reporter.connection(1)));
         proxy.enlist(&connection);
         let request = tests::request(Flags::NONE, Some(&"x".to_owned()));
         proxy.see(Side::Client, &request, &connection);

@@ -5,8 +5,9 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{BufRead, BufReader, BufWriter, Read, Write},
+    fs::{File, Permissions},
+    io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::Arc,
     time::Duration,
@@ -15,6 +16,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 use prost_reflect::DescriptorPool;
+use rustix::{fs::OFlags, io::Errno};
 use ttrpc::{
     Metadata, Raw,
     proto::{
@@ -31,6 +33,12 @@ use crate::{
     failure::Failure,
     schema::{Schema, Source, files},
 };
+
+/// Of a recording: its owner reads and writes it.
+const MODE: u32 = 0o600;
+
+/// Calls whose streams are redacted. Data of further ones is left out.
+const MAX_REDACTED: usize = 64 << 10;
 
 const MAGIC: &str = "ttrpc-trace 1\n";
 
@@ -97,11 +105,34 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// A file that nobody else may read: it holds all that passes. One that is there is overwritten only if that is
+    /// said, and a link is not followed.
+    ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn create(path: &Path, messages: Arc<Messages>) -> Result<Self, Failure> {
-        let cannot = |error| Failure::Other(format!("cannot write {}: {error}", path.display()));
-        let mut file = BufWriter::new(File::create(path).map_err(cannot)?);
+    pub fn create(path: &Path, overwrites: bool, messages: Arc<Messages>) -> Result<Self, Failure> {
+        let cannot = |error: std::io::Error| {
+            let hint = match error.kind() {
+                ErrorKind::AlreadyExists => "; --overwrite replaces it",
+                _ if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                    "; a symbolic link is not followed"
+                }
+                _ => "",
+            };
+            Failure::Other(format!("cannot write {}: {error}{hint}", path.display()))
+        };
+        let mut options = File::options();
+        options.write(true).mode(MODE).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let file = match overwrites {
+            false => options.create_new(true).open(path),
+            true => options.create(true).open(path).and_then(|file| {
+                // Before anything is in it.
+                file.set_permissions(Permissions::from_mode(MODE))?;
+                file.set_len(0)?;
+                Ok(file)
+            }),
+        };
+        let mut file = BufWriter::new(file.map_err(cannot)?);
         file.write_all(MAGIC.as_bytes()).map_err(cannot)?;
         let methods = HashMap::new();
         let mut recorder = Recorder { file, messages, methods, error: None, is_finished: false };
@@ -190,7 +221,12 @@ impl Recorder {
                     metadata: &metadata,
                 };
                 let data = encode(&parts);
-                self.methods.insert(key, (service.to_owned(), method.to_owned()));
+                // What no schema knows is left out in any case.
+                if self.messages.knows(service, method) && self.methods.len() < MAX_REDACTED {
+                    self.methods.insert(key, (service.to_owned(), method.to_owned()));
+                } else {
+                    self.methods.remove(&key);
+                }
                 data
             }
             (side, FrameType::Data) => {
@@ -207,14 +243,13 @@ impl Recorder {
                 data
             }
             (Side::Server, FrameType::Response) => {
-                let Some((service, method)) = self.methods.remove(&key) else {
-                    return Bytes::new();
-                };
+                let known = self.methods.remove(&key);
                 match message::decode_response(&frame.data) {
                     Ok(Ok(payload)) => {
                         let payload = frame.data.slice_ref(payload);
-                        let payload =
-                            self.messages.redact(&service, &method, Side::Server, &payload);
+                        let payload = known.map_or(Bytes::new(), |(service, method)| {
+                            self.messages.redact(&service, &method, Side::Server, &payload)
+                        });
                         encode(&ResponseParts(Measured::new(&Raw(payload))))
                     }
                     Ok(Err(status)) => {
@@ -314,7 +349,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.trace");
         let messages = Arc::new(Messages::new(builtin().clone(), &[]));
-        let mut recorder = Recorder::create(&path, messages).unwrap();
+        let mut recorder = Recorder::create(&path, false, messages).unwrap();
         let header = Header {
             data_len: 3,
             stream_id: 5,
@@ -351,5 +386,34 @@ mod tests {
         assert!(read().unwrap_err().to_string().contains("ttrpc trace --record"));
         std::fs::write(&path, [MAGIC.as_bytes(), &[0xff; 12]].concat()).unwrap();
         assert!(read().is_err());
+    }
+
+    #[test]
+    fn a_recording_is_its_owners_alone_and_takes_no_others_place() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let path_of = |name| folder.path().join(name);
+        let create = |path: &Path, overwrites| {
+            let messages = Arc::new(Messages::new(builtin().clone(), &[]));
+            let created = Recorder::create(path, overwrites, messages);
+            created.map(drop).map_err(|error| error.to_string())
+        };
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let path = path_of("a.trace");
+        create(&path, false).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        let error = create(&path, false).unwrap_err();
+        assert!(error.contains("--overwrite"), "{error}");
+        std::fs::write(&path, "x".repeat(1000)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        create(&path, true).unwrap();
+        assert_eq!((mode(&path), path.metadata().unwrap().len()), (0o600, MAGIC.len() as u64));
+        let (link, target) = (path_of("link"), path_of("target"));
+        std::fs::write(&target, "kept").unwrap();
+        symlink(&target, &link).unwrap();
+        for overwrites in [false, true] {
+            create(&link, overwrites).unwrap_err();
+            assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
+        }
     }
 }

@@ -1,43 +1,35 @@
 //! What a trace tells: a line per call, and a table at the end.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
         mpsc::{self, SyncSender},
     },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::{
-    lock,
     messages::Messages,
-    observe::{Call, Connection, End, Ended, Frame, Side},
+    observe::{Call, Connection, End, Ended, Frame, Kept, Side},
+    stats::Stats,
 };
-use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
+use crate::{
+    output::{self, BAD, BOLD, Cell, DIM, paint},
+    sync::lock,
+};
 
 /// Lines that wait to be written. Further ones are dropped and counted.
 const MAX_LINES: usize = 64 << 10;
+const MAX_LINES_LEN: usize = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
     Json,
-}
-
-/// Sums of one method.
-#[derive(Debug)]
-struct MethodStats {
-    latency: Histogram<u64>,
-    failed: u64,
-    closed: u64,
-    sent: u64,
-    received: u64,
 }
 
 /// Tells of calls, without making anybody wait.
@@ -46,9 +38,14 @@ pub struct Reporter {
     messages: Arc<Messages>,
     format: Format,
     tells_messages: bool,
-    methods: Mutex<BTreeMap<String, MethodStats>>,
+    stats: Mutex<Stats>,
+    kept: Arc<Kept>,
     lines: Mutex<Option<SyncSender<String>>>,
+    /// The bytes of those that wait.
+    lines_len: Arc<AtomicUsize>,
     dropped: AtomicU64,
+    /// Connections that speak something else.
+    foreign: AtomicU64,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -56,8 +53,11 @@ impl Reporter {
     /// Starts the thread that writes.
     pub fn start(messages: Arc<Messages>, format: Format) -> Self {
         let (sender, lines) = mpsc::sync_channel::<String>(MAX_LINES);
+        let lines_len = Arc::new(AtomicUsize::new(0));
+        let waiting = lines_len.clone();
         let writer = thread::spawn(move || {
             for line in lines {
+                waiting.fetch_sub(line.len(), Relaxed);
                 // Whoever read it is gone; the trace goes on for the table and the recording.
                 let _ = output::line(line);
             }
@@ -66,8 +66,11 @@ impl Reporter {
             messages,
             format,
             tells_messages: false,
-            methods: Mutex::default(),
+            stats: Mutex::default(),
+            kept: Arc::default(),
             lines: Mutex::new(Some(sender)),
+            lines_len,
+            foreign: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             writer: Mutex::new(Some(writer)),
         }
@@ -78,6 +81,11 @@ impl Reporter {
         Reporter { tells_messages, ..self }
     }
 
+    /// A connection of which this tells.
+    pub fn connection(&self, id: u32) -> Connection {
+        Connection::new(id, self.kept.clone())
+    }
+
     /// Tells what a frame means for a connection, and lets the connection know.
     pub fn observe(
         &self,
@@ -85,6 +93,14 @@ impl Reporter {
         frame: &Frame,
         now: Duration,
     ) -> Option<Ended> {
+        if let Some(speaks) = connection.foreign(frame)
+            && self.foreign.fetch_add(1, Relaxed) == 0
+        {
+            let id = connection.id;
+            output::note(format_args!(
+                "c{id} {speaks}: its bytes pass, and its calls are not shown"
+            ));
+        }
         if self.tells_messages
             && let Some(call) = connection.call_of_message(frame)
         {
@@ -108,9 +124,12 @@ impl Reporter {
                 now.as_secs_f64(),
                 call.connection,
                 call.stream,
-                paint(BOLD, output::plain(call.name())),
+                paint(BOLD, output::plain_line(call.name())),
                 output::bytes(frame.data.len() as u64),
-                value.map_or(String::new(), |value| paint(DIM, format_args!("  {value}"))),
+                value.map_or(String::new(), |value| paint(
+                    DIM,
+                    format_args!("  {}", output::json(&value))
+                )),
             ),
             Format::Json => json!({
                 "time": now.as_secs_f64(),
@@ -129,7 +148,10 @@ impl Reporter {
     /// Has a line written, if it finds room.
     fn line(&self, line: String) {
         let lines = lock(&self.lines);
-        if lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
+        let len = line.len();
+        let has_room = self.lines_len.fetch_add(len, Relaxed) + len <= MAX_LINES_LEN;
+        if !has_room || lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
+            self.lines_len.fetch_sub(len, Relaxed);
             self.dropped.fetch_add(1, Relaxed);
         }
     }
@@ -139,18 +161,7 @@ impl Reporter {
         if lock(&self.lines).is_none() {
             return;
         }
-        let mut methods = lock(&self.methods);
-        let stats = methods.entry(ended.call.name()).or_insert_with(MethodStats::new);
-        let nanos = u64::try_from(ended.duration().as_nanos()).unwrap_or(u64::MAX);
-        stats.latency.saturating_record(nanos.max(1));
-        match &ended.end {
-            End::Answered(None) => {}
-            End::Answered(Some(_)) => stats.failed += 1,
-            End::Closed | End::Replaced => stats.closed += 1,
-        }
-        stats.sent += ended.call.client.bytes;
-        stats.received += ended.call.server.bytes;
-        drop(methods);
+        lock(&self.stats).add(ended);
         self.line(match self.format {
             Format::Text => self.text(ended),
             Format::Json => self.json(ended).to_string(),
@@ -196,7 +207,7 @@ impl Reporter {
         }
         if request.is_some() || reply.is_some() {
             let text =
-                |value: Option<Value>| value.map_or("-".to_owned(), |value| value.to_string());
+                |value: Option<Value>| value.map_or("-".to_owned(), |value| output::json(&value));
             let bodies = format!("  {} → {}", text(request), text(reply));
             line.push_str(&paint(DIM, bodies));
         }
@@ -258,14 +269,11 @@ impl Reporter {
         let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
         let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
         rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
-        for (name, stats) in lock(&self.methods).iter() {
-            let at = |percentile| {
-                let nanos = stats.latency.value_at_percentile(percentile);
-                Cell::number(output::duration(Duration::from_nanos(nanos)))
-            };
+        for (name, stats) in lock(&self.stats).iter() {
+            let at = |percentile| Cell::number(output::duration(stats.percentile(percentile)));
             rows.push(vec![
                 Cell::name(name),
-                Cell::number(stats.latency.len()),
+                Cell::number(stats.calls),
                 Cell::number(stats.failed + stats.closed),
                 at(50.0),
                 at(90.0),
@@ -284,18 +292,26 @@ impl Reporter {
                 if dropped == 1 { "has" } else { "have" }
             ));
         }
+        let not_followed = self.kept.not_followed();
+        if not_followed > 0 {
+            lines.push(format!(
+                "{} {} left out: too many others were not answered",
+                output::count(not_followed, "call"),
+                if not_followed == 1 { "is" } else { "are" }
+            ));
+        }
         lines
     }
 
     /// The table for machines.
     pub fn summary(&self, pending: &[Call], now: Duration) -> Value {
-        let methods: Vec<_> = lock(&self.methods)
+        let methods: Vec<_> = lock(&self.stats)
             .iter()
             .map(|(name, stats)| {
-                let at = |percentile| stats.latency.value_at_percentile(percentile) as f64 / 1e9;
+                let at = |percentile| stats.percentile(percentile).as_secs_f64();
                 json!({
                     "method": name,
-                    "calls": stats.latency.len(),
+                    "calls": stats.calls,
                     "failed": stats.failed,
                     "closed": stats.closed,
                     "p50": at(50.0), "p90": at(90.0), "p99": at(99.0), "max": at(100.0),
@@ -319,20 +335,8 @@ impl Reporter {
             "methods": methods,
             "pending": pending,
             "linesDropped": self.dropped.load(Relaxed),
+            "callsLeftOut": self.kept.not_followed(),
+            "otherProtocols": self.foreign.load(Relaxed),
         })
-    }
-}
-
-impl MethodStats {
-    fn new() -> Self {
-        // Three digits, up to a day, in nanoseconds.
-        let latency = Histogram::new_with_bounds(1, 86_400_000_000_000, 3);
-        MethodStats {
-            latency: latency.expect("the bounds are valid"),
-            failed: 0,
-            closed: 0,
-            sent: 0,
-            received: 0,
-        }
     }
 }

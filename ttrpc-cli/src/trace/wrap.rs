@@ -1,9 +1,9 @@
-//! Standing before a server that runs: its socket moves aside, and comes back.
+//! Standing before a server that runs: its socket gets another name, and comes back.
 
 use std::{
     fs, io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::AsRawFd,
         unix::{
             fs::{MetadataExt, chown},
             net::UnixListener,
@@ -12,20 +12,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use ttrpc::Connection;
 
+use super::{
+    guard::Guard,
+    names::{Names, is_listening, is_socket},
+};
 use crate::{failure::Failure, output, session::unix_path};
 
-/// A socket file that is moved aside, and the one that stands in its place. Dropped, it is put back.
+/// A socket that stands in the place of a server's. Dropped, the server's is put back; the guard does that if there is
+/// no time to drop it.
 #[derive(Debug)]
 pub struct Wrapped {
-    path: PathBuf,
-    aside: PathBuf,
+    names: Names,
     listener: UnixListener,
-    /// The server's socket, whatever its name is at the moment.
-    server: OwnedFd,
     is_put_back: bool,
+    _guard: Guard,
 }
 
 impl Wrapped {
@@ -36,37 +39,62 @@ impl Wrapped {
     /// the files cannot be moved.
     pub fn wrap(address: &str) -> Result<Self, Failure> {
         let has_file = |path: &PathBuf| !path.as_os_str().as_encoded_bytes().starts_with(b"\0");
-        let Some(path) = unix_path(address).filter(has_file) else {
+        let Some(mut path) = unix_path(address).filter(has_file) else {
             return Err(Failure::Usage(format!(
                 "`{address}` has no file that could be moved aside; --listen and --upstream go with \
                  any address"
             )));
         };
-        let aside = with_suffix(&path, ".traced");
-        if aside.symlink_metadata().is_ok() {
-            return Err(Failure::Usage(format!(
-                "`{0}` is there: another trace runs, or one was killed and `mv {0} {1}` puts the \
-                 socket back",
-                aside.display(),
-                path.display()
-            )));
-        }
         let cannot = |error: io::Error| {
-            Failure::Connect(format!("cannot listen on `{}`: {error}", path.display()))
+            let hint = match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::INVAL | Errno::NOSYS) => {
+                    ": the file system does not exchange names; --listen and --upstream go with any"
+                }
+                _ => "",
+            };
+            Failure::Connect(format!("cannot stand before `{address}`: {error}{hint}"))
         };
-        let server = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        let server = server.map_err(|error| cannot(error.into()))?;
-        let kind = rustix::fs::fstat(&server).map_err(|error| cannot(error.into()))?.st_mode;
-        if FileType::from_raw_mode(kind) != FileType::Socket {
+        // A link stays as it is.
+        if path.is_symlink() {
+            path = path.canonicalize().map_err(cannot)?;
+        }
+        if !is_socket(&path).map_err(cannot)? {
             return Err(Failure::Usage(format!("`{}` is no socket", path.display())));
         }
-        let listener = replace(&path, &aside).map_err(cannot)?;
-        Ok(Wrapped { path, aside, listener, server, is_put_back: false })
+        let aside = with_suffix(&path, ".traced");
+        if aside.symlink_metadata().is_ok() {
+            if is_listening(&aside) || !is_listening(&path) {
+                return Err(Failure::Usage(format!(
+                    "`{0}` is there: another trace runs, or one was killed with the process that \
+                     guards it, and `mv {0} {1}` puts the socket back",
+                    aside.display(),
+                    path.display()
+                )));
+            }
+            // Left by a trace that was killed before it stood there.
+            fs::remove_file(&aside).map_err(cannot)?;
+        }
+        let listener = listen_like(&path, &aside).map_err(cannot)?;
+        let wrapped = Names::open(path, aside.clone()).and_then(|names| {
+            let guard = Guard::start(&names)?;
+            names.exchange()?;
+            Ok((names, guard))
+        });
+        match wrapped {
+            Ok((names, guard)) => {
+                Ok(Wrapped { names, listener, is_put_back: false, _guard: guard })
+            }
+            Err(error) => {
+                // A guard may have done it.
+                let _ = fs::remove_file(&aside);
+                Err(cannot(error))
+            }
+        }
     }
 
     /// Where the server is reached, also when its socket has been put back.
     pub fn upstream(&self) -> String {
-        format!("/proc/self/fd/{}", self.server.as_raw_fd())
+        format!("/proc/self/fd/{}", self.names.server().as_raw_fd())
     }
 
     /// What clients connect to.
@@ -81,11 +109,11 @@ impl Wrapped {
     /// server is reached for them as before, for as long as this lives.
     pub fn put_back(&mut self) -> Vec<Connection> {
         self.is_put_back = true;
-        if let Err(error) = fs::rename(&self.aside, &self.path) {
+        if let Err(error) = self.names.restore() {
             output::note(format_args!(
                 "the socket could not be put back ({error}): mv {} {}",
-                self.aside.display(),
-                self.path.display()
+                self.names.aside.display(),
+                self.names.path.display()
             ));
         }
         // Nobody else comes: the listener has no name any more, and does not wait.
@@ -103,28 +131,20 @@ impl Drop for Wrapped {
     }
 }
 
-/// Moves a socket aside and listens in its place, for those who may connect to it and nobody else.
-fn replace(path: &Path, aside: &Path) -> io::Result<UnixListener> {
+/// Listens under another name, for those who may connect to a socket and nobody else.
+fn listen_like(path: &Path, aside: &Path) -> io::Result<UnixListener> {
     let metadata = fs::metadata(path)?;
-    let new = with_suffix(path, ".tracing");
-    // Left by a trace that was killed while it began.
-    let _ = fs::remove_file(&new);
-    let listener = UnixListener::bind(&new)?;
-    listener.set_nonblocking(true)?;
-    let moved = || {
-        fs::set_permissions(&new, metadata.permissions())?;
-        chown(&new, Some(metadata.uid()), Some(metadata.gid()))?;
-        fs::rename(path, aside)?;
-        fs::rename(&new, path).inspect_err(|_| {
-            // Nothing else can be done if this fails as well.
-            let _ = fs::rename(aside, path);
-        })
+    let listener = UnixListener::bind(aside)?;
+    let prepared = || {
+        listener.set_nonblocking(true)?;
+        fs::set_permissions(aside, metadata.permissions())?;
+        chown(aside, Some(metadata.uid()), Some(metadata.gid()))
     };
-    match moved() {
+    match prepared() {
         Ok(()) => Ok(listener),
         Err(error) => {
             // It is of no use to anybody.
-            let _ = fs::remove_file(&new);
+            let _ = fs::remove_file(aside);
             Err(error)
         }
     }

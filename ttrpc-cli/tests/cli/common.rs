@@ -152,13 +152,14 @@ pub fn ttrpc(arguments: &[&str]) -> Command {
 pub fn ttrpc_as_it_is(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ttrpc"));
     command.args(arguments).stdin(Stdio::null());
-    without_wishes_for_colours(&mut command);
+    as_in_a_shell(&mut command);
     command
 }
 
-/// The program has the colours of its defaults, whatever the tests' environment wants.
-pub fn without_wishes_for_colours(command: &mut Command) {
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+/// The program behaves as in a shell, whatever the tests' environment wants.
+pub fn as_in_a_shell(command: &mut Command) {
+    // Cargo's OUT_DIR is a build script's, which is told what was read.
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "OUT_DIR"] {
         command.env_remove(variable);
     }
 }

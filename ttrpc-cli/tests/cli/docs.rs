@@ -104,7 +104,7 @@ impl Stage {
             std::env::var("PATH").unwrap_or_default()
         );
         let mut shell = Command::new("sh");
-        without_wishes_for_colours(&mut shell);
+        as_in_a_shell(&mut shell);
         let output = shell
             .args(["-c", &format!("exec 2>&1\n{script}")])
             .current_dir(self.greeter.folder.path())

@@ -177,7 +177,7 @@ fn calls_in_flight_cost_little_memory() {
     let script = "ulimit -d 1048576; exec \"$0\" load \"$1\" Echo -c 8000 -n 8000 --json \
                   --timeout \"$2\" --duration \"$2\"";
     let mut command = Command::new("sh");
-    without_wishes_for_colours(&mut command);
+    as_in_a_shell(&mut command);
     // Each thread has a stack, and there would be one for each processor.
     command.env("TOKIO_WORKER_THREADS", "2");
     let output = command.args(["-c", script, program, &server.address, LONG]).output();

@@ -595,3 +595,81 @@ fn every_message_of_a_stream_is_told_where_that_is_asked_for() {
     let text = run(&["show", &file]).ok();
     assert!(!text.contains(" from the server, "), "{text}");
 }
+
+#[test]
+fn connections_that_were_one_after_the_other_are_made_again_so() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let upstream = &*server.address;
+    let trace = Trace::start(&["--listen", &listen, "--upstream", upstream, "--record", &file]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for _ in 0..150 {
+        let client = runtime.block_on(Client::connect(&listen)).unwrap();
+        let client = ConformanceClient::new(client);
+        runtime.block_on(client.echo(EchoRequest::default()).into_future()).unwrap();
+    }
+    trace.finish();
+    // With far fewer descriptors than there were connections.
+    let replay = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 40; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ttrpc"), "replay"])
+        .args([&file, upstream, "--speed", "0", "--json"])
+        .output()
+        .unwrap();
+    assert!(replay.status.success(), "{replay:?}");
+    let report: Value = serde_json::from_slice(&replay.stdout).unwrap();
+    assert_eq!(report["methods"][0]["sameCode"], 150);
+}
+
+#[test]
+fn what_is_no_ttrpc_is_passed_on_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path_of = |name| folder.path().join(name).to_str().unwrap().to_owned();
+    let (upstream, listen) = (path_of("nri.sock"), path_of("t.sock"));
+    let runtime = UnixListener::bind(&upstream).unwrap();
+    let mut command = ttrpc(&["trace", "--listen", &listen, "--upstream", &upstream]);
+    command.args(["--schema", "builtin"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let process = command.spawn().unwrap();
+    let mut trace = Trace { process, listening: listen.clone() };
+    let mut stderr = BufReader::new(trace.process.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    // Logical connection 1, and in it the start of a frame.
+    let plugin = [&[0, 0, 0, 1, 0, 0, 0, 12][..], &[0, 0, 0, 2, 0, 0, 0, 1, 1, 0, 8, 1]].concat();
+    let mut client = UnixStream::connect(&listen).unwrap();
+    client.write_all(&plugin).unwrap();
+    let mut passed = vec![0; plugin.len()];
+    runtime.accept().unwrap().0.read_exact(&mut passed).unwrap();
+    assert_eq!(passed, plugin);
+    line.clear();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("NRI") && line.contains("calls are not shown"), "{line}");
+}
+
+/// 20,000 calls of methods that the client has made up.
+#[test]
+fn a_client_that_makes_up_names_takes_little_memory() {
+    let server = conformance();
+    let listen = path(&server, "t.sock");
+    let trace = Trace::start(&["--listen", &listen, "--upstream", &server.address]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&listen).await.unwrap();
+        for number in 0..20_000 {
+            let call = client.unary::<ttrpc::Raw, ttrpc::Raw>(
+                "no.Such",
+                format!("Method{number}"),
+                ttrpc::Raw::default(),
+            );
+            call.await.unwrap_err();
+        }
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", trace.process.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(resident < 100 << 10, "{resident} kB");
+    let (_, summary) = trace.finish();
+    let methods = summary["methods"].as_array().unwrap();
+    assert_eq!(methods.len(), 1001);
+    assert_eq!(methods.iter().map(|method| method["calls"].as_u64().unwrap()).sum::<u64>(), 20_000);
+    assert!(methods.iter().any(|method| method["method"] == "_OTHER"));
+}

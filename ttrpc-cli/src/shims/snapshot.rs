@@ -1,0 +1,88 @@
+//! A server's snapshot for people.
+
+use std::{fmt::Write, time::Duration};
+
+use ttrpc_reflection::proto::debug::{Call, Connection, Fill, SnapshotResponse};
+
+use crate::output;
+
+/// A snapshot, line by line.
+pub fn text(snapshot: &SnapshotResponse) -> String {
+    let mut text = format!(
+        "pid {}, server: {}, {} connections\n  calls {}/{}, request bytes {}, inbox bytes {}",
+        snapshot.pid,
+        snapshot.state,
+        fill(snapshot.all_connections),
+        snapshot.calls,
+        snapshot.max_calls,
+        fill(snapshot.request_bytes),
+        fill(snapshot.inbox_bytes),
+    );
+    for connection in &snapshot.connections {
+        write_connection(connection, &mut text);
+    }
+    let (connections, calls) = (snapshot.omitted_connections, snapshot.omitted_calls);
+    if connections + calls > 0 {
+        let connections = output::count(connections, "connection");
+        let calls = output::count(calls, "call");
+        text.push_str(&format!("\n  not shown: {connections} and {calls}"));
+    }
+    text
+}
+
+fn write_connection(connection: &Connection, text: &mut String) {
+    let peer = output::plain_line(&connection.peer);
+    // Writing to a text does not fail.
+    let _ = write!(
+        text,
+        "\n  connection {} of {peer}: open for {:.1?}, {} calls",
+        connection.id,
+        time(connection.age),
+        fill(connection.calls_in_flight),
+    );
+    let _ = write!(
+        text,
+        "\n    send queue {}/{} frames, {}/{} bytes; ",
+        connection.queue_frames,
+        connection.max_queue_frames,
+        connection.queue_bytes,
+        connection.max_queue_bytes,
+    );
+    let _ = match connection.blocked {
+        Some(blocked) => write!(text, "socket full for {:.1?}", time(Some(blocked))),
+        None => write!(text, "socket not full"),
+    };
+    let (blocked, waited) = (time(connection.blocked_total), time(connection.waited_total));
+    let _ = write!(text, " ({blocked:.1?} in all); calls waited {waited:.1?} in all");
+    if !connection.held_up_by.is_empty() {
+        let (held_up, by) = (time(connection.held_up), output::plain_line(&connection.held_up_by));
+        let _ = write!(text, "\n    the receiver is held up for {held_up:.1?} by {by}");
+    }
+    for call in &connection.calls {
+        let _ = write!(text, "\n    {}", line_of(call));
+    }
+}
+
+fn line_of(call: &Call) -> String {
+    let name = output::plain_line(format_args!("{}/{}", call.service, call.method));
+    let mut line = format!("#{} {name}: {:.1?}", call.stream_id, time(call.age));
+    if let Some(timeout) = call.timeout {
+        line += &format!(" of {:?}", time(Some(timeout)));
+    }
+    line += &format!(", waits for {}", output::plain_line(&call.waits_for));
+    if call.inbox_messages > 0 {
+        line +=
+            &format!(", {} messages ({} bytes) not taken", call.inbox_messages, call.inbox_bytes);
+    }
+    line
+}
+
+fn fill(fill: Option<Fill>) -> String {
+    let Fill { used, limit } = fill.unwrap_or_default();
+    format!("{used}/{limit}")
+}
+
+/// No time for what is no duration.
+pub fn time(duration: Option<ttrpc::prost_types::Duration>) -> Duration {
+    duration.and_then(|duration| duration.try_into().ok()).unwrap_or_default()
+}
