@@ -11,6 +11,7 @@ mod blocking_handlers;
 mod blocking_threads;
 mod cancellation;
 mod client;
+mod codegen;
 mod conformance;
 mod connecting;
 mod deadlines;
