@@ -11,6 +11,9 @@ use crate::{args::Arguments, failure::Failure};
 /// Arguments that every command has. They stand in the page once.
 const COMMON: [&str; 4] = ["json", "color", "help", "version"];
 
+/// The day of the version that the page is of.
+const DATE: &str = "2026-11-26";
+
 /// Writes the page.
 ///
 /// # Errors
@@ -18,7 +21,7 @@ const COMMON: [&str; 4] = ["json", "color", "help", "version"];
 pub fn write(page: &mut Vec<u8>) -> Result<(), Failure> {
     let mut program = Arguments::command();
     program.build();
-    let man = Man::new(program.clone());
+    let man = Man::new(program.clone()).date(DATE).manual("User commands");
     man.render_title(page)?;
     man.render_name_section(page)?;
     man.render_synopsis_section(page)?;

@@ -143,7 +143,20 @@ fn comparable_code(code: &str) -> String {
     let number = |text: &str| text.parse::<f64>().map(|value| (value as f32).to_string());
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("///"));
     let parts: Vec<_> = lines.flat_map(|line| line.split('"')).collect();
-    parts.iter().map(|part| number(part).unwrap_or_else(|_| (*part).to_owned()) + "\"").collect()
+    let parts = parts.iter().map(|part| number(part).unwrap_or_else(|_| (*part).to_owned()) + "\"");
+    // How lines are broken depends on their length.
+    parts.collect::<String>().split([' ', ',']).collect()
+}
+
+/// Where two packages' code is different first.
+fn difference(theirs: &[(String, String)], ours: &[(String, String)]) -> String {
+    let part =
+        |code: &[(String, String)]| code.iter().map(|(_, code)| code.clone()).collect::<String>();
+    let (theirs, ours) = (part(theirs), part(ours));
+    let at = theirs.chars().zip(ours.chars()).take_while(|(a, b)| a == b).count();
+    let around =
+        |code: &str| code.chars().skip(at.saturating_sub(60)).take(120).collect::<String>();
+    format!("{:?} there and {:?} here", around(&theirs), around(&ours))
 }
 
 /// What the plugin, run by protoc, and the builder make of a file.
@@ -208,7 +221,8 @@ fn protoc_judges_the_same() {
             }
             let [theirs, ours] = code(&judge, &folder);
             if theirs != ours {
-                differences.push(format!("{name}: the code differs"));
+                differences
+                    .push(format!("{name}: the code differs, {}", difference(&theirs, &ours)));
             }
         }
     }
