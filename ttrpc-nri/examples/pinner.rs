@@ -2,7 +2,7 @@
 //! `pin.example/cpus/container.NAME` for one container.
 //!
 //! Launched by containerd as `/opt/nri/plugins/10-pinner`, or started by hand or by systemd (`deploy/pinner.service`),
-//! or by Kubernetes (`deploy/pinner.yaml`).
+//! or by Kubernetes (`deploy/pinner.yaml`). An argument names another socket than NRI's usual one.
 
 use std::time::Duration;
 
@@ -37,9 +37,11 @@ impl Plugin for Pinner {
 async fn main() -> Result<(), Error> {
     // A plugin that containerd launches writes to /dev/null: log to a file there, as the example `logger` does.
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let socket = std::env::args().nth(1).unwrap_or_else(|| ttrpc_nri::DEFAULT_SOCKET.to_owned());
     Stub::new(Pinner)
         .name("pinner")
         .index("10")
+        .socket(socket)
         .reconnect(Duration::from_secs(1), Duration::from_secs(30))
         .run_until(ttrpc_nri::terminated())
         .await

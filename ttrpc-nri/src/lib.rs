@@ -81,3 +81,8 @@ pub mod proto {
 // The attribute names this crate by its name, in its own tests too.
 #[cfg(test)]
 extern crate self as ttrpc_nri;
+
+/// The examples of the guide are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/nri.md")]
+mod guide {}

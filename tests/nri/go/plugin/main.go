@@ -1,0 +1,33 @@
+// The example `pinner` of ttrpc-nri, on containerd's stub in Go: to compare.
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"github.com/sirupsen/logrus"
+)
+
+type pinner struct{}
+
+func (pinner) CreateContainer(_ context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	cpus, found := pod.Annotations["pin.example/cpus"]
+	if !found {
+		return nil, nil, nil
+	}
+	adjustment := &api.ContainerAdjustment{}
+	adjustment.AddEnv("PINNED_CPUS", cpus)
+	adjustment.SetLinuxCPUSetCPUs(cpus)
+	return adjustment, nil, nil
+}
+
+func main() {
+	logrus.SetOutput(io.Discard)
+	plugin, err := stub.New(pinner{})
+	if err != nil {
+		panic(err)
+	}
+	_ = plugin.Run(context.Background())
+}

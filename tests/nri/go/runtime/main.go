@@ -1,0 +1,119 @@
+// Containerd's own NRI runtime package with made-up pods, for the tests and figures of ttrpc-nri.
+//
+//	runtime PLUGINS CONTAINERS ROUNDS [SIZE]    launches what is in the folder PLUGINS, reports so many
+//	                                            containers, passes so many creations through it, and prints
+//	                                            their times and the plugins' memory. SIZE is the length
+//	                                            of each container's one argument.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/nri/pkg/adaptation"
+	"github.com/containerd/nri/pkg/api"
+	"github.com/sirupsen/logrus"
+)
+
+func main() {
+	if os.Getenv("DEBUG") == "" {
+		logrus.SetLevel(logrus.ErrorLevel)
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var numbers [3]int
+	for i, arg := range os.Args[2:] {
+		number, err := strconv.Atoi(arg)
+		if err != nil {
+			return err
+		}
+		numbers[i] = number
+	}
+	args := []string{strings.Repeat("x", numbers[2])}
+	pod := &api.PodSandbox{Id: "p", Name: "p", Annotations: map[string]string{"pin.example/cpus": "0"}}
+	synchronized := 0
+	sync := func(ctx context.Context, report adaptation.SyncCB) error {
+		containers := make([]*api.Container, numbers[0])
+		pods := make([]*api.PodSandbox, numbers[0])
+		for i := range containers {
+			id := fmt.Sprintf("%064d", i)
+			containers[i] = &api.Container{Id: id, PodSandboxId: "p", Name: id, Args: args}
+			pods[i] = &api.PodSandbox{Id: id, Name: id}
+		}
+		_, err := report(ctx, pods, containers)
+		synchronized++
+		return err
+	}
+	update := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil }
+	runtime, err := adaptation.New("made-up", "v1", sync, update,
+		adaptation.WithPluginPath(os.Args[1]), adaptation.WithPluginConfigPath(os.Args[1]),
+		adaptation.WithSocketPath(filepath.Join(os.TempDir(), fmt.Sprintf("nri-%d.sock", os.Getpid()))),
+		adaptation.WithDisabledExternalConnections())
+	if err != nil {
+		return err
+	}
+	if err := runtime.Start(); err != nil {
+		return err
+	}
+	defer runtime.Stop()
+	times := make([]time.Duration, numbers[1])
+	for i := range times {
+		request := &api.CreateContainerRequest{
+			Pod: pod, Container: &api.Container{Id: "c", PodSandboxId: "p", Name: "c", Args: args},
+		}
+		begin := time.Now()
+		reply, err := runtime.CreateContainer(context.Background(), request)
+		times[i] = time.Since(begin)
+		if err != nil {
+			return err
+		}
+		if cpus := reply.GetAdjust().GetLinux().GetResources().GetCpu().GetCpus(); cpus != "0" {
+			return fmt.Errorf("creation %d is without its adjustment", i)
+		}
+	}
+	slices.Sort(times)
+	var sum time.Duration
+	for _, each := range times {
+		sum += each
+	}
+	fmt.Printf("%d creations a second, median %v, 99 %% %v; memory %s\n",
+		int(float64(len(times))/sum.Seconds()), times[len(times)/2], times[len(times)*99/100], memory())
+	return nil
+}
+
+// What this process's children have resident.
+func memory() string {
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
+	for _, task := range must(filepath.Glob("/proc/self/task/*/children")) {
+		more, _ := os.ReadFile(task)
+		children = append(children, more...)
+	}
+	seen := map[string]bool{}
+	var sizes []string
+	for _, pid := range strings.Fields(string(children)) {
+		status, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil || seen[pid] {
+			continue
+		}
+		seen[pid] = true
+		for line := range strings.Lines(string(status)) {
+			if size, found := strings.CutPrefix(line, "VmRSS:"); found {
+				sizes = append(sizes, strings.Join(strings.Fields(size), " "))
+			}
+		}
+	}
+	return strings.Join(sizes, ", ")
+}
+
+func must[T any](value T, _ error) T { return value }
