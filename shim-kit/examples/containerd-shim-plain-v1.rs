@@ -24,7 +24,7 @@ use rustix::{
 };
 use serde_json::Value;
 use shim_kit::{
-    Bundle, Launch, New, Pid, Remains, Runtime, Status, Temporary, async_trait, read_pid,
+    Bundle, Launch, New, Pid, Remains, Runtime, Started, Status, Temporary, async_trait, read_pid,
 };
 
 /// Between two looks at whether a container has its root.
@@ -61,7 +61,10 @@ impl Runtime for Plain {
     type Options = ();
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
-    async fn create(new: New<'_, ()>, launch: &mut Launch) -> Result<(Plain, Option<Pid>), Status> {
+    async fn create(
+        new: New<'_, ()>,
+        launch: &mut Launch,
+    ) -> Result<(Plain, Option<Started>), Status> {
         let folder = new.bundle.path();
         let spec = new.bundle.spec().map_err(|error| failed("read config.json", error))?;
         let process = folder.join("process.json");
@@ -74,20 +77,20 @@ impl Runtime for Plain {
         let gate = OpenOptions::new().read(true).write(true).open(gate);
         let gate = gate.map_err(|error| failed("open the gate", error))?;
         let pid = launch_process(launch, new.bundle, &["init"], "process.json").await?;
-        Ok((Plain { bundle: new.bundle.clone(), pid, gate }, Some(pid)))
+        Ok((Plain { bundle: new.bundle.clone(), pid, gate }, Some(pid.into())))
     }
 
-    async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> {
+    async fn start(&self, _: &mut Launch) -> Result<Option<Started>, Status> {
         (&self.gate).write_all(b"!").map_err(|error| failed("open the gate", error))?;
         Ok(None)
     }
 
-    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Pid, Status> {
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Started, Status> {
         let name = format!("exec-{}.json", launch.number());
         let _spec = Temporary::with(self.bundle.path().join(&name), spec)
             .map_err(|error| failed("write the process", error))?;
         let pid = self.pid.as_raw_nonzero().to_string();
-        launch_process(launch, &self.bundle, &["join", &pid], &name).await
+        launch_process(launch, &self.bundle, &["join", &pid], &name).await.map(Into::into)
     }
 
     async fn kill(&self, signal: u32, _all: bool) -> Result<(), Status> {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use rustix::{
+    fs::FlockOperation,
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -52,7 +53,7 @@ pub fn bind(path: &Path) -> io::Result<Bound> {
 /// process meanwhile, so that all groups can have one lock, which leaves no file.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = File::open(path.parent().unwrap_or(Path::new("/")))?;
-    folder.lock()?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockExclusive))?;
     Ok(folder)
 }
 

@@ -23,7 +23,7 @@ use crate::{
     runtime::Runtime,
     service::TaskService,
     shim::Shim,
-    tasks,
+    tasks::{self, contain},
 };
 
 /// How long the last answers may take to leave, and the last events to be taken, when containerd ends the shim.
@@ -90,6 +90,7 @@ async fn run<R: Runtime>(
         .add_service(v3::TaskServer::new(service.clone()))
         .add_service(sandbox::SandboxServer::new(service.clone()))
         .listener(listener);
+    let builder = R::serve(builder, &shim.outbox);
     #[cfg(feature = "debug")]
     let (builder, inspection) = crate::inspection::Inspection::add_to(builder)?;
     let server = builder.build()?;
@@ -122,6 +123,14 @@ async fn run<R: Runtime>(
             return Ok(());
         }
         served = server.serve_until(ending, FAREWELL) => served?,
+    }
+
+    let hook = contain(async {
+        R::at_end().await;
+        Ok(())
+    });
+    if timeout(FAREWELL, hook).await.is_err() {
+        log::warn("the runtime's hook at the end takes too long");
     }
 
     // What processes have written and what became of them shall not be lost with the shim.

@@ -2,15 +2,17 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::process::Pid;
 use ttrpc::Status;
 
 use crate::{
+    cgroup::Cgroup,
     console,
     process::Process,
-    reaper::{Ended, Reaper, Starting},
+    reaper::{Exit, Reaper, Starting},
     shim::Shim,
+    started::{End, Handle, Started},
     stdio::{Descriptors, Io, Manner, Paths, give, logger::Logger, uri::Uri},
+    tasks::contain,
 };
 
 /// A process that is being made. A runtime asks for its [`stdio`](Launch::stdio) once. One that makes
@@ -27,7 +29,12 @@ pub struct Launch {
     paths: Paths,
     io: Io,
     number: u64,
+    /// The container's, if the runtime has said it.
+    cgroup: Option<Cgroup>,
 }
+
+/// The status of what has ended in a way that nobody knows.
+const UNKNOWN: u32 = 255;
 
 impl Launch {
     pub(crate) fn new(
@@ -47,6 +54,7 @@ impl Launch {
             paths: process.paths.clone(),
             shim: shim.clone(),
             number,
+            cgroup: None,
         }
     }
 
@@ -69,9 +77,9 @@ impl Launch {
         let (master, process) = console::open().map_err(failed)?;
         give(&process, owner).map_err(failed)?;
         let copy = || process.try_clone().map_err(failed);
-        let (stdin, stdout) = (copy()?.into(), copy()?.into());
+        let (stdin, stdout) = (copy()?, copy()?);
         self.connect_terminal(master).await?;
-        Ok(Descriptors { stdin, stdout, stderr: process.into() })
+        Ok(Descriptors { stdin, stdout, stderr: process })
     }
 
     /// Pipes for a process without a terminal, which belong to this user and group.
@@ -84,8 +92,8 @@ impl Launch {
                 self.io.see_off(program);
                 Ok(Descriptors {
                     stdin: self.io.open_stdin(&self.paths.stdin, owner).await?,
-                    stdout: stdout.into(),
-                    stderr: stderr.into(),
+                    stdout,
+                    stderr,
                 })
             }
             None => self.io.open_pipes(&self.paths, owner).await,
@@ -124,9 +132,32 @@ impl Launch {
         &self.reaper
     }
 
+    /// Says in which control group the container is, where its first process is in another or will only join it: the folder of
+    /// the group, without the mount point. What the container uses and whether it runs out of memory is read there.
+    pub fn set_cgroup(&mut self, path: &str) {
+        self.cgroup = Some(Cgroup::at(path));
+    }
+
+    pub(crate) fn take_cgroup(&mut self) -> Option<Cgroup> {
+        self.cgroup.take()
+    }
+
     /// Hands the process over, now that its pid is known.
-    pub(crate) fn made(self, process: &Process, pid: Pid) -> Ended {
-        process.made(pid, self.io);
-        self.starting.claim(pid)
+    pub(crate) fn made(self, process: &Process, started: Started) -> End {
+        match started {
+            Started::Pid(pid) => {
+                process.made(pid, self.io);
+                let ended = self.starting.claim(pid);
+                Box::pin(async { ended.await.ok() })
+            }
+            Started::Handle(Handle { pid, ended, kill }) => {
+                process.made_elsewhere(pid, kill, self.io);
+                // It has ended, in whatever way.
+                Box::pin(async {
+                    let ended = contain(async { Ok(ended.await) }).await;
+                    Some(ended.unwrap_or_else(|_| Exit::now(UNKNOWN)))
+                })
+            }
+        }
     }
 }

@@ -6,14 +6,14 @@
 //! died. All of that is here. An author writes one type that implements [`Runtime`], and a `main`:
 //!
 //! ```no_run
-//! # use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
+//! # use shim_kit::{Launch, New, Remains, Runtime, Started, Status, async_trait};
 //! # struct MyRuntime;
 //! # #[async_trait]
 //! # impl Runtime for MyRuntime {
 //! #     type Options = ();
 //! #     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
-//! #     async fn create(_: New<'_, ()>, _: &mut Launch) -> Result<(Self, Option<Pid>), Status> { todo!() }
-//! #     async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> { todo!() }
+//! #     async fn create(_: New<'_, ()>, _: &mut Launch) -> Result<(Self, Option<Started>), Status> { todo!() }
+//! #     async fn start(&self, _: &mut Launch) -> Result<Option<Started>, Status> { todo!() }
 //! #     async fn kill(&self, _: u32, _: bool) -> Result<(), Status> { todo!() }
 //! #     async fn delete(&self) -> Result<(), Status> { todo!() }
 //! #     fn clean_up(_: Remains<'_, ()>) -> Result<(), String> { todo!() }
@@ -56,7 +56,7 @@ mod launch;
 mod lifecycle;
 mod log;
 mod memory;
-mod mount;
+pub mod mount;
 mod options;
 mod process;
 mod proto;
@@ -67,13 +67,15 @@ mod service;
 mod shim;
 mod spawn;
 mod start;
+mod started;
 mod stdio;
 mod tasks;
 
 use std::{env, error::Error, io, process::ExitCode};
 
 pub use rustix::process::Pid;
-pub use ttrpc::{Any, Code, Status, async_trait};
+pub use ttrpc::{Any, Code, Status, async_trait, server::ServerBuilder};
+pub use ttrpc_containerd::events::{Event, Outbox};
 
 use self::args::{Action, Args};
 pub use self::{
@@ -86,6 +88,7 @@ pub use self::{
     options::Given,
     reaper::{Child, Exit, Reaper},
     runtime::{New, Remains, Runtime},
+    started::{Handle, Started},
     stdio::Descriptors,
 };
 

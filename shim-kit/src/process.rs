@@ -1,6 +1,9 @@
 //! One process of a container: its first one, or one that came from Exec.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
@@ -11,17 +14,34 @@ use crate::{
     lifecycle::Phase,
     log,
     reaper::Exit,
+    started::Kill,
     stdio::{Io, Paths},
+    tasks::contain_now,
 };
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
     /// Set from when the runtime has made the process until its end was collected.
-    pid: Option<Pid>,
-    /// The same, but not forgotten.
+    target: Option<Target>,
+    /// Its pid, which is not forgotten.
     last_pid: u32,
     io: Option<Io>,
+}
+
+/// How a signal reaches a process.
+enum Target {
+    Pid(Pid),
+    Handle(Kill),
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Pid(pid) => write!(f, "{pid:?}"),
+            Target::Handle(_) => f.write_str("Handle"),
+        }
+    }
 }
 
 /// One process of a container.
@@ -42,7 +62,7 @@ pub(crate) struct Process {
 
 impl Process {
     pub fn new(exec_id: String, paths: Paths, spec: Vec<u8>) -> Process {
-        let state = State { phase: Phase::Created, pid: None, last_pid: 0, io: None };
+        let state = State { phase: Phase::Created, target: None, last_pid: 0, io: None };
         Process {
             exec_id,
             paths,
@@ -79,11 +99,28 @@ impl Process {
 
     /// Says which process the runtime made, with its copies.
     pub fn made(&self, pid: Pid, io: Io) {
+        self.is_made(Target::Pid(pid), pid.as_raw_nonzero().get().unsigned_abs(), io);
+    }
+
+    /// Says that the runtime made something that is no child of the shim's.
+    pub fn made_elsewhere(&self, pid: u32, kill: Kill, io: Io) {
+        self.is_made(Target::Handle(kill), pid, io);
+    }
+
+    fn is_made(&self, target: Target, pid: u32, io: Io) {
         io.made();
         let mut state = self.state();
-        state.pid = Some(pid);
-        state.last_pid = pid.as_raw_nonzero().get().unsigned_abs();
+        state.target = Some(target);
+        state.last_pid = pid;
         state.io = Some(io);
+    }
+
+    /// Its pid, until its end is collected, if it is a process of this machine that the shim looks after.
+    pub fn child(&self) -> Option<Pid> {
+        match self.state().target {
+            Some(Target::Pid(pid)) => Some(pid),
+            _ => None,
+        }
     }
 
     /// Says that it runs and may be given input, unless it has ended already.
@@ -102,7 +139,7 @@ impl Process {
     pub fn ended(&self, exit: Exit) -> impl Future<Output = ()> + Send + use<> {
         let mut state = self.state();
         state.phase.ended(exit);
-        state.pid = None;
+        state.target = None;
         let delivered = state.io.as_mut().map(Io::ended);
         async move {
             if let Some(delivered) = delivered {
@@ -160,7 +197,10 @@ impl Process {
     pub fn kill(&self, signal: u32) -> Result<(), Status> {
         let state = self.state();
         let finished = || Status::not_found("process already finished");
-        let pid = state.pid.ok_or_else(finished)?;
+        let pid = match state.target.as_ref().ok_or_else(finished)? {
+            Target::Pid(pid) => *pid,
+            Target::Handle(kill) => return contain_now(|| kill(signal)),
+        };
         descriptors::kill(pid, signal).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH) => finished(),
             Some(libc::EINVAL) => Status::invalid_argument(format!("no signal {signal}")),

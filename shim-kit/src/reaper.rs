@@ -31,6 +31,11 @@ pub struct Exit {
 }
 
 impl Exit {
+    /// An end at this moment.
+    pub fn now(status: u32) -> Exit {
+        Exit { status, at: SystemTime::now() }
+    }
+
     fn new(status: WaitStatus) -> Exit {
         let code = match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => code,

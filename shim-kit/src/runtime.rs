@@ -3,12 +3,14 @@
 use std::{path::PathBuf, time::Duration};
 
 use rustix::process::Pid;
-use ttrpc::{Any, Status, async_trait};
+use ttrpc::{Any, Status, async_trait, server::ServerBuilder};
+use ttrpc_containerd::events::Outbox;
 
 use crate::{
     bundle::Bundle,
     launch::Launch,
     options::{self, Given},
+    started::Started,
 };
 
 /// One container of a kind, and how it is made. The shim calls these methods; for one container
@@ -74,20 +76,20 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     async fn create(
         container: New<'_, Self::Options>,
         launch: &mut Launch,
-    ) -> Result<(Self, Option<Pid>), Status>;
+    ) -> Result<(Self, Option<Started>), Status>;
 
     /// Lets the first process run, or makes it and gives its pid if `create` did not.
     ///
     /// # Errors
     /// Whatever is in the way.
-    async fn start(&self, launch: &mut Launch) -> Result<Option<Pid>, Status>;
+    async fn start(&self, launch: &mut Launch) -> Result<Option<Started>, Status>;
 
     /// Makes a process beside the first and lets it run. `spec` is the OCI runtime specification's
     /// `process`, as JSON.
     ///
     /// # Errors
     /// Whatever is in the way. UNIMPLEMENTED by default.
-    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Pid, Status> {
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Started, Status> {
         let _ = (spec, launch);
         Err(Status::unimplemented("this runtime has no exec"))
     }
@@ -162,6 +164,16 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Adds services, interceptors and observers of the runtime's own to the shim's server, next to containerd's services. `events`
+    /// takes events of its own, which containerd gets in order with the kit's.
+    fn serve(server: ServerBuilder, events: &Outbox) -> ServerBuilder {
+        let _ = events;
+        server
+    }
+
+    /// Called when containerd has ended the shim, after its last container; it has 5 s. Not called when a signal ends the shim.
+    async fn at_end() {}
+
     /// What the runtime can do, for `-info`. By default nothing is said.
     fn features(options: &Self::Options) -> Option<Any> {
         let _ = options;
@@ -182,6 +194,8 @@ pub struct New<'a, O> {
     pub options: O,
     /// The folder to restore it from, if it is not new.
     pub checkpoint: Option<PathBuf>,
+    /// Takes events of the runtime's own.
+    pub events: &'a Outbox,
 }
 
 /// What may be left of a container.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Trial};
-use shim_kit::{Launch, New, Pid, Remains, Runtime, Status, async_trait};
+use shim_kit::{Launch, New, Pid, Remains, Runtime, Started, Status, async_trait};
 use ttrpc::{Any, Client, Server, prost::Message};
 
 use ttrpc_containerd::{
@@ -34,13 +34,16 @@ impl Runtime for Nothing {
 
     const VERSION: &'static str = "1.2.3";
 
-    async fn create(_: New<'_, ()>, launch: &mut Launch) -> Result<(Nothing, Option<Pid>), Status> {
+    async fn create(
+        _: New<'_, ()>,
+        launch: &mut Launch,
+    ) -> Result<(Nothing, Option<Started>), Status> {
         let child = launch.reaper().spawn(Command::new("sleep").arg("100000")).await;
         let child = child.map_err(|error| Status::internal(error.to_string()))?;
-        Ok((Nothing, Some(child.pid)))
+        Ok((Nothing, Some(child.pid.into())))
     }
 
-    async fn start(&self, _: &mut Launch) -> Result<Option<Pid>, Status> {
+    async fn start(&self, _: &mut Launch) -> Result<Option<Started>, Status> {
         Ok(None)
     }
 

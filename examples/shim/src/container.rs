@@ -4,7 +4,7 @@ use std::{ffi::OsString, fs, path::PathBuf};
 
 use shim_kit::{
     Any, Bundle, ConsoleSocket, Descriptors, Given, Launch, New, Pid, Reaper, Remains, Runtime,
-    Status, Temporary, async_trait, read_pid, warn,
+    Started, Status, Temporary, async_trait, read_pid, warn,
 };
 
 use ttrpc_containerd::{any, runc::Options};
@@ -43,7 +43,7 @@ impl Runtime for RuncContainer {
     async fn create(
         new: New<'_, Options>,
         launch: &mut Launch,
-    ) -> Result<(RuncContainer, Option<Pid>), Status> {
+    ) -> Result<(RuncContainer, Option<Started>), Status> {
         let reaper = launch.reaper().clone();
         let container = RuncContainer {
             id: new.id.to_owned(),
@@ -65,7 +65,7 @@ impl Runtime for RuncContainer {
             args.push("--no-new-keyring".into());
         }
         match container.make(launch, args, "create").await {
-            Ok(pid) => Ok((container, Some(pid))),
+            Ok(pid) => Ok((container, Some(pid.into()))),
             Err(status) => {
                 container.undo().await;
                 Err(status)
@@ -73,22 +73,22 @@ impl Runtime for RuncContainer {
         }
     }
 
-    async fn start(&self, launch: &mut Launch) -> Result<Option<Pid>, Status> {
+    async fn start(&self, launch: &mut Launch) -> Result<Option<Started>, Status> {
         match &self.restored_from {
             None => self.run("start", ["start"]).await.map(|_| None),
             Some(image) => {
                 let args = checkpoint::restore(image, self.bundle.path(), &self.options);
-                self.make(launch, args, "restore").await.map(Some)
+                self.make(launch, args, "restore").await.map(|pid| Some(pid.into()))
             }
         }
     }
 
-    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Pid, Status> {
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Started, Status> {
         let path = self.bundle.path().join(format!("exec-{}.json", launch.number()));
         let spec = Temporary::with(path, spec)
             .map_err(|error| Status::internal(format!("cannot write the process: {error}")))?;
         let args = vec!["exec".into(), "--detach".into(), "--process".into(), spec.path().into()];
-        self.make(launch, args, "exec").await
+        self.make(launch, args, "exec").await.map(Into::into)
     }
 
     async fn kill(&self, signal: u32, all: bool) -> Result<(), Status> {
@@ -206,7 +206,7 @@ impl RuncContainer {
                     Status::internal(format!("cannot listen for a terminal: {error}"))
                 })?;
             args.extend(["--console-socket".into(), socket.path().into()]);
-            (Some(socket), Descriptors::null())
+            (Some(socket), Descriptors::null()?)
         } else {
             (None, launch.pipes((self.options.io_uid, self.options.io_gid)).await?)
         };

@@ -162,7 +162,7 @@ impl Runc {
     ) -> Result<String, Error> {
         let (output, errors) = (memory_file()?, memory_file()?);
         let descriptors = Descriptors {
-            stdin: Stdio::null(),
+            stdin: File::open("/dev/null")?.into(),
             stdout: output.try_clone()?.into(),
             stderr: errors.try_clone()?.into(),
         };

@@ -28,15 +28,35 @@ pub enum Cgroup {
 }
 
 impl Cgroup {
-    /// The group that a process is in.
-    ///
-    /// # Errors
-    /// If the process is gone.
-    pub fn of(pid: Pid) -> io::Result<Cgroup> {
-        let table = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
-        // Version 2 alone has its controllers at the root.
-        let is_unified = Path::new(ROOT).join("cgroup.controllers").exists();
-        Ok(parse(&table, is_unified))
+    /// The group that a process is in, unless it is that of the shim, or the process is gone.
+    pub fn own_of(pid: Pid) -> Option<Cgroup> {
+        let of = |pid: &str| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
+        let table = of(&pid.as_raw_nonzero().to_string())?;
+        parse(&table, is_unified()).apart_from(&parse(&of("self")?, is_unified()))
+    }
+
+    /// The group with this path below the mount points.
+    pub fn at(path: &str) -> Cgroup {
+        let path = path.trim_start_matches('/');
+        if is_unified() {
+            return Cgroup::V2(Path::new(ROOT).join(path));
+        }
+        let controllers = fs::read_dir(ROOT).into_iter().flatten().flatten();
+        let folders = controllers.filter_map(|entry| {
+            Some((entry.file_name().into_string().ok()?, entry.path().join(path)))
+        });
+        Cgroup::V1(folders.filter(|(_, folder)| folder.exists()).collect())
+    }
+
+    /// What of it is not another's; nothing if all is.
+    fn apart_from(self, other: &Cgroup) -> Option<Cgroup> {
+        match (self, other) {
+            (Cgroup::V1(mut folders), Cgroup::V1(others)) => {
+                folders.retain(|controller, folder| others.get(controller) != Some(folder));
+                (!folders.is_empty()).then_some(Cgroup::V1(folders))
+            }
+            (own, other) => (own != *other).then_some(own),
+        }
     }
 
     /// What the group uses now. What cannot be read is left out.
@@ -46,6 +66,11 @@ impl Cgroup {
             Cgroup::V2(folder) => proto::pack(&v2::metrics(folder)),
         }
     }
+}
+
+/// Whether there are version 2 groups alone, which have their controllers at the root.
+fn is_unified() -> bool {
+    Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
 /// Reads `/proc/PID/cgroup`: lines of `number:controllers:path`.
@@ -75,7 +100,7 @@ fn parse(table: &str, is_unified: bool) -> Cgroup {
 pub fn join(path: &str) -> io::Result<()> {
     let pid = std::process::id().to_string();
     let path = path.trim_start_matches('/');
-    if Path::new(ROOT).join("cgroup.controllers").exists() {
+    if is_unified() {
         return fs::write(Path::new(ROOT).join(path).join("cgroup.procs"), pid);
     }
     for controller in fs::read_dir(ROOT)? {
@@ -156,6 +181,21 @@ mod tests {
         let Cgroup::V1(folders) = parse(table, false) else { panic!("version 1") };
         assert_eq!(folders["cpuacct"], Path::new("/sys/fs/cgroup/cpuacct/default/c1"));
         assert_eq!(parse(table, true), Cgroup::V2("/sys/fs/cgroup/unified/c1".into()));
+    }
+
+    /// A process that had not joined its group yet was said to use what the whole machine uses.
+    #[test]
+    fn the_shims_own_group_is_no_containers() {
+        let of = |table: &str, is_unified| parse(table, is_unified);
+        let shim = "3:cpu:/\n2:memory:/shims\n0::/shims\n";
+        assert_eq!(of(shim, false).apart_from(&of(shim, false)), None);
+        assert_eq!(of(shim, true).apart_from(&of(shim, true)), None);
+        let joined = "3:cpu:/\n2:memory:/c1\n0::/c1\n";
+        let Some(Cgroup::V1(folders)) = of(joined, false).apart_from(&of(shim, false)) else {
+            panic!("it has joined one for memory")
+        };
+        assert_eq!(folders.keys().collect::<Vec<_>>(), ["memory"]);
+        assert_eq!(of(joined, true).apart_from(&of(shim, true)), Some(of(joined, true)));
     }
 
     #[test]

@@ -74,11 +74,13 @@ impl<R: Runtime> Container<R> {
                 bundle: &bundle,
                 options,
                 checkpoint: checkpoint.map(Into::into),
+                events: &shim.outbox,
             };
-            let (runtime, pid) = contain(R::create(new, &mut launch)).await?;
-            Ok((runtime, pid.map(|pid| (pid, launch.made(&init, pid)))))
+            let (runtime, started) = contain(R::create(new, &mut launch)).await?;
+            let cgroup = launch.take_cgroup();
+            Ok((runtime, cgroup, started.map(|started| launch.made(&init, started))))
         };
-        let (runtime, first) = match made.await {
+        let (runtime, cgroup, first) = match made.await {
             Ok(made) => made,
             Err(status) => {
                 // The runtime has taken back what it did.
@@ -95,8 +97,7 @@ impl<R: Runtime> Container<R> {
             reaper,
             init,
             execs: Mutex::default(),
-            cgroup: OnceLock::new(),
-            oom: OnceLock::new(),
+            cgroup: Mutex::default(),
             leads_its_pids: OnceLock::new(),
             has_rootfs,
             is_removed: AtomicBool::new(false),
@@ -104,8 +105,9 @@ impl<R: Runtime> Container<R> {
             turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),
             bundle,
         });
-        if let Some((pid, ended)) = first {
-            container.first_is_made(pid, ended);
+        container.set_cgroup(cgroup);
+        if let Some(ended) = first {
+            container.first_is_made(ended);
         }
         Ok(container)
     }

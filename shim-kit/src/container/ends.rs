@@ -10,19 +10,25 @@ use tokio::{
 
 use super::Container;
 use crate::{
-    cgroup::{self, Cgroup},
     lifecycle::Phase,
     log,
     process::Process,
     proto::events,
-    reaper::Ended,
     runtime::Runtime,
+    started::End,
     tasks::{self, contain},
 };
 
 impl<R: Runtime> Container<R> {
     /// Watches the first process and its control group from now on.
-    pub(super) fn first_is_made(self: &Arc<Self>, pid: Pid, ended: Ended) {
+    pub(super) fn first_is_made(self: &Arc<Self>, ended: End) {
+        if let Some(pid) = self.init.child() {
+            self.look_at_first(pid);
+        }
+        self.clone().watch(self.init.clone(), ended);
+    }
+
+    fn look_at_first(&self, pid: Pid) {
         if let Err(error) = self.bundle.write_pid(pid) {
             log::warn(format_args!("cannot keep the pid of the first process: {error}"));
         }
@@ -30,25 +36,13 @@ impl<R: Runtime> Container<R> {
             // A container has one first process.
             let _ = self.leads_its_pids.set(leads_its_pids(&status));
         }
-        match Cgroup::of(pid) {
-            Ok(cgroup) => {
-                let (outbox, container_id) = (self.shim.outbox.clone(), self.id.clone());
-                let told = move || {
-                    outbox.publish(&events::TaskOom { container_id: container_id.clone() });
-                };
-                let watch = cgroup::watch_oom(cgroup.clone(), self.shim.inotify().clone(), told);
-                let _ = self.oom.set(tasks::spawn(watch));
-                let _ = self.cgroup.set(cgroup);
-            }
-            Err(error) => log::warn(format_args!("no control group: {error}")),
-        }
-        self.clone().watch(self.init.clone(), ended);
+        self.find_cgroup();
     }
 
     /// Reports a process's end when it comes, after everything that has to come before.
-    pub(super) fn watch(self: Arc<Self>, process: Arc<Process>, ended: Ended) {
+    pub(super) fn watch(self: Arc<Self>, process: Arc<Process>, ended: End) {
         tasks::spawn(async move {
-            let Ok(exit) = ended.await else { return };
+            let Some(exit) = ended.await else { return };
             let deadline = Instant::now() + self.shim.patience;
             let delivered = process.ended(exit);
             if process.is_init() {

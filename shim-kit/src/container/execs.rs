@@ -18,8 +18,9 @@ use crate::{
     memory,
     process::Process,
     proto::{events, task},
-    reaper::{Ended, Exit},
+    reaper::Exit,
     runtime::Runtime,
+    started::End,
     stdio::Paths,
     tasks::contain,
 };
@@ -94,12 +95,12 @@ impl<R: Runtime> Container<R> {
         Ok((process.pid(), exit))
     }
 
-    pub(super) async fn make_exec(&self, process: &Process) -> Result<Ended, Status> {
+    pub(super) async fn make_exec(&self, process: &Process) -> Result<End, Status> {
         in_turn(&self.turns, async {
             let number = self.next_launch.fetch_add(1, Ordering::Relaxed);
             let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, process, number);
-            let pid = contain(self.runtime.exec(&process.spec, &mut launch)).await?;
-            Ok(launch.made(process, pid))
+            let started = contain(self.runtime.exec(&process.spec, &mut launch)).await?;
+            Ok(launch.made(process, started))
         })
         .await
     }

@@ -3,6 +3,7 @@
 mod create;
 mod ends;
 mod execs;
+mod resources;
 
 use std::{
     collections::HashMap,
@@ -13,12 +14,12 @@ use std::{
     time::SystemTime,
 };
 
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::sync::Semaphore;
 use ttrpc::{Any, Status};
 
+use self::resources::Watched;
 use crate::{
     bundle::Bundle,
-    cgroup::Cgroup,
     launch::Launch,
     lifecycle::Phase,
     mount,
@@ -44,8 +45,7 @@ pub(crate) struct Container<R> {
     reaper: Reaper,
     init: Arc<Process>,
     execs: Mutex<HashMap<String, Arc<Process>>>,
-    cgroup: OnceLock<Cgroup>,
-    oom: OnceLock<JoinHandle<()>>,
+    cgroup: Mutex<Watched>,
     /// Whether the kernel ends all processes with the first.
     leads_its_pids: OnceLock<bool>,
     has_rootfs: bool,
@@ -102,8 +102,12 @@ impl<R: Runtime> Container<R> {
         process.phase().may_start()?;
         if process.is_init() {
             let mut launch = Launch::new(&self.shim, &self.reaper, &self.id, &process, 0);
-            if let Some(pid) = contain(self.runtime.start(&mut launch)).await? {
-                self.first_is_made(pid, launch.made(&process, pid));
+            let started = contain(self.runtime.start(&mut launch)).await?;
+            self.set_cgroup(launch.take_cgroup());
+            match started {
+                Some(started) => self.first_is_made(launch.made(&process, started)),
+                // It may have joined its group only now.
+                None => self.find_cgroup(),
             }
             process.started();
             let pid = process.pid();
@@ -247,14 +251,17 @@ impl<R: Runtime> Container<R> {
         if let Some(stats) = contain(self.runtime.stats()).await? {
             return Ok(stats);
         }
-        let cgroup = self.cgroup.get();
-        cgroup.map(Cgroup::metrics).ok_or_else(|| Status::not_found("no control group"))
+        self.find_cgroup();
+        let missing =
+            "the container has no control group of its own, and its runtime gives no metrics";
+        let cgroup = self.watched().cgroup.clone();
+        cgroup.map(|cgroup| cgroup.metrics()).ok_or_else(|| Status::not_found(missing))
     }
 }
 
 impl<R> Drop for Container<R> {
     fn drop(&mut self) {
-        if let Some(oom) = self.oom.get() {
+        if let Some(oom) = self.watched().oom.take() {
             oom.abort();
         }
     }

@@ -1,4 +1,4 @@
-//! Mounting a container's root file system from what containerd's snapshotter says.
+//! Mounting a container's root file system from what containerd's snapshotter says, and unmounting it.
 
 mod idmap;
 mod loopback;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
     process::Command,
     sync::Mutex as StdMutex,
@@ -22,6 +23,7 @@ use crate::{
     proto::types,
     reaper,
     runtime::{New, Remains},
+    started::{Handle, Started},
 };
 
 /// Far more than anything here takes, on a machine that is busy with other things.
@@ -54,7 +56,7 @@ impl Runtime for Shell {
     async fn create(
         new: New<'_, ()>,
         launch: &mut Launch,
-    ) -> Result<(Shell, Option<rustix::process::Pid>), Status> {
+    ) -> Result<(Shell, Option<Started>), Status> {
         let script = new.bundle.spec().unwrap().json()["script"].as_str().unwrap().to_owned();
         if script == "fails" {
             return Err(Status::unknown("as it should"));
@@ -74,10 +76,10 @@ impl Runtime for Shell {
         let gate = StdMutex::new(Some(std::os::fd::OwnedFd::from(writer).into()));
         let folder = new.bundle.path().to_owned();
         let start_hangs = script == "start hangs";
-        Ok((Shell { pid: child.pid, folder, gate, start_hangs }, Some(child.pid)))
+        Ok((Shell { pid: child.pid, folder, gate, start_hangs }, Some(child.pid.into())))
     }
 
-    async fn start(&self, launch: &mut Launch) -> Result<Option<rustix::process::Pid>, Status> {
+    async fn start(&self, launch: &mut Launch) -> Result<Option<Started>, Status> {
         if self.start_hangs {
             return Err(hang(launch, &self.folder).await);
         }
@@ -85,10 +87,24 @@ impl Runtime for Shell {
         Ok(None)
     }
 
-    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<rustix::process::Pid, Status> {
+    async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Started, Status> {
         assert_ne!(spec, br#"{"panics":true,"terminal":false}"#, "as it should");
         match spec {
             br#"{"hangs":true,"terminal":false}"# => Err(hang(launch, &self.folder).await),
+            // Something in the shim itself, which says a word and ends with the number of its signal.
+            br#"{"inside":true,"terminal":false}"# => {
+                let stdout = launch.pipes((0, 0)).await?.stdout;
+                let (kill, mut killed) = tokio::sync::watch::channel(0);
+                let ended = async move {
+                    fs::File::from(stdout).write_all(b"said").unwrap();
+                    Exit::now(128 + *killed.wait_for(|signal| *signal != 0).await.unwrap())
+                };
+                let handle = Handle::new(4_000_001, ended).with_kill(move |signal| {
+                    kill.send_replace(signal);
+                    Ok(())
+                });
+                Ok(handle.into())
+            }
             _ => Err(Status::unimplemented("this runtime has no exec")),
         }
     }
@@ -601,6 +617,36 @@ async fn an_output_that_nobody_takes_keeps_no_call_waiting() {
     };
     timeout(LONG, begun).await.unwrap();
     assert_eq!(fixture.status().await, types::Status::Running);
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
+}
+
+/// Runtimes whose processes are no children of the shim's could not use the kit.
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_no_child_of_the_shims_runs_is_signalled_and_ends() {
+    let fixture = Fixture::new().await;
+    let stdout = fixture.folder.path().join("said").to_str().unwrap().to_owned();
+    fs::write(&stdout, "").unwrap();
+    fixture.run("exec sleep 1000").await.unwrap();
+    let spec = Some(Any { type_url: String::new(), value: br#"{"inside":true}"#.to_vec() });
+    let (id, exec_id) = ("c1".to_owned(), "e1".to_owned());
+    let exec = ExecProcessRequest {
+        id: id.clone(),
+        exec_id: exec_id.clone(),
+        spec,
+        stdout: stdout.clone(),
+        ..ExecProcessRequest::default()
+    };
+    fixture.service.exec(exec).await.unwrap();
+    let start = StartRequest { id: id.clone(), exec_id: exec_id.clone() };
+    assert_eq!(fixture.service.start(start).await.unwrap().pid, 4_000_001);
+    let kill = KillRequest { id: id.clone(), exec_id: exec_id.clone(), signal: 15, all: false };
+    fixture.service.kill(kill).await.unwrap();
+    let wait = WaitRequest { id, exec_id };
+    let told = timeout(LONG, fixture.service.wait(wait)).await.unwrap().unwrap();
+    assert_eq!(told.exit_status, 128 + 15);
+    assert_eq!(fs::read_to_string(stdout).unwrap(), "said");
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();

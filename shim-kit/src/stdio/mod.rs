@@ -33,7 +33,6 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::fs::FileTypeExt},
     path::Path,
-    process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -79,18 +78,21 @@ pub struct Paths {
 /// The descriptors that a process is started with.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// Its stdin.
-    pub stdin: Stdio,
+    /// Its stdin. As all of these, [`Command`](std::process::Command) takes it as it is.
+    pub stdin: OwnedFd,
     /// Its stdout.
-    pub stdout: Stdio,
+    pub stdout: OwnedFd,
     /// Its stderr.
-    pub stderr: Stdio,
+    pub stderr: OwnedFd,
 }
 
 impl Descriptors {
     /// Nothing at all: for a program that makes a terminal of its own.
-    pub fn null() -> Descriptors {
-        Descriptors { stdin: Stdio::null(), stdout: Stdio::null(), stderr: Stdio::null() }
+    ///
+    /// # Errors
+    /// If a descriptor is not to be had.
+    pub fn null() -> Result<Descriptors, Status> {
+        Ok(Descriptors { stdin: null()?, stdout: null()?, stderr: null()? })
     }
 }
 
@@ -207,21 +209,21 @@ impl Io {
         Ok(Descriptors { stdin, stdout, stderr })
     }
 
-    async fn open_output(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
+    async fn open_output(&mut self, path: &str, owner: (u32, u32)) -> Result<OwnedFd, Status> {
         if path.is_empty() {
-            return Ok(Stdio::null());
+            return null();
         }
         let sink = Sink::open(path).await?;
         let (reader, writer) = pipe(owner)?;
         nonblocking(&reader)?;
         self.copy_output(watched(reader, Interest::READABLE)?, sink, Rest::InPipe);
-        Ok(writer.into())
+        Ok(writer)
     }
 
     /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
-    pub async fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<Stdio, Status> {
+    pub async fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<OwnedFd, Status> {
         if path.is_empty() {
-            return Ok(Stdio::null());
+            return null();
         }
         let name = path.to_owned();
         let file = blocking(move || match std::fs::metadata(&name)?.file_type().is_fifo() {
@@ -234,7 +236,7 @@ impl Io {
         let (reader, writer) = pipe(owner)?;
         nonblocking(&writer)?;
         self.input = Some((path.to_owned(), Sink::pipe(writer)?));
-        Ok(reader.into())
+        Ok(reader)
     }
 
     /// Connects a terminal's master and the FIFOs, which are copied when the process is made.
@@ -342,6 +344,12 @@ impl Drop for Io {
             *stage = if *stage == Stage::Making { Stage::Failed } else { Stage::Deleted };
         });
     }
+}
+
+/// What takes everything, and gives nothing.
+fn null() -> Result<OwnedFd, Status> {
+    let file = OpenOptions::new().read(true).write(true).open("/dev/null");
+    Ok(file.map_err(|error| failed_to_open("/dev/null", error))?.into())
 }
 
 fn open(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
