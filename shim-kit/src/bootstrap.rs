@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ttrpc::{Any, prost::Message};
 
-use crate::proto::bootstrap;
+use crate::{options, proto::bootstrap};
 
 /// The version of the Task service that is offered where containerd can say so.
 pub const TASK_VERSION: i32 = 3;
@@ -58,11 +58,7 @@ impl Request {
         Request {
             form: if wants_json { Form::Json } else { Form::Plain },
             socket_folder: None,
-            given: Any::decode(input)
-                .ok()
-                .filter(|any| !any.type_url.is_empty())
-                .into_iter()
-                .collect(),
+            given: Any::decode(input).ok().filter(options::is_something).into_iter().collect(),
             ttrpc_address: None,
             debug: false,
         }
@@ -72,7 +68,7 @@ impl Request {
         let given = params.extensions.into_iter().filter_map(|extension| extension.value);
         Request {
             form: Form::Protobuf,
-            given: given.filter(|any| !any.type_url.is_empty()).collect(),
+            given: given.filter(options::is_something).collect(),
             socket_folder: params.socket_dir.filter(|folder| !folder.is_empty()).map(Into::into),
             ttrpc_address: Some(params.containerd_ttrpc_address)
                 .filter(|address| !address.is_empty()),

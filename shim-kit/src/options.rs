@@ -27,6 +27,11 @@ pub enum Given<'a> {
     Toml(&'a str),
 }
 
+/// Whether a message says anything. containerd packs `Empty` where a client has no options.
+pub(crate) fn is_something(any: &Any) -> bool {
+    !matches!(ttrpc_containerd::any::name(any), "" | "google.protobuf.Empty")
+}
+
 /// Has the options understood.
 ///
 /// # Errors
@@ -35,10 +40,10 @@ pub(crate) fn read<T>(
     any: Option<&Any>,
     understand: impl FnOnce(Given<'_>) -> Result<T, Status>,
 ) -> Result<T, Status> {
-    let Some(any) = any.filter(|any| !any.type_url.is_empty()) else {
+    let Some(any) = any.filter(|any| is_something(any)) else {
         return understand(Given::Nothing);
     };
-    let name = any.type_url.rsplit('/').next().unwrap_or_default();
+    let name = ttrpc_containerd::any::name(any);
     let bytes = any.value.as_slice();
     if name != runtimeoptions::Options::full_name() {
         return understand(Given::Message { name, bytes });
@@ -96,6 +101,8 @@ mod tests {
     fn options_arrive_in_every_form() {
         assert_eq!(read_as(None).unwrap(), "Nothing");
         assert_eq!(read_as(Some(&Any::default())).unwrap(), "Nothing");
+        let empty = Any { type_url: "google.protobuf.Empty".to_owned(), value: Vec::new() };
+        assert_eq!(read_as(Some(&empty)).unwrap(), "Nothing");
         let message = Any { type_url: "types.io/a.v1.Options".to_owned(), value: vec![8, 1] };
         assert_eq!(
             read_as(Some(&message)).unwrap(),

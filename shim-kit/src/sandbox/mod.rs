@@ -37,7 +37,7 @@ use crate::{
     bundle::{Bundle, Spec},
     container::Container,
     lifecycle::Phase,
-    log,
+    log, options,
     process::Process,
     proto::{cri::PodSandboxConfig, sandbox::CreateSandboxRequest, task::CreateTaskRequest, types},
     reaper::{Exit, Reaper},
@@ -281,7 +281,7 @@ async fn end<R: Runtime>(container: &Container<R>) -> Result<(), Status> {
 
 /// Understands what a client says about the pod.
 fn pod_config(options: Option<&Any>) -> Result<Option<PodSandboxConfig>, Status> {
-    let Some(any) = options.filter(|any| !any.type_url.is_empty()) else { return Ok(None) };
+    let Some(any) = options.filter(|any| options::is_something(any)) else { return Ok(None) };
     let wrong = |what: String| Status::invalid_argument(format!("the sandbox's options {what}"));
     let name = any.type_url.rsplit('/').next().unwrap_or_default();
     if name != PodSandboxConfig::full_name() {
