@@ -1,18 +1,20 @@
-//! The future of one call: runs its handler to its end, or to the call's.
+//! The task of one call: runs its handler to its end, or to the call's.
 //!
 //! ```text
-//!     Spawned ──► Started ──► Running ──► (done)  the handler has ended the call, or has nothing to end
+//!     Spawned ──► Started ──► Running ──► (done)  the handler has ended the call
 //!                    │           │
 //!                    └───────────┴─► Ended ──► (done)  the call ended first: its deadline passed, it was
 //!                                                      cancelled, the handler panicked
 //! ```
+//!
+//! A future is as large as the largest thing that it may ever wait for, and it is moved and allocated for each call. Most
+//! handlers end when they are first polled. So what the others need is boxed, and made when it is needed.
 
 mod admitted;
 mod ended;
 
 use std::{
     future::{Future, pending},
-    mem,
     pin::Pin,
     sync::{
         Arc,
@@ -30,7 +32,6 @@ use tokio::{
 pub(super) use self::admitted::AdmittedCall;
 use self::ended::{EndedCall, end};
 use super::{
-    admission::AdmittedLoad,
     call::{Call, ReplyRest, RequestStream},
     replies::{Grant, ResumePermit, wait_to_resume, wait_to_start},
 };
@@ -45,40 +46,17 @@ use crate::{
 type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
 
 pin_project! {
-    /// A handler and the end of its call. An `async` block would have room for the handler twice.
-    struct Finished<F, R> {
-        #[pin]
-        handler: F,
-        finish: Finish<R>,
-        // The rest of the call when its handler has returned: a reply that waits for room.
-        rest: ReplyRest,
-    }
-}
-
-impl<F: Future<Output = Result<R, Status>>, R> Finished<F, R> {
-    fn poll(self: Pin<&mut Self>, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<()> {
-        let this = self.project();
-        if this.rest.is_none() {
-            let result = ready!(this.handler.poll(cx));
-            *this.rest = (this.finish)(call, result);
-        }
-        match this.rest {
-            Some(rest) => rest.as_mut().poll(cx),
-            None => Poll::Ready(()),
-        }
-    }
-}
-
-pin_project! {
     /// The future of one call.
-    pub(super) struct CallDriver<F, R> {
-        // Dropped first: only when what it holds is gone does its permit go to another call.
+    pub(super) struct CallTask<F, R> {
+        // Dropped first: only when what it holds is gone does its permit go to another call. `None` if the program's
+        // code panicked before it had made one.
         #[pin]
-        handler: Option<Finished<F, R>>,
-        driver: Driver,
+        handler: Option<F>,
+        finish: Finish<R>,
+        control: CallControl,
     }
 
-    impl<F, R> PinnedDrop for CallDriver<F, R> {
+    impl<F, R> PinnedDrop for CallTask<F, R> {
         // A runtime that ends drops its tasks.
         fn drop(this: Pin<&mut Self>) {
             drop_handler(this.project().handler);
@@ -86,22 +64,52 @@ pin_project! {
     }
 }
 
-impl<F: Future<Output = Result<R, Status>>, R> Future for CallDriver<F, R> {
+impl<F: Future<Output = Result<R, Status>>, R> Future for CallTask<F, R> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        this.driver.poll(&mut this.handler, cx)
+        let this = self.project();
+        this.control.poll(&mut TypedHandler { future: this.handler, finish: *this.finish }, cx)
     }
 }
 
 /// A handler, whatever its type.
 trait Handler {
-    /// Polls the handler of this call; a panic is an end of it. One that is not there has panicked before its first step.
-    fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome>;
+    /// Polls the handler of this call, and ends the call with what it returns. Returns the rest of a reply that has to
+    /// wait for room.
+    fn poll(
+        &mut self,
+        call: &Arc<Call>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<ReplyRest, Panicked>>;
 
     /// Drops what it holds. A panic meanwhile is contained.
     fn drop_now(&mut self);
+}
+
+struct TypedHandler<'a, F, R> {
+    future: Pin<&'a mut Option<F>>,
+    finish: Finish<R>,
+}
+
+impl<F: Future<Output = Result<R, Status>>, R> Handler for TypedHandler<'_, F, R> {
+    fn poll(
+        &mut self,
+        call: &Arc<Call>,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Result<ReplyRest, Panicked>> {
+        let Some(handler) = self.future.as_mut().as_pin_mut() else {
+            return Poll::Ready(Err(Panicked));
+        };
+        match contain(|| handler.poll(cx).map(|result| (self.finish)(call, result))) {
+            Ok(polled) => polled.map(Ok),
+            Err(Panicked) => Poll::Ready(Err(Panicked)),
+        }
+    }
+
+    fn drop_now(&mut self) {
+        drop_handler(self.future.as_mut());
+    }
 }
 
 /// Drops a handler. A panic meanwhile is contained.
@@ -119,162 +127,15 @@ enum Outcome {
     Cancelled,
 }
 
-impl<F: Future<Output = Result<R, Status>>, R> Handler for Pin<&mut Option<Finished<F, R>>> {
-    fn poll(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
-        let Some(handler) = self.as_mut().as_pin_mut() else {
-            return Poll::Ready(Outcome::Panicked);
-        };
-        match contain(|| handler.poll(call, cx)) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Outcome::Finished),
-            Err(Panicked) => Poll::Ready(Outcome::Panicked),
-        }
-    }
+/// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
+/// a part of it.
+#[derive(Debug)]
+pub(super) struct CallOwner(pub(super) Arc<Call>);
 
-    fn drop_now(&mut self) {
-        drop_handler(self.as_mut());
-    }
-}
-
-/// The part of a call's future that does not depend on its handler's type.
-///
-/// A future is as large as the largest thing that it may ever have to wait for. Most handlers end when
-/// they are first polled, so what the others need is boxed, and made when it is needed.
-struct Driver {
-    state: DriverState,
-    /// The handler has been polled.
-    has_begun: bool,
-    load: AdmittedLoad,
-    call: Arc<Call>,
-}
-
-enum DriverState {
-    /// The task has not started.
-    Spawned,
-    /// The task has started, and has not had to wait.
-    Started,
-    /// The handler has had to wait, or waits to begin. It goes on until the call is over or its deadline passes.
-    Running(Running),
-    /// The call is over.
-    Ended(EndedCall),
-}
-
-struct Running {
-    /// What ends the call before its handler does.
-    end: BoxFuture<'static, Outcome>,
-    /// The deadline for which `end` was made.
-    deadline: Option<Instant>,
-    /// The handler may go on, and waits for its permit.
-    permit: Option<BoxFuture<'static, Grant>>,
-}
-
-impl Driver {
-    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        if self.call.span.is_none() {
-            return self.poll_in_span(handler, cx);
-        }
-        let span = self.call.span.clone();
-        span.in_scope(|| self.poll_in_span(handler, cx))
-    }
-
-    fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        if let DriverState::Spawned = self.state {
-            self.start();
-        }
-        loop {
-            if let DriverState::Ended(ended) = &mut self.state {
-                return ended.poll(&self.call, handler, cx);
-            }
-            let outcome = match self.poll_handler(handler, cx) {
-                Poll::Ready(outcome) => outcome,
-                Poll::Pending => ready!(self.running().end.as_mut().poll(cx)),
-            };
-            match outcome {
-                Outcome::Finished => {
-                    handler.drop_now();
-                    return Poll::Ready(());
-                }
-                outcome => self.state = DriverState::Ended(end(&self.call, outcome)),
-            }
-        }
-    }
-
-    /// The task starts. Calls that were spawned before this one may have filled the queue since it was admitted: it
-    /// begins when there is room.
-    fn start(&mut self) {
-        let connection = &self.call.connection;
-        connection.unstarted.remove();
-        let is_full = connection.is_full();
-        self.state = DriverState::Started;
-        if is_full {
-            let wait = beside(wait_to_start(self.call.clone()));
-            self.running().permit = Some(wait);
-        }
-    }
-
-    /// Polls the handler when it has its permit, see [`replies`](super::replies). The handler of a call that is over before
-    /// it begins is not polled.
-    fn poll_handler(
-        &mut self,
-        handler: &mut dyn Handler,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Outcome> {
-        let Driver { state, has_begun, call, .. } = self;
-        let connection = &call.connection;
-        let _permit = match state {
-            DriverState::Running(Running { permit, .. }) => {
-                let acquired = match permit {
-                    None => ResumePermit::try_acquire(connection, &call.waits),
-                    Some(_) => None,
-                };
-                Some(match acquired {
-                    Some(acquired) => acquired,
-                    None => {
-                        let wait = || beside(wait_to_resume(call.clone()));
-                        let grant = ready!(permit.get_or_insert_with(wait).as_mut().poll(cx));
-                        *permit = None;
-                        ResumePermit::granted(connection, grant)
-                    }
-                })
-            }
-            _ => None,
-        };
-        if !mem::replace(has_begun, true)
-            && let Some(outcome) = end_before_begin(call)
-        {
-            return Poll::Ready(outcome);
-        }
-        handler.poll(call, cx)
-    }
-
-    fn running(&mut self) -> &mut Running {
-        let deadline = self.call.deadline();
-        let end = || beside(time_is_over(self.call.clone(), deadline));
-        if let DriverState::Started = self.state {
-            self.state = DriverState::Running(Running { end: end(), deadline, permit: None });
-        }
-        match &mut self.state {
-            DriverState::Running(running) => {
-                // An interceptor may have shortened it.
-                if running.deadline != deadline {
-                    (running.end, running.deadline) = (end(), deadline);
-                }
-                running
-            }
-            DriverState::Spawned | DriverState::Started | DriverState::Ended(_) => {
-                unreachable!("a handler that is polled runs")
-            }
-        }
-    }
-}
-
-impl Drop for Driver {
+impl Drop for CallOwner {
     fn drop(&mut self) {
-        let call = &self.call;
-        if let DriverState::Spawned = self.state {
-            call.connection.unstarted.remove();
-        }
-        call.connection.release_call(self.load);
+        let CallOwner(call) = self;
+        call.connection.release_call(call.load);
         // Most handlers leave nothing behind that could read on, or ask whether the call is over.
         let is_shared = Arc::strong_count(call) > 1;
         // From here on this thread sees what others did before they dropped theirs.
@@ -290,13 +151,204 @@ impl Drop for Driver {
     }
 }
 
+/// The part of a call's task that does not depend on its handler's type.
+struct CallControl {
+    state: TaskState,
+    owner: CallOwner,
+}
+
+enum TaskState {
+    /// The task has not started.
+    Spawned,
+    /// The task has started, and has not had to wait.
+    Started,
+    /// The handler has had to wait, or waits to begin. It goes on until the call is over or its deadline passes.
+    Running(Box<Running>),
+    /// The call is over.
+    Ended(Box<EndedCall>),
+}
+
+impl CallControl {
+    /// The control of a call whose task is spawned next.
+    fn new(owner: CallOwner) -> Self {
+        owner.0.connection.unstarted.add();
+        CallControl { state: TaskState::Spawned, owner }
+    }
+
+    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        let CallOwner(call) = &self.owner;
+        if call.span.is_none() {
+            return self.poll_in_span(handler, cx);
+        }
+        let span = call.span.clone();
+        span.in_scope(|| self.poll_in_span(handler, cx))
+    }
+
+    fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
+        let CallControl { state, owner: CallOwner(call) } = self;
+        let outcome = match state {
+            TaskState::Spawned | TaskState::Started => ready!(start(call, state, handler, cx)),
+            TaskState::Running(running) => ready!(running.poll(call, handler, cx)),
+            TaskState::Ended(ended) => return ended.poll(call, handler, cx),
+        };
+        if let Outcome::Finished = outcome {
+            handler.drop_now();
+            return Poll::Ready(());
+        }
+        let mut ended = end(call, outcome);
+        let polled = ended.poll(call, handler, cx);
+        *state = TaskState::Ended(Box::new(ended));
+        polled
+    }
+}
+
+impl Drop for CallControl {
+    fn drop(&mut self) {
+        if let TaskState::Spawned = self.state {
+            self.owner.0.connection.unstarted.remove();
+        }
+    }
+}
+
+/// The task starts. Calls that were spawned before this one may have filled the queue since it was admitted: its handler
+/// begins when there is room.
+fn start(
+    call: &Arc<Call>,
+    state: &mut TaskState,
+    handler: &mut dyn Handler,
+    cx: &mut task::Context<'_>,
+) -> Poll<Outcome> {
+    call.connection.unstarted.remove();
+    *state = TaskState::Started;
+    let step = if call.connection.is_full() {
+        Step::WaitsToStart(beside(wait_to_start(call.clone())))
+    } else if let Some(outcome) = ended_before_start(call) {
+        return Poll::Ready(outcome);
+    } else {
+        match handler.poll(call, cx) {
+            Poll::Ready(Ok(None)) => return Poll::Ready(Outcome::Finished),
+            Poll::Ready(Err(Panicked)) => return Poll::Ready(Outcome::Panicked),
+            Poll::Ready(Ok(Some(reply))) => Step::WaitsToReply(reply),
+            Poll::Pending => Step::Runs,
+        }
+    };
+    let is_polled = matches!(step, Step::Runs);
+    let mut running = Box::new(Running::new(call, step));
+    let polled = match is_polled {
+        true => running.poll_end(call, cx),
+        false => running.poll(call, handler, cx),
+    };
+    *state = TaskState::Running(running);
+    polled
+}
+
+/// A handler that has had to wait, or waits to begin.
+struct Running {
+    step: Step,
+    /// What ends the call before its handler does.
+    end: BoxFuture<'static, Outcome>,
+    /// The deadline for which `end` was made.
+    deadline: Option<Instant>,
+}
+
+enum Step {
+    /// The handler has not been polled, and waits for its permit.
+    WaitsToStart(BoxFuture<'static, Grant>),
+    /// The handler runs, or waits for something of its own.
+    Runs,
+    /// The handler may go on, and waits for its permit.
+    WaitsToResume(BoxFuture<'static, Grant>),
+    /// The handler has returned, and its reply waits for room.
+    WaitsToReply(BoxFuture<'static, ()>),
+}
+
+impl Running {
+    fn new(call: &Arc<Call>, step: Step) -> Self {
+        let deadline = call.deadline();
+        Running { step, end: beside(time_is_over(call.clone(), deadline)), deadline }
+    }
+
+    fn poll(
+        &mut self,
+        call: &Arc<Call>,
+        handler: &mut dyn Handler,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Outcome> {
+        match self.poll_step(call, handler, cx) {
+            Poll::Pending => self.poll_end(call, cx),
+            outcome => outcome,
+        }
+    }
+
+    fn poll_end(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+        let deadline = call.deadline();
+        // An interceptor may have shortened it.
+        if self.deadline != deadline {
+            self.end = beside(time_is_over(call.clone(), deadline));
+            self.deadline = deadline;
+        }
+        self.end.as_mut().poll(cx)
+    }
+
+    /// Polls the handler when it has its permit, see [`replies`](super::replies).
+    fn poll_step(
+        &mut self,
+        call: &Arc<Call>,
+        handler: &mut dyn Handler,
+        cx: &mut task::Context<'_>,
+    ) -> Poll<Outcome> {
+        let connection = &call.connection;
+        loop {
+            let permit = match &mut self.step {
+                Step::WaitsToStart(grant) => {
+                    let permit = ResumePermit::granted(connection, ready!(grant.as_mut().poll(cx)));
+                    if let Some(outcome) = ended_before_start(call) {
+                        return Poll::Ready(outcome);
+                    }
+                    Some(permit)
+                }
+                Step::Runs => ResumePermit::try_acquire(connection, &call.waits),
+                Step::WaitsToResume(grant) => {
+                    Some(ResumePermit::granted(connection, ready!(grant.as_mut().poll(cx))))
+                }
+                Step::WaitsToReply(reply) => return poll_reply(reply, cx),
+            };
+            let Some(_permit) = permit else {
+                self.step = Step::WaitsToResume(beside(wait_to_resume(call.clone())));
+                continue;
+            };
+            self.step = Step::Runs;
+            match ready!(handler.poll(call, cx)) {
+                Ok(None) => return Poll::Ready(Outcome::Finished),
+                Err(Panicked) => return Poll::Ready(Outcome::Panicked),
+                Ok(Some(mut reply)) => {
+                    // It counts from its first poll on, and the permit until then.
+                    let polled = poll_reply(&mut reply, cx);
+                    self.step = Step::WaitsToReply(reply);
+                    return polled;
+                }
+            }
+        }
+    }
+}
+
+/// Polls a reply that waits for room, and that is encoded when it has it.
+fn poll_reply(reply: &mut BoxFuture<'static, ()>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
+    match contain(|| reply.as_mut().poll(cx)) {
+        Ok(polled) => polled.map(|()| Outcome::Finished),
+        Err(Panicked) => Poll::Ready(Outcome::Panicked),
+    }
+}
+
 /// What has ended a call whose handler has not begun.
-fn end_before_begin(call: &Call) -> Option<Outcome> {
+fn ended_before_start(call: &Call) -> Option<Outcome> {
     let is_too_late = || call.deadline().is_some_and(|deadline| deadline <= Instant::now());
-    match () {
-        () if call.end.is_over() => Some(Outcome::Cancelled),
-        () if is_too_late() => Some(Outcome::DeadlinePassed),
-        () => None,
+    if call.end.is_over() {
+        Some(Outcome::Cancelled)
+    } else if is_too_late() {
+        Some(Outcome::DeadlinePassed)
+    } else {
+        None
     }
 }
 
@@ -341,7 +393,6 @@ mod tests {
             tests::{idle_connection, unary_call},
         },
         testing,
-        transport::limiter::Load,
     };
 
     /// A call that was let in may wait for a thread.
@@ -350,9 +401,9 @@ mod tests {
         for (is_late, is_cancelled) in [(false, false), (true, false), (false, true)] {
             let (_server, connection) = idle_connection(ServerConfig::default());
             let call = unary_call(connection.clone(), 1);
-            let permit = connection.try_admit_call(Load::one(0)).expect("there is a place");
             let (chain, has_run) = (None, Arc::new(AtomicBool::new(false)));
-            let admitted = AdmittedCall { call: call.clone(), permit, request_bytes: 0, chain };
+            let owner = CallOwner(call.clone());
+            let admitted = AdmittedCall { owner, request_bytes: 0, chain };
             let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
             let handler = move |_, ()| async move {
                 runs.store(true, Relaxed);

@@ -71,7 +71,7 @@ impl fmt::Debug for FallbackCall {
 pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
     let fallback = Arc::new(fallback);
     Box::new(move |admitted, payload| {
-        let (flags, fallback) = (admitted.call.head.flags, fallback.clone());
+        let (flags, fallback) = (admitted.call().head.flags, fallback.clone());
         let handler = move |ctx: Context, payload| async move {
             let (requests, replies) = streams(&ctx, flags);
             let call = FallbackCall { flags, payload, requests, replies };

@@ -15,7 +15,7 @@ use super::{
     call::Call,
     connection::Connection,
     connection_task::OpenConnection,
-    driver::AdmittedCall,
+    driver::{AdmittedCall, CallOwner},
     end_signal::EndSignal,
     shutdown::Lifecycle,
     tests::{idle_connection, unary_call},
@@ -114,8 +114,7 @@ impl Model {
     fn start(&self, stream_id: u32, handler: impl Future<Output = ()> + Send + 'static) {
         let Model { connection, calls, ended, all_have_ended } = self.clone();
         let call = unary_call(connection.clone(), stream_id);
-        let permit = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
-        let admitted = AdmittedCall { call, permit, request_bytes: 0, chain: None };
+        let admitted = AdmittedCall { owner: CallOwner(call), request_bytes: 0, chain: None };
         let handler = move |_, ()| async move {
             handler.await;
             if ended.fetch_add(1, SeqCst) + 1 == calls {

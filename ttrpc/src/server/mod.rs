@@ -292,7 +292,9 @@ mod tests {
             started,
             deadline: None,
         };
-        Arc::new(call::Call::new(connection, head, false))
+        let permit = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
+        let load = permit.into_load();
+        Arc::new(call::Call::new(connection, head, load, false))
     }
 
     /// A connection of a server that does not run: nothing is read or written.

@@ -8,7 +8,7 @@ use super::{
     admission::CallPermit,
     call::{Call, CallHead},
     connection::Connection,
-    driver::AdmittedCall,
+    driver::{AdmittedCall, CallOwner},
     reasons::{EndReason, Refusal, RefusedCall},
     services::Target,
 };
@@ -241,12 +241,13 @@ impl<'a> IncomingRequest<'a> {
         };
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
-        let call = Arc::new(Call::new(self.connection.clone(), head, has_inbox));
-        if has_waited && let Some(stats) = &call.stats {
+        let call = Call::new(self.connection.clone(), head, permit.into_load(), has_inbox);
+        let owner = CallOwner(Arc::new(call));
+        if has_waited && let Some(stats) = &owner.0.stats {
             stats.has_waited_for_place();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { call, permit, request_bytes, chain };
+        let admitted = AdmittedCall { owner, request_bytes, chain };
         target.start(admitted, self.data.part(request.payload))
     }
 

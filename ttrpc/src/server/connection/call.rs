@@ -44,7 +44,7 @@ use crate::{
         message::{FrameData, Measured, ResponseParts},
         table::ServerTable,
     },
-    server::end_signal::EndSignal,
+    server::{admission::AdmittedLoad, end_signal::EndSignal},
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
@@ -71,6 +71,8 @@ fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLa
 pub(crate) struct Call {
     pub(in crate::server) connection: Arc<Connection>,
     pub(in crate::server) head: CallHead,
+    /// What it counts for until its handler has ended.
+    pub(in crate::server) load: AdmittedLoad,
     /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
     pub(in crate::server) end: EndSignal,
@@ -103,6 +105,7 @@ impl Call {
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
         head: CallHead,
+        load: AdmittedLoad,
         has_inbox: bool,
     ) -> Self {
         let inbox = has_inbox.then(Box::default);
@@ -113,6 +116,7 @@ impl Call {
         Call {
             connection,
             head,
+            load,
             inbox,
             end: EndSignal::default(),
             waits: CallWaits::default(),

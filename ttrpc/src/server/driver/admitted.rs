@@ -4,13 +4,12 @@ use std::{future::Future, sync::Arc};
 
 use bytes::Buf;
 
-use super::{CallDriver, Driver, DriverState, Finish, Finished};
+use super::{CallControl, CallOwner, CallTask, Finish};
 use crate::{
     Status,
     contain::contain,
     proto::{frame::Flags, payload::Payload},
     server::{
-        admission::CallPermit,
         call::Call,
         context::Context,
         interceptor::{Chain, intercepted},
@@ -22,8 +21,7 @@ use crate::{
 
 /// A call that has been let in and is not started yet. Dropped, it leaves.
 pub(in crate::server) struct AdmittedCall<'a> {
-    pub(in crate::server) call: Arc<Call>,
-    pub(in crate::server) permit: CallPermit<'a>,
+    pub(in crate::server) owner: CallOwner,
     /// The length of its data.
     pub(in crate::server) request_bytes: usize,
     /// What runs before its handler.
@@ -31,10 +29,14 @@ pub(in crate::server) struct AdmittedCall<'a> {
 }
 
 impl AdmittedCall<'_> {
+    pub(in crate::server) fn call(&self) -> &Arc<Call> {
+        &self.owner.0
+    }
+
     /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
     /// empty payload is a message only where the method needs one.
     pub(in crate::server) fn fill_inbox(&self, payload: Payload<'_>, needs_message: bool) {
-        let call = &self.call;
+        let call = self.call();
         let inbox = call.inbox();
         if self.has_message(payload, needs_message) {
             call.connection.force_message(message_cost(payload.remaining()));
@@ -50,7 +52,7 @@ impl AdmittedCall<'_> {
     }
 
     fn remote_open(&self) -> bool {
-        self.call.head.flags.contains(Flags::REMOTE_OPEN)
+        self.call().head.flags.contains(Flags::REMOTE_OPEN)
     }
 
     /// Opens the stream and has its handler begin with what `decode` makes of the payload, or its interceptors, behind
@@ -71,7 +73,7 @@ impl AdmittedCall<'_> {
         F: Future<Output = Result<R, Status>> + Send + 'static,
         R: Send + 'static,
     {
-        let call = self.call.clone();
+        let call = self.call().clone();
         let has_message = self.has_message(payload, needs_message);
         match self.chain {
             None => {
@@ -95,17 +97,11 @@ impl AdmittedCall<'_> {
         handler: Option<impl Future<Output = Result<R, Status>> + Send + 'static>,
         finish: Finish<R>,
     ) {
-        let AdmittedCall { call, permit, .. } = self;
-        let connection = call.connection.clone();
-        connection.unstarted.add();
-        let driver = Driver {
-            state: DriverState::Spawned,
-            has_begun: false,
-            load: permit.into_load(),
-            call: call.clone(),
-        };
-        let handler = handler.map(|handler| Finished { handler, finish, rest: None });
+        let call = self.call().clone();
+        let task = CallTask { handler, finish, control: CallControl::new(self.owner) };
+        // A call may end as soon as it has its task.
+        let connection = &*task.control.owner.0.connection;
         connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
-        spawn(CallDriver { handler, driver });
+        spawn(task);
     }
 }

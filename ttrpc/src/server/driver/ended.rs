@@ -31,7 +31,7 @@ impl EndedCall {
         handler: &mut dyn Handler,
         cx: &mut task::Context<'_>,
     ) -> Poll<()> {
-        // The handler is polled before it is dropped, so that it sees its token.
+        // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
         let is_waiting = |grace: &mut BoxFuture<'static, ()>| {
             handler.poll(call, cx).is_pending() && grace.as_mut().poll(cx).is_pending()
         };
