@@ -7,7 +7,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueHint};
 use crate::{
     load,
     options::{SchemaOptions, TimeoutOption, parse_duration, parse_metadata},
-    replay, shims, trace,
+    replay, shims, top, trace,
 };
 
 /// Look at ttrpc services and call them.
@@ -51,6 +51,7 @@ pub enum Command {
     Schema(WriteSchema),
     Call(Call),
     Shims(shims::Arguments),
+    Top(top::Arguments),
     Load(load::Arguments),
     Trace(trace::Arguments),
     Replay(replay::Arguments),

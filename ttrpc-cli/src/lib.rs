@@ -19,6 +19,7 @@ mod shims;
 mod strict;
 mod sync;
 mod tap;
+mod top;
 mod trace;
 
 use std::{io::Write, process::ExitCode};
@@ -114,6 +115,7 @@ async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
         Command::Schema(arguments) => explore::write_schema(&arguments, json).await,
         Command::Call(arguments) => call::run(arguments, json).await,
         Command::Shims(arguments) => shims::run(arguments, json).await,
+        Command::Top(arguments) => top::run(arguments, json).await,
         Command::Load(arguments) => load::run(arguments, json).await,
         Command::Trace(arguments) => trace::run(arguments, json).await,
         Command::Replay(arguments) => replay::run(arguments, json).await,

@@ -4,7 +4,7 @@ mod process;
 mod query;
 mod report;
 mod scan;
-mod snapshot;
+pub mod snapshot;
 mod sockets;
 
 use std::{path::PathBuf, time::Duration};
@@ -47,7 +47,7 @@ pub struct Arguments {
 
 /// Where to look for shims.
 #[derive(Debug, Args)]
-struct Location {
+pub struct Location {
     /// containerd's state directory; may be repeated
     #[arg(long, value_name = "DIR", default_value = "/run/containerd", value_hint = ValueHint::DirPath)]
     #[arg(global = true)]
@@ -178,6 +178,15 @@ fn find(location: &Location) -> Result<Vec<Shim>, Failure> {
         })?;
     }
     Ok(shims)
+}
+
+/// Where shims are asked that speak ttrpc.
+///
+/// # Errors
+/// If it is not known where to look.
+pub fn addresses(location: &Location) -> Result<Vec<String>, Failure> {
+    let shims = find(location)?.into_iter().filter(|shim| shim.protocol == "ttrpc");
+    Ok(shims.filter_map(|shim| shim.address).collect())
 }
 
 /// Prints the snapshot of one shim.

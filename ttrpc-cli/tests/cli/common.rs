@@ -68,11 +68,12 @@ pub fn serve(add: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("a.sock").display().to_string();
     let runtime = Runtime::new().unwrap();
-    let debug = Debug::new();
+    let debug = Debug::with_counters();
     let (handle, serving) = {
         let _context = runtime.enter();
         // That the machine does not run a handler for a while is nobody's failure.
-        let builder = Server::builder().config(patient_server()).add_service(debug.service());
+        let builder = Server::builder().config(patient_server()).observe(debug.observer());
+        let builder = builder.add_service(debug.service());
         let builder = add(builder);
         let server = builder.bind(&address).unwrap().build().unwrap();
         (server.handle(), server.serve())
@@ -104,7 +105,8 @@ pub fn only(service: impl Service) -> Served {
 }
 
 /// The commands that give up after some seconds unless `--timeout` says otherwise.
-const WITH_TIMEOUT: [&str; 7] = ["list", "describe", "schema", "call", "load", "shims", "trace"];
+const WITH_TIMEOUT: [&str; 8] =
+    ["list", "describe", "schema", "call", "load", "shims", "top", "trace"];
 
 /// Longer than any machine takes.
 pub const LONG: &str = "1h";

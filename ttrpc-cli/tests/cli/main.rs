@@ -15,5 +15,6 @@ mod refusal;
 mod shims;
 mod terminal;
 mod texts;
+mod top;
 mod trace;
 mod wrap;

@@ -1,0 +1,124 @@
+//! `ttrpc top`, from the shell and on a terminal.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::fd::OwnedFd,
+    process::Stdio,
+};
+
+use rustix::{
+    fs::OFlags,
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+use serde_json::Value;
+use ttrpc::Server;
+use ttrpc_reflection::Debug;
+
+use crate::common::*;
+
+fn once(addresses: &[&str]) -> Ran {
+    run(&[&["top", "--once", "--json", "--interval", "100ms"], addresses].concat())
+}
+
+#[test]
+fn what_a_server_does_is_told_once_for_scripts() {
+    let server = conformance();
+    for _ in 0..3 {
+        assert_eq!(run(&["call", &server.address, "Echo"]).code, 0);
+    }
+    let mut waiting =
+        ttrpc(&["call", &server.address, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
+    server.wait_for_call("Wait");
+    let told = once(&[&server.address]).json();
+    let told = &told[0];
+    assert_eq!((&told["trouble"], &told["counters"]), (&Value::Null, &Value::Bool(true)));
+    assert_eq!(told["pid"], std::process::id());
+    let waits = "ttrpc.conformance.v1.Conformance/Wait";
+    assert_eq!(told["calls"][0]["method"], waits, "the oldest is first: {told}");
+    assert_eq!(told["calls"][0]["waitsFor"], "its handler, which runs");
+    let methods = told["methods"].as_array().unwrap();
+    let of = |name: &str| methods.iter().find(|method| method["method"] == name).unwrap();
+    assert_eq!(of(waits)["inFlight"], 1);
+    assert_eq!(of("ttrpc.conformance.v1.Conformance/Echo")["ended"], 0, "not since a while");
+    let text = run(&["top", "--once", "--interval", "100ms", &server.address]).ok();
+    assert!(text.contains("METHOD") && text.contains("WAITS FOR"), "{text}");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+}
+
+#[test]
+fn servers_that_tell_less_are_told_with_why() {
+    let server = conformance();
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("plain.sock").display().to_string();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let debug = Debug::new();
+    let serving = {
+        let _context = runtime.enter();
+        let builder = Server::builder().add_service(debug.service());
+        let server = builder.bind(&address).unwrap().build().unwrap();
+        debug.show(server.handle());
+        server.serve()
+    };
+    runtime.spawn(serving);
+    let told = once(&[&server.address, &address, "/no/such.sock"]).json();
+    assert_eq!(told[0]["counters"], true);
+    assert_eq!((&told[1]["counters"], &told[1]["trouble"]), (&Value::Bool(false), &Value::Null));
+    assert_eq!(told[1]["calls"][0]["method"], "ttrpc.debug.v1.Debug/Snapshot");
+    assert!(told[2]["trouble"].as_str().unwrap().contains("no such socket"), "{told}");
+    assert_eq!(once(&["/no/such.sock"]).code, 1);
+    assert_eq!(run(&["top"]).code, 2);
+    runtime.shutdown_background();
+}
+
+/// Both ends of a terminal of this size.
+fn terminal(columns: u16, rows: u16) -> (File, OwnedFd) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty());
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).unwrap();
+    (File::from(master), slave.unwrap())
+}
+
+/// Reads from a terminal until all of these have come.
+fn read_until(master: &mut File, wanted: &[&str]) -> String {
+    let mut shown = String::new();
+    while !wanted.iter().all(|word| shown.contains(word)) {
+        let mut buffer = [0; 4096];
+        let len = master.read(&mut buffer).unwrap();
+        assert_ne!(len, 0, "{shown}");
+        shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
+    }
+    shown
+}
+
+#[test]
+fn a_terminal_shows_it_live_takes_keys_and_is_left_as_it_was() {
+    let server = conformance();
+    let (mut master, slave) = terminal(100, 30);
+    let mut top = ttrpc(&["top", "--interval", "100ms", &server.address])
+        .stdin(Stdio::from(slave.try_clone().unwrap()))
+        .stdout(Stdio::from(slave.try_clone().unwrap()))
+        .stderr(Stdio::from(slave))
+        .env("TERM", "xterm")
+        .spawn()
+        .unwrap();
+    read_until(&mut master, &["METHOD", "Debug/Watch"]);
+    master.write_all(b"3").unwrap();
+    read_until(&mut master, &["WAITS"]);
+    let size = Winsize { ws_row: 10, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&master, size).unwrap();
+    kill_process(Pid::from_child(&top), Signal::WINCH).unwrap();
+    master.write_all(b"1").unwrap();
+    read_until(&mut master, &["METHOD"]);
+    master.write_all(b"q").unwrap();
+    // The alternate screen is left.
+    read_until(&mut master, &["\u{1b}[?1049l"]);
+    assert!(top.wait().unwrap().success());
+}
