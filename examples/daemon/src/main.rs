@@ -199,7 +199,9 @@ async fn start_successor(socket: &OwnedFd, arguments: &Arguments) -> Result<(), 
     };
     let answered = tokio::select! {
         ended = successor.wait() => Err(format!("it ended: {}", ended?).into()),
-        answered = timeout(SELF_CALL_TIMEOUT, answered) => answered.map_err(Error::from).flatten(),
+        answered = timeout(SELF_CALL_TIMEOUT, answered) => {
+            answered.map_err(Error::from).and_then(|answered| answered)
+        }
     };
     match answered {
         Ok(()) => supervisor::succeeded_by(successor.id().ok_or("it has ended")?),
