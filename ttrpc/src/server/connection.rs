@@ -160,8 +160,8 @@ impl Connection {
     /// Waits for its turn among the short frames that wait for room and, if too many replies wait then, among the
     /// long ones.
     pub(super) async fn has_room(&self) -> Result<(), Closed> {
-        self.queue.has_short_room().await?;
-        if self.has_too_many_replies() { self.queue.has_long_room().await } else { Ok(()) }
+        self.queue.wait_for_short_capacity().await?;
+        if self.has_too_many_replies() { self.queue.wait_for_long_capacity().await } else { Ok(()) }
     }
 
     /// Waits for room for a frame of a call, or of the receiver.

@@ -44,9 +44,9 @@ impl FrameBytes<'_> {
     }
 }
 
-/// Room in the queue, of long frames or of short ones.
+/// Capacity that frames take in the queue, that of long frames or of short ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     pub(super) load: Load,
     pub(super) is_long: bool,
 }
@@ -55,7 +55,7 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
-    pub(super) room: Room,
+    pub(super) capacity: Capacity,
     is_shared: bool,
 }
 
@@ -112,13 +112,13 @@ impl Chunks {
         self.chunks.iter()
     }
 
-    /// Adds a frame, which takes this much room, with this stream id.
-    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, room: Room) {
+    /// Adds a frame, which takes this much capacity, with this stream id.
+    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, capacity: Capacity) {
         let bytes = frame.as_slice();
         let len = bytes.len();
         // Long room is not shared, also where a message has become shorter since it was reserved.
-        if len > SHARED_FRAME_LEN || room.is_long {
-            return self.push_alone(frame.into_vec(), stream_id, room);
+        if len > SHARED_FRAME_LEN || capacity.is_long {
+            return self.push_alone(frame.into_vec(), stream_id, capacity);
         }
         let chunk = self.shared_chunk(len);
         let start = chunk.bytes.len();
@@ -129,18 +129,18 @@ impl Chunks {
         }
         chunk.bytes.extend_from_slice(bytes);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
-        chunk.room.load.count += room.load.count;
-        chunk.room.load.cost += room.load.cost;
+        chunk.capacity.load.count += capacity.load.count;
+        chunk.capacity.load.cost += capacity.load.cost;
     }
 
     /// Adds a frame before all others.
-    pub(super) fn push_first(&mut self, frame: &[u8], room: Room) {
-        self.chunks.push_front(Chunk { bytes: frame.to_vec(), room, is_shared: false });
+    pub(super) fn push_first(&mut self, frame: &[u8], capacity: Capacity) {
+        self.chunks.push_front(Chunk { bytes: frame.to_vec(), capacity, is_shared: false });
     }
 
-    fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, room: Room) {
+    fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, capacity: Capacity) {
         Header::set_stream_id(&mut bytes, stream_id);
-        self.chunks.push_back(Chunk { bytes, room, is_shared: false });
+        self.chunks.push_back(Chunk { bytes, capacity, is_shared: false });
     }
 
     /// The last chunk if it has room for `len` bytes, else a new one.
@@ -149,7 +149,7 @@ impl Chunks {
         if !self.chunks.back().is_some_and(fits) {
             let mut bytes = buffer_pool::take(MIN_CAPACITY..=READ_LEN);
             bytes.clear();
-            self.chunks.push_back(Chunk { bytes, room: Room::default(), is_shared: true });
+            self.chunks.push_back(Chunk { bytes, capacity: Capacity::default(), is_shared: true });
         }
         self.chunks.back_mut().expect("a chunk was pushed if there was none")
     }
@@ -173,7 +173,7 @@ impl Chunks {
         batch: &mut VecDeque<Chunk>,
         written: usize,
         withdrawn: &[u32],
-    ) -> Vec<Room> {
+    ) -> Vec<Capacity> {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         let mut is_dropped = |header: Header| {
@@ -190,7 +190,7 @@ impl Chunks {
         for chunks in [batch, &mut self.chunks] {
             chunks.retain(|chunk| {
                 if chunk.bytes.is_empty() {
-                    freed.push(chunk.room);
+                    freed.push(chunk.capacity);
                 }
                 !chunk.bytes.is_empty()
             });
@@ -215,8 +215,8 @@ mod tests {
         chunks.push(frame, stream_id, short(Load::one(HEADER_LEN + data_len)));
     }
 
-    fn short(load: Load) -> Room {
-        Room { load, is_long: false }
+    fn short(load: Load) -> Capacity {
+        Capacity { load, is_long: false }
     }
 
     fn ids<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Vec<(FrameType, u32)> {
@@ -233,7 +233,7 @@ mod tests {
         let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
         let ten = HEADER_LEN;
         assert_eq!(lens, [ten + 10 + ten + 20, ten + SHARED_FRAME_LEN, ten]);
-        let rooms: Vec<_> = chunks.iter().map(|chunk| chunk.room).collect();
+        let rooms: Vec<_> = chunks.iter().map(|chunk| chunk.capacity).collect();
         assert_eq!(rooms[0], short(Load { count: 2, cost: 50 }));
         assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Request, id)));
     }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
         let kept = short(Load { count: 4, cost: 4 * 14 });
-        assert_eq!(batch[0].room, kept, "freed with the chunk");
+        assert_eq!(batch[0].capacity, kept, "freed with the chunk");
     }
 
     #[test]
@@ -294,12 +294,12 @@ mod tests {
     fn a_frame_with_long_room_has_its_own_chunk_however_short_it_has_become() {
         let mut chunks = Chunks::default();
         push(&mut chunks, FrameType::Data, 1, 4);
-        let long = Room { load: Load::one(1 << 20), is_long: true };
+        let long = Capacity { load: Load::one(1 << 20), is_long: true };
         let bytes = frame(FrameType::Data, 4);
         chunks.push(FrameBytes::Small(&mut bytes.clone()), 3, long);
         chunks.push(FrameBytes::Large(bytes), 5, long);
         push(&mut chunks, FrameType::Data, 7, 4);
-        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.room.is_long).collect();
+        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.capacity.is_long).collect();
         assert_eq!(are_long, [false, true, true, false]);
         assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Data, id)));
     }

@@ -27,7 +27,7 @@ use super::{
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe},
     messages::{Batch, InboxLimits},
-    queue::{Claim, Queue},
+    queue::{PushDecision, Queue},
     sender::Sender,
     stall::Patience,
     wait_until,
@@ -334,7 +334,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
     let claim = |pushed: &mut Vec<u32>| {
         let stream_id = 2 * pushed.len() as u32 + 1;
         pushed.push(stream_id);
-        Some(Claim { stream_id, is_lone: true })
+        Some(PushDecision { stream_id, is_lone: true })
     };
     room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
 }
@@ -515,8 +515,8 @@ fn a_queue_that_closes_tells_those_who_wait_in_either_line() {
             (queue.clone(), queue.clone(), queue.clone(), queue.clone());
         let others = [
             // On behalf of calls that are held back.
-            spawn(move || _ = block_on(looks.has_short_room())),
-            spawn(move || _ = block_on(looks_for_long.has_long_room())),
+            spawn(move || _ = block_on(looks.wait_for_short_capacity())),
+            spawn(move || _ = block_on(looks_for_long.wait_for_long_capacity())),
             // It takes frames, and frees no room.
             spawn(move || {
                 let mut takes = Takes::default();

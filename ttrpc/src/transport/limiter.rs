@@ -165,6 +165,11 @@ impl Limiter {
         self.state().is_closed
     }
 
+    /// Releases so far.
+    pub(super) fn releases(&self) -> u64 {
+        self.state().releases
+    }
+
     /// Whether a wait has timed out, and nothing has been released since.
     pub(crate) fn is_stalled(&self) -> bool {
         self.state().is_stalled
@@ -233,7 +238,7 @@ impl Limiter {
 
     /// Waits until nothing has been released for `stall_timeout`, and notes that.
     async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
-        let releases = || self.state().releases;
+        let releases = || self.releases();
         while !self.note_stall(stalled(stall_timeout, &releases, is_paused).await) {}
     }
 

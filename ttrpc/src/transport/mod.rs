@@ -38,7 +38,6 @@ pub(crate) mod inbox;
 pub(crate) mod interleavings;
 pub(crate) mod io;
 pub(crate) mod limiter;
-mod linger;
 pub(crate) mod messages;
 pub(crate) mod peer;
 pub(crate) mod queue;

@@ -12,9 +12,7 @@
 //! it is being written, but those that wait for room hold up no shorter one: it waits for the long frames
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
-mod flush;
-mod lone;
-mod sender_state;
+mod gate;
 
 use std::{
     collections::VecDeque,
@@ -23,13 +21,12 @@ use std::{
     task::{Poll, Waker},
 };
 
-use self::sender_state::SenderState;
+use self::gate::{Gate, StepBack};
 use super::{
     blocked::Blocked,
-    chunk::{Chunk, Chunks, FrameBytes, IDLE_CHUNKS, Room},
+    chunk::{Capacity, Chunk, Chunks, FrameBytes, IDLE_CHUNKS},
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe, Permit},
-    linger::Linger,
     lock,
 };
 use crate::{
@@ -50,13 +47,9 @@ const LONG_FRAME_LEN: usize = 128 << 10;
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// Short frames that are not yet written, and their bytes.
-    short_room: Limiter,
-    /// The same of frames longer than [`LONG_FRAME_LEN`].
-    long_room: Limiter,
-    /// Writes to the socket so far, of whatever length.
-    writes: AtomicU64,
-    /// Chunks that have been written so far.
-    chunks_written: AtomicU64,
+    short: Limiter,
+    /// Frames longer than [`LONG_FRAME_LEN`], and their bytes.
+    long: Limiter,
 }
 
 #[derive(Debug)]
@@ -65,22 +58,14 @@ struct QueueState<T> {
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
-    sender: SenderState,
-    /// The first chunk is a lone frame that its task has not written whole: how many of its bytes are, or why none
-    /// can be.
-    rest: Option<io::Result<usize>>,
+    gate: Gate,
     blocked: Blocked,
     is_closed: bool,
-    /// Batches that the sender has taken, lone frames that others have, and those of both that are written.
-    batches_taken: u64,
-    batches_written: u64,
-    /// Tasks that wait until a batch is written, see [`Queue::flushed`].
-    flush_waiters: Vec<Waker>,
 }
 
-/// What a push does to the table of streams.
-pub(crate) struct Claim {
-    /// Whose frame it is.
+/// A frame may be pushed: the table of streams has been changed for it.
+pub(crate) struct PushDecision {
+    /// The stream of the frame.
     pub(crate) stream_id: u32,
     /// Nobody else is about to push: a batch would hold this frame alone.
     pub(crate) is_lone: bool,
@@ -104,7 +89,7 @@ impl<T> PushPermit<'_, T> {
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) -> Option<u32> {
         self.push_or_write(frame, |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+            claim(streams).map(|stream_id| PushDecision { stream_id, is_lone: false })
         })
     }
 
@@ -113,10 +98,10 @@ impl<T> PushPermit<'_, T> {
     pub(crate) fn push_or_write(
         self,
         frame: FrameBytes<'_>,
-        claim: impl FnOnce(&mut T) -> Option<Claim>,
+        claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Option<u32> {
         let PushPermit { queue, permit, is_long } = self;
-        queue.push(frame, Room { load: permit.into_load(), is_long }, claim)
+        queue.push(frame, Capacity { load: permit.into_load(), is_long }, claim)
     }
 }
 
@@ -128,21 +113,15 @@ impl<T> Queue<T> {
             Limiter::new(Load { count: max_frames, cost: max_bytes }, Oversubscribe::OnlyWhenEmpty)
         };
         Queue {
-            short_room: room(),
-            long_room: room(),
-            writes: AtomicU64::new(0),
-            chunks_written: AtomicU64::new(0),
+            short: room(),
+            long: room(),
             state: Mutex::new(QueueState {
                 streams,
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
-                sender: SenderState::Writing,
-                rest: None,
+                gate: Gate::new(),
                 blocked: Blocked::default(),
                 is_closed: false,
-                batches_taken: 0,
-                batches_written: 0,
-                flush_waiters: Vec::new(),
             }),
         }
     }
@@ -154,15 +133,15 @@ impl<T> Queue<T> {
 
     /// What long frames count in, or short ones.
     fn limiter(&self, is_long: bool) -> &Limiter {
-        if is_long { &self.long_room } else { &self.short_room }
+        if is_long { &self.long } else { &self.short }
     }
 
     fn load_of(&self, len: usize) -> Load {
-        Load::one(len.min(self.short_room.limit().cost))
+        Load::one(len.min(self.short.limit().cost))
     }
 
-    fn release_room(&self, room: Room) {
-        self.limiter(room.is_long).release(room.load);
+    fn release_capacity(&self, capacity: Capacity) {
+        self.limiter(capacity.is_long).release(capacity.load);
     }
 
     /// Room for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
@@ -188,63 +167,64 @@ impl<T> Queue<T> {
     }
 
     /// Waits until a short frame would have room, behind those that wait for it already.
-    pub(crate) async fn has_short_room(&self) -> Result<(), Closed> {
+    pub(crate) async fn wait_for_short_capacity(&self) -> Result<(), Closed> {
         self.reserve(1).await.map(drop)
     }
 
     /// The same for a long frame.
-    pub(crate) async fn has_long_room(&self) -> Result<(), Closed> {
+    pub(crate) async fn wait_for_long_capacity(&self) -> Result<(), Closed> {
         self.reserve(LONG_FRAME_LEN + 1).await.map(drop)
     }
 
     /// Whether a short frame would have to wait now.
     pub(crate) fn is_full_for_short(&self) -> bool {
-        self.short_room.is_full()
+        self.short.is_full()
     }
 
     /// A condition that holds if anything has been written since the last evaluation, be it a part of a frame: the peer
     /// reads.
     pub(crate) fn is_moving(&self) -> impl Fn() -> bool {
-        rises(&self.writes)
+        changed_since_last_check(|| lock(&self.state).gate.writes)
     }
 
     /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
     /// since the last evaluation: it is the peer who holds up those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
-        let is_written = rises(&self.chunks_written);
-        move || !is_written() && (self.short_room.is_full() || self.long_room.is_full())
+        let is_written =
+            changed_since_last_check(|| self.short.releases().wrapping_add(self.long.releases()));
+        move || !is_written() && (self.short.is_full() || self.long.is_full())
     }
 
     /// Whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
-        self.short_room.is_closed()
+        self.short.is_closed()
     }
 
     fn push(
         &self,
         mut frame: FrameBytes<'_>,
-        room: Room,
-        claim: impl FnOnce(&mut T) -> Option<Claim>,
+        capacity: Capacity,
+        claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Option<u32> {
         let mut state = lock(&self.state);
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(Claim { stream_id, is_lone }) = claimed else {
+        let Some(PushDecision { stream_id, is_lone }) = claimed else {
             drop(state);
-            self.release_room(room);
+            self.release_capacity(capacity);
             return None;
         };
         if is_lone
             && state.chunks.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
-            && let Some(lent) = state.lend_writer()
+            && let Some(borrowed) = state.gate.borrow_writer()
         {
             drop(state);
             Header::set_stream_id(bytes, stream_id);
-            self.write_lone(lent, bytes, room);
+            self.write_inline(borrowed, bytes, capacity);
             return Some(stream_id);
         }
-        state.chunks.push(frame, stream_id, room);
-        let sender = state.sender.take_waker();
+        state.chunks.push(frame, stream_id, capacity);
+        let sender = state.gate.take_waker();
         drop(state);
         if let Some(sender) = sender {
             sender.wake();
@@ -259,8 +239,8 @@ impl<T> Queue<T> {
         frame: &mut [u8],
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
-        self.push(FrameBytes::Small(frame), Room::default(), |streams| {
-            claim(streams).map(|stream_id| Claim { stream_id, is_lone: false })
+        self.push(FrameBytes::Small(frame), Capacity::default(), |streams| {
+            claim(streams).map(|stream_id| PushDecision { stream_id, is_lone: false })
         });
     }
 
@@ -269,7 +249,7 @@ impl<T> Queue<T> {
     pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) {
         let mut state = lock(&self.state);
         if let Some(id) = remove(&mut state.streams)
-            && !(state.sender.waits_for_frames() && state.chunks.is_empty())
+            && !(state.gate.is_idle() && state.chunks.is_empty())
         {
             state.withdrawn.push(id);
         }
@@ -281,25 +261,25 @@ impl<T> Queue<T> {
     /// # Errors
     /// If a task could not write its lone frame.
     ///
-    /// For the one sender, whose `writer` is lent to the queue meanwhile; see [`linger`](super::linger) for what it
+    /// For the one sender, whose `writer` is lent to the queue meanwhile; see [`gate`] for what it
     /// waits for. Not cancel safe: the writer stays in the queue until the next call, or until the sender has ended.
     pub(super) async fn take(
         &self,
         batch: &mut VecDeque<Chunk>,
         writer: &mut Option<Writer>,
     ) -> Option<io::Result<usize>> {
-        let mut linger = Linger::default();
+        let mut steps = StepBack::default();
         poll_fn(|cx| {
             // Wakers are copied and dropped without the lock.
             let waker = cx.waker().clone();
             let _unused_waker;
             let mut state = lock(&self.state);
-            _unused_waker = state.reclaim_writer(writer);
+            _unused_waker = state.gate.reclaim(writer);
             if writer.is_none() {
                 // Another task writes a lone frame. It wakes this one if anything is left to do.
                 return Poll::Pending;
             }
-            let flushed = state.end_batch();
+            let flushed = state.gate.end_batch();
             if !flushed.is_empty() {
                 drop(state);
                 wake_all(flushed);
@@ -316,17 +296,14 @@ impl<T> Queue<T> {
                 batch.shrink_to(IDLE_CHUNKS);
                 return Poll::Pending;
             }
-            if linger.is_worth_it(self.frames()) {
+            if steps.is_due(self.frames()) {
                 drop(state);
                 // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
                 // it: a handler that blocks this one does not hold it up.
                 waker.wake();
                 return Poll::Pending;
             }
-            let rest = state.rest.take();
-            // The rest of a lone frame had a number of its own, and so has what was pushed meanwhile.
-            state.batches_taken += 1 + u64::from(rest.is_some());
-            let written = rest.unwrap_or(Ok(0));
+            let written = state.gate.begin_batch();
             state.chunks.swap(batch);
             let freed = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
             drop(state);
@@ -343,26 +320,20 @@ impl<T> Queue<T> {
         self.release_dropped(freed);
     }
 
-    fn release_dropped(&self, rooms: Vec<Room>) {
-        rooms.into_iter().for_each(|room| self.release_room(room));
+    fn release_dropped(&self, freed: Vec<Capacity>) {
+        freed.into_iter().for_each(|capacity| self.release_capacity(capacity));
     }
 
     /// The socket has taken some bytes, for the task that has the writer.
     pub(super) fn note_write(&self) {
-        // One task has the writer, and so nobody else counts.
-        self.writes.store(self.writes.load(Relaxed) + 1, Relaxed);
+        lock(&self.state).gate.writes += 1;
     }
 
     /// The chunk has been written, or all its frames were dropped: frees its room.
     pub(super) fn release(&self, chunk: Chunk) {
-        let room = chunk.room;
+        let capacity = chunk.capacity;
         chunk.recycle();
-        self.release_written(room);
-    }
-
-    fn release_written(&self, room: Room) {
-        self.chunks_written.fetch_add(1, Relaxed);
-        self.release_room(room);
+        self.release_capacity(capacity);
     }
 
     /// The sender found the socket full, or no longer so.
@@ -372,15 +343,15 @@ impl<T> Queue<T> {
 
     /// Frames that are not written yet, those included that are about to be pushed.
     fn frames(&self) -> usize {
-        self.short_room.load().count + self.long_room.load().count
+        self.short.load().count + self.long.load().count
     }
 
     /// The room that short frames take and that long ones do, the limit of either, and how long the socket has been
     /// full.
     pub(crate) fn fill(&self) -> (Load, Load, Load, Blocked) {
         let blocked = lock(&self.state).blocked;
-        let Queue { short_room, long_room, .. } = self;
-        (short_room.load(), long_room.load(), short_room.limit(), blocked)
+        let Queue { short, long, .. } = self;
+        (short.load(), long.load(), short.limit(), blocked)
     }
 
     /// The streams whose Request is queued, rising.
@@ -393,32 +364,37 @@ impl<T> Queue<T> {
 
     /// Closes the queue: all waits for room end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
-        self.short_room.close();
-        self.long_room.close();
+        self.short.close();
+        self.long.close();
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.blocked.set(false);
-        let (chunks, rest) = (mem::take(&mut state.chunks), state.rest.take());
-        let wakers = mem::take(&mut state.flush_waiters);
-        let sender = state.sender.take_waker();
+        let (chunks, wakers) = (mem::take(&mut state.chunks), state.gate.close());
         drop(state);
-        drop((chunks, rest));
-        wake_all(wakers.into_iter().chain(sender));
+        drop(chunks);
+        wake_all(wakers);
     }
 }
 
-/// A condition that holds if the count has risen since the last evaluation.
-fn rises(count: &AtomicU64) -> impl Fn() -> bool {
-    let seen = AtomicU64::new(count.load(Relaxed));
+/// A condition that holds if the count has changed since the last evaluation.
+fn changed_since_last_check(count: impl Fn() -> u64) -> impl Fn() -> bool {
+    let seen = AtomicU64::new(count());
     move || {
-        let now = count.load(Relaxed);
+        let now = count();
         seen.swap(now, Relaxed) != now
     }
 }
 
 impl<T> QueueState<T> {
+    /// There is nothing to write, and nobody does.
+    fn become_idle(&mut self, waker: Waker, writer: Writer) {
+        self.gate.park(waker, writer);
+        self.chunks.release_idle_memory();
+        self.withdrawn = Vec::new();
+    }
+
     /// Returns the rooms that are free now.
-    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Room> {
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Capacity> {
         if self.withdrawn.is_empty() {
             return Vec::new();
         }
@@ -495,7 +471,7 @@ mod tests {
             let polled = poll_fn(|cx| Poll::Ready(flushed.as_mut().poll(cx))).await;
             assert!(polled.is_pending());
         }
-        assert_eq!(lock(&queue.state).flush_waiters.len(), 1);
+        assert_eq!(queue.flush_waiters(), 1);
     }
 
     #[tokio::test]
@@ -634,7 +610,7 @@ mod tests {
         assert!(queue.fill().0.cost > LONG_FRAME_LEN);
         batch.into_iter().for_each(|chunk| queue.release(chunk));
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
-        assert_eq!((queue.short_room.load(), queue.long_room.load()), Default::default());
+        assert_eq!((queue.short.load(), queue.long.load()), Default::default());
     }
 
     #[tokio::test]

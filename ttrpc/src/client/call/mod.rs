@@ -32,7 +32,7 @@ use crate::{
     transport::{
         encode::Frame,
         limiter::{Closed, Load, Permit, Refused},
-        queue::{Claim, PushPermit},
+        queue::{PushDecision, PushPermit},
         registry::{CallInfo, CallWait},
     },
 };
@@ -196,7 +196,7 @@ impl<Req: Message> PendingCall<Req> {
             }));
             queue.push_or_write(bytes, |calls| {
                 let stream_id = calls.open(&mut entry)?;
-                Some(Claim { stream_id, is_lone: calls.open_count() == 1 })
+                Some(PushDecision { stream_id, is_lone: calls.open_count() == 1 })
             })
         });
         let stream_id = stream_id.ok_or_else(|| connection.no_id())?;

@@ -48,8 +48,8 @@ use crate::{
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
-        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed, queue::Claim,
-        registry::CallInfo,
+        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed,
+        queue::PushDecision, registry::CallInfo,
     },
 };
 
@@ -319,7 +319,7 @@ impl Call {
         let id = self.head.stream_id;
         // No other call is open that could be about to reply.
         let claim = |table: &mut ServerTable<_>| {
-            table.remove(id).map(|_| Claim { stream_id: id, is_lone: table.is_empty() })
+            table.remove(id).map(|_| PushDecision { stream_id: id, is_lone: table.is_empty() })
         };
         if room.push_or_write(frame, claim).is_some() {
             self.ended(outcome, reply_len);
