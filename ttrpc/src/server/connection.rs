@@ -24,7 +24,7 @@ use crate::{
         limiter::{Closed, Limiter, Load, Oversubscribe},
         queue::{PushPermit, Queue},
         registry::{CallInfo, Registry},
-        stall::Patience,
+        stall::StallBudget,
     },
 };
 
@@ -43,7 +43,7 @@ struct RareLimits {
     next_resume: Limiter,
     /// The one handler that begins, of those that found the queue full when their tasks started.
     next_start: Limiter,
-    patience: Patience,
+    patience: StallBudget,
 }
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -108,7 +108,7 @@ impl Connection {
                 ),
                 next_resume: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
                 next_start: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
-                patience: Patience::new(config.stall_timeout),
+                patience: StallBudget::new(config.stall_timeout),
             })
         })
     }
@@ -133,7 +133,7 @@ impl Connection {
         &self.limits().next_start
     }
 
-    pub(super) fn patience(&self) -> &Patience {
+    pub(super) fn patience(&self) -> &StallBudget {
         &self.limits().patience
     }
 

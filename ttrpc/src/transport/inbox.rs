@@ -2,7 +2,7 @@
 //! state of the stream.
 //!
 //! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which
-//! waits for room only as long as the consumer moves (`room`, and see [`stall`](super::stall)).
+//! waits for capacity only while the consumer takes messages (`capacity`, and see [`stall`](super::stall)).
 //!
 //! The stream's state is behind the same lock as the messages. On the client it is the state of the
 //! whole call, on the server that of the stream of requests; [`StreamState`] is what the inbox needs to
@@ -11,28 +11,27 @@
 //! A consumer takes several small messages at once, as a [`Batch`], and uses them without a lock;
 //! until then they count as not taken.
 
-mod consumer;
-mod room;
+mod capacity;
 
-use std::task::{Context, Poll, ready};
+use std::{
+    mem,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes};
 use tokio::sync::Notify;
 
-use self::consumer::Consumer;
 use super::{
     lock,
     messages::{Batch, Fill, InboxLimits, MessageChunk, Messages},
-    stall::Patience,
+    stall::StallBudget,
 };
 use crate::{
     Status,
     contain::{notify_waiters, wake},
     proto::payload::Payload,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Mutex, MutexGuard},
 };
 
 /// The state of the stream whose messages an inbox holds.
@@ -49,17 +48,6 @@ pub(crate) trait StreamState {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox<S> {
     state: Mutex<InboxState<S>>,
-    /// What the consumer has not taken, in its batch too: a packed [`Fill`].
-    fill: AtomicU64,
-    /// When the consumer last took a message, or the first of these came; see [`Patience`].
-    moved_at: AtomicU64,
-    /// The consumer has taken a message.
-    is_read: AtomicBool,
-    /// Nanoseconds for which the consumer was waited for until it moved; see [`Patience`].
-    credit: AtomicU64,
-    /// The receiver is woken when no more than this is left: a packed [`Fill`], 0 if it does not
-    /// wait.
-    wake_at: AtomicU64,
     /// Notified when there is room again, when the consumer goes away, and of every change of the
     /// stream's state, if `InboxState::is_watched`.
     changed: Notify,
@@ -72,6 +60,28 @@ struct InboxState<S> {
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
+    /// What the consumer has not taken, in its batch too.
+    fill: Fill,
+    /// When the consumer last took a message, or the first of these came; see [`StallBudget`].
+    moved_at: u64,
+    /// Messages that the consumer has taken.
+    takes: u64,
+    /// For how long the consumer was waited for until it took a message; see [`StallBudget`].
+    credit: Duration,
+    /// The receiver waits, and is woken when no more than this is left.
+    wake_at: Option<Fill>,
+}
+
+/// What the consumer does.
+#[derive(Debug, Default)]
+enum Consumer {
+    /// Does something else.
+    #[default]
+    Busy,
+    /// Waits for a message or the end.
+    Waiting(Waker),
+    /// Takes no more; what arrives is dropped.
+    Gone,
 }
 
 /// Where the consumer's next message is.
@@ -89,13 +99,39 @@ impl<S: StreamState> InboxState<S> {
     fn is_closed(&self) -> bool {
         matches!(self.consumer, Consumer::Gone) || !self.stream.is_open()
     }
+
+    /// Drops all messages that are not in the consumer's batch. Returns what they cost.
+    fn clear(&mut self) -> usize {
+        let fill = self.messages.clear();
+        self.fill.remove(fill);
+        fill.cost()
+    }
+}
+
+impl Consumer {
+    /// Takes the waker of a consumer that waits.
+    fn take_waker(&mut self) -> Option<Waker> {
+        match mem::take(self) {
+            Consumer::Waiting(waker) => Some(waker),
+            Consumer::Busy => None,
+            Consumer::Gone => {
+                *self = Consumer::Gone;
+                None
+            }
+        }
+    }
+
+    /// Notes the waker of a consumer that waits. Returns what it had before, which is to be dropped
+    /// without the lock: dropping a waker runs code of the program's.
+    fn wait(&mut self, cx: &Context<'_>) -> Consumer {
+        match self {
+            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => Consumer::Busy,
+            _ => mem::replace(self, Consumer::Waiting(cx.waker().clone())),
+        }
+    }
 }
 
 impl<S: StreamState + Send> Inbox<S> {
-    fn load(&self) -> Fill {
-        Fill::unpack(self.fill.load(SeqCst))
-    }
-
     /// Reads the stream's state, or makes a change of it for which no task waits.
     #[cfg(test)]
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut S) -> R) -> R {
@@ -108,31 +144,32 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// Adds a message, for which there is room. `false` if it is dropped: the inbox is closed.
-    pub(crate) fn push(&self, message: Payload<'_>, patience: &Patience) -> bool {
+    pub(crate) fn push(&self, message: Payload<'_>, budget: &StallBudget) -> bool {
         let fill = Fill::one(message.remaining());
-        self.append(fill, patience, |messages| messages.push(message))
+        self.append(fill, budget, |messages| messages.push(message))
     }
 
     /// Adds so many messages, at least one, that lie in frames back to back, and for which there is room.
-    pub(crate) fn push_frames(&self, frames: &[u8], count: usize, patience: &Patience) {
+    pub(crate) fn push_frames(&self, frames: &[u8], count: usize, budget: &StallBudget) {
         let fill = Fill::of_frames(count, frames.len());
         let frames = frames.to_vec();
-        self.append(fill, patience, |messages| messages.push_frames(frames, count));
+        self.append(fill, budget, |messages| messages.push_frames(frames, count));
     }
 
     /// What has room behind what is there.
     pub(crate) fn free(&self, limits: InboxLimits) -> Fill {
-        self.load().free(limits)
+        lock(&self.state).fill.free(limits)
     }
 
-    fn append(&self, fill: Fill, patience: &Patience, append: impl FnOnce(&mut Messages)) -> bool {
+    fn append(&self, fill: Fill, budget: &StallBudget, append: impl FnOnce(&mut Messages)) -> bool {
         let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
         }
-        if self.fill.fetch_add(fill.pack(), SeqCst) == 0 {
-            self.moved_at.store(patience.date(), SeqCst);
+        if state.fill == Fill::default() {
+            state.moved_at = budget.date();
         }
+        state.fill.add(fill);
         append(&mut state.messages);
         let consumer = state.consumer.take_waker();
         drop(state);
@@ -168,7 +205,7 @@ impl<S: StreamState + Send> Inbox<S> {
         if !change(&mut state.stream) {
             return None;
         }
-        let freed = if was_open { self.clear(&mut state) } else { 0 };
+        let freed = if was_open { state.clear() } else { 0 };
         self.wake(state);
         Some(freed)
     }
@@ -186,33 +223,25 @@ impl<S: StreamState + Send> Inbox<S> {
 
     /// The consumer goes away, with the messages of its batch. Returns the cost of all that this frees.
     pub(crate) fn abandon(&self, batch: &mut Batch) -> usize {
-        let in_batch = std::mem::take(batch).fill();
-        self.fill.fetch_sub(in_batch.pack(), SeqCst);
+        let in_batch = mem::take(batch).fill();
         let mut state = lock(&self.state);
-        let freed = self.clear(&mut state);
-        let waker = std::mem::replace(&mut state.consumer, Consumer::Gone);
+        state.fill.remove(in_batch);
+        let freed = state.clear();
+        let waker = mem::replace(&mut state.consumer, Consumer::Gone);
         self.wake(state);
         drop(waker);
         in_batch.cost() + freed
     }
 
-    /// Drops all messages that are not in the consumer's batch. Returns what they cost.
-    fn clear(&self, state: &mut InboxState<S>) -> usize {
-        let fill = state.messages.clear();
-        self.fill.fetch_sub(fill.pack(), SeqCst);
-        fill.cost()
-    }
-
     /// Drops all messages of an inbox that is about to be dropped itself. Returns what they cost.
     pub(crate) fn drop_messages(&self) -> usize {
-        let mut state = lock(&self.state);
-        self.clear(&mut state)
+        lock(&self.state).clear()
     }
 
     /// What is not taken, and whether the consumer waits for the next message.
     pub(crate) fn fill(&self) -> (Fill, bool) {
-        let consumer_waits = matches!(lock(&self.state).consumer, Consumer::Waiting(_));
-        (self.load(), consumer_waits)
+        let state = lock(&self.state);
+        (state.fill, matches!(state.consumer, Consumer::Waiting(_)))
     }
 
     /// What `read` makes of the next message, for the one consumer, who keeps `batch` from one call to the next:
@@ -222,14 +251,14 @@ impl<S: StreamState + Send> Inbox<S> {
         &self,
         batch: &mut Batch,
         cx: &mut Context<'_>,
-        patience: &Patience,
+        budget: &StallBudget,
         read: impl FnOnce(Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that is always behind lets other tasks run now and then.
         ready!(batch.budget.poll_spend(cx));
         let mut one = None;
         if batch.is_empty() {
-            match ready!(self.poll_refill(batch, cx, patience))? {
+            match ready!(self.poll_refill(batch, cx, budget))? {
                 Refill::Batch => {}
                 Refill::One(message) => one = Some(message),
                 Refill::End => return Poll::Ready(Ok(None)),
@@ -240,7 +269,7 @@ impl<S: StreamState + Send> Inbox<S> {
             Some(message) => Payload::shared(message, message),
             None => {
                 let message = batch.next().expect("it is not empty");
-                self.count_out(message.remaining(), patience);
+                self.count_out(message.remaining(), budget);
                 message
             }
         };
@@ -258,7 +287,7 @@ impl<S: StreamState + Send> Inbox<S> {
         &self,
         batch: &mut Batch,
         cx: &mut Context<'_>,
-        patience: &Patience,
+        budget: &StallBudget,
     ) -> Poll<Result<Refill, Status>> {
         let mut state = lock(&self.state);
         Poll::Ready(Ok(match state.messages.pop() {
@@ -269,7 +298,7 @@ impl<S: StreamState + Send> Inbox<S> {
             }
             Some(MessageChunk::One(message)) => {
                 drop(state);
-                self.count_out(message.len(), patience);
+                self.count_out(message.len(), budget);
                 Refill::One(message)
             }
             None => {
@@ -301,7 +330,10 @@ mod tests {
     use std::{
         future::poll_fn,
         pin::pin,
-        sync::{Arc, atomic::AtomicUsize},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
         task::Wake,
         time::Duration,
     };
@@ -342,7 +374,7 @@ mod tests {
 
     impl Wake for Wakes {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, SeqCst);
+            self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -351,63 +383,63 @@ mod tests {
     fn take<'a>(
         inbox: &'a Inbox,
         batch: &'a mut Batch,
-        patience: &'a Patience,
+        budget: &'a StallBudget,
     ) -> BoxFuture<'a, Option<Bytes>> {
         Box::pin(async {
-            poll_fn(|cx| inbox.poll_take(batch, cx, patience, |message| message.to_bytes()))
+            poll_fn(|cx| inbox.poll_take(batch, cx, budget, |message| message.to_bytes()))
                 .await
                 .unwrap()
         })
     }
 
-    fn push(inbox: &Inbox, bytes: &[u8], patience: &Patience) -> bool {
-        inbox.push(Payload::borrowed(bytes), patience)
+    fn push(inbox: &Inbox, bytes: &[u8], budget: &StallBudget) -> bool {
+        inbox.push(Payload::borrowed(bytes), budget)
     }
 
     #[tokio::test]
     async fn messages_come_out_as_they_went_in_whatever_their_lengths() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         let lens = [0, 1, 64, 0, CHUNK_LEN, CHUNK_LEN + 1, 10, CHUNK_LEN - 10, 1, 100_000, 0, 7];
         for round in 0..3 {
             for len in lens {
-                assert!(push(&inbox, &vec![round; len], &patience));
+                assert!(push(&inbox, &vec![round; len], &budget));
             }
             for len in lens {
-                let message = take(&inbox, &mut batch, &patience).await.unwrap();
+                let message = take(&inbox, &mut batch, &budget).await.unwrap();
                 assert_eq!(message, vec![round; len]);
             }
             assert_eq!(inbox.fill().0, Fill::default());
         }
-        push(&inbox, b"last", &patience);
+        push(&inbox, b"last", &budget);
         inbox.change(|stream| {
             stream.0 = Some(Ok(Some(Bytes::from_static(b"reply"))));
             true
         });
-        assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), "last");
-        assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), "reply");
-        assert_eq!(take(&inbox, &mut batch, &patience).await, None);
+        assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), "last");
+        assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), "reply");
+        assert_eq!(take(&inbox, &mut batch, &budget).await, None);
     }
 
     #[tokio::test]
     async fn what_the_consumer_has_at_hand_counts_until_it_is_taken_or_given_up() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         for _ in 0..10 {
-            push(&inbox, &[1; 10], &patience);
+            push(&inbox, &[1; 10], &budget);
         }
         for left in [9, 8] {
-            take(&inbox, &mut batch, &patience).await.unwrap();
+            take(&inbox, &mut batch, &budget).await.unwrap();
             assert_eq!(inbox.fill().0, Fill { messages: left, bytes: left * 10 });
         }
-        push(&inbox, &[1; 10], &patience);
+        push(&inbox, &[1; 10], &budget);
         let fail = |stream: &mut TestState| {
             stream.0 = Some(Err(Status::internal("")));
             true
         };
         assert_eq!(inbox.fail(fail), Some(message_cost(10)), "the one that is not at hand");
-        assert!(take(&inbox, &mut batch, &patience).await.is_some(), "one that is");
-        assert!(!push(&inbox, &[1; 10], &patience));
+        assert!(take(&inbox, &mut batch, &budget).await.is_some(), "one that is");
+        assert!(!push(&inbox, &[1; 10], &budget));
         assert_eq!(inbox.abandon(&mut batch), 7 * message_cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
     }
@@ -415,8 +447,8 @@ mod tests {
     #[tokio::test]
     async fn a_failure_overtakes_messages_unless_they_had_ended_well() {
         for (has_ended, left) in [(false, 0), (true, 1)] {
-            let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
-            push(&inbox, &[1; 10], &patience);
+            let (inbox, budget) = (Inbox::default(), StallBudget::new(SECOND));
+            push(&inbox, &[1; 10], &budget);
             if has_ended {
                 inbox.with(|stream| stream.0 = Some(Ok(None)));
             }
@@ -445,72 +477,72 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stalled_is_not() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         while inbox.has_room(10, limits()) {
-            push(&inbox, &[1; 10], &patience);
+            push(&inbox, &[1; 10], &budget);
         }
         assert_eq!(inbox.fill().0, Fill { messages: 100, bytes: 1000 });
         {
-            let mut room = pin!(inbox.wait_for_room(500, limits(), &patience, &|| false));
+            let mut room = pin!(inbox.wait_for_room(500, limits(), &budget, &|| false));
             for _ in 0..50 {
                 let waited = tokio::time::timeout(SECOND * 9 / 10, room.as_mut()).await;
                 assert!(waited.is_err(), "there is no room yet");
-                take(&inbox, &mut batch, &patience).await.unwrap();
+                take(&inbox, &mut batch, &budget).await.unwrap();
             }
             assert!(room.await);
         }
-        assert!(push(&inbox, &[1; 500], &patience));
-        assert!(!inbox.wait_for_room(10, limits(), &patience, &|| false).await);
+        assert!(push(&inbox, &[1; 500], &budget));
+        assert!(!inbox.wait_for_room(10, limits(), &budget, &|| false).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn room_for_one_message_is_used_before_long() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
-            push(&inbox, &[1], &patience);
+            push(&inbox, &[1], &budget);
         }
         let start = tokio::time::Instant::now();
-        let room = inbox.wait_for_room(1, limits(), &patience, &|| false);
-        let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &patience));
+        let room = inbox.wait_for_room(1, limits(), &budget, &|| false);
+        let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &budget));
         assert!(room && start.elapsed() < SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_receiver_is_woken_when_a_quarter_is_free() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
-            push(&inbox, &[1], &patience);
+            push(&inbox, &[1], &budget);
         }
         let start = tokio::time::Instant::now();
         let taking = async {
             for _ in 0..25 {
-                take(&inbox, &mut batch, &patience).await;
+                take(&inbox, &mut batch, &budget).await;
             }
         };
-        let room = inbox.wait_for_room(1, limits(), &patience, &|| false);
+        let room = inbox.wait_for_room(1, limits(), &budget, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_receiver_that_was_woken_too_early_is_woken_again() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         for len in [1000, 0, 0] {
-            push(&inbox, &vec![1; len], &patience);
+            push(&inbox, &vec![1; len], &budget);
         }
         let start = tokio::time::Instant::now();
         let taking = async {
             for _ in 0..3 {
                 // In between the receiver finds that there is no room yet for what it has.
                 tokio::task::yield_now().await;
-                take(&inbox, &mut batch, &patience).await;
+                take(&inbox, &mut batch, &budget).await;
             }
         };
-        let room = inbox.wait_for_room(2000, limits(), &patience, &|| false);
+        let room = inbox.wait_for_room(2000, limits(), &budget, &|| false);
         assert!(tokio::join!(room, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
@@ -518,11 +550,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moved_while_it_was_waited_for_is_waited_for_when_others_spent_the_budget()
      {
-        let (slow, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (slow, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         let fill = |inbox: &Inbox| {
             while inbox.has_room(500, limits()) {
-                push(inbox, &[1; 500], &patience);
+                push(inbox, &[1; 500], &budget);
             }
         };
         fill(&slow);
@@ -530,34 +562,35 @@ mod tests {
             for _ in 0..others {
                 let still = Inbox::default();
                 fill(&still);
-                assert!(!still.wait_for_room(500, limits(), &patience, &|| false).await);
+                assert!(!still.wait_for_room(500, limits(), &budget, &|| false).await);
             }
-            take(&slow, &mut batch, &patience).await;
+            take(&slow, &mut batch, &budget).await;
             fill(&slow);
             let taking = async {
                 tokio::time::sleep(pause).await;
-                take(&slow, &mut batch, &patience).await
+                take(&slow, &mut batch, &budget).await
             };
-            let wait = slow.wait_for_room(500, limits(), &patience, &|| false);
+            let wait = slow.wait_for_room(500, limits(), &budget, &|| false);
             assert!(tokio::join!(wait, taking).0, "behind {others} others");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moved_while_another_stood_still_is_given_its_own_time() {
-        let (still, moving, patience) = (Inbox::default(), Inbox::default(), Patience::new(SECOND));
+        let (still, moving, budget) =
+            (Inbox::default(), Inbox::default(), StallBudget::new(SECOND));
         let mut batch = Batch::default();
         for inbox in [&still, &moving] {
             while inbox.has_room(500, limits()) {
-                push(inbox, &[1; 500], &patience);
+                push(inbox, &[1; 500], &budget);
             }
         }
-        let wait = still.wait_for_room(500, limits(), &patience, &|| false);
-        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
+        let wait = still.wait_for_room(500, limits(), &budget, &|| false);
+        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &budget));
         assert!(!room);
-        push(&moving, &[1; 500], &patience);
-        let wait = moving.wait_for_room(500, limits(), &patience, &|| false);
-        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &patience));
+        push(&moving, &[1; 500], &budget);
+        let wait = moving.wait_for_room(500, limits(), &budget, &|| false);
+        let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &budget));
         assert!(room);
     }
 
@@ -571,21 +604,21 @@ mod tests {
     }
 
     /// Adds these messages together, as a receiver does that has read them together.
-    fn push_together(inbox: &Inbox, messages: &[&[u8]], patience: &Patience) {
+    fn push_together(inbox: &Inbox, messages: &[&[u8]], budget: &StallBudget) {
         let mut frames = Vec::new();
         for message in messages {
             frames.extend((message.len() as u32).to_be_bytes());
             frames.extend([0; HEADER_LEN - 4]);
             frames.extend(*message);
         }
-        inbox.push_frames(&frames, messages.len(), patience);
+        inbox.push_frames(&frames, messages.len(), budget);
     }
 
     #[test]
     fn messages_that_are_pushed_together_are_freed_with_the_others() {
-        let (inbox, patience) = (Inbox::default(), Patience::new(SECOND));
-        push(&inbox, &[1; 10], &patience);
-        push_together(&inbox, &[&[1; 10], &[1; 10]], &patience);
+        let (inbox, budget) = (Inbox::default(), StallBudget::new(SECOND));
+        push(&inbox, &[1; 10], &budget);
+        push_together(&inbox, &[&[1; 10], &[1; 10]], &budget);
         assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
         assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
         assert_eq!(inbox.fill().0, Fill::default());
@@ -594,30 +627,30 @@ mod tests {
     /// Else a consumer that waits, or does something else, would keep a chunk of messages that count no longer.
     #[tokio::test]
     async fn a_batch_whose_messages_are_used_keeps_no_bytes() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
-        push_together(&inbox, &[&[1; 10], &[2; 10]], &patience);
-        assert_eq!(take(&inbox, &mut batch, &patience).await.unwrap(), [1; 10][..]);
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
+        push_together(&inbox, &[&[1; 10], &[2; 10]], &budget);
+        assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), [1; 10][..]);
         assert_eq!(batch.fill(), Fill { messages: 1, bytes: 10 });
-        let last = take(&inbox, &mut batch, &patience).await.unwrap();
+        let last = take(&inbox, &mut batch, &budget).await.unwrap();
         assert_eq!(batch.fill(), Fill::default());
         assert!(last == [2; 10][..] && last.is_unique(), "nobody else holds it");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_receiver_is_not_woken_before_a_quarter_is_free() {
-        let (inbox, patience, mut batch) =
-            (Inbox::default(), Patience::new(SECOND), Batch::default());
+        let (inbox, budget, mut batch) =
+            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
-            push(&inbox, &[1], &patience);
+            push(&inbox, &[1], &budget);
         }
         let wakes = Arc::new(Wakes::default());
-        let mut room = pin!(inbox.wait_for_room(1, limits(), &patience, &|| false));
+        let mut room = pin!(inbox.wait_for_room(1, limits(), &budget, &|| false));
         let waker = wakes.clone().into();
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         for taken in 1..=25 {
-            take(&inbox, &mut batch, &patience).await.unwrap();
-            assert_eq!(wakes.0.load(SeqCst) > 0, taken == 25, "after {taken}");
+            take(&inbox, &mut batch, &budget).await.unwrap();
+            assert_eq!(wakes.0.load(Ordering::SeqCst) > 0, taken == 25, "after {taken}");
         }
     }
 }

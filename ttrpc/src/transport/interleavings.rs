@@ -29,7 +29,7 @@ use super::{
     messages::{Batch, InboxLimits},
     queue::{PushDecision, Queue},
     sender::Sender,
-    stall::Patience,
+    stall::StallBudget,
     wait_until,
 };
 use crate::{Status, proto::payload::Payload};
@@ -545,7 +545,7 @@ impl StreamState for Ended {
 }
 
 /// Adds two messages of a byte together.
-fn push_two(inbox: &Inbox<Ended>, messages: [u8; 2], patience: &Patience) {
+fn push_two(inbox: &Inbox<Ended>, messages: [u8; 2], patience: &StallBudget) {
     let frame = |byte| [0, 0, 0, 1, 0, 0, 0, 1, 3, 0, byte];
     inbox.push_frames(&messages.map(frame).concat(), 2, patience);
 }
@@ -553,7 +553,7 @@ fn push_two(inbox: &Inbox<Ended>, messages: [u8; 2], patience: &Patience) {
 #[test]
 fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
     try_all(|| {
-        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
+        let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
@@ -581,7 +581,7 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
 #[test]
 fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
     try_all(|| {
-        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
+        let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         inbox.push(Payload::borrowed(b"message"), &patience);
         let waits = inbox.clone();
@@ -601,7 +601,7 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
 #[test]
 fn an_inbox_whose_consumer_goes_away_counts_nothing() {
     try_all(|| {
-        let patience = Arc::new(Patience::new(std::time::Duration::from_secs(1)));
+        let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
         let inbox = Arc::new(Inbox::<Ended>::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {

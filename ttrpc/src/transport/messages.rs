@@ -45,9 +45,6 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// Bits of a packed fill that count bytes; the others count messages.
-    const BYTES_BITS: u32 = 40;
-
     pub(super) fn one(bytes: usize) -> Self {
         Fill { messages: 1, bytes }
     }
@@ -56,23 +53,19 @@ impl Fill {
         self.bytes + self.messages * MESSAGE_COST
     }
 
-    fn plus(self, other: Fill) -> Fill {
-        Fill { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+    pub(super) fn add(&mut self, other: Fill) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+
+    pub(super) fn remove(&mut self, other: Fill) {
+        self.messages -= other.messages;
+        self.bytes -= other.bytes;
     }
 
     /// So many messages of a chunk of frames of this length.
     pub(super) fn of_frames(messages: usize, len: usize) -> Self {
         Fill { messages, bytes: len - messages * HEADER_LEN }
-    }
-
-    /// Both counts in one word, so that they change in one step.
-    pub(super) fn pack(self) -> u64 {
-        ((self.messages as u64) << Fill::BYTES_BITS) + self.bytes as u64
-    }
-
-    pub(super) fn unpack(packed: u64) -> Self {
-        let bytes = packed & ((1 << Fill::BYTES_BITS) - 1);
-        Fill { messages: (packed >> Fill::BYTES_BITS) as usize, bytes: bytes as usize }
     }
 
     /// Whether a message of this many bytes may come to what is there. One that is longer than the
@@ -166,7 +159,9 @@ impl Messages {
 
     /// Drops all; returns how much that was.
     pub(super) fn clear(&mut self) -> Fill {
-        mem::take(&mut self.0).iter().map(MessageChunk::fill).fold(Fill::default(), Fill::plus)
+        let mut fill = Fill::default();
+        mem::take(&mut self.0).iter().for_each(|chunk| fill.add(chunk.fill()));
+        fill
     }
 }
 

@@ -67,12 +67,18 @@ pub(crate) async fn stalled(
 ///
 /// Moves are dated by the number of waits that had begun, which is cheaper than a clock.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct StallBudget {
     stall_timeout: Duration,
+    /// Waits that have begun. Changed under the lock alone.
     waits: AtomicU64,
-    /// The last wait for the whole `stall_timeout` that was in vain, by its number; 0 for none.
-    in_vain: AtomicU64,
-    spent: Mutex<Option<Spent>>,
+    state: Mutex<Budget>,
+}
+
+#[derive(Debug, Default)]
+struct Budget {
+    /// The number of the last wait that has timed out after the whole `stall_timeout`; 0 for none.
+    last_timed_out: u64,
+    spent: Option<Spent>,
 }
 
 /// What was spent of the budget at a moment.
@@ -98,27 +104,26 @@ pub(crate) struct ConsumerWait {
     pub(crate) time: Duration,
 }
 
-impl Patience {
+impl StallBudget {
     pub(crate) fn new(stall_timeout: Duration) -> Self {
-        let (waits, in_vain, spent) = Default::default();
-        Patience { stall_timeout, waits, in_vain, spent }
+        StallBudget { stall_timeout, waits: AtomicU64::new(0), state: Mutex::default() }
     }
 
     /// The date of a move that happens now.
-    #[inline]
     pub(crate) fn date(&self) -> u64 {
         self.waits.load(SeqCst)
     }
 
-    /// Whether a consumer that last moved at this date has stood still for a whole wait.
-    pub(crate) fn stood_still_since(&self, moved_at: u64) -> bool {
-        moved_at < self.in_vain.load(SeqCst)
+    /// Whether a whole wait began and timed out after a consumer last moved, at this date.
+    pub(crate) fn has_timed_out_since(&self, moved_at: u64) -> bool {
+        moved_at < lock(&self.state).last_timed_out
     }
 
     /// Begins to wait for a consumer. `is_read` says that it has taken something before.
     pub(crate) fn begin(&self, is_read: bool, credit: Duration) -> ConsumerWait {
         let stall_timeout = self.stall_timeout;
-        let spent = lock(&self.spent).map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
+        let spent =
+            lock(&self.state).spent.map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
         let left = stall_timeout.saturating_mul(2).saturating_sub(spent);
         let reserve = if is_read { Duration::ZERO } else { stall_timeout / 2 };
         let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
@@ -130,10 +135,10 @@ impl Patience {
         }
     }
 
-    /// The consumer has not moved.
-    pub(crate) fn note_in_vain(&self, wait: ConsumerWait) {
+    /// Charges a wait for a consumer that has not moved.
+    pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
         if wait.time >= self.stall_timeout {
-            self.in_vain.store(wait.number, SeqCst);
+            lock(&self.state).last_timed_out = wait.number;
         }
         self.charge(wait.time);
     }
@@ -146,10 +151,10 @@ impl Patience {
     }
 
     fn charge(&self, time: Duration) {
-        let mut spent = lock(&self.spent);
-        let before = spent.map_or(Duration::ZERO, |spent| spent.now(time));
+        let mut state = lock(&self.state);
+        let before = state.spent.map_or(Duration::ZERO, |spent| spent.now(time));
         let time = (before + time).min(self.stall_timeout.saturating_mul(2));
-        *spent = Some(Spent { time, at: Instant::now() });
+        state.spent = Some(Spent { time, at: Instant::now() });
     }
 }
 
@@ -161,64 +166,64 @@ mod tests {
     const NO_CREDIT: Duration = Duration::ZERO;
 
     /// Waits in vain, so many times; returns the time that this took.
-    async fn wait_in_vain(patience: &Patience, times: usize, is_read: bool) -> Duration {
+    async fn time_out(budget: &StallBudget, times: usize, is_read: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..times {
-            let wait = patience.begin(is_read, NO_CREDIT);
+            let wait = budget.begin(is_read, NO_CREDIT);
             sleep(wait.time).await;
-            patience.note_in_vain(wait);
+            budget.note_timeout(wait);
         }
         start.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_in_vain_have_one_budget_which_time_refills() {
-        let patience = Patience::new(SECOND);
-        assert_eq!(wait_in_vain(&patience, 1, true).await, SECOND);
-        assert!(wait_in_vain(&patience, 100, true).await < SECOND);
-        assert_eq!(patience.begin(true, NO_CREDIT).time, Duration::ZERO);
+    async fn waits_without_progress_have_one_budget_which_time_refills() {
+        let budget = StallBudget::new(SECOND);
+        assert_eq!(time_out(&budget, 1, true).await, SECOND);
+        assert!(time_out(&budget, 100, true).await < SECOND);
+        assert_eq!(budget.begin(true, NO_CREDIT).time, Duration::ZERO);
         sleep(SECOND).await;
-        let time = patience.begin(true, NO_CREDIT).time;
+        let time = budget.begin(true, NO_CREDIT).time;
         assert!((SECOND / 2..SECOND * 33 / 64).contains(&time), "{time:?}");
         sleep(SECOND).await;
-        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND);
+        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn streams_that_were_never_read_leave_some_time_to_those_that_are() {
-        let patience = Patience::new(SECOND);
-        assert_eq!(wait_in_vain(&patience, 100, false).await, SECOND * 3 / 2);
-        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND / 4);
+        let budget = StallBudget::new(SECOND);
+        assert_eq!(time_out(&budget, 100, false).await, SECOND * 3 / 2);
+        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND / 4);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_short_wait_in_vain_says_nothing_of_other_streams() {
-        let patience = Patience::new(SECOND);
-        wait_in_vain(&patience, 1, true).await;
-        let moved_at = patience.date();
-        wait_in_vain(&patience, 100, true).await;
-        assert!(!patience.stood_still_since(moved_at));
+    async fn a_short_wait_without_progress_says_nothing_of_other_streams() {
+        let budget = StallBudget::new(SECOND);
+        time_out(&budget, 1, true).await;
+        let moved_at = budget.date();
+        time_out(&budget, 100, true).await;
+        assert!(!budget.has_timed_out_since(moved_at));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_is_waited_for_as_long_again_whatever_is_left() {
-        let patience = Patience::new(SECOND);
-        let wait = patience.begin(true, NO_CREDIT);
+        let budget = StallBudget::new(SECOND);
+        let wait = budget.begin(true, NO_CREDIT);
         sleep(SECOND / 2).await;
-        let credit = patience.note_move(wait, SECOND / 8);
+        let credit = budget.note_move(wait, SECOND / 8);
         assert_eq!(credit, SECOND * 3 / 8);
-        wait_in_vain(&patience, 100, true).await;
-        assert_eq!(patience.begin(true, credit).time, credit);
-        assert_eq!(patience.begin(true, 9 * SECOND).time, SECOND);
+        time_out(&budget, 100, true).await;
+        assert_eq!(budget.begin(true, credit).time, credit);
+        assert_eq!(budget.begin(true, 9 * SECOND).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_time_for_which_a_move_may_have_gone_unnoticed_is_charged() {
-        let patience = Patience::new(SECOND);
-        let wait = patience.begin(true, NO_CREDIT);
+        let budget = StallBudget::new(SECOND);
+        let wait = budget.begin(true, NO_CREDIT);
         sleep(SECOND).await;
-        patience.note_move(wait, SECOND / 2);
-        assert_eq!(patience.begin(true, NO_CREDIT).time, SECOND * 3 / 4);
+        budget.note_move(wait, SECOND / 2);
+        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND * 3 / 4);
     }
 
     #[tokio::test(start_paused = true)]

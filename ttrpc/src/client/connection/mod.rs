@@ -33,7 +33,7 @@ use crate::{
         limiter::{Limiter, Load, Oversubscribe},
         queue::Queue,
         registry::Registry,
-        stall::Patience,
+        stall::StallBudget,
     },
 };
 
@@ -46,7 +46,7 @@ pub(super) struct ClientConnection {
     pub(super) queue: Queue<Calls>,
     /// Limits the calls in flight.
     pub(super) calls: Limiter,
-    pub(super) patience: Patience,
+    pub(super) patience: StallBudget,
     pub(super) registry: Registry,
     pub(super) observed: Arc<ObservedConnection>,
     /// A call found that all stream ids have been used.
@@ -67,7 +67,7 @@ impl ClientConnection {
         ClientConnection {
             queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Oversubscribe::AnyLast),
-            patience: Patience::new(config.stall_timeout),
+            patience: StallBudget::new(config.stall_timeout),
             registry: Registry::default(),
             observed,
             is_spent: AtomicBool::new(false),

@@ -1,40 +1,47 @@
-//! Room in an inbox: the receiver waits for it as long as the consumer moves.
+//! Capacity in an inbox: the receiver waits for it while the consumer takes messages.
 
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::time::Duration;
 
 use tokio::{task::yield_now, time::timeout};
 
 use super::{Inbox, StreamState};
-use crate::contain::notify_waiters;
-use crate::transport::{
-    messages::{Fill, InboxLimits},
-    stall::{Condition, Patience, stalled},
-    wait_until,
+use crate::{
+    contain::notify_waiters,
+    transport::{
+        lock,
+        messages::{Fill, InboxLimits},
+        stall::{Condition, StallBudget, stalled},
+        wait_until,
+    },
 };
 
 impl<S: StreamState + Send> Inbox<S> {
     /// Whether a message of this many bytes has room, or would be dropped since the inbox is closed.
     /// Room stays until the producer uses it.
     pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
-        self.load().has_room(bytes, limits) || self.is_closed()
+        let state = lock(&self.state);
+        state.fill.has_room(bytes, limits) || state.is_closed()
     }
 
-    /// Waits for room for a message of this many bytes, as long as the consumer moves. `false` if it
+    /// Waits for room for a message of this many bytes, while the consumer takes messages. `false` if it
     /// does not, or if it has stood still while another inbox of the connection was waited for.
     pub(crate) async fn wait_for_room(
         &self,
         bytes: usize,
         limits: InboxLimits,
-        patience: &Patience,
+        budget: &StallBudget,
         is_paused: Condition<'_, bool>,
     ) -> bool {
-        if patience.stood_still_since(self.moved_at.load(SeqCst)) {
+        let (moved_at, is_read, credit) = {
+            let state = lock(&self.state);
+            (state.moved_at, state.takes > 0, state.credit)
+        };
+        if budget.has_timed_out_since(moved_at) {
             return self.has_room(bytes, limits);
         }
         let has_room = || self.watches_room(bytes, limits);
-        let moves = || self.fill.load(SeqCst);
-        let credit = self.credit.load(SeqCst);
-        let wait = patience.begin(self.is_read.load(SeqCst), Duration::from_nanos(credit));
+        let moves = || lock(&self.state).takes;
+        let wait = budget.begin(is_read, credit);
         let unnoticed = if wait.time.is_zero() {
             // A consumer that was just woken gets its turn.
             yield_now().await;
@@ -46,22 +53,19 @@ impl<S: StreamState + Send> Inbox<S> {
                 _ = stalled(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
             }
         };
-        self.wake_at.store(0, SeqCst);
-        let Some(unnoticed) = unnoticed else {
-            patience.note_in_vain(wait);
-            return false;
-        };
-        let earned = patience.note_move(wait, unnoticed).as_nanos();
-        let earned = u64::try_from(earned).unwrap_or(u64::MAX);
-        self.credit.store(credit.saturating_add(earned), SeqCst);
-        true
+        let earned = unnoticed.map(|unnoticed| budget.note_move(wait, unnoticed));
+        if earned.is_none() {
+            budget.note_timeout(wait);
+        }
+        let state = &mut *lock(&self.state);
+        state.wake_at = None;
+        state.credit = state.credit.saturating_add(earned.unwrap_or_default());
+        earned.is_some()
     }
 
     /// Whether there is room. What the consumer takes afterwards wakes the receiver.
     pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: InboxLimits) -> bool {
-        // Set before it looks.
-        let wake_at = Fill::wake_at(bytes, limits).pack().max(1);
-        self.wake_at.store(wake_at, SeqCst);
+        lock(&self.state).wake_at = Some(Fill::wake_at(bytes, limits));
         self.has_room(bytes, limits)
     }
 
@@ -78,23 +82,19 @@ impl<S: StreamState + Send> Inbox<S> {
         Duration::ZERO
     }
 
-    /// The consumer has taken a message.
-    #[inline]
-    pub(super) fn count_out(&self, bytes: usize, patience: &Patience) {
-        let taken = Fill::one(bytes).pack();
-        let left = self.fill.fetch_sub(taken, SeqCst) - taken;
-        let date = patience.date();
-        // Most of the time it is the same, and a look costs less.
-        if self.moved_at.load(SeqCst) != date {
-            self.moved_at.store(date, SeqCst);
-        }
-        if !self.is_read.load(SeqCst) {
-            self.is_read.store(true, SeqCst);
-        }
-        let wake_at = self.wake_at.load(SeqCst);
-        if wake_at > 0 && Fill::unpack(left).is_within(Fill::unpack(wake_at)) {
+    /// Notes that the consumer has taken a message.
+    pub(super) fn count_out(&self, bytes: usize, budget: &StallBudget) {
+        let mut state = lock(&self.state);
+        state.fill.remove(Fill::one(bytes));
+        state.takes = state.takes.wrapping_add(1);
+        state.moved_at = budget.date();
+        let wakes = state.wake_at.is_some_and(|wake_at| state.fill.is_within(wake_at));
+        if wakes {
             // Once: the receiver asks again if it has to.
-            self.wake_at.store(0, SeqCst);
+            state.wake_at = None;
+        }
+        drop(state);
+        if wakes {
             notify_waiters(&self.changed);
         }
     }
