@@ -18,7 +18,7 @@ use super::{
 /// with its buffer, which it keeps alive.
 const COPY_BELOW: usize = READ_LEN / 2;
 
-/// What [`Decoder::decode`] found.
+/// The result of [`Decoder::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
     /// A whole frame. Its data is read with [`Decoder::data`] or [`Decoder::take_data`] before the
@@ -146,10 +146,9 @@ impl Decoder {
         Some(Decoded::Frame(header))
     }
 
-    /// Goes over the frames behind the current one as long as they are whole, come to no more than `max_len` bytes (less than a
+    /// Goes over the frames after the current one while they are whole, come to no more than `max_len` bytes (less than a
     /// frame may have), and `goes_on` says so of their headers. Returns all of them, back to back. No frame is the
     /// current one then.
-    #[inline]
     pub(crate) fn take_run(
         &mut self,
         max_len: usize,
@@ -251,12 +250,12 @@ impl Decoder {
         }
     }
 
-    /// Bytes that have arrived behind the current frame.
+    /// Bytes that have arrived after the current frame.
     pub(crate) fn bytes_left(&self) -> usize {
         self.rest().len() - self.data_len
     }
 
-    /// Whether the bytes so far end where a frame ends, so that an end of file here is clean.
+    /// Returns whether the bytes so far end where a frame ends, so that an end of file here is clean.
     pub fn is_between_frames(&self) -> bool {
         self.bytes_left() == 0 && self.skip == 0
     }
@@ -547,8 +546,8 @@ mod tests {
         assert!(taken.iter().all(Option::is_some), "they are read into a buffer of their own");
     }
 
-    /// Else most of each frame is copied once more: as its buffer grows, or behind the frame before it, for which it has to
-    /// make room.
+    /// Else most of each frame is copied once more: as its buffer grows, or after the frame before it, for which it has to
+    /// make space.
     #[test]
     fn long_frames_that_follow_each_other_move_once_each() {
         const FRAMES: usize = 8;

@@ -15,7 +15,7 @@ pub const HEADER_LEN: usize = 10;
 /// The most bytes of data that one frame may carry: 4 MiB (protocol specification, "Message frame").
 pub const MAX_DATA_LEN: usize = 4 << 20;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameType {
     /// 0x01: a client opens a stream.
@@ -67,12 +67,12 @@ impl Flags {
     /// The end of one side of a stream: closed, and no message with it.
     pub const END: Flags = Flags(0x01 | 0x04);
 
-    /// Whether every flag of `other` is set.
+    /// Returns whether every flag of `other` is set.
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether a Request with these flags opens a stream, of requests or of replies.
+    /// Returns whether a Request with these flags opens a stream, of requests or of replies.
     pub(crate) fn open_a_stream(self) -> bool {
         self.contains(Flags::REMOTE_OPEN) || self.contains(Flags::REMOTE_CLOSED)
     }
@@ -92,7 +92,7 @@ pub struct Header {
     pub data_len: u32,
     /// The stream that the frame belongs to.
     pub stream_id: u32,
-    /// What the frame is.
+    /// The frame's type.
     pub frame_type: FrameType,
     /// The frame's flags.
     pub flags: Flags,
@@ -100,7 +100,6 @@ pub struct Header {
 
 impl Header {
     /// The header as it goes over the wire.
-    #[inline]
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         // As two numbers: read again as wholes, at once, after they were written field by field, they would
         // have to wait for the processor's store buffer.
@@ -122,7 +121,6 @@ impl Header {
 
     /// Reads a header. Any ten bytes are a header; whether the frame makes sense is for the
     /// stream [`table`](super::table) to say.
-    #[inline]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let [l0, l1, l2, l3, s0, s1, s2, s3, frame_type, flags] = *bytes;
         Header {

@@ -15,10 +15,10 @@ const CHUNK_LEN: usize = 1 << 10;
 pub(crate) const SHARED_LEN: usize = 16 << 10;
 
 /// A field of longer data keeps that alive if it is at least one of so many parts of it, and is copied else.
-const FIELDS: usize = 8;
+const MIN_FIELD_FRACTION: usize = 8;
 
-/// The same of a whole payload in the data of its frame. What is kept of its fields keeps all of that.
-const PAYLOADS: usize = 2;
+/// A payload is shared if it is at least half of its frame. What is kept of its fields keeps the whole frame.
+const MIN_PAYLOAD_FRACTION: usize = 2;
 
 thread_local! {
     /// The rest of the present chunk.
@@ -40,7 +40,7 @@ pub(crate) fn copy(bytes: &[u8]) -> Bytes {
     })
 }
 
-/// Encodes a message, likewise.
+/// Encodes a message into the thread's shared chunk if it is short.
 pub(crate) fn encode(message: &impl Message) -> Bytes {
     let len = message.encoded_len();
     if len > SHORT {
@@ -66,7 +66,7 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
-    /// What `bytes` is a part of.
+    /// The data that contains `bytes`.
     shared: Option<&'a Bytes>,
 }
 
@@ -89,21 +89,20 @@ impl<'a> Payload<'a> {
         Payload { bytes: part, ..self }
     }
 
-    /// What has not been read yet.
+    /// Returns what has not been read yet.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// The bytes, to be kept: shared, or copied.
     pub fn to_bytes(self) -> Bytes {
-        match self.to_share(self.bytes.len(), PAYLOADS) {
+        match self.to_share(self.bytes.len(), MIN_PAYLOAD_FRACTION) {
             Some(data) => data.slice_ref(self.bytes),
             None => copy(self.bytes),
         }
     }
 
     /// The shared data, unless a part of this length would keep much more alive.
-    #[inline]
     fn to_share(self, len: usize, parts: usize) -> Option<&'a Bytes> {
         self.shared.filter(|data| data.len() <= SHARED_LEN || len >= data.len() / parts)
     }
@@ -118,16 +117,14 @@ impl Buf for Payload<'_> {
         self.bytes
     }
 
-    #[inline]
     fn advance(&mut self, count: usize) {
         self.bytes = &self.bytes[count..];
     }
 
-    #[inline]
     fn copy_to_bytes(&mut self, len: usize) -> Bytes {
         let (taken, rest) = self.bytes.split_at(len);
         self.bytes = rest;
-        match self.to_share(len, FIELDS) {
+        match self.to_share(len, MIN_FIELD_FRACTION) {
             Some(data) => data.slice_ref(taken),
             None => copy(taken),
         }
@@ -138,7 +135,7 @@ impl Buf for Payload<'_> {
 mod tests {
     use super::*;
 
-    /// How far one lies behind the other.
+    /// How far one lies after the other.
     fn distance(first: &Bytes, second: &Bytes) -> usize {
         (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize)
     }

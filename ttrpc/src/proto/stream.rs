@@ -15,7 +15,7 @@
 
 use super::frame::Flags;
 
-/// What a stream carries, as its Request opened it.
+/// The messages that a stream carries, as its Request opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One request, one Response.
@@ -29,12 +29,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the client may send Data after its Request.
+    /// Returns whether the client may send Data after its Request.
     pub fn client_streams(self) -> bool {
         matches!(self, Kind::ClientStreaming | Kind::Bidirectional)
     }
 
-    /// Whether the server answers with Data frames.
+    /// Returns whether the server answers with Data frames.
     pub fn server_streams(self) -> bool {
         matches!(self, Kind::ServerStreaming | Kind::Bidirectional)
     }
@@ -49,7 +49,7 @@ enum StreamPhase {
     Closed,
 }
 
-/// What a Data frame brought.
+/// The content of a Data frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataEvent {
     /// The frame's data is a message, be it empty.
@@ -109,7 +109,7 @@ impl Stream {
         Ok(event)
     }
 
-    /// Whether Data with these flags says once more what the remote has said before: that its side of
+    /// Returns whether Data with these flags says once more what the remote has said before: that its side of
     /// a stream is closed.
     pub fn is_repeated_close(&self, flags: Flags) -> bool {
         self.remote_sends_data && !self.is_remote_open() && flags.contains(Flags::END)
@@ -128,12 +128,12 @@ impl Stream {
         };
     }
 
-    /// Whether the remote may still send on this stream.
+    /// Returns whether the remote may still send on this stream.
     pub fn is_remote_open(&self) -> bool {
         matches!(self.state, StreamPhase::Open | StreamPhase::LocalClosed)
     }
 
-    /// Whether both sides are done.
+    /// Returns whether both sides are done.
     pub fn is_closed(&self) -> bool {
         self.state == StreamPhase::Closed
     }

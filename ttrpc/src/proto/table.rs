@@ -12,7 +12,7 @@ use super::frame::{Flags, FrameType, Header};
 use super::stream::{DataEvent, Kind, Stream, Violation};
 
 /// Streams that a server ended before the client did, at most this many, oldest forgotten first.
-/// What the client still sends on them is dropped without an answer.
+/// Later frames of the client on them are dropped without an answer.
 const MAX_ENDED_EARLY: usize = 1024;
 
 /// The capacity that a table keeps when its last stream has ended, some 12 KiB: bursts of 256 calls need not allocate it
@@ -41,7 +41,7 @@ pub struct ClientTable<T> {
     open: usize,
 }
 
-/// What a client does with a frame.
+/// The action of a client for a frame.
 #[derive(Debug, PartialEq)]
 pub enum ClientEvent<T> {
     /// A Data frame for a stream that goes on or ends with it.
@@ -78,7 +78,7 @@ impl<T> ClientTable<T> {
         Some(id)
     }
 
-    /// What to do with a frame.
+    /// Returns the action for a frame.
     pub fn receive(&mut self, header: Header) -> ClientEvent<T>
     where
         T: Clone,
@@ -101,7 +101,6 @@ impl<T> ClientTable<T> {
     }
 
     /// Acts on a Data frame. A stream that ends with it stays in the table until [`ClientTable::remove`].
-    #[inline]
     pub(crate) fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<&mut T> {
         let Some((stream, handle)) = self.streams.get_mut(&id) else {
             return ClientEvent::Ignore;
@@ -127,7 +126,6 @@ impl<T> ClientTable<T> {
     }
 
     /// Ends a stream that has not ended. It stays in the table until [`ClientTable::remove`].
-    #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Option<&mut T> {
         let (stream, handle) = self.streams.get_mut(&id)?;
         if stream.is_closed() {
@@ -164,7 +162,6 @@ impl<T> ClientTable<T> {
     }
 
     /// Removes a stream, which ends with that: its call was given up or failed here.
-    #[inline]
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let (stream, handle) = take(&mut self.streams, id)?;
         self.open -= usize::from(!stream.is_closed());
@@ -183,17 +180,16 @@ impl<T> ClientTable<T> {
     }
 
     /// The handle of a stream that is in the table, ended or not, to be changed.
-    #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         self.streams.get_mut(&id).map(|(_, handle)| handle)
     }
 
-    /// Whether a stream has not ended.
+    /// Returns whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
         self.streams.get(&id).is_some_and(|(stream, _)| !stream.is_closed())
     }
 
-    /// Whether all ids have been given.
+    /// Returns whether all ids have been given.
     pub fn is_spent(&self) -> bool {
         self.next_id.is_none()
     }
@@ -215,7 +211,7 @@ impl<T> ClientTable<T> {
         self.open
     }
 
-    /// Whether every stream has ended.
+    /// Returns whether every stream has ended.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -258,7 +254,7 @@ pub struct ServerTable<T> {
     ended_early: Vec<u32>,
 }
 
-/// What a server does with a frame.
+/// The action of a server for a frame.
 #[derive(Debug, PartialEq)]
 pub enum ServerEvent<T> {
     /// A Request with a fresh id: [`ServerTable::open`] it, or refuse it.
@@ -283,7 +279,7 @@ impl<T> Default for ServerTable<T> {
 }
 
 impl<T: Clone> ServerTable<T> {
-    /// What to do with a frame.
+    /// Returns the action for a frame.
     pub fn receive(&mut self, header: Header) -> ServerEvent<T> {
         match header.frame_type {
             // Unknown types are ignored whatever their id; a Response is none of a client's.
@@ -356,7 +352,7 @@ impl<T: Clone> ServerTable<T> {
         self.ended_early.insert(index, id);
     }
 
-    /// Whether a stream has not ended.
+    /// Returns whether a stream has not ended.
     pub fn contains(&self, id: u32) -> bool {
         self.streams.contains_key(&id)
     }
@@ -376,7 +372,7 @@ impl<T: Clone> ServerTable<T> {
         self.streams.len()
     }
 
-    /// Whether every stream has ended.
+    /// Returns whether every stream has ended.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

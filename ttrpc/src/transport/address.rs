@@ -7,7 +7,7 @@ use std::{
 
 use crate::Error;
 
-/// Bytes of a path that fit into `sockaddr_un` beside its terminating zero (unix(7); unix(4) of the
+/// Bytes of a path that fit into `sockaddr_un` next to its terminating zero (unix(7); unix(4) of the
 /// BSDs).
 const MAX_PATH_LEN: usize =
     if cfg!(any(target_os = "linux", target_os = "android")) { 107 } else { 103 };

@@ -17,7 +17,7 @@ pub(super) const SHARED_FRAME_LEN: usize = 16 << 10;
 /// Bytes after which a shared chunk is full.
 const SHARED_CHUNK_LEN: usize = 64 << 10;
 
-/// Chunks for which a queue that runs empty keeps room: a lone frame needs no more.
+/// Chunks for which a queue that runs empty keeps memory: a lone frame needs no more.
 pub(super) const IDLE_CHUNKS: usize = 1;
 
 /// An encoded frame, header and data.
@@ -51,7 +51,7 @@ pub(super) struct Capacity {
     pub(super) is_long: bool,
 }
 
-/// Frames that lie back to back, with the room that they take in the queue. A long frame has a chunk to itself.
+/// Frames that lie back to back, with the capacity that they take in the queue. A long frame has a chunk to itself.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) bytes: Vec<u8>,
@@ -76,7 +76,7 @@ impl Chunk {
         buffer_pool::put(self.bytes);
     }
 
-    /// Drops the frames that start at `from` or behind it and for which `is_dropped` says so.
+    /// Drops the frames that start at `from` or after it and for which `is_dropped` says so.
     fn drop_frames(&mut self, from: usize, mut is_dropped: impl FnMut(Header) -> bool) {
         let (mut start, mut end) = (0, 0);
         while let Some(header) = self.header_at(start) {
@@ -116,7 +116,7 @@ impl Chunks {
     pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, capacity: Capacity) {
         let bytes = frame.as_slice();
         let len = bytes.len();
-        // Long room is not shared, also where a message has become shorter since it was reserved.
+        // Long capacity is not shared, also where a message has become shorter since it was reserved.
         if len > SHARED_FRAME_LEN || capacity.is_long {
             return self.push_alone(frame.into_vec(), stream_id, capacity);
         }
@@ -143,7 +143,7 @@ impl Chunks {
         self.chunks.push_back(Chunk { bytes, capacity, is_shared: false });
     }
 
-    /// The last chunk if it has room for `len` bytes, else a new one.
+    /// The last chunk if it has capacity for `len` bytes, else a new one.
     fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
         if !self.chunks.back().is_some_and(fits) {
@@ -166,8 +166,8 @@ impl Chunks {
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
     /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// behind it. Returns the rooms of chunks that are gone with all their frames. A frame that shares its
-    /// chunk with others keeps its room until that is written.
+    /// after it. Returns the capacities of chunks that are gone with all their frames. A frame that shares its
+    /// chunk with others keeps its capacity until that is written.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(lens, [SHARED_CHUNK_LEN, SHARED_FRAME_LEN]);
     }
 
-    /// Else its room would be freed where the others' is.
+    /// Else its capacity would be freed where the others' is.
     #[test]
     fn a_frame_with_long_room_has_its_own_chunk_however_short_it_has_become() {
         let mut chunks = Chunks::default();

@@ -15,7 +15,7 @@ const BYTES_PER_MESSAGE: usize = 512;
 /// Counts what a task sends, or takes, without having to wait.
 #[derive(Debug, Default)]
 pub(crate) struct CoopBudget {
-    /// What belongs to the present unit, in short messages.
+    /// The present unit so far, in short messages.
     spent: usize,
 }
 

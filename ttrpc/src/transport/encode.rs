@@ -13,7 +13,7 @@ use crate::{
 };
 
 thread_local! {
-    /// Where frames are encoded that are copied into a shared chunk. It is as long as the longest one so far.
+    /// Where frames are encoded that are copied into a shared chunk. Its length is that of the longest one so far.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 

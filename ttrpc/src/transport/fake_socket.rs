@@ -18,7 +18,7 @@ use crate::{
     sync::Mutex,
 };
 
-/// What a test sees of the socket.
+/// The test's view of the socket.
 #[derive(Clone, Default)]
 pub(crate) struct FakeSocket(Arc<Mutex<State>>);
 
@@ -27,12 +27,12 @@ struct State {
     taken: Vec<u8>,
     /// Bytes that it takes of a task that does not wait. From one that waits it takes all.
     room: usize,
-    /// What else happens while such a task writes.
+    /// Runs while such a task writes.
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// The error that such a task meets.
     error: Option<io::ErrorKind>,
     is_dropped: bool,
-    /// What happens while it is dropped.
+    /// Runs while it is dropped.
     when_dropped: Option<Box<dyn FnOnce() + Send>>,
 }
 

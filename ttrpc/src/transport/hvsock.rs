@@ -62,7 +62,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// What is left, without the fractions, which nobody wants to read in an error.
+/// Returns the time that is left, without the fractions, which nobody wants to read in an error.
 fn whole_millis_until(end: Instant) -> Duration {
     let left = end.saturating_duration_since(Instant::now());
     Duration::new(left.as_secs(), left.subsec_millis() * 1_000_000)
@@ -105,7 +105,7 @@ fn is_ok(line: &[u8]) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Whether an error says that the other side has closed the connection.
+/// Returns whether an error says that the other side has closed the connection.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)

@@ -36,11 +36,11 @@ use crate::{
 
 /// The state of the stream whose messages an inbox holds.
 pub(crate) trait StreamState {
-    /// What the consumer gets behind all messages: a last one, `Ok(None)` at a good end, or how the
-    /// stream failed. `None` as long as more may come.
+    /// Returns what the consumer receives after all messages: a last one, `Ok(None)` at a good end, or how the
+    /// stream failed. `None` while more may come.
     fn end(&mut self) -> Option<Result<Option<Bytes>, Status>>;
 
-    /// Whether more messages may come.
+    /// Returns whether more messages may come.
     fn is_open(&self) -> bool;
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait StreamState {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox<S> {
     state: Mutex<InboxState<S>>,
-    /// Notified when there is room again, when the consumer goes away, and of every change of the
+    /// Notified when there is capacity again, when the consumer goes away, and of every change of the
     /// stream's state, if `InboxState::is_watched`.
     changed: Notify,
 }
@@ -60,7 +60,7 @@ struct InboxState<S> {
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
-    /// What the consumer has not taken, in its batch too.
+    /// Messages that the consumer has not taken, its batch included.
     fill: Fill,
     /// When the consumer last took a message, or the first of these came; see [`StallBudget`].
     moved_at: u64,
@@ -72,7 +72,7 @@ struct InboxState<S> {
     wake_at: Option<Fill>,
 }
 
-/// What the consumer does.
+/// The state of the consumer.
 #[derive(Debug, Default)]
 enum Consumer {
     /// Does something else.
@@ -95,7 +95,7 @@ enum Refill {
 }
 
 impl<S: StreamState> InboxState<S> {
-    /// Whether further messages are dropped.
+    /// Returns whether further messages are dropped.
     fn is_closed(&self) -> bool {
         matches!(self.consumer, Consumer::Gone) || !self.stream.is_open()
     }
@@ -138,25 +138,25 @@ impl<S: StreamState + Send> Inbox<S> {
         act(&mut lock(&self.state).stream)
     }
 
-    /// Whether what arrives is dropped.
+    /// Returns whether what arrives is dropped.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.state).is_closed()
     }
 
-    /// Adds a message, for which there is room. `false` if it is dropped: the inbox is closed.
+    /// Adds a message, for which there is capacity. `false` if it is dropped: the inbox is closed.
     pub(crate) fn push(&self, message: Payload<'_>, budget: &StallBudget) -> bool {
         let fill = Fill::one(message.remaining());
         self.append(fill, budget, |messages| messages.push(message))
     }
 
-    /// Adds so many messages, at least one, that lie in frames back to back, and for which there is room.
+    /// Adds so many messages, at least one, that lie in frames back to back, and for which there is capacity.
     pub(crate) fn push_frames(&self, frames: &[u8], count: usize, budget: &StallBudget) {
         let fill = Fill::of_frames(count, frames.len());
         let frames = frames.to_vec();
         self.append(fill, budget, |messages| messages.push_frames(frames, count));
     }
 
-    /// What has room behind what is there.
+    /// Returns the capacity that is left.
     pub(crate) fn free(&self, limits: InboxLimits) -> Fill {
         lock(&self.state).fill.free(limits)
     }
@@ -179,7 +179,7 @@ impl<S: StreamState + Send> Inbox<S> {
         true
     }
 
-    /// Notified when the receiver may find room again, when the consumer goes away, and of changes
+    /// Notified when the receiver may find capacity again, when the consumer goes away, and of changes
     /// of the stream's state.
     pub(crate) fn changed(&self) -> &Notify {
         lock(&self.state).is_watched = true;
@@ -238,15 +238,14 @@ impl<S: StreamState + Send> Inbox<S> {
         lock(&self.state).clear()
     }
 
-    /// What is not taken, and whether the consumer waits for the next message.
+    /// Returns what is not taken, and whether the consumer waits for the next message.
     pub(crate) fn fill(&self) -> (Fill, bool) {
         let state = lock(&self.state);
         (state.fill, matches!(state.consumer, Consumer::Waiting(_)))
     }
 
-    /// What `read` makes of the next message, for the one consumer, who keeps `batch` from one call to the next:
+    /// Returns what `read` makes of the next message. For the one consumer, which keeps `batch` from one call to the next:
     /// `Ok(None)` at a good end, and from then on. The message is read where it lies.
-    #[inline]
     pub(crate) fn poll_take<R>(
         &self,
         batch: &mut Batch,
@@ -254,7 +253,7 @@ impl<S: StreamState + Send> Inbox<S> {
         budget: &StallBudget,
         read: impl FnOnce(Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
-        // A consumer that is always behind lets other tasks run now and then.
+        // A consumer that always lags lets other tasks run now and then.
         ready!(batch.budget.poll_spend(cx));
         let mut one = None;
         if batch.is_empty() {
@@ -308,7 +307,6 @@ impl<S: StreamState + Send> Inbox<S> {
         }))
     }
 
-    #[inline]
     fn poll_state<R>(
         mut state: MutexGuard<'_, InboxState<S>>,
         cx: &mut Context<'_>,
@@ -537,7 +535,7 @@ mod tests {
         let start = tokio::time::Instant::now();
         let taking = async {
             for _ in 0..3 {
-                // In between the receiver finds that there is no room yet for what it has.
+                // In between the receiver finds that there is no capacity yet for what it has.
                 tokio::task::yield_now().await;
                 take(&inbox, &mut batch, &budget).await;
             }

@@ -339,7 +339,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
     room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
 }
 
-/// What a socket that is empty, nearly full or full takes at once of a frame.
+/// Bytes of a frame that a socket takes at once which is empty, nearly full or full.
 const ROOMS: [usize; 3] = [10, 7, 0];
 
 #[test]

@@ -19,14 +19,14 @@ use crate::Extensions;
 
 /// The half of a connection from which frames are read.
 pub(crate) trait ReadHalf: AsyncRead + Send + Unpin {
-    /// Whether the peer has closed its side, though there may be something left to read. `false`
+    /// Returns whether the peer has closed its side, though there may be something left to read. `false`
     /// where that cannot be known.
     fn is_hung_up(&mut self) -> bool {
         false
     }
 }
 
-/// Whether a socket's readiness says that the peer has closed its side.
+/// Returns whether a socket's readiness says that the peer has closed its side.
 fn is_read_closed(ready: impl Future<Output = io::Result<Ready>>) -> bool {
     match pin!(ready).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(ready) => ready.is_ok_and(|ready| ready.is_read_closed()),
@@ -50,7 +50,7 @@ impl<T: AsyncRead + AsyncWrite + Send> ReadHalf for tokio::io::ReadHalf<T> {}
 
 /// The half of a connection to which frames are written.
 pub(crate) trait WriteHalf: AsyncWrite + Send + Unpin {
-    /// Whether it is a socket, which any task may write to: it neither waits nor runs the program's code.
+    /// Returns whether it is a socket, which any task may write to: it neither waits nor runs the program's code.
     fn is_socket(&self) -> bool {
         false
     }
@@ -105,7 +105,7 @@ impl<T: AsyncRead + AsyncWrite + Send> WriteHalf for tokio::io::WriteHalf<T> {}
 /// assert_eq!(connection.peer().get::<u64>(), Some(&7));
 /// ```
 pub struct Connection {
-    // The halves are boxed, so that the drivers are compiled once; an indirect call is nothing beside a
+    // The halves are boxed, so that the drivers are compiled once; an indirect call is nothing next to a
     // system call.
     pub(crate) reader: Box<dyn ReadHalf + Send>,
     pub(crate) writer: Writer,
@@ -128,7 +128,7 @@ impl Connection {
         self
     }
 
-    /// The same for who has the connection by reference, as a
+    /// Sets the peer of a connection that is held by reference, as by a
     /// [`ConnectionHook`](crate::server::ConnectionHook) has.
     pub fn set_peer(&mut self, peer: Peer) {
         self.peer = peer;
@@ -175,12 +175,12 @@ impl Connection {
         Ok(())
     }
 
-    /// What is known of the other side.
+    /// Returns what is known of the other side.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What was added to the connection. It stays with it when it is served.
+    /// Returns what was added to the connection. It stays with it when it is served.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }

@@ -3,7 +3,7 @@
 //! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
 //! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which there is no
 //! capacity waits in a queue: a newcomer to this limit never overtakes, and a release wakes exactly the waiters that
-//! it admits. For limits that the application holds up, waiting follows the rule of [`stall`](super::stall).
+//! it admits. For limits that the application blocks, waiting follows the rule of [`stall`](super::stall).
 //!
 //! Everything is behind one lock, which is held for a few instructions. Wakers are the program's code: they
 //! are cloned, woken and dropped without it.
@@ -26,7 +26,7 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// What is counted: a number of things, and what it costs to keep them, in bytes.
+/// The unit of a limit: a number of things, and what it costs to keep them, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) count: usize,
@@ -71,7 +71,7 @@ pub(crate) enum Oversubscribe {
     OnlyWhenEmpty,
 }
 
-/// A limit that is at least 1 and leaves room to count loads beyond it.
+/// A limit that is at least 1 and leaves space to count loads beyond it.
 pub(super) fn clamp(limit: usize) -> usize {
     limit.clamp(1, usize::MAX / 2)
 }
@@ -150,12 +150,12 @@ impl Limiter {
         self.limit
     }
 
-    /// What is in use.
+    /// Returns the load that is in use.
     pub(crate) fn load(&self) -> Load {
         self.state().used
     }
 
-    /// Whether the smallest load would have to wait now.
+    /// Returns whether the smallest load would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
         let state = self.state();
         state.has_waiters() || !self.fits(Load::one(1), state.used)
@@ -170,7 +170,7 @@ impl Limiter {
         self.state().releases
     }
 
-    /// Whether a wait has timed out, and nothing has been released since.
+    /// Returns whether a wait has timed out, and nothing has been released since.
     pub(crate) fn is_stalled(&self) -> bool {
         self.state().is_stalled
     }
@@ -204,7 +204,7 @@ impl Limiter {
         is_granted.then(|| Permit { limiter: self, load })
     }
 
-    /// Waits for its turn in the queue and for capacity.
+    /// Waits in the queue until there is capacity.
     ///
     /// Cancel safe: dropped, it leaves the queue and releases what it had been granted. What is granted to a
     /// future that is neither polled nor dropped is lost to the others meanwhile.

@@ -13,12 +13,12 @@ use crate::proto::{
 /// Bytes after which a chunk is full.
 pub(crate) const CHUNK_LEN: usize = SHARED_LEN;
 
-/// What a message in an inbox costs beside its bytes, at most: its entry there or its header, and what allocation
+/// Cost of a message in an inbox in addition to its bytes, at most: its entry there or its header, and what allocation
 /// adds. A peer that sends very short messages would else cost many times what the limits on bytes
 /// say.
 const MESSAGE_COST: usize = 64;
 
-/// What a message of this many bytes costs while it is in an inbox.
+/// Returns the cost of a message of this many bytes while it is in an inbox.
 pub(crate) fn message_cost(bytes: usize) -> usize {
     Fill::one(bytes).cost()
 }
@@ -68,24 +68,23 @@ impl Fill {
         Fill { messages, bytes: len - messages * HEADER_LEN }
     }
 
-    /// Whether a message of this many bytes may come to what is there. One that is longer than the
+    /// Returns whether a message of this many bytes may come to what is there. One that is longer than the
     /// limit may come to nothing, else it could never be received.
     pub(super) fn has_room(self, bytes: usize, limits: InboxLimits) -> bool {
         self.messages == 0
             || (self.messages < limits.messages && self.bytes + bytes <= limits.bytes)
     }
 
-    /// What has room behind what is there.
+    /// Returns the capacity that is left.
     pub(super) fn free(self, limits: InboxLimits) -> Fill {
         let messages = limits.messages.checked_sub(self.messages);
         let bytes = limits.bytes.checked_sub(self.bytes);
-        // Over either limit there is no room, not even for an empty message.
+        // Over either limit there is no capacity, not even for an empty message.
         let free = messages.zip(bytes).map(|(messages, bytes)| Fill { messages, bytes });
         free.unwrap_or_default()
     }
 
-    /// Counts a message of this many bytes if there is room for it here.
-    #[inline]
+    /// Counts a message of this many bytes if there is capacity for it here.
     pub(crate) fn take_room(&mut self, bytes: usize) -> bool {
         let has_room = self.messages > 0 && bytes <= self.bytes;
         if has_room {
@@ -96,7 +95,7 @@ impl Fill {
     }
 
     /// The fill at which a receiver that has a message of this many bytes is to be woken: there is
-    /// room, and where the inbox is large, room for more than one message.
+    /// capacity, and where the inbox is large, capacity for more than one message.
     pub(super) fn wake_at(bytes: usize, limits: InboxLimits) -> Self {
         let messages = (limits.messages - limits.messages / 4).min(limits.messages - 1);
         Fill { messages, bytes: limits.bytes.saturating_sub(bytes) }
@@ -178,7 +177,7 @@ pub(crate) struct Batch {
     frames: Bytes,
     /// Bytes at the start that have been used.
     used: usize,
-    /// Messages behind these.
+    /// Messages after these.
     left: usize,
     /// The consumer's.
     pub(super) budget: CoopBudget,
@@ -195,7 +194,6 @@ impl Batch {
     }
 
     /// The next message.
-    #[inline]
     pub(super) fn next(&mut self) -> Option<Payload<'_>> {
         let rest = &self.frames[self.used..];
         let header = Header::from_bytes(rest.first_chunk()?);
@@ -205,7 +203,6 @@ impl Batch {
         Some(Payload::shared(&rest[HEADER_LEN..frame_len], &self.frames))
     }
 
-    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }

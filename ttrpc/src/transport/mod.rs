@@ -9,16 +9,16 @@
 //! caller → client sender → (socket) → server receiver → server sender → (socket) → client receiver → nobody
 //! ```
 //!
-//! - A **caller** waits for room in the client's outgoing [`queue`] and for its reply, both no
+//! - A **caller** waits for capacity in the client's outgoing [`queue`] and for its reply, both no
 //!   longer than its deadline.
 //! - A **sender** ([`sender`]) waits for its queue and for the socket, and for nothing else. It
 //!   holds no lock while it writes. A lone frame is written by the task that pushes it, which waits for neither.
-//! - A **server's receiver** waits for the socket, for room in the server's outgoing queue (only a
+//! - A **server's receiver** waits for the socket, for capacity in the server's outgoing queue (only a
 //!   write to the socket makes that, so a peer that never reads stops being read), and for handlers
-//!   only as long as they make progress (`stall`).
+//!   only while they make progress (`stall`).
 //! - A **client's receiver** waits for the socket, and for the consumer of a stream whose [`inbox`]
-//!   is full only as long as messages are taken from it (`stall`). Handing over a reply never waits.
-//! - A **handler** is a caller to the right of the receiver: it waits for room in the server's queue
+//!   is full only while messages are taken from it (`stall`). Handing over a reply never waits.
+//! - A **handler** is a caller to the right of the receiver: it waits for capacity in the server's queue
 //!   and for whatever it likes, other calls included, since no receiver waits for it without end.
 //!
 //! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O, but for that by which one
@@ -71,7 +71,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a task for what lives as long as a connection. All of them are of one type, since the runtime's
+/// Spawns a task that lives until its connection ends. All of them are of one type, since the runtime's
 /// code for a task is compiled once for each.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let future: BoxFuture<'static, ()> = Box::pin(future);

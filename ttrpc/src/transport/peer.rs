@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 
 use crate::contain::contain;
 
-/// What is known of the other side of a connection: what the operating system says, and what the
+/// Facts about the other side of a connection: what the operating system says, and what the
 /// program adds for connections that it hands over.
 ///
 /// Cheap to clone.
@@ -26,7 +26,7 @@ enum Origin {
     Tcp(SocketAddr),
 }
 
-/// What the program knows of a peer.
+/// Facts that the program has added about a peer.
 #[derive(Clone, Debug, Default)]
 struct Added {
     name: Option<String>,
@@ -141,7 +141,7 @@ impl Peer {
     }
 }
 
-/// `uid 0, pid 4711`; `cid 3, port 1025`; `127.0.0.1:4000`; behind the name, if there is one.
+/// `uid 0, pid 4711`; `cid 3, port 1025`; `127.0.0.1:4000`; after the name, if there is one.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name();

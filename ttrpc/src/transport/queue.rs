@@ -1,15 +1,15 @@
 //! What the tasks of a connection share behind one lock: its streams, and the outgoing queue of
 //! frames on their way to the sender.
 //!
-//! A producer first reserves room, which waits in line while the queue is full, and then pushes,
+//! A producer first reserves capacity, which waits in a queue while the queue is full, and then pushes,
 //! which never waits. A push changes the table of streams in the same step: a Request takes its
 //! stream id and its entry as it enters the queue, so ids rise in the order in which Requests enter
 //! the socket, as servers demand; a last frame takes the entry out, and is not pushed if the entry has
 //! gone before. Room is taken until the frame has been written to the socket, so the limits bound
 //! everything that is encoded and not yet sent, the sender's own batch included.
 //!
-//! Frames longer than [`LONG_FRAME_LEN`] have room and a line of their own. A frame cannot be stopped once
-//! it is being written, but those that wait for room hold up no shorter one: it waits for the long frames
+//! Frames longer than [`LONG_FRAME_LEN`] have a capacity and a queue of their own. A frame cannot be stopped once
+//! it is being written, but those that wait for capacity block no shorter one: it waits for the long frames
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
 mod gate;
@@ -82,7 +82,6 @@ pub(crate) struct PushPermit<'a, T> {
 impl<T> PushPermit<'_, T> {
     /// Adds the frame if `claim` gives it a stream id; returns that. `claim` runs under the lock, and
     /// not at all once the queue is closed.
-    #[inline]
     pub(crate) fn push(
         self,
         frame: FrameBytes<'_>,
@@ -93,8 +92,7 @@ impl<T> PushPermit<'_, T> {
         })
     }
 
-    /// The same, but a lone frame is written by the calling task, if the sender waits for frames.
-    #[inline]
+    /// Pushes like [`PushPermit::push`], or has the calling task write a lone frame while the sender waits for frames.
     pub(crate) fn push_or_write(
         self,
         frame: FrameBytes<'_>,
@@ -107,7 +105,7 @@ impl<T> PushPermit<'_, T> {
 
 impl<T> Queue<T> {
     /// A queue for this many frames and bytes, both at least 1, and for as many of long frames. A frame that is
-    /// longer than `max_bytes` is let in when there is no other of its kind.
+    /// longer than `max_bytes` is admitted when there is no other of its kind.
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
         let room = || {
             Limiter::new(Load { count: max_frames, cost: max_bytes }, Oversubscribe::OnlyWhenEmpty)
@@ -131,7 +129,7 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    /// What long frames count in, or short ones.
+    /// Returns the limiter of long frames, or that of short ones.
     fn limiter(&self, is_long: bool) -> &Limiter {
         if is_long { &self.long } else { &self.short }
     }
@@ -156,27 +154,27 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits for room for a frame of `len` bytes, first come, first served among those that are long, and
+    /// Waits for capacity for a frame of `len` bytes, first come, first served among those that are long, and
     /// among those that are not.
     ///
-    /// Cancel safe: dropped, it leaves the line and releases what it had reserved.
+    /// Cancel safe: dropped, it leaves the queue and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
         let is_long = len > LONG_FRAME_LEN;
         let permit = self.limiter(is_long).acquire(self.load_of(len)).await?;
         Ok(PushPermit { queue: self, permit, is_long })
     }
 
-    /// Waits until a short frame would have room, behind those that wait for it already.
+    /// Waits until a short frame would have capacity, after those that wait for it already.
     pub(crate) async fn wait_for_short_capacity(&self) -> Result<(), Closed> {
         self.reserve(1).await.map(drop)
     }
 
-    /// The same for a long frame.
+    /// Waits like [`Queue::wait_for_short_capacity`], for a long frame.
     pub(crate) async fn wait_for_long_capacity(&self) -> Result<(), Closed> {
         self.reserve(LONG_FRAME_LEN + 1).await.map(drop)
     }
 
-    /// Whether a short frame would have to wait now.
+    /// Returns whether a short frame would have to wait now.
     pub(crate) fn is_full_for_short(&self) -> bool {
         self.short.is_full()
     }
@@ -188,14 +186,14 @@ impl<T> Queue<T> {
     }
 
     /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
-    /// since the last evaluation: it is the peer who holds up those that wait.
+    /// since the last evaluation: it is the peer who blocks those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
         let is_written =
             changed_since_last_check(|| self.short.releases().wrapping_add(self.long.releases()));
         move || !is_written() && (self.short.is_full() || self.long.is_full())
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.short.is_closed()
     }
@@ -232,7 +230,7 @@ impl<T> Queue<T> {
         Some(stream_id)
     }
 
-    /// Adds a frame that takes no room: for the few bytes that close a stream, of which there is at
+    /// Adds a frame that takes no capacity: for the few bytes that close a stream, of which there is at
     /// most one per call.
     pub(crate) fn push_without_room(
         &self,
@@ -329,7 +327,7 @@ impl<T> Queue<T> {
         lock(&self.state).gate.writes += 1;
     }
 
-    /// The chunk has been written, or all its frames were dropped: frees its room.
+    /// The chunk has been written, or all its frames were dropped: frees its capacity.
     pub(super) fn release(&self, chunk: Chunk) {
         let capacity = chunk.capacity;
         chunk.recycle();
@@ -346,7 +344,7 @@ impl<T> Queue<T> {
         self.short.load().count + self.long.load().count
     }
 
-    /// The room that short frames take and that long ones do, the limit of either, and how long the socket has been
+    /// The capacity that short frames take and that long ones do, the limit of either, and how long the socket has been
     /// full.
     pub(crate) fn fill(&self) -> (Load, Load, Load, Blocked) {
         let blocked = lock(&self.state).blocked;
@@ -362,7 +360,7 @@ impl<T> Queue<T> {
         headers.filter(is_request).map(|header| header.stream_id).collect()
     }
 
-    /// Closes the queue: all waits for room end, and no frame is pushed or taken any more.
+    /// Closes the queue: all waits for capacity end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
         self.short.close();
         self.long.close();
@@ -393,7 +391,7 @@ impl<T> QueueState<T> {
         self.withdrawn = Vec::new();
     }
 
-    /// Returns the rooms that are free now.
+    /// Returns the capacities that are free now.
     fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Capacity> {
         if self.withdrawn.is_empty() {
             return Vec::new();
@@ -580,7 +578,7 @@ mod tests {
         assert!(is_stuck());
     }
 
-    /// Else callers would wait, behind a socket that is full, for room that nothing needs.
+    /// Else callers would wait, behind a full socket, for capacity that is free.
     #[tokio::test]
     async fn the_room_of_a_large_frame_is_free_as_soon_as_it_is_dropped() {
         for len in [50_000, LONG_FRAME_LEN + 1] {
@@ -595,7 +593,7 @@ mod tests {
         }
     }
 
-    /// A shared chunk keeps the room of frames that were dropped from it, and may take more of them.
+    /// A shared chunk keeps the capacity of frames that were dropped from it, and may take more of them.
     #[tokio::test]
     async fn room_of_short_frames_is_freed_as_such_however_much_one_chunk_has_taken() {
         let queue = Queue::new(100, 4 * LONG_FRAME_LEN, ());

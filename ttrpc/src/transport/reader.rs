@@ -8,7 +8,7 @@ use tokio_util::io::poll_read_buf;
 use super::io::ReadHalf;
 use crate::proto::codec::{Decoded, Decoder};
 
-/// How often a receiver that is held up looks whether its peer has gone.
+/// How often a receiver that is blocked looks whether its peer has gone.
 const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How reading ended.
@@ -33,7 +33,7 @@ pub(crate) struct FrameReader<R> {
     read_at: Option<Instant>,
 }
 
-/// Waits until the peer has gone, for a receiver that is held up and does not read meanwhile.
+/// Waits until the peer has gone, for a receiver that is blocked and does not read meanwhile.
 pub(crate) async fn hung_up(io: &mut impl ReadHalf) {
     while !io.is_hung_up() {
         sleep(HANG_UP_INTERVAL).await;
@@ -77,7 +77,7 @@ impl<R: ReadHalf> FrameReader<R> {
         self.decoder.decode()
     }
 
-    /// Whether the peer has closed its side, see [`ReadHalf::is_hung_up`].
+    /// Returns whether the peer has closed its side, see [`ReadHalf::is_hung_up`].
     pub(crate) fn is_hung_up(&mut self) -> bool {
         self.io.is_hung_up()
     }

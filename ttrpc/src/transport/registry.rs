@@ -1,4 +1,4 @@
-//! Who waits inside of a connection, for what and since when: for snapshots and traces.
+//! The waits inside of a connection, for what and since when: for snapshots and traces.
 //!
 //! Only a call that has to wait is registered, so that one which never waits pays nothing.
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::lock;
 use crate::{Name, sync::Mutex, trace};
 
-/// What a call is waiting for.
+/// The reason for which a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallWait {
@@ -18,7 +18,7 @@ pub enum CallWait {
     Place,
     /// Room in the send queue, for a request, a message or a reply.
     Room,
-    /// Client: its Request is in the queue, and the sender's turn.
+    /// Client: its Request is in the queue, and waits for the sender.
     Sender,
     /// Client: the server's answer. The Request is written or being written.
     Reply,
@@ -30,11 +30,11 @@ pub enum CallWait {
     Handler,
 }
 
-/// What holds a receiver up. While it is, nothing that arrives on the connection is acted on.
+/// The reason for which a receiver is blocked. While it is, nothing that arrives on the connection is acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiverWait {
-    /// Server: the send queue is full, or as many replies wait for room in it as may; the client does not read what it is
+    /// Server: the send queue is full, or as many replies wait for capacity in it as may; the client does not read what it is
     /// sent.
     Room,
     /// Server: calls or bytes in flight are at their limit.
@@ -43,7 +43,7 @@ pub enum ReceiverWait {
     Stream(u32),
 }
 
-/// A receiver that is held up.
+/// A receiver that is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldUp {
@@ -53,7 +53,7 @@ pub struct HeldUp {
     pub duration: Duration,
 }
 
-/// What identifies a call in snapshots and traces.
+/// Identifies a call in snapshots and traces.
 #[derive(Clone, Debug)]
 pub(crate) struct CallInfo {
     pub(crate) service: Name,
@@ -125,7 +125,7 @@ impl Registry {
         state.total + waiting.sum::<Duration>()
     }
 
-    /// What holds the receiver up now.
+    /// Returns what blocks the receiver now.
     pub(crate) fn receiver(&self) -> Option<HeldUp> {
         let (by, since) = lock(&self.state).as_ref()?.receiver?;
         Some(HeldUp { by, duration: since.elapsed() })
@@ -168,7 +168,7 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// The receiver is held up until this is dropped.
+/// The receiver is blocked until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReceiverRegistration<'a>(&'a Registry);
 

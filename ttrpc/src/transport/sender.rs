@@ -101,7 +101,7 @@ impl<'a, T> Sender<'a, T> {
         writer.poll_write_vectored(cx, &slices[..len])
     }
 
-    /// Counts bytes as written and frees the room of chunks that are done.
+    /// Counts bytes as written and frees the capacity of chunks that are done.
     fn advance(&mut self, written: usize) {
         self.written += written;
         while let Some(chunk) = self.chunks.front()

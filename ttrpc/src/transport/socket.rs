@@ -182,7 +182,7 @@ impl ListeningSocket {
     }
 }
 
-/// Whether somebody has connected to a listening socket and can be accepted now.
+/// Returns whether somebody has connected to a listening socket and can be accepted now.
 fn has_connections(socket: &UnixStream) -> io::Result<bool> {
     let mut fds = [PollFd::new(socket, PollFlags::IN)];
     Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)

@@ -1,8 +1,8 @@
-//! Waiting for others only as long as they move.
+//! Waiting for others only while they make progress.
 //!
 //! Handlers and consumers belong to the application and may depend on each other, so a receiver
 //! never waits for one without end. But refusing at once would turn every burst into errors. The
-//! rule for every limit that they hold up: wait while there is progress, and refuse after a time
+//! rule for every limit that they block: wait while there is progress, and refuse after a time
 //! without any.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ const SHORTEST_PART: u32 = 64;
 /// Something that a waiting task evaluates now and then.
 pub(crate) type Condition<'a, T> = &'a (dyn Fn() -> T + Sync);
 
-/// Completes when `moves`, which changes with every step that others take, has stood still for
+/// Completes when `moves`, which changes with every step that others take, has stalled for
 /// `stall_timeout`; returns its value. Time during which `is_paused` holds does not count.
 pub(crate) async fn stalled(
     stall_timeout: Duration,
@@ -47,8 +47,8 @@ pub(crate) async fn stalled(
 
 /// How long a connection's receiver waits for the consumers of full streams that do not move.
 ///
-/// A consumer that stands still and one that is slow look alike until the slow one moves. A wait for the
-/// first is in vain, and holds up all other calls. So a connection has a budget for waits in vain: twice the
+/// A consumer that stalls and one that is slow look alike until the slow one moves. A wait for the
+/// first blocks all other calls for nothing. So a connection has a budget for waits without progress: twice the
 /// `stall_timeout`, refilled by the time that is not charged to it, a second for each second.
 ///
 /// - A consumer is waited for no longer than half of what is left in the budget, which is the whole
@@ -57,11 +57,11 @@ pub(crate) async fn stalled(
 /// - A stream from which nothing was ever taken leaves a quarter of the budget to those that are read.
 /// - A consumer that moved while it was waited for has a credit of the time that this took, up to the
 ///   `stall_timeout`. It is waited for that long, whatever is left in the budget. So a slow consumer keeps
-///   its stream although others stand still.
-/// - Consumers that stand still together are waited for once: one that has not moved since a wait of a whole
-///   `stall_timeout` began, which was in vain, is not waited for again.
+///   its stream although others stall.
+/// - Consumers that stall together are waited for once: one that has not moved since a wait of a whole
+///   `stall_timeout` began, which timed out, is not waited for again.
 ///
-/// Together: from any moment on, streams that stand still hold their connection up for no longer than
+/// Together: from any moment on, streams that stall block their connection for no longer than
 /// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
 /// while they moved.
 ///
@@ -81,7 +81,7 @@ struct Budget {
     spent: Option<Spent>,
 }
 
-/// What was spent of the budget at a moment.
+/// The part of the budget that was spent at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Spent {
     time: Duration,
@@ -89,7 +89,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// What is spent now, if all but this much of the time since then refills the budget.
+    /// Returns what is spent now, if all but this much of the time since then refills the budget.
     fn now(self, charged: Duration) -> Duration {
         self.time.saturating_sub(self.at.elapsed().saturating_sub(charged))
     }
@@ -100,7 +100,7 @@ impl Spent {
 pub(crate) struct ConsumerWait {
     number: u64,
     began: Instant,
-    /// For how long the consumer may stand still.
+    /// For how long the consumer may stall.
     pub(crate) time: Duration,
 }
 
@@ -114,7 +114,7 @@ impl StallBudget {
         self.waits.load(SeqCst)
     }
 
-    /// Whether a whole wait began and timed out after a consumer last moved, at this date.
+    /// Returns whether a whole wait began and timed out after a consumer last moved, at this date.
     pub(crate) fn has_timed_out_since(&self, moved_at: u64) -> bool {
         moved_at < lock(&self.state).last_timed_out
     }
@@ -165,7 +165,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const NO_CREDIT: Duration = Duration::ZERO;
 
-    /// Waits in vain, so many times; returns the time that this took.
+    /// Lets so many waits time out; returns the time that this took.
     async fn time_out(budget: &StallBudget, times: usize, is_read: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..times {

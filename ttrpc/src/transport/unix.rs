@@ -130,7 +130,7 @@ fn remove_stale(text: &str, path: &Path) -> Result<(), Error> {
     fs::remove_file(path).map_err(failed)
 }
 
-/// Whether a process listens on a socket file. Does not block: a server whose backlog is full would
+/// Returns whether a process listens on a socket file. Does not block: a server whose backlog is full would
 /// let a blocking connect wait for as long as it pleases. Linux tells such a server from a dead one; the
 /// BSDs and macOS refuse both alike, so there a server with a full backlog is taken for dead.
 fn is_alive(path: &Path) -> io::Result<bool> {

@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// The violations of one connection's peer.
 #[derive(Debug)]
 pub(crate) struct Violations {
-    /// What the peer is.
+    /// The kind of peer.
     peer: &'static str,
     /// Since the last line of the log.
     unlogged: u64,

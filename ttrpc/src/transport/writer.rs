@@ -11,7 +11,7 @@ use tokio::{
 use super::{io::Writer, queue::Queue, sender::Sender};
 
 /// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
-/// another one (TLS) has something to write, for which a peer that does not read leaves no room.
+/// another one (TLS) has something to write, for which a peer that does not read leaves no capacity.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The sender's end of the signal that a connection has ended. The other end is dropped to give it, when
@@ -30,7 +30,7 @@ pub(crate) async fn run<T>(writer: Writer, queue: &Queue<T>, ended: &mut Ended) 
         _ = ended => {}
         written = sender.run() => written?,
     }
-    // Boxed: an idle connection has no room for what happens at its end.
+    // Boxed: an idle connection needs no memory for what happens at its end.
     Box::pin(async { shut_down(sender.closed_writer().await).await }).await;
     Ok(())
 }

@@ -11,15 +11,13 @@ use prost::{
 use super::{FrameData, Malformed, Measured};
 
 /// Bytes of a length-delimited field.
-#[inline]
 pub(super) fn delimited_len(tag: u32, len: usize) -> usize {
     // Most lengths are one byte.
     let len_len = if len < 0x80 { 1 } else { encoded_len_varint(len as u64) };
     key_len(tag) + len_len + len
 }
 
-/// The same, 0 if it is empty.
-#[inline]
+/// Bytes of a length-delimited field that is not written if it is empty.
 pub(super) fn non_empty_len(tag: u32, len: usize) -> usize {
     if len == 0 { 0 } else { delimited_len(tag, len) }
 }
@@ -30,14 +28,12 @@ pub(super) fn varint_len(tag: u32, number: u64) -> usize {
 }
 
 /// The key of a length-delimited field, which is one byte for the tags of this protocol.
-#[inline]
 pub(super) const fn delimited_key(tag: u8) -> u8 {
     assert!(tag < 16, "its key is longer");
     tag << 3 | WireType::LengthDelimited as u8
 }
 
 /// Begins a length-delimited field, whose tag is below 16.
-#[inline]
 pub(super) fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
     match u8::try_from(len) {
         // Most lengths are one byte as well.
@@ -46,13 +42,11 @@ pub(super) fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
     }
 }
 
-#[inline(never)]
 fn put_long_key(tag: u8, len: usize, buf: &mut impl BufMut) {
     buf.put_u8(delimited_key(tag));
     encode_varint(len as u64, buf);
 }
 
-#[inline]
 pub(super) fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
     if !bytes.is_empty() {
         put_key(tag, bytes.len(), buf);
@@ -76,7 +70,6 @@ pub(super) fn put_varint(tag: u32, number: u64, buf: &mut impl BufMut) {
 }
 
 /// Takes the key of a field: its tag and its wire type.
-#[inline]
 pub(super) fn take_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     match **data {
         // All fields of this protocol but two have such a key.
@@ -88,13 +81,11 @@ pub(super) fn take_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     }
 }
 
-#[inline(never)]
 fn take_any_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     Ok(decode_key(data)?)
 }
 
-/// Takes the bytes of a length-delimited field, behind its key.
-#[inline]
+/// Takes the bytes of a length-delimited field, after its key.
 pub(super) fn take_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     if let [len @ ..0x80, ref rest @ ..] = **data
         && let Some((taken, rest)) = rest.split_at_checked(len.into())
@@ -105,7 +96,6 @@ pub(super) fn take_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed>
     take_long_bytes(data)
 }
 
-#[inline(never)]
 fn take_long_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     let len = usize::try_from(decode_varint(data)?).unwrap_or(usize::MAX);
     let (taken, rest) = data.split_at_checked(len).ok_or(Malformed::Truncated)?;

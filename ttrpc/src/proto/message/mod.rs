@@ -21,7 +21,7 @@ pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
 pub(crate) use response::begins_with_status;
 pub use response::{MAX_DETAILS, ResponseParts, decode_response, encode_status};
 
-/// What can be the data of a frame.
+/// Data of a frame, to be encoded.
 pub trait FrameData {
     /// Bytes that [`FrameData::encode`] writes.
     fn encoded_len(&self) -> usize;
@@ -29,7 +29,7 @@ pub trait FrameData {
     /// Writes the data.
     ///
     /// # Panics
-    /// If `buf` has less room than [`FrameData::encoded_len`] says.
+    /// If `buf` is shorter than [`FrameData::encoded_len`] says.
     fn encode(&self, buf: &mut impl BufMut);
 }
 

@@ -28,7 +28,7 @@ const MAX_PAIR_FIELDS: usize = 16;
 /// Groups that may be open at a time in an unknown field. prost has 100.
 const MAX_GROUP_DEPTH: usize = 64;
 
-/// What a pair of metadata costs besides its bytes: two strings.
+/// Cost of a pair of metadata besides its bytes: two strings.
 const PAIR_COST: usize = 2 * size_of::<String>();
 
 /// A decoded Request that borrows everything from its frame.
@@ -82,7 +82,7 @@ impl EncodedMetadata<'_> {
         self.pairs
     }
 
-    /// What the decoded pairs cost to keep, in bytes of memory.
+    /// Returns the cost of the decoded pairs, in bytes of memory.
     pub fn cost(&self) -> usize {
         self.cost
     }
@@ -91,7 +91,6 @@ impl EncodedMetadata<'_> {
     ///
     /// # Errors
     /// [`Malformed::NotUtf8`].
-    #[inline]
     pub fn decode(&self) -> Result<Metadata, Malformed> {
         if self.pairs == 0 { Ok(Metadata::new()) } else { self.decode_pairs() }
     }
@@ -114,7 +113,7 @@ impl EncodedMetadata<'_> {
 }
 
 /// Decodes a Request in steps, so that a peer's Request of millions of fields keeps no task from
-/// giving others their turn.
+/// giving way to others.
 #[derive(Debug)]
 pub struct RequestDecoder<'a> {
     rest: &'a [u8],

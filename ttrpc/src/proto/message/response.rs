@@ -15,14 +15,14 @@ use super::{
 };
 use crate::Status;
 
-/// The most details of a status that are decoded; those behind them are dropped. An empty detail takes
+/// The most details of a status that are decoded; those after them are dropped. An empty detail takes
 /// two bytes on the wire and fifty in memory.
 pub const MAX_DETAILS: usize = 1024;
 
 /// The first byte of an encoded `status`, field 1 of a Response.
 const STATUS_KEY: u8 = delimited_key(1);
 
-/// Whether the data of a Response begins with a status, as that of a failure does.
+/// Returns whether the data of a Response begins with a status, as that of a failure does.
 pub(crate) fn begins_with_status(data: &[u8]) -> bool {
     data.first() == Some(&STATUS_KEY)
 }

@@ -16,15 +16,15 @@ use crate::{
 };
 
 impl<S: StreamState + Send> Inbox<S> {
-    /// Whether a message of this many bytes has room, or would be dropped since the inbox is closed.
+    /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
     /// Room stays until the producer uses it.
     pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
         let state = lock(&self.state);
         state.fill.has_room(bytes, limits) || state.is_closed()
     }
 
-    /// Waits for room for a message of this many bytes, while the consumer takes messages. `false` if it
-    /// does not, or if it has stood still while another inbox of the connection was waited for.
+    /// Waits for capacity for a message of this many bytes, while the consumer takes messages. `false` if it
+    /// does not, or if it has stalled while another inbox of the connection was waited for.
     pub(crate) async fn wait_for_room(
         &self,
         bytes: usize,
@@ -43,7 +43,7 @@ impl<S: StreamState + Send> Inbox<S> {
         let moves = || lock(&self.state).takes;
         let wait = budget.begin(is_read, credit);
         let unnoticed = if wait.time.is_zero() {
-            // A consumer that was just woken gets its turn.
+            // A consumer that was just woken runs first.
             yield_now().await;
             has_room().then_some(Duration::ZERO)
         } else {
@@ -63,14 +63,14 @@ impl<S: StreamState + Send> Inbox<S> {
         earned.is_some()
     }
 
-    /// Whether there is room. What the consumer takes afterwards wakes the receiver.
+    /// Returns whether there is capacity. What the consumer takes afterwards wakes the receiver.
     pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: InboxLimits) -> bool {
         lock(&self.state).wake_at = Some(Fill::wake_at(bytes, limits));
         self.has_room(bytes, limits)
     }
 
-    /// Waits for room, and looks for it now and then, at longer and longer intervals: room for one
-    /// message alone wakes nobody. Returns how long there may have been room unnoticed.
+    /// Waits for capacity, and looks for it now and then, at longer and longer intervals: capacity for one
+    /// message alone wakes nobody. Returns how long there may have been capacity unnoticed.
     async fn room(&self, stall: Duration, has_room: Condition<'_, bool>) -> Duration {
         let mut pause = stall / 64;
         while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() {

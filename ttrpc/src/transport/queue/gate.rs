@@ -1,4 +1,4 @@
-//! Who writes to the socket, and when.
+//! Decides which task writes to the socket, and when.
 //!
 //! The sender's task takes all frames that are queued, and writes them with one system call. Two rules decide when:
 //!
@@ -38,7 +38,7 @@ pub(super) struct StepBack {
 }
 
 impl StepBack {
-    /// Whether the sender gives way once more, with so many frames queued.
+    /// Returns whether the sender gives way once more, with so many frames queued.
     pub(super) fn is_due(&mut self, frames: usize) -> bool {
         let has_grown = frames > self.frames;
         self.frames = frames;
@@ -46,7 +46,7 @@ impl StepBack {
     }
 }
 
-/// Who has the connection's writer.
+/// The place of the connection's writer.
 enum WriterSlot {
     /// The sender's task, which writes or is about to; or another task, for a lone frame.
     Taken,
@@ -90,7 +90,7 @@ impl Gate {
         }
     }
 
-    /// Whether nobody writes, nor is about to.
+    /// Returns whether nobody writes, nor is about to.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.slot, WriterSlot::Parked { waker: Some(_), .. })
     }
@@ -384,7 +384,7 @@ mod tests {
             push(&queue, 3, true);
             assert!(task.poll(&mut sender).is_pending());
             assert_eq!((socket.stream_ids(), queue.fill().0), (vec![1, 3], Load::default()));
-            // Nothing of it is left behind for the next batch.
+            // Nothing of it is left for the next batch.
             push(&queue, 5, false);
             assert!(task.poll(&mut sender).is_pending());
             assert_eq!(socket.stream_ids(), [1, 3, 5]);
@@ -431,11 +431,11 @@ mod tests {
         assert_eq!((error.kind(), socket.len()), (io::ErrorKind::TimedOut, 0));
     }
 
-    /// A peer that reads is told from one that does not by these.
+    /// These distinguish a peer that reads from one that does not.
     #[test]
     fn a_lone_frame_moves_the_queue_as_far_as_it_is_written() {
         for room in [0, 1, LEN] {
-            // There is room for one frame.
+            // There is capacity for one frame.
             let (queue, task) = (Queue::new(1, 1000, ()), Arc::new(Task::default()));
             let socket = FakeSocket::with_room(room);
             let mut sender = Sender::new(socket.writer(), &queue);
@@ -517,7 +517,7 @@ mod tests {
         }
     }
 
-    /// Else the descriptor would stay open for as long as a call is held.
+    /// Else the descriptor would stay open while a call is held.
     #[test]
     fn a_sender_that_is_dropped_takes_its_writer_with_it() {
         let (queue, task) = (Arc::new(Queue::new(10, 1000, ())), Arc::new(Task::default()));
