@@ -22,7 +22,6 @@ pub(crate) struct Panicked;
 ///
 /// # Errors
 /// If it panics.
-#[inline]
 pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(discard)
 }
@@ -41,7 +40,6 @@ fn discard(payload: Box<dyn Any + Send>) -> Panicked {
 ///
 /// # Errors
 /// If its destructor panics.
-#[inline]
 pub(crate) fn drop_contained<T>(value: T) -> Result<(), Panicked> {
     if needs_drop::<T>() { contain(|| drop(value)) } else { Ok(()) }
 }
@@ -52,7 +50,6 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
 }
 
 /// Wakes a task.
-#[inline]
 pub(crate) fn wake(waker: Waker) {
     if contain(|| waker.wake()).is_err() {
         crate::trace::warn!("a waker panicked");
@@ -71,12 +68,10 @@ pub(crate) fn notify_waiters(notify: &Notify) {
 pub(crate) struct Contained<T>(Option<T>);
 
 impl<T> Contained<T> {
-    #[inline]
     pub(crate) fn new(value: T) -> Self {
         Contained(Some(value))
     }
 
-    #[inline]
     pub(crate) fn into_inner(mut self) -> T {
         self.0.take().expect(TAKEN_ONCE)
     }
@@ -87,14 +82,12 @@ const TAKEN_ONCE: &str = "the value is there until it is taken or dropped";
 impl<T> Deref for Contained<T> {
     type Target = T;
 
-    #[inline]
     fn deref(&self) -> &T {
         self.0.as_ref().expect(TAKEN_ONCE)
     }
 }
 
 impl<T> Drop for Contained<T> {
-    #[inline]
     fn drop(&mut self) {
         if needs_drop::<T>()
             && let Some(value) = self.0.take()

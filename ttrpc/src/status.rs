@@ -119,13 +119,11 @@ struct Parts {
 impl Status {
     /// A status with a code and a message for the peer's eyes.
     #[cold]
-    #[inline(never)]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Status::from_parts(code as i32, message.into(), Vec::new())
     }
 
     #[cold]
-    #[inline(never)]
     pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
         let parts = Parts { code, message, details, source: None, is_from_peer: false };
         Status { parts: Arc::new(parts) }

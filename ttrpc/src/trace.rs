@@ -26,7 +26,6 @@ mod enabled {
     pub(crate) use span;
 
     /// Whether a subscriber may listen to spans.
-    #[inline]
     pub(crate) fn is_on() -> bool {
         LevelFilter::current() >= Level::DEBUG
     }
@@ -53,7 +52,6 @@ mod enabled {
         }
 
         /// Runs something in the span.
-        #[inline]
         pub(crate) fn in_scope<R>(&self, run: impl FnOnce() -> R) -> R {
             match &self.0 {
                 Some(span) => span.in_scope(run),

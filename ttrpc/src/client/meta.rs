@@ -77,7 +77,6 @@ pub(super) struct CallTimes {
 
 impl CallTimes {
     /// Returns whether the deadline has passed.
-    #[inline]
     pub(super) fn are_over(self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }

@@ -43,7 +43,6 @@ impl Limits<'_> {
         load.cost <= self.reserve
     }
 
-    #[inline]
     fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
         let own = self.own.try_acquire(load)?;
         let is_reserved = match self.all.try_acquire(load) {
@@ -106,7 +105,6 @@ impl Connection {
     }
 
     /// Lets a call in if it need not wait.
-    #[inline]
     pub(super) fn try_admit_call(&self, load: Load) -> Option<CallPermit<'_>> {
         let admitted = self.call_limits().try_acquire(load)?;
         Some(CallPermit { connection: self, admitted })

@@ -31,7 +31,7 @@ use crate::{
     transport::{
         io::ReadHalf,
         limiter::{Closed, Refused},
-        messages::{InboxLimits, message_cost},
+        messages::{Fill, message_cost},
         reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
     },
@@ -241,9 +241,9 @@ fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
     }
 }
 
-fn inbox_limits(connection: &Connection) -> InboxLimits {
+fn inbox_limits(connection: &Connection) -> Fill {
     let config = &connection.server.config;
-    InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
+    Fill::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
 /// Waits until a message is let into its stream's inbox, as long as handlers take others.

@@ -63,7 +63,6 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// [`Malformed::NotUtf8`].
-    #[inline]
     pub(super) fn names(self, request: &Request<'_>) -> Result<(Name, Name), Malformed> {
         Ok(match self {
             Target::Method(routes, method) => (routes.service.clone(), method.name.clone()),

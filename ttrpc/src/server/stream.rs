@@ -196,7 +196,6 @@ impl Call {
         Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(message))
     }
 
-    #[inline]
     fn push_message(
         &self,
         frame: &Frame<impl FrameData>,

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::{
     lock,
-    messages::{Batch, Fill, InboxLimits, MessageChunk, Messages},
+    messages::{Batch, Fill, MessageChunk, Messages},
     stall::StallBudget,
 };
 use crate::{
@@ -157,7 +157,7 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// Returns the capacity that is left.
-    pub(crate) fn free(&self, limits: InboxLimits) -> Fill {
+    pub(crate) fn free(&self, limits: Fill) -> Fill {
         lock(&self.state).fill.free(limits)
     }
 
@@ -345,8 +345,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn limits() -> InboxLimits {
-        InboxLimits::new(100, 1000)
+    fn limits() -> Fill {
+        Fill::limit(100, 1000)
     }
 
     /// Open, or the end that the consumer gets.

@@ -26,7 +26,7 @@ use super::{
     inbox::{Inbox, StreamState},
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe},
-    messages::{Batch, InboxLimits},
+    messages::{Batch, Fill},
     queue::{PushDecision, Queue},
     sender::Sender,
     stall::StallBudget,
@@ -586,7 +586,7 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
         inbox.push(Payload::borrowed(b"message"), &patience);
         let waits = inbox.clone();
         let receiver = spawn(move || {
-            let has_room = || waits.watches_room(1, InboxLimits::new(1, 100));
+            let has_room = || waits.watches_room(1, Fill::limit(1, 100));
             block_on(wait_until(waits.changed(), &has_room));
         });
         let mut batch = Batch::default();

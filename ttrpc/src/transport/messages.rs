@@ -23,20 +23,6 @@ pub(crate) fn message_cost(bytes: usize) -> usize {
     Fill::one(bytes).cost()
 }
 
-/// How much an inbox holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InboxLimits {
-    messages: usize,
-    bytes: usize,
-}
-
-impl InboxLimits {
-    /// Both limits are clamped, see [`clamp`].
-    pub(crate) fn new(messages: usize, bytes: usize) -> Self {
-        InboxLimits { messages: clamp(messages).min(1 << 23), bytes: clamp(bytes).min(1 << 39) }
-    }
-}
-
 /// Messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fill {
@@ -45,6 +31,11 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
+    /// A limit. Both parts are clamped, see [`clamp`].
+    pub(crate) fn limit(messages: usize, bytes: usize) -> Self {
+        Fill { messages: clamp(messages), bytes: clamp(bytes) }
+    }
+
     pub(super) fn one(bytes: usize) -> Self {
         Fill { messages: 1, bytes }
     }
@@ -70,13 +61,13 @@ impl Fill {
 
     /// Returns whether a message of this many bytes may come to what is there. One that is longer than the
     /// limit may come to nothing, else it could never be received.
-    pub(super) fn has_room(self, bytes: usize, limits: InboxLimits) -> bool {
+    pub(super) fn has_room(self, bytes: usize, limits: Fill) -> bool {
         self.messages == 0
-            || (self.messages < limits.messages && self.bytes + bytes <= limits.bytes)
+            || (self.messages < limits.messages && self.bytes.saturating_add(bytes) <= limits.bytes)
     }
 
     /// Returns the capacity that is left.
-    pub(super) fn free(self, limits: InboxLimits) -> Fill {
+    pub(super) fn free(self, limits: Fill) -> Fill {
         let messages = limits.messages.checked_sub(self.messages);
         let bytes = limits.bytes.checked_sub(self.bytes);
         // Over either limit there is no capacity, not even for an empty message.
@@ -96,7 +87,7 @@ impl Fill {
 
     /// The fill at which a receiver that has a message of this many bytes is to be woken: there is
     /// capacity, and where the inbox is large, capacity for more than one message.
-    pub(super) fn wake_at(bytes: usize, limits: InboxLimits) -> Self {
+    pub(super) fn wake_at(bytes: usize, limits: Fill) -> Self {
         let messages = (limits.messages - limits.messages / 4).min(limits.messages - 1);
         Fill { messages, bytes: limits.bytes.saturating_sub(bytes) }
     }
@@ -217,8 +208,8 @@ impl Batch {
 mod tests {
     use super::*;
 
-    fn limits(messages: usize) -> InboxLimits {
-        InboxLimits::new(messages, 1000)
+    fn limits(messages: usize) -> Fill {
+        Fill::limit(messages, 1000)
     }
 
     #[test]

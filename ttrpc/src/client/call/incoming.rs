@@ -37,7 +37,6 @@ impl Incoming {
     /// Returns what `read` makes of the next message, `None` at a good end. See [`Inbox::poll_take`].
     ///
     /// [`Inbox::poll_take`]: crate::transport::inbox::Inbox::poll_take
-    #[inline]
     pub(super) fn poll_take<R>(
         &mut self,
         cx: &mut Context<'_>,

@@ -53,23 +53,19 @@ impl CallOwner {
         CallOwner { tasks, stream_id, kind, times, messages, record, is_finished: false }
     }
 
-    #[inline]
     pub(super) fn connection(&self) -> &ClientConnection {
         self.tasks.connection()
     }
 
-    #[inline]
     pub(in crate::client) fn deadline(&self) -> Option<Instant> {
         self.times.deadline
     }
 
-    #[inline]
     pub(super) fn is_too_late(&self) -> bool {
         self.times.are_over()
     }
 
     /// The messages of a call with streams.
-    #[inline]
     pub(super) fn messages(&self) -> &Messages {
         self.messages.as_ref().expect("a call with streams has messages")
     }

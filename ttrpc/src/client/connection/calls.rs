@@ -78,7 +78,6 @@ impl CallEntry {
         CallInfo { service, method, stream_id, started, deadline }
     }
 
-    #[inline]
     fn answer(&mut self, response: Bytes) -> Change {
         match self.state.answer(response, self.kind.is_ended_by_response()) {
             true => self.changed(false),
@@ -205,7 +204,6 @@ impl Calls {
     }
 
     /// Acts on a Data frame, before its message is in the inbox.
-    #[inline]
     pub(super) fn receive_data(&mut self, header: Header) -> DataReceived {
         match self.0.receive_data(header.stream_id, header.flags) {
             ClientEvent::Data(call, event) => match &call.messages {
@@ -227,7 +225,6 @@ impl Calls {
 
     /// Ends the stream that a Response answers. Answers its call, unless somebody observes it: then the record is
     /// returned with the Response, for [`Calls::answer`].
-    #[inline]
     pub(super) fn end_by_response(&mut self, id: u32, response: Bytes) -> Result<Change, Observed> {
         let Some(call) = self.0.end(id) else { return Ok(Change::default()) };
         match &call.record {
@@ -273,7 +270,6 @@ impl Calls {
     }
 
     /// Takes the end of a unary call, which leaves the table with that.
-    #[inline]
     pub(in crate::client) fn poll_reply(
         &mut self,
         id: u32,
@@ -350,7 +346,6 @@ impl Calls {
 }
 
 impl CallEntry {
-    #[inline]
     fn wait<R>(&mut self, waker: &Waker, copy: &mut Option<Waker>) -> Polled<R> {
         match &self.caller {
             Some(caller) if caller.will_wake(waker) => Polled::Waits { before: None },

@@ -30,7 +30,7 @@ use crate::{
     snapshot::ReceiverWait,
     transport::{
         io::ReadHalf,
-        messages::{CHUNK_LEN, InboxLimits},
+        messages::{CHUNK_LEN, Fill},
         reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
     },
@@ -123,7 +123,6 @@ async fn receive_data<R: ReadHalf>(
 
 /// Takes the messages of a stream that lie right after one that was received, up to the inbox's limits. They change nothing
 /// in the table, and go into the inbox together.
-#[inline]
 fn receive_run(
     connection: &ClientConnection,
     stream_id: u32,
@@ -168,9 +167,9 @@ fn lone_status(data: &[u8]) -> Option<Bytes> {
     begins_with_status(data).then(|| Bytes::copy_from_slice(data))
 }
 
-fn limits(connection: &ClientConnection) -> InboxLimits {
+fn limits(connection: &ClientConnection) -> Fill {
     let config = &connection.config;
-    InboxLimits::new(config.stream_inbox_messages, config.stream_inbox_bytes)
+    Fill::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
 /// Puts a message into its stream's inbox.

@@ -245,7 +245,6 @@ impl Response {
     }
 
     /// Returns the payload, or the status that the Response carries, or INTERNAL if it is malformed.
-    #[inline]
     fn payload(&self) -> Result<&[u8], Status> {
         decode_response(&self.data).unwrap_or_else(|error| {
             Err(Status::internal(format!("the server's Response is malformed: {error}")))

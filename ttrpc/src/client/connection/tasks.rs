@@ -49,7 +49,6 @@ impl ConnectionTasks {
         Arc::new(ConnectionTasks { connection, receiver })
     }
 
-    #[inline]
     pub(in crate::client) fn connection(&self) -> &ClientConnection {
         &self.connection
     }

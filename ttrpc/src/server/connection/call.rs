@@ -101,7 +101,6 @@ pub(in crate::server) struct CallHead {
 }
 
 impl Call {
-    #[inline]
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
         head: CallHead,

@@ -9,7 +9,7 @@ use crate::{
     contain::notify_waiters,
     transport::{
         lock,
-        messages::{Fill, InboxLimits},
+        messages::Fill,
         stall::{Condition, StallBudget, stalled},
         wait_until,
     },
@@ -18,7 +18,7 @@ use crate::{
 impl<S: StreamState + Send> Inbox<S> {
     /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
     /// Room stays until the producer uses it.
-    pub(crate) fn has_room(&self, bytes: usize, limits: InboxLimits) -> bool {
+    pub(crate) fn has_room(&self, bytes: usize, limits: Fill) -> bool {
         let state = lock(&self.state);
         state.fill.has_room(bytes, limits) || state.is_closed()
     }
@@ -28,7 +28,7 @@ impl<S: StreamState + Send> Inbox<S> {
     pub(crate) async fn wait_for_room(
         &self,
         bytes: usize,
-        limits: InboxLimits,
+        limits: Fill,
         budget: &StallBudget,
         is_paused: Condition<'_, bool>,
     ) -> bool {
@@ -64,7 +64,7 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// Returns whether there is capacity. What the consumer takes afterwards wakes the receiver.
-    pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: InboxLimits) -> bool {
+    pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: Fill) -> bool {
         lock(&self.state).wake_at = Some(Fill::wake_at(bytes, limits));
         self.has_room(bytes, limits)
     }
