@@ -1,6 +1,7 @@
 //! Control groups: what a container uses, in both versions, and the group of the shim itself.
 
 mod oom;
+pub(crate) mod processes;
 mod v1;
 mod v2;
 

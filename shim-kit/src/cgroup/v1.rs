@@ -6,7 +6,7 @@ use super::{Files, device, page_sizes};
 use crate::proto::cgroups::v1;
 
 /// Clock ticks a second, in which user and kernel time are counted: the same on every Linux.
-const NANOS_PER_TICK: u64 = 1_000_000_000 / 100;
+pub const NANOS_PER_TICK: u64 = 1_000_000_000 / 100;
 
 /// What a group uses, from the folder of each controller.
 pub fn metrics(folders: &HashMap<String, PathBuf>) -> v1::Metrics {

@@ -20,6 +20,7 @@ use ttrpc::{Any, Status};
 use self::resources::Watched;
 use crate::{
     bundle::Bundle,
+    cgroup,
     launch::Launch,
     lifecycle::Phase,
     mount,
@@ -252,10 +253,17 @@ impl<R: Runtime> Container<R> {
             return Ok(stats);
         }
         self.find_cgroup();
-        let missing =
-            "the container has no control group of its own, and its runtime gives no metrics";
-        let cgroup = self.watched().cgroup.clone();
-        cgroup.map(|cgroup| cgroup.metrics()).ok_or_else(|| Status::not_found(missing))
+        if let Some(cgroup) = self.watched().cgroup.clone() {
+            return Ok(cgroup.metrics());
+        }
+        if self.init.child().is_none() {
+            return Err(Status::not_found(
+                "the container has no process, and its runtime gives no metrics",
+            ));
+        }
+        let execs = || self.execs().values().map(|exec| exec.pid()).chain([self.pid()]).collect();
+        let pids = contain(self.runtime.pids()).await.unwrap_or_else(|_| execs());
+        Ok(cgroup::processes::metrics(&pids))
     }
 }
 
