@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueHint};
 
 use crate::{
-    load,
+    load, nri,
     options::{SchemaOptions, TimeoutOption, parse_duration, parse_metadata},
     replay, shims, top, trace,
 };
@@ -52,6 +52,7 @@ pub enum Command {
     Call(Call),
     Shims(shims::Arguments),
     Top(top::Arguments),
+    Nri(nri::Arguments),
     Load(load::Arguments),
     Trace(trace::Arguments),
     Replay(replay::Arguments),

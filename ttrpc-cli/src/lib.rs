@@ -9,6 +9,7 @@ mod json;
 mod load;
 mod manual;
 mod misfit;
+mod nri;
 mod options;
 mod output;
 mod placeholder;
@@ -116,6 +117,7 @@ async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
         Command::Call(arguments) => call::run(arguments, json).await,
         Command::Shims(arguments) => shims::run(arguments, json).await,
         Command::Top(arguments) => top::run(arguments, json).await,
+        Command::Nri(arguments) => nri::run(arguments, json).await,
         Command::Load(arguments) => load::run(arguments, json).await,
         Command::Trace(arguments) => trace::run(arguments, json).await,
         Command::Replay(arguments) => replay::run(arguments, json).await,

@@ -70,7 +70,7 @@ fn hint(status: &Status, timeout: Option<Duration>) -> String {
         return format!(
             "it closed the connection when it was asked for its schema by reflection, as a gRPC server does, such \
              as containerd itself, and NRI's socket, where only plugins speak ttrpc, in connections of their own \
-             within one; {others}"
+             within one (`ttrpc nri` has such a plugin); {others}"
         );
     }
     let limit =
