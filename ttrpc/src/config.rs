@@ -1,4 +1,4 @@
-//! Every limit, with its unit, its default, its reason, and what happens when it is reached.
+//! Every limit, with its unit, its default, and what happens at it.
 
 use std::time::Duration;
 
@@ -15,32 +15,36 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Calls in flight on the connection, of all clones together. One more waits, within its
-    /// deadline, as long as others end; after [`stall_timeout`] without any ending it fails with
-    /// RESOURCE_EXHAUSTED, and so do later ones until one ends. Default 65,536; bounds the table of
-    /// calls at some 20 MiB.
+    /// Calls in flight on the connection, of all clones together. Default 65,536, a table of some 20 MiB.
+    ///
+    /// At the limit a call waits, within its deadline, while others end; after [`stall_timeout`] without any end it fails with
+    /// RESOURCE_EXHAUSTED, and so do later ones until one ends.
     ///
     /// [`stall_timeout`]: field@ClientConfig::stall_timeout
     pub max_calls: usize,
-    /// Frames that are encoded and not yet written to the socket. A caller waits, within its
-    /// deadline, for room. Default 4,096.
+    /// Frames that are encoded and not yet written to the socket. Default 4,096.
+    ///
+    /// At the limit a caller waits, within its deadline.
     pub send_queue_frames: usize,
-    /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
-    /// Request does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is
-    /// no other of its kind. Default 4 MiB: one message of the largest size, and many small ones.
+    /// Bytes of those frames. Default 4 MiB: one message of the largest size, and many small ones.
+    ///
+    /// Frames longer than 128 KiB count apart, with the same limit, so that a short Request does not wait for the capacity that
+    /// long ones wait for. A frame longer than the limit is admitted when no other of its kind is queued.
     pub send_queue_bytes: usize,
-    /// Messages that a stream keeps for a consumer that does not take them. When it is full the
-    /// connection waits, as long as the consumer takes messages; after [`stall_timeout`] without
-    /// one the stream fails with RESOURCE_EXHAUSTED. Default 4,096, so that ordinary bursts delay
+    /// Messages of one stream that have arrived and that its consumer has not taken. Default 4,096, so that ordinary bursts delay
     /// nobody.
+    ///
+    /// At the limit the connection is not read while the consumer takes messages; after [`stall_timeout`] without one the stream
+    /// fails with RESOURCE_EXHAUSTED.
     ///
     /// [`stall_timeout`]: field@ClientConfig::stall_timeout
     pub stream_inbox_messages: usize,
-    /// Bytes of those messages; one message is let in even if it is longer. Default 4 MiB.
+    /// Bytes of those messages. Default 4 MiB. One message is admitted even if it is longer.
     pub stream_inbox_bytes: usize,
-    /// How long a stream's consumer may hold up the connection without taking a message, and calls
-    /// may hold up another one without ending. All streams of a connection that stand still may hold it up
-    /// for at most twice this time together. Default 1 s, as in containerd's implementation.
+    /// Time without progress after which a limit refuses instead of waiting. Default 1 s, as in containerd's implementation.
+    ///
+    /// Progress is a message that a consumer takes, or a call that ends. All stalled streams of a connection together block it for
+    /// at most twice this time.
     pub stall_timeout: Duration,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
@@ -74,19 +78,23 @@ impl Default for ClientConfig {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Connections at a time. Further ones stay in the listener's backlog until one ends, and those that
-    /// the program hands over wait. That one waits is traced as a warning, unless it comes from
-    /// [`Listener::incoming`](crate::server::Listener::incoming), which is not asked for it. Default 16,384.
+    /// Connections at a time. Default 16,384.
+    ///
+    /// At the limit further ones stay in the listener's backlog until one ends, and those that the program hands over wait. A wait
+    /// is traced as a warning, unless it is for [`Listener::incoming`](crate::server::Listener::incoming).
     pub max_connections: usize,
-    /// Calls in flight on one connection. When it is reached the connection is not read while
-    /// handlers finish; after [`stall_timeout`] without any finishing, new calls get
-    /// RESOURCE_EXHAUSTED until one does. Default 1,024.
+    /// Calls in flight on one connection. Default 1,024.
+    ///
+    /// At the limit the connection is not read while handlers finish; after [`stall_timeout`] without any finishing, new calls get
+    /// RESOURCE_EXHAUSTED until one does.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_calls_per_connection: usize,
-    /// Calls in flight on all connections together; the same happens. The only call of a connection is
-    /// let in all the same if its Request costs no more than 4 KiB, so that clients who hold every place
-    /// do not shut the others out: there are at most `max_connections` more. Default 16,384.
+    /// Calls in flight on all connections together. Default 16,384.
+    ///
+    /// At the limit the connections are treated as at `max_calls_per_connection`. The only call of a connection is admitted all the
+    /// same if its Request costs no more than 4 KiB, so that a few clients cannot shut the others out: there are at most
+    /// `max_connections` more.
     pub max_calls: usize,
     /// Handlers without `async` that run at a time, each on a thread of its own, see
     /// [`server::blocking`](crate::server::blocking). One more waits, within its deadline, while
@@ -97,15 +105,14 @@ pub struct ServerConfig {
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_blocking_calls: usize,
-    /// Bytes of the Requests of one connection whose handlers have not ended, with what their
-    /// metadata cost in memory. When they are reached
-    /// (the last Request may go over) the connection is not read while handlers end; after
-    /// [`stall_timeout`] without any ending, new calls get RESOURCE_EXHAUSTED until one does. Default
-    /// 16 MiB.
+    /// Bytes of the Requests of one connection whose handlers have not ended, with the memory of their metadata. Default 16 MiB.
+    ///
+    /// At the limit, which the last Request may exceed, the connection is not read while handlers end; after [`stall_timeout`]
+    /// without any ending, new calls get RESOURCE_EXHAUSTED until one does.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub request_bytes_per_connection: usize,
-    /// The same on all connections together. Default 256 MiB.
+    /// Bytes of those Requests on all connections together. Default 256 MiB.
     pub request_bytes: usize,
     /// Pairs of metadata that a Request may have. One that has more is refused with
     /// RESOURCE_EXHAUSTED. A pair of empty strings takes two bytes on the wire and
@@ -119,45 +126,47 @@ pub struct ServerConfig {
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub inbox_bytes_per_connection: usize,
-    /// The same on all connections together, but that the only message of a connection is let in all
-    /// the same. Default 256 MiB.
+    /// Bytes of those messages on all connections together. Default 256 MiB. The only message of a connection is admitted all the
+    /// same.
     pub inbox_bytes: usize,
-    /// Frames that are encoded and not yet written to a connection's socket; long ones count apart, see
-    /// [`send_queue_bytes`](field@ServerConfig::send_queue_bytes). Handlers wait for room, and while there is none for short
-    /// frames no call begins and the connection is not read. Default 4,096.
+    /// Frames of one connection that are encoded and not yet written to its socket. Default 4,096.
+    ///
+    /// At the limit handlers wait, no call begins and the connection is not read. Frames longer than 128 KiB count apart, see
+    /// `send_queue_bytes`.
     pub send_queue_frames: usize,
-    /// Bytes of those frames that are up to 128 KiB long, and, counted apart, of those that are longer: a short
-    /// reply does not wait for long ones that have no room yet. A frame that is longer than this is let in when there is no
-    /// other of its kind. Default 4 MiB.
+    /// Bytes of those frames. Default 4 MiB.
+    ///
+    /// Frames longer than 128 KiB count apart, with the same limit, so that a short reply does not wait for the capacity that long
+    /// ones wait for. A frame longer than the limit is admitted when no other of its kind is queued.
     pub send_queue_bytes: usize,
-    /// Bytes of the replies and messages of one connection that wait for room in its send queue. They wait as
-    /// values, not encoded. When as many wait, no call begins and the connection is not read, until some of them
-    /// find room, or the turn of a call has come behind all that wait. When only a quarter is left, handlers that have been
-    /// waiting for something go on one after the other, and once as many wait as may, only as replies find room; after
-    /// [`stall_timeout`] in which the client has read nothing they all go on, and what has no room here is dropped: a reply
-    /// gives way to RESOURCE_EXHAUSTED, and sending a message fails with it. The only one that waits may be longer.
-    /// Default 4 MiB.
+    /// Bytes of the replies and messages of one connection that wait for capacity in its send queue. Default 4 MiB.
+    ///
+    /// At the limit no call begins and the connection is not read; after [`stall_timeout`] in which the client reads nothing, what
+    /// exceeds the limit is dropped and its call gets RESOURCE_EXHAUSTED.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub reply_bytes_per_connection: usize,
-    /// The same on all connections together. When they are reached, one reply of each connection may wait, and no call of
-    /// such a connection begins, and it is not read, until that finds room. Default 64 MiB.
+    /// Bytes of those replies and messages on all connections together. Default 64 MiB.
+    ///
+    /// At the limit one reply of each connection may wait; a connection of which one waits is not read, and none of its calls
+    /// begins.
     pub reply_bytes: usize,
-    /// Messages that a stream keeps for a handler that does not take them. When it is full the
-    /// connection is not read, as long as the handler takes messages; after [`stall_timeout`]
-    /// without one the stream fails with RESOURCE_EXHAUSTED. Default 4,096.
+    /// Messages of one stream that have arrived and that its handler has not taken. Default 4,096.
+    ///
+    /// At the limit the connection is not read while the handler takes messages; after [`stall_timeout`] without one the stream
+    /// fails with RESOURCE_EXHAUSTED.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub stream_inbox_messages: usize,
-    /// Bytes of those messages; one message is let in even if it is longer. Default 1 MiB.
+    /// Bytes of those messages. Default 1 MiB. One message is admitted even if it is longer.
     pub stream_inbox_bytes: usize,
-    /// How long handlers may hold up a connection without making progress. All streams of a connection
-    /// that stand still may hold it up for at most twice this time together. Some time in which the handler of such a
-    /// stream waits to send a reply or message is not counted. Default 1 s, as in containerd's implementation.
+    /// Time without progress after which a limit refuses instead of waiting. Default 1 s, as in containerd's implementation.
+    ///
+    /// Progress is a handler that ends or takes a message. All stalled streams of a connection together block it for at most twice
+    /// this time. Some of the time in which the handler of such a stream waits to send does not count.
     pub stall_timeout: Duration,
-    /// How long a handler that has asked for its cancellation token may go on after the token
-    /// fired because its deadline passed or its client went away. A handler that never asked is
-    /// dropped at once. Default 1 s.
+    /// Time for which a handler that has asked for its cancellation token may go on after the token fired, because its deadline
+    /// passed or its client went away. Default 1 s. A handler that never asked is dropped at once.
     pub cancellation_grace: Duration,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
@@ -189,7 +198,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// A method of each field's name that sets it.
+/// Defines a setter for each field.
 macro_rules! setters {
     ($config:ident { $($field:ident: $unit:ty,)* }) => {
         impl $config {

@@ -16,7 +16,7 @@ pub enum Error {
     Address {
         /// The text as it was given.
         address: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
     /// Connecting to a server failed.
@@ -25,7 +25,7 @@ pub enum Error {
     Connect {
         /// The address as it was given.
         address: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The hypervisor of a `hvsock://` address closed the connection instead of answering: nobody
@@ -36,7 +36,7 @@ pub enum Error {
         /// The address as it was given.
         address: String,
     },
-    /// What is behind the socket of a `hvsock://` address does not answer as a hypervisor does, with the
+    /// The other side of a `hvsock://` address's socket does not answer as a hypervisor does, with the
     /// line `OK <number>`.
     #[error("cannot connect to `{address}`: the hypervisor answered `{answer}`: {reason}")]
     #[non_exhaustive]
@@ -45,7 +45,7 @@ pub enum Error {
         address: String,
         /// The first 32 bytes of the answer at most, escaped, without a line feed.
         answer: String,
-        /// What is wrong with it: another line, one that is too long, or a part of one.
+        /// The fault: another line, one that is too long, or a part of one.
         reason: &'static str,
     },
     /// The hypervisor of a `hvsock://` address did not answer in time.
@@ -59,7 +59,7 @@ pub enum Error {
         address: String,
         /// The time that the handshake was given.
         limit: Duration,
-        /// What had come of the answer, escaped. Usually nothing.
+        /// The part of the answer that had arrived, escaped. Usually nothing.
         answer: String,
     },
     /// No attempt to connect succeeded in the time that was given.
@@ -74,7 +74,7 @@ pub enum Error {
         limit: Duration,
         /// How often it was tried.
         attempts: u32,
-        /// What the last attempt met. One that was under way when the time was over has met a timeout: of
+        /// The error of the last attempt. One that was under way when the time was over has met a timeout: of
         /// connecting ([`Error::Connect`]) or of the handshake ([`Error::HandshakeTimeout`]).
         #[source]
         last: Box<Error>,
@@ -87,7 +87,7 @@ pub enum Error {
     Bind {
         /// The address as it was given.
         address: String,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Another server is alive on the address.
@@ -118,9 +118,9 @@ pub enum Error {
     #[error("the server refuses {peer}: {reason}")]
     #[non_exhaustive]
     PeerRefused {
-        /// What is known of the peer.
+        /// The peer, as far as it is known.
         peer: String,
-        /// What the policy or the hook says.
+        /// The reason of the policy or the hook.
         reason: String,
     },
     /// The server is shutting down or has ended.
@@ -163,7 +163,7 @@ fn part_of_answer(answer: &str) -> String {
     }
 }
 
-/// What stands between the number of attempts and the error of the last one.
+/// Separates the number of attempts from the error of the last one.
 fn counted(attempts: u32) -> String {
     match attempts {
         1 => "1 attempt: ".to_owned(),

@@ -9,7 +9,7 @@ use std::{
 use crate::{contain::drop_contained, sync::Mutex, trace, transport::lock};
 
 /// Values that interceptors, observers and handlers add to a call or to a connection, for those that
-/// come behind them: an authenticated user, a session, a span. One for each type.
+/// come after them: an authenticated user, a session, a span. One for each type.
 ///
 /// Nothing is allocated before the first value is added.
 ///

@@ -128,7 +128,7 @@ struct ServiceRules {
 }
 
 impl Authorize {
-    /// Nobody may call anything, but for what is allowed behind this.
+    /// Refuses every call, except those that later rules allow.
     pub fn deny_all() -> Self {
         Authorize::default()
     }
@@ -208,7 +208,7 @@ impl crate::observer::Observer for AccessLog {
     }
 }
 
-/// What is logged of a text that a client may have made up.
+/// Shortens and escapes a text that a client may have made up, for the log.
 #[cfg(feature = "tracing")]
 fn cut<'a>(call: &crate::observer::CallInfo<'_>, text: &'a str) -> &'a str {
     const MAX_CHARS: usize = 500;

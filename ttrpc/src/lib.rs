@@ -127,7 +127,7 @@ mod transport;
 pub use async_trait::async_trait;
 pub use prost;
 pub use prost_types::{self, Any};
-/// What [`Context::cancellation_token`] gives.
+/// The type of [`Context::cancellation_token`].
 pub use tokio_util::sync::CancellationToken;
 
 #[cfg(unix)]
@@ -147,7 +147,7 @@ pub use crate::{
 /// Includes what `ttrpc-codegen` generated in `build.rs` for a protobuf package:
 /// `mod greeter { ttrpc::include_proto!("greeter.v1"); }`.
 ///
-/// What has no package is included by `include_proto!("")`, an include file by its name without `.rs`.
+/// A file without a package is included by `include_proto!("")`, an include file by its name without `.rs`.
 #[macro_export]
 macro_rules! include_proto {
     ("") => {

@@ -28,12 +28,12 @@ impl Metadata {
         Metadata { pairs: Vec::new() }
     }
 
-    /// No metadata yet, with room for this many pairs.
+    /// Makes metadata without pairs, with capacity for this many.
     pub(crate) fn with_capacity(pairs: usize) -> Self {
         Metadata { pairs: Vec::with_capacity(pairs) }
     }
 
-    /// Adds a value behind those that the key already has.
+    /// Adds a value after those that the key already has.
     pub fn append(&mut self, key: impl Into<String>, value: impl Into<String>) {
         let mut key = key.into();
         key.make_ascii_lowercase();
@@ -72,7 +72,7 @@ impl Metadata {
         self.pairs.len()
     }
 
-    /// Whether there are no pairs.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

@@ -6,7 +6,7 @@ use crate::{Client, Context, RawEnd, Status, client::RawReply, server::FallbackC
 
 impl FallbackCall {
     /// Passes the call on to another server: its metadata, the time that its deadline leaves, its messages as
-    /// there is room for them on the other side, and its end with the status and its details.
+    /// the other side has capacity for them, and its end with the status and its details.
     ///
     /// `upstream` is a connection for this call's client alone. ttrpc has no frame that cancels a call: a
     /// client does that by closing its connection. So when the client goes before the end of its messages,
@@ -14,7 +14,7 @@ impl FallbackCall {
     /// (`examples/proxy`). A call whose deadline passes leaves the connections alone.
     ///
     /// # Errors
-    /// What the other server answers; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.
+    /// The status of the other server; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.
     pub async fn pass_on(self, ctx: &Context, upstream: &Client) -> Result<RawEnd, Status> {
         let FallbackCall { flags, payload, requests, mut replies } = self;
         let (service, method) = ctx.names();

@@ -33,7 +33,7 @@ pub use crate::transport::registry::{CallWait, HeldUp, ReceiverWait};
 /// How full something is, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// What is taken.
+    /// The part that is used.
     pub used: usize,
     /// The limit from the configuration.
     pub limit: usize,
@@ -55,7 +55,7 @@ pub struct QueueSnapshot {
     pub blocked: Option<Duration>,
     /// How long it has in all.
     pub blocked_total: Duration,
-    /// How long calls have waited for room in the queue, or for a place, in sum.
+    /// How long calls have waited to be queued or admitted, in sum.
     pub waited_total: Duration,
 }
 
@@ -74,7 +74,7 @@ pub struct CallSnapshot {
     pub age: Duration,
     /// The time that the call has in all, if it has a deadline.
     pub timeout: Option<Duration>,
-    /// What it is waiting for.
+    /// The event for which it waits.
     pub wait: CallWait,
     /// Messages that have arrived on its stream and are not taken.
     pub inbox_messages: usize,
@@ -90,7 +90,7 @@ pub struct ClientSnapshot {
     pub close_reason: Option<ConnectionError>,
     /// The outgoing queue.
     pub queue: QueueSnapshot,
-    /// What holds the receiver up; usually nothing.
+    /// The cause that blocks the receiver; usually none.
     pub receiver: Option<HeldUp>,
     /// The calls in flight: those with a stream id by their ids, then those without.
     pub calls: Vec<CallSnapshot>,
@@ -138,7 +138,7 @@ pub struct ServerSnapshot {
 pub struct ConnectionSnapshot {
     /// Counts the server's connections, from 1; the same in traces.
     pub id: u64,
-    /// What is known of the other side.
+    /// The other side, as far as it is known.
     pub peer: Peer,
     /// Time since the connection was accepted.
     pub age: Duration,
@@ -146,9 +146,9 @@ pub struct ConnectionSnapshot {
     pub calls_in_flight: Fill,
     /// The outgoing queue.
     pub queue: QueueSnapshot,
-    /// What holds the receiver up; usually nothing.
+    /// The cause that blocks the receiver; usually none.
     pub receiver: Option<HeldUp>,
-    /// The calls that are not answered, or whose answer waits for room, by their stream ids.
+    /// The calls that are not answered, or whose answer waits to be queued, by their stream ids.
     pub calls: Vec<CallSnapshot>,
 }
 
@@ -169,7 +169,7 @@ impl QueueSnapshot {
 }
 
 impl ServerSnapshot {
-    /// What is known without a server.
+    /// Returns the snapshot of a server that is not there.
     pub(crate) fn of_no_server(state: ServerState) -> Self {
         let nothing = Fill { used: 0, limit: 0 };
         ServerSnapshot {

@@ -55,13 +55,13 @@ codes! {
     InvalidArgument = 3 "INVALID_ARGUMENT" invalid_argument;
     /// The call's deadline passed.
     DeadlineExceeded = 4 "DEADLINE_EXCEEDED" deadline_exceeded;
-    /// What was asked for is not there.
+    /// Something that was asked for is not there.
     NotFound = 5 "NOT_FOUND" not_found;
-    /// What was to be created is there already.
+    /// Something that was to be created is there already.
     AlreadyExists = 6 "ALREADY_EXISTS" already_exists;
     /// The caller may not do this.
     PermissionDenied = 7 "PERMISSION_DENIED" permission_denied;
-    /// A limit was reached: calls in flight, the size of a message, the room of a stream.
+    /// A limit was reached: calls in flight, the size of a message, the inbox of a stream.
     ResourceExhausted = 8 "RESOURCE_EXHAUSTED" resource_exhausted;
     /// The system is not in the state that the call needs.
     FailedPrecondition = 9 "FAILED_PRECONDITION" failed_precondition;
@@ -195,8 +195,8 @@ impl Status {
         self
     }
 
-    /// Whether the peer has sent this status. One that was made on this side says `false`: so a
-    /// DEADLINE_EXCEEDED tells on which side the deadline passed first, and a RESOURCE_EXHAUSTED whose
+    /// Returns whether the peer has sent this status. One that was made on this side says `false`: so a
+    /// DEADLINE_EXCEEDED shows on which side the deadline passed first, and a RESOURCE_EXHAUSTED whose
     /// limit it was.
     pub fn is_from_peer(&self) -> bool {
         self.parts.is_from_peer
@@ -229,7 +229,7 @@ impl Status {
     }
 }
 
-/// For handlers that use `?` on files and processes. The message is the error's own, and so may tell
+/// For handlers that use `?` on files and processes. The message is the error's own, and so may reveal
 /// the peer a path; the error is kept as the source.
 ///
 /// | kind | code |

@@ -42,7 +42,7 @@ use crate::{
 const PIPE_LEN: usize = 64 << 10;
 
 /// A client of this service, with default limits and a peer of which nothing is known. Server and
-/// connection live as long as the client and its calls do.
+/// connection live until the client and its calls are gone.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
@@ -50,7 +50,7 @@ pub fn connect(service: impl Service) -> Client {
     Setup::new(Server::builder().add_service(service)).connect()
 }
 
-/// The same for code without `async`. The service runs while a thread waits for one of its calls, see
+/// Connects a client without `async` to a service over memory. The service runs while a thread waits for one of its calls, see
 /// [`blocking`].
 ///
 /// # Panics
@@ -85,7 +85,7 @@ impl Setup {
         Setup { server, peer: Peer::unknown(), client: ConnectOptions::new() }
     }
 
-    /// What handlers see with [`Context::peer`](crate::Context::peer).
+    /// Sets the peer that handlers see with [`Context::peer`](crate::Context::peer).
     pub fn peer(mut self, peer: Peer) -> Self {
         self.peer = peer;
         self

@@ -1,4 +1,4 @@
-//! What the library tells `tracing`: spans for connections and calls at level DEBUG, and events. Without the
+//! Events and spans of the library for `tracing`: spans for connections and calls at level DEBUG, and events. Without the
 //! feature `tracing`, nothing.
 
 #[cfg(not(feature = "tracing"))]
@@ -46,7 +46,7 @@ mod enabled {
             Span::new(tracing::Span::current())
         }
 
-        /// Whether no subscriber listens.
+        /// Returns whether no subscriber listens.
         pub(crate) fn is_none(&self) -> bool {
             self.0.is_none()
         }

@@ -57,7 +57,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         Call { call: self.call.within(ctx), ..self }
     }
 
-    /// Adds a pair of metadata, behind the values that the key already has.
+    /// Adds a pair of metadata, after the values that the key already has.
     pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         Call { call: self.call.metadata(key, value), ..self }
     }

@@ -139,7 +139,7 @@ impl Client {
         ClientStreamingCall::new(self.client.client_streaming(service, method), &self.driver)
     }
 
-    /// Calls a method that takes and gives a stream. Generated clients call this.
+    /// Calls a method that takes a stream and answers with one. Generated clients call this.
     pub fn bidi_streaming<Req, Resp>(
         &self,
         service: impl Into<Name>,
@@ -182,7 +182,7 @@ impl Client {
         let _ = self.driver.wait(async { timeout(CLOSE_TIMEOUT, self.driver.no_tasks()).await });
     }
 
-    /// What the connection and its calls are waiting for at this moment.
+    /// Returns what the connection and its calls are waiting for at this moment.
     pub fn snapshot(&self) -> ClientSnapshot {
         self.client.snapshot()
     }
@@ -193,7 +193,7 @@ impl Client {
     }
 }
 
-/// Without what calls say, which may be long and secret; [`Client::snapshot`] tells more.
+/// Prints no payloads and no metadata, which may be long and secret; [`Client::snapshot`] has more.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.client, f)

@@ -43,13 +43,13 @@
 //!   had come in time: take the replies, or give the call more time.
 //! - The end of the connection is noticed by the next function that waits.
 //!
-//! A program that wants none of this gives the client a thread, which drives it all the time:
+//! A program that wants none of this runs the client on a thread that drives it all the time:
 //! `std::thread::spawn({ let client = client.clone(); move || client.closed() })`. It costs each call of another
 //! thread a switch between threads.
 //!
 //! # Inside of a runtime
 //!
-//! Functions that wait panic in a task of a tokio runtime, as tokio's `block_on` does: they would hold up
+//! Functions that wait panic in a task of a tokio runtime, as tokio's `block_on` does: they would block
 //! the other tasks. There is [`tokio::task::spawn_blocking`] for that, and the asynchronous client. Making
 //! calls (without `call`), dropping clients and dropping streams is possible anywhere.
 //!

@@ -64,7 +64,7 @@ impl<Req> fmt::Debug for StreamSender<Req> {
 /// A stream of replies: take them with [`StreamReceiver::recv`], or use it as an [`Iterator`].
 ///
 /// Messages come in the order in which the server sent them. A caller that takes none for long while other
-/// threads drive the connection holds it up, and loses the stream after
+/// threads drive the connection blocks it, and loses the stream after
 /// [`ClientConfig::stall_timeout`](crate::ClientConfig::stall_timeout).
 #[must_use = "dropping the receiver gives the replies up"]
 pub struct StreamReceiver<Resp> {

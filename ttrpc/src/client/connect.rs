@@ -11,14 +11,14 @@ use crate::{
     transport::{address::Address, connect::connect},
 };
 
-/// The pause behind the first attempt that failed. Each one is twice as long as the one before it.
+/// The pause after the first attempt that failed. Each later one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The time that each attempt has at least. An attempt without any could only fail, since even a socket
-/// that is there takes a turn of the runtime to connect to.
+/// that is there takes the runtime a poll to connect to.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
 
 /// How to connect, for what [`Client::connect`] does not say.
@@ -68,8 +68,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Tries again and again for this long, until a server is there: with a pause of 5 ms behind the
-    /// first attempt, twice as long behind each one after it, up to 500 ms, but no longer than half of the
+    /// Tries again and again for this long, until a server is there: with a pause of 5 ms after the
+    /// first attempt, twice as long after each later one, up to 500 ms, but no longer than half of the
     /// time that is left. No attempt begins in the last 5 ms. An attempt that is under way when the time is
     /// over is given up. Less than 5 ms counts as 5 ms, which is one attempt.
     ///
@@ -131,7 +131,7 @@ impl ConnectOptions {
     }
 }
 
-/// Opens again and again until the time is over. `open` is told by when it has to end.
+/// Opens again and again until the time is over. `open` gets the moment at which it has to end.
 async fn retry<T, F: Future<Output = Result<T, Error>>>(
     limit: Duration,
     address: &str,
@@ -178,7 +178,7 @@ async fn open_until<T>(
     })
 }
 
-/// Whether an attempt ended without an answer.
+/// Returns whether an attempt ended without an answer.
 fn is_timeout(error: &Error) -> bool {
     match error {
         Error::Connect { source, .. } => source.kind() == io::ErrorKind::TimedOut,

@@ -53,8 +53,7 @@ pub type UnaryCall<Req, Resp> = Call<Unary, Req, Resp>;
 
 /// One request, many replies. Its output is a [`StreamReceiver`](super::StreamReceiver).
 ///
-/// Awaiting a call with streams queues the Request, which takes as long as the outgoing queue is full,
-/// and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
+/// Awaiting a call with streams queues the Request. It waits while the outgoing queue is full, and fails with UNAVAILABLE, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED for a request that is too long.
 /// Cancel safe: dropped before that, nothing is sent.
 pub type ServerStreamingCall<Req, Resp> = Call<ServerStreaming, Req, Resp>;
 
@@ -96,8 +95,8 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
-    /// waiting for room, being written, waiting for the answer. The time runs from the moment when
-    /// the call is first awaited. The server is told, and ends its side too. The last timeout that is set
+    /// waiting to be queued, being written, waiting for the answer. The time runs from the moment when
+    /// the call is first awaited. The Request carries it, and the server ends its side too. The last timeout that is set
     /// counts, in place of [the client's](super::Client::with_timeout).
     ///
     /// For calls with streams, this is the time of the whole stream.
@@ -127,7 +126,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         }
     }
 
-    /// Adds a pair of metadata, behind the values that the key already has.
+    /// Adds a pair of metadata, after the values that the key already has.
     pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|options| options.metadata_mut().append(key, value))
     }

@@ -61,8 +61,8 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 /// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call. If it
 /// panics, so does the caller.
 ///
-/// An [observer](crate::observer) is told of the call when it is first polled, before any interceptor runs: one
-/// that is never made has ended as well, refused or given up.
+/// An [observer](crate::observer) receives the call when it is first polled, before any interceptor runs: one
+/// that is never made ends as well, refused or given up.
 #[async_trait]
 pub trait Interceptor: Send + Sync + 'static {
     /// Runs around one call. An error is what the caller gets. To refuse the call, return one and do not run
@@ -115,28 +115,28 @@ impl OutgoingCall {
         self.pending.kind.is_stream()
     }
 
-    /// The metadata that go with the call.
+    /// Returns the metadata that go with the call.
     pub fn metadata(&self) -> &Metadata {
         self.pending.options.metadata()
     }
 
-    /// The same, to be changed.
+    /// Returns the metadata that go with the call, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         self.pending.options.metadata_mut()
     }
 
-    /// When the call's time is over.
+    /// Returns the call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
         self.pending.options.deadline
     }
 
-    /// What is left of the call's time; zero when it is over, `None` without a deadline.
+    /// Returns the time that is left to the call; zero when it is over, `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
     /// Ends the call at this moment, unless it ends before: what [`Next::run`] runs from now on, the interceptors
-    /// behind this one as well. A later moment than the present deadline changes nothing.
+    /// after this one as well. A later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
         self.pending.options.end_by(deadline);
     }
@@ -152,7 +152,7 @@ impl OutgoingCall {
         self.on_message = Some(Arc::new(told));
     }
 
-    /// What interceptors have added to the call; observers see it.
+    /// Returns the values that interceptors have added to the call; observers see them.
     pub fn extensions(&self) -> &Extensions {
         self.shared_extensions()
     }
@@ -164,7 +164,7 @@ impl fmt::Debug for OutgoingCall {
     }
 }
 
-/// The rest of a call: the interceptors behind this one, and the connection.
+/// The rest of a call: the interceptors after this one, and the connection.
 #[derive(Clone, Copy)]
 #[must_use = "the call is not made unless `run` is awaited"]
 pub struct Next<'a> {

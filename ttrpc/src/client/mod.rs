@@ -18,7 +18,7 @@
 //! |---|---|
 //! | DEADLINE_EXCEEDED | the deadline passed, in whatever phase the call was |
 //! | UNAVAILABLE | the connection is gone; the source is a [`ConnectionError`] |
-//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stood still, or too many calls are in flight and none ends |
+//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stalled, or too many calls are in flight and none ends |
 //! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
 //!
 //! # Order
@@ -26,8 +26,8 @@
 //! Messages of one stream arrive in the order in which they were sent. A call whose reply was awaited
 //! before another call was made reaches the server before it. There is no order beyond that: calls that
 //! are under way at the same time may be written in any order, whichever was awaited first. They wait for a
-//! permit ([`ClientConfig::max_calls`]), for room in the queue, and for their tasks to run. Each limit is first come, first
-//! served, but a later call may come to the next one first. So a call that must arrive behind
+//! permit ([`ClientConfig::max_calls`]), for capacity in the queue, and for their tasks to run. Each limit is first come, first
+//! served, but a later call may come to the next one first. So a call that must arrive after
 //! another one is made when the other has been answered, or has had an effect that can be seen.
 //!
 //! # Runtime
@@ -83,7 +83,7 @@ use crate::{
 
 /// One connection to a server, shared by all clones and all calls.
 ///
-/// Clones are cheap. The connection lives as long as a clone or a call does; it has two tasks,
+/// Clones are cheap. The connection lives until the last clone and the last call are gone; it has two tasks,
 /// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
 #[derive(Clone)]
 pub struct Client {
@@ -110,7 +110,7 @@ impl Client {
     /// [`Error::HandshakeAnswer`] and, after 10 s, [`Error::HandshakeTimeout`].
     ///
     /// A Unix socket whose backlog is full refuses at once, with EAGAIN ([`io::ErrorKind::WouldBlock`](std::io::ErrorKind);
-    /// connect(2)): its server is alive, and too busy or stuck. [`ConnectOptions::retry_for`] waits for room.
+    /// connect(2)): its server is alive, and too busy or stuck. [`ConnectOptions::retry_for`] waits until it has capacity.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -157,7 +157,7 @@ impl Client {
         Client { tasks, options: CallOptions::default(), interceptors: None }
     }
 
-    /// Gives each call that this client makes from now on this time, as [`Call::timeout`] does, unless the
+    /// Sets the time of each call that this client makes from now on, as [`Call::timeout`] does, unless the
     /// call says another one. For calls with streams, this is the time of the whole stream.
     ///
     /// Other clones of the client are as they were; all share the connection.
@@ -226,7 +226,7 @@ impl Client {
         self.call(Kind::ClientStreaming.into(), service.into(), method.into(), None)
     }
 
-    /// Calls a method that takes and gives a stream. Generated clients call this.
+    /// Calls a method that takes a stream and answers with one. Generated clients call this.
     pub fn bidi_streaming<Req, Resp>(
         &self,
         service: impl Into<Name>,
@@ -272,7 +272,7 @@ impl Client {
         self.tasks.connection().closed().await
     }
 
-    /// Why the connection ended, if it has.
+    /// Returns why the connection ended, if it has.
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.tasks.connection().close_reason()
     }
@@ -282,7 +282,7 @@ impl Client {
     /// this, what is queued when the last client and the last call are dropped is lost.
     ///
     /// Later calls fail with UNAVAILABLE at once; those that are pending do when the connection ends, so
-    /// await first what is to be answered. A server that does not read holds this up without end: give it a
+    /// await first what is to be answered. A server that does not read blocks this without end: give it a
     /// timeout where that may be.
     ///
     /// When it returns, the writer is shut down, too: a program may end its runtime. A stream that wraps another
@@ -303,19 +303,19 @@ impl Client {
         self.tasks.close(ConnectionError::ClosedLocally);
     }
 
-    /// What the connection and its calls are waiting for at this moment. It takes a few locks one after
+    /// Returns what the connection and its calls are waiting for at this moment. It takes a few locks one after
     /// another and may be made under load.
     pub fn snapshot(&self) -> ClientSnapshot {
         self.tasks.connection().snapshot()
     }
 
-    /// Calls whose Request is on its way to the server or was sent, and that have not ended.
+    /// Returns the number of calls that have not ended, from the moment when their Request is queued.
     pub fn calls_in_flight(&self) -> usize {
         self.tasks.connection().streams_open()
     }
 }
 
-/// Without what calls say, which may be long and secret; [`Client::snapshot`] tells more.
+/// Prints no payloads and no metadata, which may be long and secret; [`Client::snapshot`] has more.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")

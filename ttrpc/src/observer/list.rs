@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     all: Vec<Contained<Arc<dyn Observer>>>,
-    /// Those that are told of messages.
+    /// Those that receive messages.
     of_messages: Vec<Contained<Arc<dyn Observer>>>,
 }
 
@@ -36,13 +36,13 @@ impl Observers {
         self.all.is_empty()
     }
 
-    /// Whether messages are to be told.
+    /// Returns whether an observer wants messages.
     pub(crate) fn want_messages(&self) -> bool {
         !self.of_messages.is_empty()
     }
 
     pub(crate) fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
-        self.tell(|observer| observer.connection_opened(connection));
+        self.notify(|observer| observer.connection_opened(connection));
     }
 
     pub(crate) fn connection_closed(
@@ -50,40 +50,40 @@ impl Observers {
         connection: &ConnectionInfo<'_>,
         end: &ConnectionEnd<'_>,
     ) {
-        self.tell(|observer| observer.connection_closed(connection, end));
+        self.notify(|observer| observer.connection_closed(connection, end));
     }
 
     pub(crate) fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {
-        self.tell(|observer| observer.connection_refused(connection, reason));
+        self.notify(|observer| observer.connection_refused(connection, reason));
     }
 
     pub(crate) fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {
-        self.tell(|observer| observer.protocol_violation(connection, rule));
+        self.notify(|observer| observer.protocol_violation(connection, rule));
     }
 
     pub(crate) fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
-        self.tell(|observer| observer.receiver_held_up(connection, held_up));
+        self.notify(|observer| observer.receiver_held_up(connection, held_up));
     }
 
     pub(crate) fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {
-        tell(&self.of_messages, |observer| observer.message(call, message));
+        notify(&self.of_messages, |observer| observer.message(call, message));
     }
 
     pub(crate) fn call_begun(&self, call: &CallInfo<'_>) {
-        self.tell(|observer| observer.call_begun(call));
+        self.notify(|observer| observer.call_begun(call));
     }
 
     pub(crate) fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
-        self.tell(|observer| observer.call_ended(call, end));
+        self.notify(|observer| observer.call_ended(call, end));
     }
 
-    fn tell(&self, event: impl Fn(&dyn Observer)) {
-        tell(&self.all, event);
+    fn notify(&self, event: impl Fn(&dyn Observer)) {
+        notify(&self.all, event);
     }
 }
 
-/// Tells each observer. A panic of one does not reach the others.
-fn tell(observers: &[Contained<Arc<dyn Observer>>], event: impl Fn(&dyn Observer)) {
+/// Reports an event to each observer. A panic of one does not reach the others.
+fn notify(observers: &[Contained<Arc<dyn Observer>>], event: impl Fn(&dyn Observer)) {
     static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     for observer in observers {
         if contain(|| event(&***observer)).is_err() && !IS_LOGGED.swap(true, SeqCst) {
@@ -111,7 +111,7 @@ mod tests {
         transport::peer::Peer,
     };
 
-    /// Counts the messages that it is told of.
+    /// Counts the messages that are reported to it.
     #[derive(Default)]
     struct Messages<const WANTED: bool>(AtomicU64);
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn messages_are_told_to_those_who_want_them() {
+    async fn messages_are_reported_to_those_who_want_them() {
         let mut observers = Observers::default();
         assert!(observers.is_empty());
         let (deaf, keen) = (Arc::<Messages<false>>::default(), Arc::<Messages<true>>::default());

@@ -1,8 +1,8 @@
-//! Observers: told of every connection and every call, exactly once, however it ends.
+//! Observers: each connection and each call is reported to them, exactly once, however it ends.
 //!
 //! An [`Observer`] counts, measures and logs. It is synchronous and cannot change what it sees; what decides
 //! about calls is an interceptor ([`server::Interceptor`](crate::server::Interceptor)). A future that is
-//! dropped cannot report its own end. An observer hears of it all the same: the library tells it where it
+//! dropped cannot report its own end. An observer receives it all the same: the library reports it where it
 //! decides how a call ends.
 //!
 //! ```
@@ -24,24 +24,24 @@
 //! # drop(server);
 //! ```
 //!
-//! # What is told
+//! # What is reported
 //!
-//! - Each call that was begun has ended once: those that are refused, that no service takes, and that are
-//!   given up before they were sent are told as well.
+//! - Each call that begins ends once, also one that is refused, that no service takes, or that is given up before it was
+//!   sent.
 //! - A server's call begins when its Request has been read, and ends when its last frame is queued or
-//!   its connection ends. The handler may go on behind that, for its grace.
+//!   its connection ends. The handler may go on after that, for its grace.
 //! - A client's call begins when it is first polled, before its interceptors run. A call with a stream of
 //!   replies ends as soon as their end has arrived or the call has failed; what the caller finds out
 //!   later, such as a message that does not decode, changes nothing. Others end when their caller has taken the reply.
 //!   Any call ends when its caller drops it.
-//! - A client's call that an interceptor makes again is told once for each time that it is made, and one that
-//!   an interceptor never makes is told once.
+//! - A client's call that an interceptor makes again is reported once for each time that it is made, and one that
+//!   an interceptor never makes is reported once.
 //!
 //! # What it costs
 //!
 //! An observer is called by the tasks that move frames, with no lock held that anything else waits for. It has to return at
-//! once: it may not block, and what it does adds to every call. One that panics is told of nothing of this event; the call
-//! goes on, and the panic is logged once.
+//! once: it may not block, and what it does adds to every call. If one panics, the others
+//! receive the event and the call goes on; the panic is logged once.
 //!
 //! An observed call allocates once more than others. The clock is read for [`CallEnd::duration`] when that is asked for.
 
@@ -58,7 +58,7 @@ use tokio::time::Instant;
 
 use crate::{Code, Extensions, Metadata, snapshot::HeldUp, transport::peer::Peer};
 
-/// Told of connections and calls. All methods do nothing unless they are implemented.
+/// Receives the events of connections and calls. All methods do nothing unless they are implemented.
 ///
 /// [`ServerBuilder::observe`](crate::server::ServerBuilder::observe) and
 /// [`ConnectOptions::observe`](crate::client::ConnectOptions::observe) add one. An [`Arc`] of an observer is
@@ -75,11 +75,11 @@ pub trait Observer: Send + Sync + 'static {
     fn connection_refused(&self, _connection: &ConnectionInfo<'_>, _reason: &str) {}
 
     /// The peer has sent a frame that the protocol does not allow: `rule` says why not. If a call ends for
-    /// it, that is told as well.
+    /// it, that is an event of its own.
     fn protocol_violation(&self, _connection: &ConnectionInfo<'_>, _rule: &str) {}
 
-    /// The receiver of a connection was held up, and goes on: meanwhile it has read nothing. `held_up` says by
-    /// what and for how long. What a limit has refused for it is told as the end of a call.
+    /// The receiver of a connection was blocked and goes on: meanwhile it has read nothing. `held_up` says by
+    /// what and for how long. A call that a limit has refused for it ends, which is an event of its own.
     fn receiver_held_up(&self, _connection: &ConnectionInfo<'_>, _held_up: &HeldUp) {}
 
     /// A call begins.
@@ -88,13 +88,13 @@ pub trait Observer: Send + Sync + 'static {
     /// A call that was begun has ended.
     fn call_ended(&self, _call: &CallInfo<'_>, _end: &CallEnd<'_>) {}
 
-    /// Whether [`message`](Observer::message) is to be told. Asked once, when the observer is added.
+    /// Returns whether [`message`](Observer::message) is to be called. Asked once, when the observer is added.
     fn wants_messages(&self) -> bool {
         false
     }
 
     /// A message of a call was queued for the peer, or has come from it, taken or not. A message that was sent as its
-    /// call ended may be told after the call's end.
+    /// call ended may be reported after the call's end.
     fn message(&self, _call: &CallInfo<'_>, _message: &MessageInfo) {}
 }
 
@@ -163,9 +163,9 @@ pub struct ConnectionInfo<'a> {
     pub side: Side,
     /// Counts the connections of a server, and the clients of a process, from 1. 0 for one that is refused.
     pub id: u64,
-    /// What is known of the other side.
+    /// The other side, as far as it is known.
     pub peer: &'a Peer,
-    /// What was added to the connection.
+    /// Values that were added to the connection.
     pub extensions: &'a Extensions,
 }
 
@@ -189,7 +189,7 @@ pub struct CallInfo<'a> {
     pub side: Side,
     /// The [number](ConnectionInfo::id) of its connection.
     pub connection_id: u64,
-    /// What is known of the other side.
+    /// The other side, as far as it is known.
     pub peer: &'a Peer,
     /// `None` while a client's Request is not queued.
     pub stream_id: Option<u32>,
@@ -203,13 +203,13 @@ pub struct CallInfo<'a> {
     pub is_known: bool,
     /// The client has opened the call as a stream, of requests or of replies; otherwise it is unary.
     pub is_stream: bool,
-    /// What the client has sent along. Empty where a server refuses a call before it reads that.
+    /// The metadata of the Request. Empty where a server refuses a call before it reads them.
     pub metadata: &'a Metadata,
     /// When the call was made, or its Request was read.
     pub started: Instant,
     /// When its time is over.
     pub deadline: Option<Instant>,
-    /// What was added to the call. An observer may add something itself when the call begins, and finds
+    /// Values that were added to the call. An observer may add something itself when the call begins, and finds
     /// it when the call ends.
     pub extensions: &'a Extensions,
 }
@@ -220,15 +220,15 @@ pub struct CallInfo<'a> {
 pub struct CallEnd<'a> {
     /// The status code; [`Code::Ok`] for a good end.
     pub code: Code,
-    /// The message of a failure; empty behind a good end.
+    /// The message of a failure; empty after a good end.
     pub message: &'a str,
     /// Why it ended.
     pub cause: EndCause,
-    /// What came and went.
+    /// Messages and bytes of the call, both ways.
     pub traffic: Traffic,
-    /// The part of it in which the call waited for a place among the calls in flight.
+    /// Time that the call waited to be admitted among the calls in flight.
     pub waited_for_place: Duration,
-    /// The part of it in which the call waited for room in the outgoing queue, in sum for all its messages.
+    /// Time that the call waited for capacity in the outgoing queue, in sum for all its messages.
     pub waited_for_room: Duration,
     /// When it began.
     pub(crate) started: Instant,
@@ -237,20 +237,20 @@ pub struct CallEnd<'a> {
 }
 
 impl CallEnd<'_> {
-    /// From the call's [start](CallInfo::started) to its end. On a client that was answered: to when the answer was
+    /// Returns the time from the call's [start](CallInfo::started) to its end. On a client that was answered: to when the answer was
     /// read, however late the caller takes it. Elsewhere it reads the clock, and observers that do not ask for it do
     /// not pay for that.
     pub fn duration(&self) -> Duration {
         self.took.unwrap_or_else(|| self.started.elapsed())
     }
 
-    /// Whether the call ended well.
+    /// Returns whether the call ended well.
     pub fn is_ok(&self) -> bool {
         self.code == Code::Ok
     }
 }
 
-/// What a call has sent and received so far.
+/// Messages and bytes that a call has sent and received so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
@@ -261,7 +261,7 @@ pub struct Traffic {
     /// Bytes of the Request, and of the frames that carry messages, without their headers: those that were
     /// queued for the peer.
     pub bytes_sent: u64,
-    /// The same of those that came from the peer.
+    /// Bytes of the Request, and of the frames that carry messages, without their headers: those that came from the peer.
     pub bytes_received: u64,
 }
 
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use crate::snapshot::ReceiverWait;
 
-    /// Writes down what it is told.
+    /// Writes down the events that it receives.
     #[derive(Default)]
     struct Told(Mutex<Vec<String>>);
 

@@ -38,8 +38,8 @@ pub(crate) struct CallStats {
 #[derive(Debug, Default)]
 struct Counts {
     traffic: Traffic,
-    for_place: WaitedTime,
-    for_room: WaitedTime,
+    for_admission: WaitedTime,
+    for_capacity: WaitedTime,
     /// Time from the start until the answer was read.
     answered: Option<Duration>,
 }
@@ -74,19 +74,19 @@ impl CallStats {
     }
 
     /// Counts a wait for admission, which lasts until the result is dropped.
-    pub(crate) fn wait_for_place(&self) -> Waiting<'_> {
-        Waiting::new(self, |counts| &mut counts.for_place)
+    pub(crate) fn wait_for_admission(&self) -> Waiting<'_> {
+        Waiting::new(self, |counts| &mut counts.for_admission)
     }
 
     /// Counts a wait for capacity in the send queue, which lasts until the result is dropped.
-    pub(crate) fn wait_for_room(&self) -> Waiting<'_> {
-        Waiting::new(self, |counts| &mut counts.for_room)
+    pub(crate) fn wait_for_capacity(&self) -> Waiting<'_> {
+        Waiting::new(self, |counts| &mut counts.for_capacity)
     }
 
     /// Counts the time from the call's start until now as a wait for admission.
-    pub(crate) fn has_waited_for_place(&self) {
+    pub(crate) fn has_waited_for_admission(&self) {
         let waited = self.started.elapsed();
-        lock(&self.counts).for_place.ended += waited;
+        lock(&self.counts).for_admission.ended += waited;
     }
 
     /// Returns the call's end with this outcome and all that was counted.
@@ -98,8 +98,8 @@ impl CallStats {
             message: outcome.message(),
             cause: outcome.cause,
             traffic: counts.traffic,
-            waited_for_place: counts.for_place.total(now),
-            waited_for_room: counts.for_room.total(now),
+            waited_for_place: counts.for_admission.total(now),
+            waited_for_room: counts.for_capacity.total(now),
             started: self.started,
             took: counts.answered,
         }
@@ -173,13 +173,13 @@ mod tests {
             let end = stats.end(CallOutcome::REPLIED);
             (end.waited_for_place, end.waited_for_room)
         };
-        let place = stats.wait_for_place();
+        let place = stats.wait_for_admission();
         advance(SECOND).await;
         assert_eq!(waited(), (SECOND, Duration::ZERO));
         drop(place);
         advance(SECOND).await;
         assert_eq!(waited(), (SECOND, Duration::ZERO));
-        let rooms = [stats.wait_for_room(), stats.wait_for_room()];
+        let rooms = [stats.wait_for_capacity(), stats.wait_for_capacity()];
         advance(SECOND).await;
         drop(rooms);
         advance(SECOND).await;

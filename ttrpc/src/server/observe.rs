@@ -139,7 +139,7 @@ impl Connection {
         let stats = CallStats::new(arrived);
         stats.received(0, bytes);
         if has_waited {
-            stats.has_waited_for_place();
+            stats.has_waited_for_admission();
         }
         let (metadata, extensions) = (Metadata::new(), Extensions::default());
         let call = CallInfo {

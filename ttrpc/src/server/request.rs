@@ -244,7 +244,7 @@ impl<'a> IncomingRequest<'a> {
         let call = Call::new(self.connection.clone(), head, permit.into_load(), has_inbox);
         let owner = CallOwner(Arc::new(call));
         if has_waited && let Some(stats) = &owner.0.stats {
-            stats.has_waited_for_place();
+            stats.has_waited_for_admission();
         }
         let chain = target.chain();
         let admitted = AdmittedCall { owner, request_bytes, chain };

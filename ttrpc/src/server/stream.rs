@@ -217,7 +217,7 @@ impl Call {
     /// Room for a message, waiting for it while the call goes on.
     async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.waits, len)?;
-        let _observed = self.stats.as_deref().map(CallStats::wait_for_room);
+        let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
         tokio::select! {
             room = waiting.room(self.info()) => room.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),

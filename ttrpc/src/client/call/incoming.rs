@@ -99,7 +99,7 @@ pub(super) fn undecodable(error: DecodeError) -> Status {
     Status::internal(format!("the server's reply does not decode: {error}"))
 }
 
-/// What a server sends on a [`RawCall`](crate::client::RawCall).
+/// A message or the end that a server sends on a [`RawCall`](crate::client::RawCall).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RawReply {
     /// A message of a stream.
@@ -110,7 +110,7 @@ pub enum RawReply {
 
 /// Takes what a server sends, whatever the kind of the call is.
 ///
-/// Messages come in the order in which the server sent them. A caller that takes none for long holds up the
+/// Messages come in the order in which the server sent them. A caller that takes none for long blocks the
 /// connection, and loses the stream after [`ClientConfig::stall_timeout`].
 ///
 /// [`ClientConfig::stall_timeout`]: crate::ClientConfig::stall_timeout
@@ -124,7 +124,7 @@ impl RawReceiver {
         RawReceiver { incoming: Incoming::new(owner) }
     }
 
-    /// The next message, or the end. Behind the end, [`RawEnd::Closed`].
+    /// Waits for the next message, or the end. After the end it returns [`RawEnd::Closed`].
     ///
     /// Cancel safe: dropped before it is done, nothing is lost.
     ///

@@ -107,7 +107,7 @@ impl<Req: Message> StreamSender<Req> {
         let connection = self.owner.connection();
         let info = connection.queue.streams(|calls| calls.info(self.owner.stream_id));
         let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Room));
-        let _observed = self.owner.record().map(|record| record.stats.wait_for_room());
+        let _observed = self.owner.record().map(|record| record.stats.wait_for_capacity());
         let capacity = async {
             tokio::select! {
                 capacity = connection.queue.reserve(len) => capacity.map_err(|Closed| self.refusal()),
@@ -212,7 +212,7 @@ impl<Resp> fmt::Debug for Reply<Resp> {
 
 /// A stream of replies: take them with [`StreamReceiver::recv`], or use it as a [`Stream`].
 ///
-/// Messages come in the order in which the server sent them. A caller that takes none for long holds up
+/// Messages come in the order in which the server sent them. A caller that takes none for long blocks
 /// the connection, and loses the stream after [`ClientConfig::stall_timeout`].
 ///
 /// [`ClientConfig::stall_timeout`]: crate::ClientConfig::stall_timeout
@@ -230,7 +230,7 @@ impl<Resp> StreamReceiver<Resp> {
 }
 
 impl<Resp: Message + Default> StreamReceiver<Resp> {
-    /// The next message; `None` when the server has ended the stream well.
+    /// Waits for the next message. Returns `None` when the server has ended the stream well.
     ///
     /// Cancel safe: dropped before it is done, no message is lost.
     ///

@@ -379,3 +379,129 @@ impl CallSketch {
         CallSnapshot::new(self.info, wait, fill)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{Code, proto::frame::Flags};
+
+    type End = fn(&mut Calls, u32);
+
+    fn open(calls: &mut Calls, kind: Kind) -> u32 {
+        let kind = MethodKind::from(kind);
+        let mut entry = Some(Box::new(CallEntry {
+            kind,
+            service: "S".into(),
+            method: "M".into(),
+            times: CallTimes { started: Instant::now(), deadline: None },
+            state: CallState::default(),
+            caller: None,
+            messages: (!kind.is_unary()).then(Arc::default),
+            record: None,
+        }));
+        let id = calls.open(&mut entry).expect("ids are left");
+        assert!(entry.is_none());
+        id
+    }
+
+    fn answer(calls: &mut Calls, id: u32) {
+        let change = calls.end_by_response(id, Bytes::new());
+        change.unwrap_or_else(|_| panic!("nobody observes it")).publish();
+    }
+
+    fn fail(calls: &mut Calls, id: u32) {
+        let failure = CallFailure::here(EndCause::Limit, Status::resource_exhausted("full"));
+        calls.fail(id, failure).publish();
+    }
+
+    fn expire(calls: &mut Calls, id: u32) {
+        calls.expire(id, Status::deadline_exceeded("late")).1.publish();
+    }
+
+    fn fail_all(calls: &mut Calls, _: u32) {
+        let failure = CallFailure::lost(EndCause::PeerGone, Status::unavailable("gone"));
+        calls.fail_all(&failure).into_iter().for_each(Change::publish);
+    }
+
+    #[tokio::test]
+    async fn the_first_of_two_ends_counts_whichever_they_are() {
+        let ends: [(End, EndCause, Code); 4] = [
+            (answer, EndCause::Replied, Code::Ok),
+            (fail, EndCause::Limit, Code::ResourceExhausted),
+            (expire, EndCause::DeadlineHere, Code::DeadlineExceeded),
+            (fail_all, EndCause::PeerGone, Code::Unavailable),
+        ];
+        for kind in [Kind::Unary, Kind::ServerStreaming, Kind::ClientStreaming, Kind::Bidirectional]
+        {
+            for (first, cause, code) in ends {
+                for (second, ..) in ends {
+                    let mut calls = Calls::default();
+                    let id = open(&mut calls, kind);
+                    assert!(calls.contains(id) && calls.open_count() == 1);
+                    first(&mut calls, id);
+                    assert!(!calls.contains(id) && calls.open_count() == 0);
+                    second(&mut calls, id);
+                    let outcome = calls.read(id, |state| state.outcome()).expect("it has ended");
+                    assert_eq!(outcome.0, cause, "{kind:?}");
+                    assert_eq!(outcome.1.map_or(Code::Ok, |status| status.code()), code);
+                    assert!(calls.release(id).1.is_some() && calls.release(id).1.is_none());
+                }
+            }
+        }
+    }
+
+    /// Else the end of the connection would not find a call whose last message waits for its consumer.
+    #[tokio::test]
+    async fn a_call_whose_stream_has_ended_fails_until_its_state_says_so() {
+        let mut calls = Calls::default();
+        let id = open(&mut calls, Kind::ServerStreaming);
+        let frame_type = crate::proto::frame::FrameType::Data;
+        let last = Header { data_len: 1, stream_id: id, frame_type, flags: Flags::REMOTE_CLOSED };
+        assert!(matches!(calls.receive_data(last), DataReceived::Message { .. }));
+        assert!(!calls.contains(id));
+        fail_all(&mut calls, id);
+        let outcome = calls.read(id, |state| state.outcome());
+        assert_eq!(outcome.map(|(cause, _)| cause), Some(EndCause::PeerGone));
+        assert!(matches!(calls.receive_data(last), DataReceived::Ignore));
+    }
+
+    struct Sleeps;
+
+    impl Wake for Sleeps {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// A waker is the program's: to copy or drop it may take the lock again, or panic.
+    #[tokio::test]
+    async fn a_caller_that_waits_passes_a_copy_of_its_waker() {
+        let mut calls = Calls::default();
+        let (id, waker) = (open(&mut calls, Kind::Unary), &Waker::from(Arc::new(Sleeps)));
+        let mut copy = None;
+        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::NeedsWaker));
+        copy = Some(waker.clone());
+        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Waits { before: None }));
+        assert!(copy.is_none());
+        assert!(matches!(calls.poll_answered(id, waker, &mut copy), Polled::Waits { .. }));
+        answer(&mut calls, id);
+        assert!(matches!(calls.poll_answered(id, waker, &mut copy), Polled::Ended(None)));
+        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Ended(Some(_))));
+        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Ended(None)));
+    }
+
+    #[tokio::test]
+    async fn the_server_is_notified_of_the_end_of_requests_unless_it_knows() {
+        let cases: [(End, bool); 5] =
+            [(|_, _| {}, true), (fail, true), (answer, false), (expire, false), (fail_all, false)];
+        for (end, is_notified) in cases {
+            let mut calls = Calls::default();
+            let id = open(&mut calls, Kind::ClientStreaming);
+            end(&mut calls, id);
+            assert_eq!(calls.end_requests(id), is_notified);
+        }
+        assert!(!Calls::default().end_requests(1));
+    }
+}

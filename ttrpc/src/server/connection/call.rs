@@ -297,7 +297,7 @@ impl Call {
                     (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
                 }
             };
-            let observed = call.stats.as_deref().map(CallStats::wait_for_room);
+            let observed = call.stats.as_deref().map(CallStats::wait_for_capacity);
             let room = waiting.room(call.info()).await;
             drop(observed);
             if let Ok(room) = room {
