@@ -126,6 +126,16 @@ pub enum Error {
     /// The server is shutting down or has ended.
     #[error("the server has ended, or is about to")]
     ServerEnded,
+    /// The only connection of a server without listeners has failed: it ended in the middle of a frame, or could not be
+    /// read or written.
+    #[error("the connection of {peer} failed: {reason}")]
+    #[non_exhaustive]
+    ConnectionFailed {
+        /// What is known of the peer.
+        peer: String,
+        /// What has failed.
+        reason: String,
+    },
 }
 
 /// Why a client's connection ended.
@@ -148,6 +158,11 @@ pub enum ConnectionError {
     /// has new ones.
     #[error("the connection has used all its stream ids; connect anew")]
     IdsExhausted,
+    /// The process is a child, forked after the connection was made, which is its parent's. The parent's goes on.
+    #[error(
+        "the connection is that of the process that this one was forked from; connect after the fork"
+    )]
+    Forked,
     /// Reading from the socket failed.
     #[error("reading from the server failed: {0}")]
     Read(#[source] Arc<io::Error>),

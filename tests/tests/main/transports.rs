@@ -26,8 +26,9 @@ use ttrpc::{
 };
 use ttrpc_tests::{
     conformance::*,
-    harness::{Handmade, PATIENCE, echo_request, eventually, key, settle},
+    harness::{Handmade, PATIENCE, SERVICE, echo_request, eventually, key, settle},
     service::ConformanceService,
+    wire::Frame,
 };
 
 type Serving = JoinHandle<Result<(), Error>>;
@@ -208,6 +209,52 @@ async fn connected_descriptors_are_served_and_called() {
     let here = Connection::from_fd(here.into()).unwrap();
     assert!(is_served(&Client::from_connection(here, ClientConfig::default())).await);
     serving.abort();
+}
+
+/// A plugin or a shim that serves the one socket that it was given has no other way to know it.
+#[tokio::test]
+async fn a_server_whose_only_connection_fails_says_so_and_others_do_not() {
+    use tokio::io::AsyncWriteExt;
+    let echo = Frame::unary(1, SERVICE, "Echo", &echo_request(*b"hi")).to_bytes();
+    let in_a_header = [&echo[..], &[0, 0]].concat();
+    let in_a_frame = echo[..echo.len() - 1].to_vec();
+    let garbage: Vec<u8> = (0..100).map(|byte| byte | 0x40).collect();
+    for (sent, fails) in [
+        (Vec::new(), false),
+        (echo.clone(), false),
+        (in_a_header, true),
+        (in_a_frame, true),
+        (garbage, true),
+    ] {
+        for (keeps_open, others) in [(false, 0), (true, 0), (false, 1)] {
+            let (mut here, there) = duplex(1 << 16);
+            let mut builder = ConformanceService::builder().io(there);
+            let mut kept = Vec::new();
+            for _ in 0..others {
+                let (here, there) = duplex(1 << 16);
+                builder = builder.io(there);
+                kept.push(here);
+            }
+            let server = if keeps_open { builder.keep_open() } else { builder }.build().unwrap();
+            let handle = server.handle();
+            let serving = tokio::spawn(server.serve());
+            here.write_all(&sent).await.unwrap();
+            drop(here);
+            eventually("it ends", || handle.connections() == others).await;
+            drop(kept);
+            if keeps_open {
+                handle.close().await;
+            }
+            match serving.await.unwrap() {
+                Ok(()) => assert!(!fails || keeps_open || others > 0, "{sent:?}"),
+                Err(error) => {
+                    assert!(fails && !keeps_open && others == 0, "{sent:?}: {error}");
+                    assert!(matches!(error, Error::ConnectionFailed { .. }), "{error:?}");
+                    assert!(error.to_string().contains("within a frame"), "{error}");
+                }
+            }
+        }
+    }
 }
 
 /// They block, as all sockets of the standard library do unless they are told not to.

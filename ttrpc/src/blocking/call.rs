@@ -84,6 +84,7 @@ impl<Req: Message + 'static, Resp: Message + Default> UnaryCall<Req, Resp> {
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<Resp, Status> {
         let Call { call, driver } = self;
+        driver.check_process()?;
         driver.wait(call)
     }
 }
@@ -98,6 +99,7 @@ impl<Req: Message + 'static, Resp: Message + Default> ServerStreamingCall<Req, R
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<StreamReceiver<Resp>, Status> {
         let Call { call, driver } = self;
+        driver.check_process()?;
         let replies = driver.wait(async {
             let replies = call.await?;
             replies.request_flushed().await?;
@@ -117,6 +119,7 @@ impl<Req: Message + 'static, Resp: Message + Default> ClientStreamingCall<Req, R
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, Reply<Resp>), Status> {
         let Call { call, driver } = self;
+        driver.check_process()?;
         let (requests, reply) = driver.wait(async {
             let (requests, reply) = call.await?;
             requests.flushed().await?;
@@ -137,6 +140,7 @@ impl<Req: Message + 'static, Resp: Message + Default> BidiStreamingCall<Req, Res
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, StreamReceiver<Resp>), Status> {
         let Call { call, driver } = self;
+        driver.check_process()?;
         let (requests, replies) = driver.wait(async {
             let (requests, replies) = call.await?;
             requests.flushed().await?;

@@ -154,6 +154,9 @@ impl Client {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn closed(&self) -> ConnectionError {
+        if self.driver.check_process().is_err() {
+            return ConnectionError::Forked;
+        }
         self.driver.wait(self.client.closed())
     }
 
@@ -168,6 +171,9 @@ impl Client {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn shutdown(&self, limit: Duration) {
+        if self.driver.check_process().is_err() {
+            return;
+        }
         let _ = self.driver.wait(async { timeout(limit, self.client.shutdown()).await });
         self.close();
     }
@@ -178,6 +184,9 @@ impl Client {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn close(&self) {
+        if self.driver.check_process().is_err() {
+            return;
+        }
         self.client.close();
         let _ = self.driver.wait(async { timeout(CLOSE_TIMEOUT, self.driver.no_tasks()).await });
     }

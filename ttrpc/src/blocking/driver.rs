@@ -11,12 +11,15 @@ use std::{
 
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
+use crate::{Status, transport::fork::Original};
+
 /// A current-thread runtime. Of the threads that wait for something, one drives it for all; when it is
 /// done the next one takes over.
 #[derive(Debug)]
 pub(super) struct Driver {
     /// `None` only while it is dropped.
-    runtime: Option<Runtime>,
+    /// A child process leaks its copy: the poller is shared with the parent.
+    runtime: Original<Runtime>,
     /// Threads in [`Driver::wait`].
     waiting: AtomicUsize,
 }
@@ -24,11 +27,17 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Driver { runtime: Some(runtime), waiting: AtomicUsize::new(0) })
+        Ok(Driver { runtime: Original::new(runtime), waiting: AtomicUsize::new(0) })
     }
 
     fn runtime(&self) -> &Runtime {
-        self.runtime.as_ref().expect("it is there until it is dropped")
+        &self.runtime
+    }
+
+    /// # Errors
+    /// FAILED_PRECONDITION in a child process that was forked after the client had connected. It must not drive.
+    pub(super) fn check_process(&self) -> Result<(), Status> {
+        self.runtime.origin.check()
     }
 
     /// For what registers sockets and timers with the runtime.

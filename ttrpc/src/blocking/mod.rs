@@ -47,6 +47,15 @@
 //! `std::thread::spawn({ let client = client.clone(); move || client.closed() })`. It costs each call of another
 //! thread a switch between threads.
 //!
+//! # Fork
+//!
+//! A child process that was forked after a client had connected shares the parent's connection: connect after the
+//! fork. In the child all functions that call fail with FAILED_PRECONDITION, whose
+//! [`connection_error`](crate::Status::connection_error) is [`Forked`](crate::ConnectionError::Forked); the others do nothing. The
+//! parent's connection goes on, whatever the child does with its copy or drops. The child keeps the descriptors
+//! open until it exits or executes another program. Fork while no other thread is in one of the client's functions: a
+//! lock that such a thread holds stays locked in the child.
+//!
 //! # Inside of a runtime
 //!
 //! Functions that wait panic in a task of a tokio runtime, as tokio's `block_on` does: they would block

@@ -32,6 +32,7 @@ impl<Req> StreamSender<Req> {
     /// In a task of a tokio runtime.
     pub fn finish(self) -> Result<(), Status> {
         let StreamSender { sender, driver } = self;
+        driver.check_process()?;
         driver.wait(sender.finish_flushed())
     }
 }
@@ -48,6 +49,7 @@ impl<Req: Message> StreamSender<Req> {
     /// In a task of a tokio runtime.
     pub fn send(&mut self, message: Req) -> Result<(), Status> {
         let StreamSender { sender, driver } = self;
+        driver.check_process()?;
         driver.wait(async {
             sender.send(message).await?;
             sender.flushed().await
@@ -85,6 +87,7 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
     /// # Panics
     /// In a task of a tokio runtime, if no message is there.
     pub fn recv(&mut self) -> Result<Option<Resp>, Status> {
+        self.driver.check_process()?;
         self.driver.wait_if_pending(self.receiver.recv())
     }
 }
@@ -127,6 +130,7 @@ impl<Resp: Message + Default> Reply<Resp> {
     /// In a task of a tokio runtime.
     pub fn wait(self) -> Result<Resp, Status> {
         let Reply { reply, driver } = self;
+        driver.check_process()?;
         driver.wait(reply)
     }
 }

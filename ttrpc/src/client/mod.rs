@@ -36,6 +36,14 @@
 //! have to be enabled there. When this runtime ends, so does the connection. Calls may be awaited
 //! anywhere, and those with a timeout in any tokio runtime with time: elsewhere these panic.
 //!
+//! # Fork
+//!
+//! A child process that was forked after a client had connected has a copy of the client, over the same socket: connect
+//! after the fork. What the child drops or closes leaves the parent's connection alone, and nothing is written
+//! to its socket from the child. The child must not use the parent's tokio runtime, whose threads it does not have
+//! and whose poller it shares; a call with a copy of the client gets no answer there, or fails with
+//! [`ConnectionError::Forked`]. [`blocking::Client`](crate::blocking::Client) refuses calls in the child with that.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped is given up. If its Request has not begun to be written it never is.

@@ -1,6 +1,10 @@
 //! Putting a server together.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -186,6 +190,7 @@ impl ServerBuilder {
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
+            failed: OnceLock::new(),
             accept_control: self.unbuilt.handle.accept_control.clone(),
             lifecycle: self.unbuilt.handle.lifecycle.clone(),
             config,

@@ -66,7 +66,7 @@ mod unstarted;
 
 use std::{
     future::Future,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -138,8 +138,17 @@ struct Shared {
     /// Notified whenever one of either has ended.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
+    /// The first connection that has failed.
+    failed: OnceLock<FailedConnection>,
     accept_control: Arc<AcceptControl>,
     lifecycle: Arc<Lifecycle>,
+}
+
+/// A connection that did not end well.
+#[derive(Debug)]
+struct FailedConnection {
+    peer: String,
+    reason: String,
 }
 
 impl Shared {
@@ -218,7 +227,10 @@ impl Server {
     /// Dropping the future closes the server at once: listeners, connections, handlers.
     ///
     /// # Errors
-    /// [`Error::Listener`] if a listener cannot be used with this runtime.
+    /// [`Error::Listener`] if a listener cannot be used with this runtime. [`Error::ConnectionFailed`] if the server has
+    /// served one connection, without a listener and without [`keep_open`](ServerBuilder::keep_open), and that did not end
+    /// between two frames. What becomes of the connections of other servers is told to
+    /// [observers](crate::observer::Observer::connection_closed).
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -228,6 +240,7 @@ impl Server {
         if !server.lifecycle.start() {
             return Ok(());
         }
+        let serves_one = listeners.is_empty() && handed_over.len() == 1 && !keep_open;
         let mut accepting = Accepting::start(listeners, handed_over)?;
         tokio::select! {
             biased;
@@ -238,7 +251,15 @@ impl Server {
         server.accept_control.close();
         drop(accepting);
         server.drain().await;
-        Ok(())
+        match server.failed.get() {
+            Some(FailedConnection { peer, reason })
+                if serves_one && server.connections_so_far.load(SeqCst) == 1 =>
+            {
+                let (peer, reason) = (peer.clone(), reason.clone());
+                Err(Error::ConnectionFailed { peer, reason })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Serves until `signal` completes, then lets calls finish for up to `limit`.

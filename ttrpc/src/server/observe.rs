@@ -1,7 +1,7 @@
 //! Reports a server's connections and calls to `tracing` and to observers.
 
 use super::{
-    Peer, Shared,
+    FailedConnection, Peer, Shared,
     call::Call,
     connection::Connection,
     reasons::{EndReason, RefusedCall},
@@ -104,6 +104,10 @@ impl Connection {
         let closed_here = EndReason::closed_here();
         let EndReason { cause, message } = self.end_reason.get().unwrap_or(&closed_here);
         trace::debug!(%cause, reason = message, ?duration, "connection ended");
+        if *cause == ConnectionEndCause::Failed {
+            let (peer, reason) = (self.peer.to_string(), message.clone());
+            let _ = self.server.failed.set(FailedConnection { peer, reason });
+        }
         let end = ConnectionEnd { cause: *cause, message, duration };
         self.server.observers.connection_closed(&self.observed(), &end);
     }

@@ -32,6 +32,7 @@ pub(crate) mod coop;
 pub(crate) mod encode;
 #[cfg(test)]
 pub(crate) mod fake_socket;
+pub(crate) mod fork;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
 #[cfg(all(test, shuttle))]

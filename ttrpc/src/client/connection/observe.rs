@@ -53,7 +53,9 @@ impl ObservedConnection {
         }
         let cause = match reason {
             ConnectionError::ClosedByServer => ConnectionEndCause::ClosedByPeer,
-            ConnectionError::ClosedLocally => ConnectionEndCause::ClosedHere,
+            ConnectionError::ClosedLocally | ConnectionError::Forked => {
+                ConnectionEndCause::ClosedHere
+            }
             ConnectionError::IdsExhausted => ConnectionEndCause::IdsExhausted,
             ConnectionError::Truncated | ConnectionError::Read(_) | ConnectionError::Write(_) => {
                 ConnectionEndCause::Failed
@@ -125,7 +127,7 @@ impl ObservedConnection {
 /// Returns the cause with which pending calls end when their connection ends.
 pub(super) fn lost_call(reason: Option<&ConnectionError>) -> EndCause {
     match reason {
-        None | Some(ConnectionError::ClosedLocally) => EndCause::Shutdown,
+        None | Some(ConnectionError::ClosedLocally | ConnectionError::Forked) => EndCause::Shutdown,
         Some(ConnectionError::IdsExhausted) => EndCause::Limit,
         Some(_) => EndCause::PeerGone,
     }

@@ -9,6 +9,7 @@ use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
     transport::{
+        fork::{Origin, Original},
         io::{ReadHalf, Writer},
         spawn, writer,
     },
@@ -20,6 +21,7 @@ use crate::{
 pub(in crate::client) struct ConnectionTasks {
     connection: Arc<ClientConnection>,
     receiver: AbortHandle,
+    origin: Origin,
 }
 
 impl ConnectionTasks {
@@ -44,16 +46,22 @@ impl ConnectionTasks {
         // They tell of the end even where nothing can be spawned.
         let sender = SenderGuard(connection.clone());
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
-        spawn(span.instrument(run_sender(sender, io.writer, ended)));
-        let receiver = spawn(span.instrument(run_receiver(guard, io.reader))).abort_handle();
-        Arc::new(ConnectionTasks { connection, receiver })
+        let (reader, writer) = (Original::new(io.reader), Box::new(Original::new(io.writer)));
+        let origin = reader.origin;
+        spawn(span.instrument(run_sender(sender, writer, ended)));
+        let receiver = spawn(span.instrument(run_receiver(guard, reader))).abort_handle();
+        Arc::new(ConnectionTasks { connection, receiver, origin })
     }
 
     pub(in crate::client) fn connection(&self) -> &ClientConnection {
         &self.connection
     }
 
+    /// Ends the connection, unless it is that of a parent process.
     pub(in crate::client) fn close(&self, reason: ConnectionError) {
+        if !self.origin.is_here() {
+            return;
+        }
         self.connection.end(reason);
         self.receiver.abort();
     }
@@ -82,8 +90,8 @@ async fn run_sender(guard: SenderGuard, writer: Writer, mut ended: writer::Ended
     }
 }
 
-async fn run_receiver(guard: EndGuard, reader: impl ReadHalf) {
-    let reason = receiver::run(&guard.connection, reader).await;
+async fn run_receiver(guard: EndGuard, mut reader: Original<Box<dyn ReadHalf + Send>>) {
+    let reason = receiver::run(&guard.connection, &mut *reader).await;
     guard.connection.end(reason);
 }
 
