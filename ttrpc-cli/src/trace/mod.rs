@@ -4,6 +4,7 @@
 //! reaches the peer that causes it. What is told is put together beside that, from copies: whoever
 //! reads it slowly misses lines, which are counted, and holds nobody up.
 
+pub mod filter;
 pub mod guard;
 pub mod messages;
 mod names;
@@ -82,6 +83,8 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
     #[command(flatten)]
+    filter: filter::Filter,
+    #[command(flatten)]
     schema: SchemaOptions,
 }
 
@@ -107,6 +110,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let Endpoint { listened, upstream, acceptor, mut wrapped } = Endpoint::open(&arguments)?;
     let format = if json { Format::Json } else { Format::Text };
     let reporter = Reporter::start(messages, format).tell_messages(arguments.verbose);
+    let reporter = reporter.filter(arguments.filter.clone());
     let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
     let begun = format!("clients of {listened} are shown; Ctrl-C ends it");
     match json {

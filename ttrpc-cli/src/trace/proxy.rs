@@ -180,7 +180,7 @@ impl Proxy {
                 let is_old = |call: &&&Call| now.saturating_sub(call.begun) > limit;
                 for call in connection.pending().iter().filter(is_old) {
                     let name = (call.connection, call.stream, call.begun);
-                    if !told.contains(&name) {
+                    if !told.contains(&name) && self.reporter.tells(call) {
                         output::note(Reporter::pending(call, now));
                     }
                     old.insert(name);

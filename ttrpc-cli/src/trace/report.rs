@@ -13,6 +13,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    filter::Filter,
     messages::Messages,
     observe::{Call, Connection, End, Ended, Frame, Kept, Side},
     stats::Stats,
@@ -38,6 +39,7 @@ pub struct Reporter {
     messages: Arc<Messages>,
     format: Format,
     tells_messages: bool,
+    filter: Filter,
     stats: Mutex<Stats>,
     kept: Arc<Kept>,
     lines: Mutex<Option<SyncSender<String>>>,
@@ -66,6 +68,7 @@ impl Reporter {
             messages,
             format,
             tells_messages: false,
+            filter: Filter::default(),
             stats: Mutex::default(),
             kept: Arc::default(),
             lines: Mutex::new(Some(sender)),
@@ -79,6 +82,11 @@ impl Reporter {
     /// Whether messages of streams have a line each.
     pub fn tell_messages(self, tells_messages: bool) -> Self {
         Reporter { tells_messages, ..self }
+    }
+
+    /// Tells and counts no other calls.
+    pub fn filter(self, filter: Filter) -> Self {
+        Reporter { filter, ..self }
     }
 
     /// A connection of which this tells.
@@ -103,6 +111,7 @@ impl Reporter {
         }
         if self.tells_messages
             && let Some(call) = connection.call_of_message(frame)
+            && self.filter.takes(call)
         {
             self.message(call, frame, now);
         }
@@ -158,7 +167,7 @@ impl Reporter {
 
     /// Counts and tells a call that has ended.
     pub fn ended(&self, ended: &Ended) {
-        if lock(&self.lines).is_none() {
+        if lock(&self.lines).is_none() || !self.filter.takes_ended(ended) {
             return;
         }
         lock(&self.stats).add(ended);
@@ -265,7 +274,7 @@ impl Reporter {
             let _ = writer.join();
         }
         let mut lines: Vec<String> =
-            pending.iter().map(|call| paint(BAD, Reporter::pending(call, now))).collect();
+            self.told(pending).map(|call| paint(BAD, Reporter::pending(call, now))).collect();
         let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
         let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
         rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
@@ -303,6 +312,15 @@ impl Reporter {
         lines
     }
 
+    /// Whether a call that is under way is told.
+    pub fn tells(&self, call: &Call) -> bool {
+        self.filter.takes(call)
+    }
+
+    fn told<'a>(&'a self, pending: &'a [Call]) -> impl Iterator<Item = &'a Call> {
+        pending.iter().filter(|call| self.tells(call))
+    }
+
     /// The table for machines.
     pub fn summary(&self, pending: &[Call], now: Duration) -> Value {
         let methods: Vec<_> = lock(&self.stats)
@@ -320,8 +338,8 @@ impl Reporter {
                 })
             })
             .collect();
-        let pending: Vec<_> = pending
-            .iter()
+        let pending: Vec<_> = self
+            .told(pending)
             .map(|call| {
                 json!({
                     "connection": call.connection,

@@ -673,3 +673,27 @@ fn a_client_that_makes_up_names_takes_little_memory() {
     assert_eq!(methods.iter().map(|method| method["calls"].as_u64().unwrap()).sum::<u64>(), 20_000);
     assert!(methods.iter().any(|method| method["method"] == "_OTHER"));
 }
+
+#[test]
+fn a_recording_is_shown_in_parts() {
+    let server = conformance();
+    let (listen, file) = (path(&server, "t.sock"), path(&server, "a.trace"));
+    let upstream = &*server.address;
+    let arguments = ["--listen", &listen, "--upstream", upstream, "--record", &file];
+    let trace = Trace::start(&[&arguments[..], &["--without", "ServerReflection"]].concat());
+    assert_eq!(run(&["call", &listen, "Echo", "payload=aGVsbG8="]).code, 0);
+    assert_eq!(run(&["call", &listen, "Fail", "code=5"]).code, 64 + 5);
+    let (calls, summary) = trace.finish();
+    assert_eq!(calls.len(), 2, "what the program asks itself is left out: {calls:?}");
+    assert_eq!(summary["methods"].as_array().unwrap().len(), 2);
+    let shown = |filter: &[&str]| {
+        let text = run(&[&["show", &file, "--json"], filter].concat()).ok();
+        text.lines().count() - 1
+    };
+    assert!(shown(&[]) > 2, "all of it is recorded");
+    assert_eq!(shown(&["--only", "Conformance"]), 2);
+    assert_eq!(shown(&["--only", "Conformance/Echo"]), 1);
+    assert_eq!(shown(&["--failed"]), 1);
+    assert_eq!(shown(&["--slower", "1h"]), 0);
+    assert_eq!(shown(&["--larger", "10", "--only", "Conformance"]), 1);
+}
