@@ -10,7 +10,6 @@ const SMALLEST_BLOCK: usize = 32;
 /// Bytes of memory that an allocation of this length takes. Nothing is allocated for nothing.
 ///
 /// Other allocators take less for short blocks, and up to a quarter more for some lengths above.
-#[inline]
 pub(crate) const fn heap_cost(len: usize) -> usize {
     match len {
         0 => 0,
