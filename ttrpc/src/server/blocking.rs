@@ -51,10 +51,9 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 
-use super::{
+use crate::server::{
     blocking_places::{Place, Stalled},
-    call::Call,
-    replies::ResumePermit,
+    call::{replies::ResumePermit, state::Call},
 };
 use crate::{
     Context, Status,
@@ -105,7 +104,7 @@ impl Drop for BlockingPermit {
     }
 }
 
-/// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::replies), is
+/// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::call::replies), is
 /// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
     let used = |place: Place<'_>| {

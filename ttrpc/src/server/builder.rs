@@ -12,7 +12,7 @@ use tokio::{
     sync::{Notify, Semaphore},
 };
 
-use super::{
+use crate::server::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
     PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
     blocking_places::Places, shutdown::Unbuilt,

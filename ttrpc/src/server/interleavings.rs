@@ -11,12 +11,14 @@ use shuttle::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    call::Call,
-    connection::Connection,
-    connection_task::OpenConnection,
-    driver::{AdmittedCall, CallOwner},
-    end_signal::EndSignal,
+use crate::server::{
+    call::{
+        end_signal::EndSignal,
+        shared::Connection,
+        state::Call,
+        task::{AdmittedCall, CallOwner},
+    },
+    connection::tasks::OpenConnection,
     shutdown::Lifecycle,
     tests::{idle_connection, unary_call},
 };

@@ -37,32 +37,15 @@
 //! handlers hold.
 
 mod accept;
-mod admission;
 pub mod blocking;
 mod blocking_places;
 mod builder;
+mod call;
 mod connection;
-mod connection_admission;
-mod connection_task;
-mod context;
-mod driver;
-mod end_signal;
-mod fallback;
-mod hook;
-mod interceptor;
 #[cfg(all(test, shuttle))]
 mod interleavings;
-mod listener;
-mod observe;
-mod reasons;
-mod receiver;
-mod request;
-mod routes;
-mod services;
+mod service;
 mod shutdown;
-mod stream;
-mod unserved;
-mod unstarted;
 
 use std::{
     future::Future,
@@ -90,23 +73,30 @@ use crate::{
         lock,
     },
 };
-use accept::{AcceptControl, Accepting};
-pub use builder::ServerBuilder;
-use connection::{call, replies};
-pub use context::Context;
-pub use fallback::{Fallback, FallbackCall};
-pub use hook::ConnectionHook;
-use hook::Hook;
-pub use interceptor::{Interceptor, Next};
-pub use listener::{Acceptor, Listener};
-pub use routes::{
-    BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
-    UnaryHandler,
+use accept::{
+    accepting::{AcceptControl, Accepting},
+    hook::Hook,
 };
-use services::Services;
+pub use accept::{
+    hook::ConnectionHook,
+    listener::{Acceptor, Listener},
+};
+pub use builder::ServerBuilder;
+pub use call::{
+    context::Context,
+    interceptor::{Interceptor, Next},
+    stream::{StreamReceiver, StreamSender},
+};
+use service::services::Services;
+pub use service::{
+    fallback::{Fallback, FallbackCall},
+    routes::{
+        BidiStreamingHandler, ClientStreamingHandler, Routes, ServerStreamingHandler, Service,
+        UnaryHandler,
+    },
+};
 use shutdown::Lifecycle;
 pub use shutdown::ServerHandle;
-pub use stream::{StreamReceiver, StreamSender};
 
 /// How long a server that ends waits for its handlers' tasks to be dropped.
 const HANDLER_DROP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -132,7 +122,7 @@ struct Shared {
     /// asked for.
     connection_permits: Semaphore,
     /// Those that are open.
-    connections: Mutex<Slab<Weak<connection::Connection>>>,
+    connections: Mutex<Slab<Weak<call::shared::Connection>>>,
     /// Connections that the hook looks at.
     hooked_connections: AtomicUsize,
     /// Notified whenever one of either has ended.
@@ -297,13 +287,16 @@ impl Drop for ServerOwner {
 
 #[cfg(test)]
 mod tests {
-    use super::{connection::Connection, *};
+    use super::{call::shared::Connection, *};
     use crate::Extensions;
 
     /// A unary call that was read just now.
-    pub(super) fn unary_call(connection: Arc<Connection>, stream_id: u32) -> Arc<call::Call> {
+    pub(super) fn unary_call(
+        connection: Arc<Connection>,
+        stream_id: u32,
+    ) -> Arc<call::state::Call> {
         let started = tokio::time::Instant::now();
-        let head = call::CallHead {
+        let head = call::state::CallHead {
             stream_id,
             service: "a.B".into(),
             method: "C".into(),
@@ -315,7 +308,7 @@ mod tests {
         };
         let permit = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
         let load = permit.into_load();
-        Arc::new(call::Call::new(connection, head, load, false))
+        Arc::new(call::state::Call::new(connection, head, load, false))
     }
 
     /// A connection of a server that does not run: nothing is read or written.

@@ -12,7 +12,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Listener, Shared, accept::AcceptControl, unserved::Unserved};
+use crate::server::{
+    Listener, Shared,
+    accept::{accepting::AcceptControl, unserved::Unserved},
+};
 use crate::{
     Connection, Error,
     contain::notify_waiters,

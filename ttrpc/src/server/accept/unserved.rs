@@ -12,17 +12,17 @@ use crate::{Connection, contain::contain, transport::writer};
 
 /// A connection from the moment when a server has it until it is served. Dropped before, it ends as a served one
 /// does: its writer is shut down. A task of its own does that if it takes time.
-pub(super) struct Unserved(Option<Connection>);
+pub(in crate::server) struct Unserved(Option<Connection>);
 
 const TAKEN_ONCE: &str = "a connection is served once";
 
 impl Unserved {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(in crate::server) fn new(connection: Connection) -> Self {
         Unserved(Some(connection))
     }
 
     /// The connection, which the caller serves.
-    pub(super) fn into_served(mut self) -> Connection {
+    pub(in crate::server) fn into_served(mut self) -> Connection {
         self.0.take().expect(TAKEN_ONCE)
     }
 }

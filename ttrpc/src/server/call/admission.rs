@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::connection::Connection;
+use crate::server::call::shared::Connection;
 use crate::{
     snapshot::ReceiverWait,
     transport::limiter::{Limiter, Load, Refused},
@@ -33,7 +33,7 @@ struct Limits<'a> {
 
 /// What has been let in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AdmittedLoad {
+pub(in crate::server) struct AdmittedLoad {
     load: Load,
     is_reserved: bool,
 }
@@ -105,35 +105,38 @@ impl Connection {
     }
 
     /// Lets a call in if it need not wait.
-    pub(super) fn try_admit_call(&self, load: Load) -> Option<CallPermit<'_>> {
+    pub(in crate::server) fn try_admit_call(&self, load: Load) -> Option<CallPermit<'_>> {
         let admitted = self.call_limits().try_acquire(load)?;
         Some(CallPermit { connection: self, admitted })
     }
 
     /// Lets a call in, waiting for others to end.
-    pub(super) async fn admit_call(&self, load: Load) -> Result<CallPermit<'_>, Refused> {
+    pub(in crate::server) async fn admit_call(
+        &self,
+        load: Load,
+    ) -> Result<CallPermit<'_>, Refused> {
         let admitted = self.admit(self.call_limits(), load).await?;
         Ok(CallPermit { connection: self, admitted })
     }
 
     /// Takes back what a [`CallPermit`] let in.
-    pub(super) fn release_call(&self, admitted: AdmittedLoad) {
+    pub(in crate::server) fn release_call(&self, admitted: AdmittedLoad) {
         self.call_limits().release(admitted);
     }
 
     /// Whether it is the number of calls, and not their bytes, that leaves no room for a call.
-    pub(super) fn is_full_of_calls(&self) -> bool {
+    pub(in crate::server) fn is_full_of_calls(&self) -> bool {
         let is_full = |limiter: &Limiter| limiter.load().count >= limiter.limit().count;
         [&self.calls, &self.server.calls].into_iter().any(is_full)
     }
 
     /// Lets a message of this cost into an inbox if it need not wait.
-    pub(super) fn try_admit_message(&self, cost: usize) -> bool {
+    pub(in crate::server) fn try_admit_message(&self, cost: usize) -> bool {
         self.inbox_limits().try_acquire(Load::cost(cost)).is_some()
     }
 
     /// Lets a message of this cost into an inbox, waiting for handlers to take others.
-    pub(super) async fn admit_message(&self, cost: usize) -> Result<(), Refused> {
+    pub(in crate::server) async fn admit_message(&self, cost: usize) -> Result<(), Refused> {
         if self.try_admit_message(cost) {
             return Ok(());
         }
@@ -141,13 +144,13 @@ impl Connection {
     }
 
     /// Counts a message that came with its Request, which has been let in.
-    pub(super) fn force_message(&self, cost: usize) {
+    pub(in crate::server) fn force_message(&self, cost: usize) {
         self.inboxes().force(Load::cost(cost));
         self.server.inboxes.force(Load::cost(cost));
     }
 
     /// Messages of this cost have been taken, or dropped.
-    pub(super) fn release_messages(&self, cost: usize) {
+    pub(in crate::server) fn release_messages(&self, cost: usize) {
         if cost > 0 {
             let load = Load::cost(cost);
             self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
@@ -164,14 +167,14 @@ impl Connection {
 
 /// A call that is counted until this is dropped, or until the call's driver releases it.
 #[derive(Debug)]
-pub(super) struct CallPermit<'a> {
+pub(in crate::server) struct CallPermit<'a> {
     connection: &'a Connection,
     admitted: AdmittedLoad,
 }
 
 impl CallPermit<'_> {
     /// Leaves it to the caller to release the load.
-    pub(super) fn into_load(self) -> AdmittedLoad {
+    pub(in crate::server) fn into_load(self) -> AdmittedLoad {
         let admitted = self.admitted;
         std::mem::forget(self);
         admitted

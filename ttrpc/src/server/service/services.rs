@@ -2,12 +2,16 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{
-    driver::AdmittedCall,
-    fallback::{Fallback, start_fallback},
-    interceptor::{Chain, Interceptor},
-    reasons::Refusal,
-    routes::{Method, Routes, Start},
+use crate::server::{
+    call::{
+        interceptor::{Chain, Interceptor},
+        reasons::Refusal,
+        task::AdmittedCall,
+    },
+    service::{
+        fallback::{Fallback, start_fallback},
+        routes::{Method, Routes, Start},
+    },
 };
 use crate::{
     Error, Name, Status,
@@ -21,19 +25,19 @@ use crate::{
 
 /// Where a Request goes.
 #[derive(Clone, Copy)]
-pub(super) enum Target<'a> {
+pub(in crate::server) enum Target<'a> {
     Method(&'a Routes, &'a Method),
     Fallback(&'a FallbackRoute),
 }
 
 impl<'a> Target<'a> {
     /// Whether it is a method that the server has.
-    pub(super) fn is_known(self) -> bool {
+    pub(in crate::server) fn is_known(self) -> bool {
         matches!(self, Target::Method(..))
     }
 
     /// The interceptors around its calls.
-    pub(super) fn chain(self) -> Option<&'a Chain> {
+    pub(in crate::server) fn chain(self) -> Option<&'a Chain> {
         match self {
             Target::Method(routes, _) => routes.chain.as_ref(),
             Target::Fallback(fallback) => fallback.chain.as_ref(),
@@ -44,7 +48,7 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// INVALID_ARGUMENT.
-    pub(super) fn check_flags(self, flags: Flags) -> Result<(), Status> {
+    pub(in crate::server) fn check_flags(self, flags: Flags) -> Result<(), Status> {
         let Target::Method(Routes { service, .. }, method) = self else { return Ok(()) };
         let is_stream = flags.open_a_stream();
         let wrong = match method.kind {
@@ -63,7 +67,7 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// [`Malformed::NotUtf8`].
-    pub(super) fn names(self, request: &Request<'_>) -> Result<(Name, Name), Malformed> {
+    pub(in crate::server) fn names(self, request: &Request<'_>) -> Result<(Name, Name), Malformed> {
         Ok(match self {
             Target::Method(routes, method) => (routes.service.clone(), method.name.clone()),
             Target::Fallback(_) => {
@@ -74,7 +78,7 @@ impl<'a> Target<'a> {
     }
 
     /// Whether messages of the client's have somewhere to go.
-    pub(super) fn has_inbox(self, flags: Flags) -> bool {
+    pub(in crate::server) fn has_inbox(self, flags: Flags) -> bool {
         match self {
             Target::Method(_, method) => method.kind != Kind::Unary,
             Target::Fallback(_) => flags.contains(Flags::REMOTE_OPEN),
@@ -85,7 +89,7 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the payload is not a request of the method's, INTERNAL if the method's code panics.
-    pub(super) fn start(
+    pub(in crate::server) fn start(
         self,
         admitted: AdmittedCall<'_>,
         payload: Payload<'_>,
@@ -98,7 +102,7 @@ impl<'a> Target<'a> {
 }
 
 /// What takes the calls that no service does.
-pub(super) struct FallbackRoute {
+pub(in crate::server) struct FallbackRoute {
     start: Box<Start>,
     chain: Option<Chain>,
 }
@@ -106,7 +110,7 @@ pub(super) struct FallbackRoute {
 /// All services of a server. There are few, with a few dozen methods at most: comparing names takes
 /// less time than to hash them.
 #[derive(Default)]
-pub(super) struct Services {
+pub(in crate::server) struct Services {
     services: Vec<Routes>,
     /// Takes what no service does.
     fallback: Option<FallbackRoute>,
@@ -117,18 +121,18 @@ pub(super) struct Services {
 }
 
 impl Services {
-    pub(super) fn add(&mut self, routes: Routes) {
+    pub(in crate::server) fn add(&mut self, routes: Routes) {
         if self.service(routes.service.as_bytes()).is_some() {
             self.duplicate.get_or_insert_with(|| routes.service.clone());
         }
         self.services.push(routes);
     }
 
-    pub(super) fn set_fallback(&mut self, fallback: impl Fallback) {
+    pub(in crate::server) fn set_fallback(&mut self, fallback: impl Fallback) {
         self.fallback = Some(FallbackRoute { start: start_fallback(fallback), chain: None });
     }
 
-    pub(super) fn intercept(&mut self, interceptor: impl Interceptor) {
+    pub(in crate::server) fn intercept(&mut self, interceptor: impl Interceptor) {
         self.interceptors.push(Arc::new(interceptor));
     }
 
@@ -136,7 +140,7 @@ impl Services {
     ///
     /// # Errors
     /// [`Error::DuplicateService`].
-    pub(super) fn finish(mut self) -> Result<Self, Error> {
+    pub(in crate::server) fn finish(mut self) -> Result<Self, Error> {
         if let Some(name) = self.duplicate {
             return Err(Error::DuplicateService(name));
         }
@@ -154,7 +158,7 @@ impl Services {
     }
 
     /// Whether a service has this method.
-    pub(super) fn has_method(&self, service: &str, method: &str) -> bool {
+    pub(in crate::server) fn has_method(&self, service: &str, method: &str) -> bool {
         self.find_method(service.as_bytes(), method.as_bytes()).is_some()
     }
 
@@ -162,7 +166,11 @@ impl Services {
     ///
     /// # Errors
     /// UNIMPLEMENTED, in the words of containerd's implementation.
-    pub(super) fn find(&self, service: &str, method: &str) -> Result<Target<'_>, Status> {
+    pub(in crate::server) fn find(
+        &self,
+        service: &str,
+        method: &str,
+    ) -> Result<Target<'_>, Status> {
         let fallback = || self.fallback.as_ref().map(Target::Fallback);
         let known = self.find_method(service.as_bytes(), method.as_bytes());
         known.or_else(fallback).ok_or_else(|| {
@@ -174,7 +182,11 @@ impl Services {
     }
 
     /// Finds a service's method by the bytes of the names.
-    pub(super) fn find_method(&self, service: &[u8], method: &[u8]) -> Option<Target<'_>> {
+    pub(in crate::server) fn find_method(
+        &self,
+        service: &[u8],
+        method: &[u8],
+    ) -> Option<Target<'_>> {
         let routes = self.service(service)?;
         let method = routes.methods.iter().find(|known| known.name.as_bytes() == method)?;
         Some(Target::Method(routes, method))

@@ -24,10 +24,13 @@
 
 use std::{future::pending, sync::Arc};
 
-use super::{Connection, ReplyRoom, call::Call};
+use crate::server::call::{
+    shared::{Connection, ReplyRoom},
+    state::Call,
+};
 use crate::{
     Status,
-    server::unstarted::give_way,
+    server::call::unstarted::give_way,
     snapshot::CallWait,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     transport::{

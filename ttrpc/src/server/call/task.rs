@@ -10,9 +10,6 @@
 //! A future is as large as the largest thing that it may ever wait for, and it is moved and allocated for each call. Most
 //! handlers end when they are first polled. So what the others need is boxed, and made when it is needed.
 
-mod admitted;
-mod ended;
-
 use std::{
     future::{Future, pending},
     pin::Pin,
@@ -29,11 +26,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub(super) use self::admitted::AdmittedCall;
-use self::ended::{EndedCall, end};
-use super::{
-    call::{Call, ReplyRest, RequestStream},
+use crate::server::call::ended::{EndedCall, end};
+pub(in crate::server) use crate::server::call::start::AdmittedCall;
+use crate::server::call::{
     replies::{Grant, ResumePermit, wait_to_resume, wait_to_start},
+    state::{Call, ReplyRest, RequestStream},
 };
 use crate::{
     Status,
@@ -43,17 +40,17 @@ use crate::{
 };
 
 /// Ends a call with what its handler returns.
-type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
+pub(super) type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
 
 pin_project! {
     /// The future of one call.
-    pub(super) struct CallTask<F, R> {
+    pub(in crate::server) struct CallTask<F, R> {
         // Dropped first: only when what it holds is gone does its permit go to another call. `None` if the program's
         // code panicked before it had made one.
         #[pin]
-        handler: Option<F>,
-        finish: Finish<R>,
-        control: CallControl,
+        pub(super) handler: Option<F>,
+        pub(super) finish: Finish<R>,
+        pub(super) control: CallControl,
     }
 
     impl<F, R> PinnedDrop for CallTask<F, R> {
@@ -74,7 +71,7 @@ impl<F: Future<Output = Result<R, Status>>, R> Future for CallTask<F, R> {
 }
 
 /// A handler, whatever its type.
-trait Handler {
+pub(super) trait Handler {
     /// Polls the handler of this call, and ends the call with what it returns. Returns the rest of a reply that has to
     /// wait for room.
     fn poll(
@@ -120,7 +117,7 @@ fn drop_handler<H>(mut handler: Pin<&mut Option<H>>) {
 }
 
 /// What ended the handler, or its time.
-enum Outcome {
+pub(super) enum Outcome {
     Finished,
     Panicked,
     DeadlinePassed,
@@ -130,7 +127,7 @@ enum Outcome {
 /// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
 /// a part of it.
 #[derive(Debug)]
-pub(super) struct CallOwner(pub(super) Arc<Call>);
+pub(in crate::server) struct CallOwner(pub(in crate::server) Arc<Call>);
 
 impl Drop for CallOwner {
     fn drop(&mut self) {
@@ -152,9 +149,9 @@ impl Drop for CallOwner {
 }
 
 /// The part of a call's task that does not depend on its handler's type.
-struct CallControl {
+pub(super) struct CallControl {
     state: TaskState,
-    owner: CallOwner,
+    pub(super) owner: CallOwner,
 }
 
 enum TaskState {
@@ -170,7 +167,7 @@ enum TaskState {
 
 impl CallControl {
     /// The control of a call whose task is spawned next.
-    fn new(owner: CallOwner) -> Self {
+    pub(super) fn new(owner: CallOwner) -> Self {
         owner.0.connection.unstarted.add();
         CallControl { state: TaskState::Spawned, owner }
     }
@@ -354,7 +351,7 @@ fn ended_before_start(call: &Call) -> Option<Outcome> {
 
 /// A future that a call's task polls after its handler. It has no part in the task's budget: a
 /// handler that always has something to do uses that up whenever it is polled.
-fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
+pub(super) fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
     Box::pin(unconstrained(future))
 }
 

@@ -100,7 +100,7 @@ impl Listener {
     }
 
     /// The descriptor of the listening socket, for programs that hand the socket on to another process. They
-    /// serve a clone of it, which goes into [`ServerBuilder::listener`](super::ServerBuilder::listener).
+    /// serve a clone of it, which goes into [`ServerBuilder::listener`](crate::server::ServerBuilder::listener).
     /// A socket's file is the program's from now on, and nobody removes it.
     ///
     /// ```no_run
@@ -249,7 +249,7 @@ impl Acceptor {
     }
 
     /// The next connection, `None` when there will be no more.
-    pub(super) fn poll_accept(
+    pub(in crate::server) fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Connection>>> {
@@ -261,7 +261,7 @@ impl Acceptor {
 
     /// Completes when somebody waits to be accepted. It accepts nobody, so it does not know of a stream of
     /// connections.
-    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &self.kind {
             Kind::Socket(socket) => socket.poll_waiting(cx),
             Kind::Incoming(_) => Poll::Pending,

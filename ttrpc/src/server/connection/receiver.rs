@@ -12,12 +12,14 @@ use std::{
 
 use tokio::{task::coop::consume_budget, time::Instant};
 
-use super::{
-    call::Call,
-    connection::Connection,
-    reasons::{EndReason, Refusal, RefusedCall},
-    request::{Failure, Received, open},
-    unstarted::give_way,
+use crate::server::{
+    call::{
+        reasons::{EndReason, Refusal, RefusedCall},
+        shared::Connection,
+        state::Call,
+        unstarted::give_way,
+    },
+    connection::request::{Failure, Received, open},
 };
 use crate::{
     proto::{
@@ -39,7 +41,7 @@ use crate::{
 
 /// Reads until the client goes away, or the server drains and every call is answered. Returns why the
 /// connection ends.
-pub(super) async fn run(connection: &Arc<Connection>, io: impl ReadHalf) -> EndReason {
+pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHalf) -> EndReason {
     let mut reader = FrameReader::new(io);
     let mut ids = RequestIds::default();
     let mut violations = Violations::of("client");

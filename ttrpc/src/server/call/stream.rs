@@ -12,7 +12,9 @@ use std::{
 use futures_core::Stream;
 use prost::{DecodeError, Message};
 
-use super::{call::Call, connection::ReplyRoom, reasons::Refusal, replies::WaitingReply};
+use crate::server::call::{
+    reasons::Refusal, replies::WaitingReply, shared::ReplyRoom, state::Call,
+};
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
@@ -46,7 +48,7 @@ pub struct StreamReceiver<Req> {
 }
 
 impl<Req: Message + Default> StreamReceiver<Req> {
-    pub(super) fn new(call: Arc<Call>) -> Self {
+    pub(in crate::server) fn new(call: Arc<Call>) -> Self {
         StreamReceiver { call, batch: Batch::default(), is_done: false, request: PhantomData }
     }
 
@@ -64,7 +66,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
     }
 
     /// The message of a method that takes one.
-    pub(super) async fn only_message(mut self) -> Result<Req, Status> {
+    pub(in crate::server) async fn only_message(mut self) -> Result<Req, Status> {
         let no_request = || Status::invalid_argument("the stream was closed without a request");
         let request = self.recv().await.and_then(|request| request.ok_or_else(no_request));
         request.inspect_err(|_| self.call.end.blame(EndCause::ProtocolViolation))
@@ -131,7 +133,7 @@ pub struct StreamSender<Resp> {
 }
 
 impl<Resp: Message> StreamSender<Resp> {
-    pub(super) fn new(call: Arc<Call>) -> Self {
+    pub(in crate::server) fn new(call: Arc<Call>) -> Self {
         StreamSender { call, reply: PhantomData, budget: CoopBudget::default() }
     }
 
@@ -240,7 +242,9 @@ impl<Resp> fmt::Debug for StreamSender<Resp> {
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the bytes are not a message of this type, INTERNAL if its code panics.
-pub(super) fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Refusal> {
+pub(in crate::server) fn decode_request<M: Message + Default>(
+    payload: Payload<'_>,
+) -> Result<M, Refusal> {
     match contain(|| M::decode(payload)) {
         Ok(decoded) => decoded.map_err(|error| Refusal {
             cause: EndCause::ProtocolViolation,

@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::{sync::SemaphorePermit, time::timeout};
 
-use super::{Shared, unserved::Unserved};
+use crate::server::{Shared, accept::unserved::Unserved};
 use crate::{
     Connection, Error,
     contain::{Panicked, contain, notify_waiters},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Looks at each connection of a server before its first frame: at who is there, at what is said in a
-/// handshake of the program's own. [`ServerBuilder::on_connection`](super::ServerBuilder::on_connection) adds one.
+/// handshake of the program's own. [`ServerBuilder::on_connection`](crate::server::ServerBuilder::on_connection) adds one.
 ///
 /// ```
 /// use ttrpc::{Connection, async_trait, server::ConnectionHook};
@@ -62,9 +62,9 @@ pub trait ConnectionHook: Send + Sync + 'static {
 }
 
 /// A server's hook, and the time that it has.
-pub(super) struct Hook {
-    pub(super) hook: Box<dyn ConnectionHook>,
-    pub(super) limit: Duration,
+pub(in crate::server) struct Hook {
+    pub(in crate::server) hook: Box<dyn ConnectionHook>,
+    pub(in crate::server) limit: Duration,
 }
 
 impl Hook {
@@ -113,13 +113,13 @@ impl fmt::Debug for Hook {
 }
 
 /// A connection that the hook looks at. It holds its permit until it is dropped or served.
-pub(super) struct HookedConnection {
+pub(in crate::server) struct HookedConnection {
     server: Arc<Shared>,
     connection: Option<Unserved>,
 }
 
 impl HookedConnection {
-    pub(super) fn new(
+    pub(in crate::server) fn new(
         server: &Arc<Shared>,
         connection: Unserved,
         permit: SemaphorePermit<'_>,
@@ -133,7 +133,7 @@ impl HookedConnection {
     ///
     /// # Errors
     /// [`Error::PeerRefused`], [`Error::ServerEnded`].
-    pub(super) async fn admit(mut self, hook: &Hook) -> Result<(), Error> {
+    pub(in crate::server) async fn admit(mut self, hook: &Hook) -> Result<(), Error> {
         let server = self.server.clone();
         let connection = self.connection.as_mut().expect("it is taken once");
         let result = tokio::select! {

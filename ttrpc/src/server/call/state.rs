@@ -31,10 +31,10 @@ use std::{
 use prost::Message;
 use tokio::time::Instant;
 
-pub(in crate::server) use super::request_stream::RequestStream;
-use super::{
-    Connection, ReplyRoom, encode_failure,
+pub(in crate::server) use crate::server::call::request_stream::RequestStream;
+use crate::server::call::{
     replies::{CallWaits, WaitingReply},
+    shared::{Connection, ReplyRoom, encode_failure},
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
@@ -44,7 +44,7 @@ use crate::{
         message::{FrameData, Measured, ResponseParts},
         table::ServerTable,
     },
-    server::{admission::AdmittedLoad, end_signal::EndSignal},
+    server::call::{admission::AdmittedLoad, end_signal::EndSignal},
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{

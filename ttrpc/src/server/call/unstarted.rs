@@ -17,22 +17,22 @@ const MAX_UNSTARTED: u32 = 32;
 
 /// Counts the tasks of a connection's calls that have not started.
 #[derive(Debug, Default)]
-pub(super) struct Unstarted(AtomicU32);
+pub(in crate::server) struct Unstarted(AtomicU32);
 
 impl Unstarted {
     /// A task is about to be spawned.
-    pub(super) fn add(&self) {
+    pub(in crate::server) fn add(&self) {
         self.0.fetch_add(1, Relaxed);
     }
 
     /// A task has started, or was dropped before. This wakes nobody: the runtime may keep what a task wakes for that
     /// task's thread, where a handler that blocks would strand it.
-    pub(super) fn remove(&self) {
+    pub(in crate::server) fn remove(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 
     /// Whether the receiver gives way before it acts on another frame.
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::server) fn is_full(&self) -> bool {
         self.0.load(Relaxed) >= MAX_UNSTARTED
     }
 }
@@ -41,7 +41,7 @@ impl Unstarted {
 ///
 /// The task wakes itself. Unlike [`tokio::task::yield_now`], which waits until the runtime has looked at sockets and
 /// timers, this leaves the task in the queue of its worker, where other workers find it.
-pub(super) fn give_way() -> impl Future<Output = ()> {
+pub(in crate::server) fn give_way() -> impl Future<Output = ()> {
     let mut has_given_way = false;
     poll_fn(move |cx| {
         if mem::replace(&mut has_given_way, true) {

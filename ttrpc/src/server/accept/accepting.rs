@@ -14,7 +14,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::listener::{Acceptor, Listener};
+use crate::server::accept::listener::{Acceptor, Listener};
 use crate::{
     Connection, Error,
     contain::notify_waiters,
@@ -31,7 +31,7 @@ const FAILURES_IN_A_ROW: u32 = 16;
 
 /// What the server's handles ask of the accepting task.
 #[derive(Default)]
-pub(super) struct AcceptControl {
+pub(in crate::server) struct AcceptControl {
     state: Mutex<ControlState>,
     /// Notified of every change.
     changed: Notify,
@@ -53,7 +53,7 @@ impl AcceptControl {
     ///
     /// # Errors
     /// [`Error::Listener`], and [`Error::ServerEnded`] if nothing is accepted any more.
-    pub(super) fn add(&self, listener: Listener) -> Result<(), Error> {
+    pub(in crate::server) fn add(&self, listener: Listener) -> Result<(), Error> {
         let acceptor = listener.start().map_err(Error::Listener)?;
         let mut state = lock(&self.state);
         if state.is_closed {
@@ -66,13 +66,13 @@ impl AcceptControl {
         Ok(())
     }
 
-    pub(super) fn set_paused(&self, is_paused: bool) {
+    pub(in crate::server) fn set_paused(&self, is_paused: bool) {
         lock(&self.state).is_paused = is_paused;
         notify_waiters(&self.changed);
     }
 
     /// Waits until the accepting task does not poll listeners, or is asked to poll them again.
-    pub(super) async fn paused(&self) {
+    pub(in crate::server) async fn paused(&self) {
         let is_paused = || {
             let state = lock(&self.state);
             !state.is_accepting || !state.is_paused
@@ -81,7 +81,7 @@ impl AcceptControl {
     }
 
     /// Waits until the accepting task, which is paused or not, is asked for something else.
-    pub(super) async fn asks_for_more(&self, is_paused: bool) {
+    pub(in crate::server) async fn asks_for_more(&self, is_paused: bool) {
         let asks_for_more = || {
             let state = lock(&self.state);
             !state.added.is_empty() || state.is_paused != is_paused
@@ -90,7 +90,7 @@ impl AcceptControl {
     }
 
     /// Ends accepting: what was added and not taken over is dropped.
-    pub(super) fn close(&self) {
+    pub(in crate::server) fn close(&self) {
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.is_accepting = false;
@@ -103,7 +103,7 @@ impl AcceptControl {
 
 /// The connections that a server is to serve: those that were handed over before it started, and those
 /// that its listeners accept.
-pub(super) struct Accepting {
+pub(in crate::server) struct Accepting {
     handed_over: VecDeque<Connection>,
     acceptors: Vec<PacedAcceptor>,
     /// Which acceptor to ask first, so that a busy one does not starve the others.
@@ -116,7 +116,7 @@ impl Accepting {
     ///
     /// # Errors
     /// [`Error::Listener`].
-    pub(super) fn start(
+    pub(in crate::server) fn start(
         listeners: Vec<Listener>,
         handed_over: Vec<Connection>,
     ) -> Result<Self, Error> {
@@ -131,7 +131,7 @@ impl Accepting {
     }
 
     /// Does what the handles have asked for meanwhile. Returns whether accepting is paused.
-    pub(super) fn update(&mut self, control: &AcceptControl) -> bool {
+    pub(in crate::server) fn update(&mut self, control: &AcceptControl) -> bool {
         let mut state = lock(&control.state);
         self.acceptors.extend(state.added.drain(..).map(PacedAcceptor::new));
         self.is_paused = state.is_paused;
@@ -145,12 +145,15 @@ impl Accepting {
     }
 
     /// Whether no connection can come any more.
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::server) fn is_done(&self) -> bool {
         self.handed_over.is_empty() && self.acceptors.is_empty()
     }
 
     /// The next connection, `None` if the last listener is done.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Connection>> {
+    pub(in crate::server) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Connection>> {
         if let Some(connection) = self.handed_over.pop_front() {
             return Poll::Ready(Some(connection));
         }
@@ -164,7 +167,7 @@ impl Accepting {
     }
 
     /// Completes when a connection waits for [`Accepting::poll_next`].
-    pub(super) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut has_one = |paced: &mut PacedAcceptor| paced.acceptor.poll_waiting(cx).is_ready();
         let somebody_waits = !self.handed_over.is_empty()
             || !self.is_paused && self.acceptors.iter_mut().any(&mut has_one);

@@ -4,16 +4,18 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::{
-    call::{Call, ReplyRest},
-    context::Context,
-    routes::Start,
-    stream::{StreamReceiver, StreamSender},
+use crate::server::{
+    call::{
+        context::Context,
+        state::{Call, ReplyRest},
+        stream::{StreamReceiver, StreamSender},
+    },
+    service::routes::Start,
 };
 use crate::{Raw, RawEnd, Status, proto::frame::Flags};
 
 /// Handles every call that no service of a server takes, whatever its service, its method and its kind:
-/// for proxies and recorders. [`ServerBuilder::fallback`](super::ServerBuilder::fallback) adds one.
+/// for proxies and recorders. [`ServerBuilder::fallback`](crate::server::ServerBuilder::fallback) adds one.
 ///
 /// Its calls are like any others: they count for the limits, end with their deadlines, and are cancelled
 /// with their connection. [`Context::service`] and [`Context::method`] tell what is called.
@@ -68,7 +70,7 @@ impl fmt::Debug for FallbackCall {
 }
 
 /// What starts calls that go to the fallback.
-pub(super) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
+pub(in crate::server) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
     let fallback = Arc::new(fallback);
     Box::new(move |admitted, payload| {
         let (flags, fallback) = (admitted.call().head.flags, fallback.clone());

@@ -14,7 +14,7 @@ use crate::{
 
 /// Tells all holders of a part of the call that it is over, in whatever way.
 #[derive(Debug, Default)]
-pub(super) struct EndSignal {
+pub(in crate::server) struct EndSignal {
     /// Bits of what has happened.
     events: AtomicU8,
     /// State that few calls need.
@@ -44,7 +44,7 @@ impl EndSignal {
     }
 
     /// The call is over.
-    pub(super) fn fire(&self) {
+    pub(in crate::server) fn fire(&self) {
         // A token that is made later sees that the call is over.
         if self.set(IS_OVER) & HAS_TOKEN != 0 {
             let token = lock(&self.waiting).token.clone();
@@ -54,17 +54,17 @@ impl EndSignal {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::server) fn is_over(&self) -> bool {
         self.has(IS_OVER)
     }
 
     /// Whether somebody may wait for it without a hold on the call.
-    pub(super) fn has_token(&self) -> bool {
+    pub(in crate::server) fn has_token(&self) -> bool {
         self.has(HAS_TOKEN)
     }
 
     /// A token that fires when the call is over, for the library itself.
-    pub(super) fn token(&self) -> CancellationToken {
+    pub(in crate::server) fn token(&self) -> CancellationToken {
         let token = lock(&self.waiting).token.get_or_insert_default().clone();
         if self.set(HAS_TOKEN) & IS_OVER != 0 {
             token.cancel();
@@ -73,22 +73,22 @@ impl EndSignal {
     }
 
     /// The same for the program.
-    pub(super) fn graceful_token(&self) -> CancellationToken {
+    pub(in crate::server) fn graceful_token(&self) -> CancellationToken {
         self.set(IS_GRACEFUL);
         self.token()
     }
 
-    pub(super) fn is_graceful(&self) -> bool {
+    pub(in crate::server) fn is_graceful(&self) -> bool {
         self.has(IS_GRACEFUL)
     }
 
     /// Sets the cause to report if the handler fails. The first one counts.
-    pub(super) fn blame(&self, cause: EndCause) {
+    pub(in crate::server) fn blame(&self, cause: EndCause) {
         lock(&self.waiting).blame.get_or_insert(cause);
     }
 
     /// The cause to report if the handler fails now.
-    pub(super) fn failure(&self) -> EndCause {
+    pub(in crate::server) fn failure(&self) -> EndCause {
         lock(&self.waiting).blame.unwrap_or(EndCause::Failed)
     }
 }

@@ -8,8 +8,11 @@ use tokio::{
     task::{AbortHandle, yield_now},
 };
 
-use super::{
-    Peer, Shared, connection::Connection, reasons::EndReason, receiver, unserved::Unserved,
+use crate::server::{
+    Peer, Shared,
+    accept::unserved::Unserved,
+    call::{reasons::EndReason, shared::Connection},
+    connection::receiver,
 };
 use crate::{
     Error,
@@ -24,7 +27,11 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::ServerEnded`] if a shutdown has begun.
-pub(super) fn serve(server: Arc<Shared>, mut unserved: Unserved, id: u64) -> Result<(), Error> {
+pub(in crate::server) fn serve(
+    server: Arc<Shared>,
+    mut unserved: Unserved,
+    id: u64,
+) -> Result<(), Error> {
     let peer = mem::replace(&mut unserved.peer, Peer::unknown());
     let extensions = mem::take(&mut unserved.extensions);
     let span = trace::span!("connection", id, %peer);
@@ -122,14 +129,14 @@ impl Drop for ConnectionOwner {
 }
 
 /// A connection that is on its server's list, with its permit to be open.
-pub(super) struct OpenConnection {
+pub(in crate::server) struct OpenConnection {
     connection: Arc<Connection>,
     key: usize,
 }
 
 impl OpenConnection {
     /// Lists a connection, or returns its permit.
-    pub(super) fn new(connection: Arc<Connection>) -> Result<Self, Error> {
+    pub(in crate::server) fn new(connection: Arc<Connection>) -> Result<Self, Error> {
         let server = &connection.server;
         let mut connections = lock(&server.connections);
         // Looked at while the list is locked: a server that drains has seen a connection on its list, or

@@ -4,13 +4,15 @@ use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{task::yield_now, time::Instant};
 
-use super::{
-    admission::CallPermit,
-    call::{Call, CallHead},
-    connection::Connection,
-    driver::{AdmittedCall, CallOwner},
-    reasons::{EndReason, Refusal, RefusedCall},
-    services::Target,
+use crate::server::{
+    call::{
+        admission::CallPermit,
+        reasons::{EndReason, Refusal, RefusedCall},
+        shared::Connection,
+        state::{Call, CallHead},
+        task::{AdmittedCall, CallOwner},
+    },
+    service::services::Target,
 };
 use crate::{
     Status,
@@ -33,7 +35,7 @@ use crate::{
 const FIELDS_PER_TURN: usize = 4096;
 
 /// What has come of a frame.
-pub(super) enum Received<'a> {
+pub(in crate::server) enum Received<'a> {
     /// It was acted on.
     Done,
     /// It is none that anything is done for.
@@ -46,7 +48,7 @@ pub(super) enum Received<'a> {
 }
 
 /// Why a frame that had to wait was not acted on as it asks.
-pub(super) enum Failure {
+pub(in crate::server) enum Failure {
     /// Its stream is refused, or ends, with this status.
     Refused(Refusal),
     /// The client has gone.
@@ -60,7 +62,7 @@ impl From<Refusal> for Failure {
 }
 
 /// Opens a stream, or refuses it.
-pub(super) fn open<'a, R: ReadHalf>(
+pub(in crate::server) fn open<'a, R: ReadHalf>(
     connection: &'a Arc<Connection>,
     header: Header,
     reader: &'a mut FrameReader<R>,

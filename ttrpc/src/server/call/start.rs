@@ -4,16 +4,16 @@ use std::{future::Future, sync::Arc};
 
 use bytes::Buf;
 
-use super::{CallControl, CallOwner, CallTask, Finish};
+use crate::server::call::task::{CallControl, CallOwner, CallTask, Finish};
 use crate::{
     Status,
     contain::contain,
     proto::{frame::Flags, payload::Payload},
-    server::{
-        call::Call,
+    server::call::{
         context::Context,
         interceptor::{Chain, intercepted},
         reasons::Refusal,
+        state::Call,
     },
     sync::spawn,
     transport::messages::message_cost,

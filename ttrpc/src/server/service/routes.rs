@@ -4,13 +4,13 @@ use std::{fmt, future::Future, sync::Arc};
 
 use prost::Message;
 
-use super::{
-    call::{Call, ReplyRest},
+use crate::server::call::{
     context::Context,
-    driver::AdmittedCall,
     interceptor::{Chain, Interceptor},
     reasons::Refusal,
+    state::{Call, ReplyRest},
     stream::{StreamReceiver, StreamSender, decode_request},
+    task::AdmittedCall,
 };
 use crate::{
     Name, Status,
@@ -19,13 +19,14 @@ use crate::{
 };
 
 /// Starts a call's handler with the Request's payload.
-pub(super) type Start = dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync;
+pub(in crate::server) type Start =
+    dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync;
 
 /// One method, its types forgotten.
-pub(super) struct Method {
-    pub(super) name: Name,
-    pub(super) kind: Kind,
-    pub(super) start: Box<Start>,
+pub(in crate::server) struct Method {
+    pub(in crate::server) name: Name,
+    pub(in crate::server) kind: Kind,
+    pub(in crate::server) start: Box<Start>,
 }
 
 /// A service that a server can serve. Generated servers implement it.
@@ -68,11 +69,11 @@ impl Service for Routes {
 ///     .unary("Ping", &Arc::new(Pinger), |_pinger, _ctx, (): ()| Box::pin(async { Ok(()) }));
 /// ```
 pub struct Routes {
-    pub(super) service: Name,
-    pub(super) methods: Vec<Method>,
-    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(in crate::server) service: Name,
+    pub(in crate::server) methods: Vec<Method>,
+    pub(in crate::server) interceptors: Vec<Arc<dyn Interceptor>>,
     /// The server's interceptors and these, if there are any.
-    pub(super) chain: Option<Chain>,
+    pub(in crate::server) chain: Option<Chain>,
 }
 
 /// A unary handler.

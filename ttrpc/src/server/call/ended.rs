@@ -7,17 +7,17 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{Handler, Outcome, beside};
+use crate::server::call::task::{Handler, Outcome, beside};
 use crate::{
     Status,
     observer::{CallOutcome, EndCause},
-    server::call::Call,
+    server::call::state::Call,
     trace,
     transport::BoxFuture,
 };
 
 /// The rest of a call that ended before its handler did.
-pub(super) struct EndedCall {
+pub(in crate::server) struct EndedCall {
     /// Sends the status to the client.
     last_frame: Option<BoxFuture<'static, ()>>,
     /// The time that the handler still has.
@@ -25,7 +25,7 @@ pub(super) struct EndedCall {
 }
 
 impl EndedCall {
-    pub(super) fn poll(
+    pub(in crate::server) fn poll(
         &mut self,
         call: &Arc<Call>,
         handler: &mut dyn Handler,
@@ -51,7 +51,7 @@ impl EndedCall {
 }
 
 /// Ends the call if it is not over. The handler has time only if it has asked for its token.
-pub(super) fn end(call: &Arc<Call>, outcome: Outcome) -> EndedCall {
+pub(in crate::server) fn end(call: &Arc<Call>, outcome: Outcome) -> EndedCall {
     let end = match outcome {
         Outcome::DeadlinePassed => {
             let status = Status::deadline_exceeded("the call's deadline passed");

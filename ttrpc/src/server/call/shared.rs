@@ -1,15 +1,14 @@
 //! A server's connection: what its receiver, its sender and its handlers share.
 
-pub(super) mod call;
-pub(super) mod replies;
-mod request_stream;
-
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use self::call::Call;
-use super::{Peer, Shared, reasons::EndReason, unstarted::Unstarted};
+use crate::server::call::state::Call;
+use crate::server::{
+    Peer, Shared,
+    call::{reasons::EndReason, unstarted::Unstarted},
+};
 use crate::{
     Code, Extensions, Status,
     proto::{
@@ -29,7 +28,7 @@ use crate::{
 };
 
 /// Room in a connection's outgoing queue.
-pub(super) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
+pub(in crate::server) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
 /// Limits that many connections never come near. They are boxed, so that an idle connection is small.
 #[derive(Debug)]
@@ -48,26 +47,31 @@ struct RareLimits {
 
 /// Shared by the connection's receiver, its sender and its handlers.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) server: Arc<Shared>,
-    pub(super) peer: Peer,
+pub(in crate::server) struct Connection {
+    pub(in crate::server) server: Arc<Shared>,
+    pub(in crate::server) peer: Peer,
     /// The outgoing queue and the calls that may still be answered.
-    pub(super) queue: Queue<ServerTable<Arc<Call>>>,
+    pub(in crate::server) queue: Queue<ServerTable<Arc<Call>>>,
     /// Counts calls, with what their Requests cost.
-    pub(super) calls: Limiter,
+    pub(in crate::server) calls: Limiter,
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
-    pub(super) unstarted: Unstarted,
-    pub(super) registry: Registry,
-    pub(super) id: u64,
-    pub(super) accepted: Instant,
-    pub(super) extensions: Extensions,
+    pub(in crate::server) unstarted: Unstarted,
+    pub(in crate::server) registry: Registry,
+    pub(in crate::server) id: u64,
+    pub(in crate::server) accepted: Instant,
+    pub(in crate::server) extensions: Extensions,
     /// Set when it has ended.
-    pub(super) end_reason: OnceLock<EndReason>,
+    pub(in crate::server) end_reason: OnceLock<EndReason>,
 }
 
 impl Connection {
-    pub(super) fn new(server: Arc<Shared>, peer: Peer, extensions: Extensions, id: u64) -> Self {
+    pub(in crate::server) fn new(
+        server: Arc<Shared>,
+        peer: Peer,
+        extensions: Extensions,
+        id: u64,
+    ) -> Self {
         let config = &server.config;
         Connection {
             peer,
@@ -114,37 +118,37 @@ impl Connection {
     }
 
     /// The limit of what is in inboxes.
-    pub(super) fn inboxes(&self) -> &Limiter {
+    pub(in crate::server) fn inboxes(&self) -> &Limiter {
         &self.limits().inboxes
     }
 
     /// The limit of replies that wait for room.
-    pub(super) fn replies(&self) -> &Limiter {
+    pub(in crate::server) fn replies(&self) -> &Limiter {
         &self.limits().replies
     }
 
     /// The limit of handlers that go on beside the limit of replies.
-    fn next_resume(&self) -> &Limiter {
+    pub(super) fn next_resume(&self) -> &Limiter {
         &self.limits().next_resume
     }
 
     /// The limit of handlers that begin after they found the queue full.
-    fn next_start(&self) -> &Limiter {
+    pub(super) fn next_start(&self) -> &Limiter {
         &self.limits().next_start
     }
 
-    pub(super) fn patience(&self) -> &StallBudget {
+    pub(in crate::server) fn patience(&self) -> &StallBudget {
         &self.limits().patience
     }
 
     /// Whether no reply waits for room.
-    fn has_no_replies(&self) -> bool {
+    pub(super) fn has_no_replies(&self) -> bool {
         self.limits.get().is_none_or(|limits| limits.replies.load().cost == 0)
     }
 
     /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies wait for room as
     /// may.
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::server) fn is_full(&self) -> bool {
         self.queue.is_full_for_short() || self.has_too_many_replies()
     }
 
@@ -159,13 +163,13 @@ impl Connection {
 
     /// Waits for its turn among the short frames that wait for room and, if too many replies wait then, among the
     /// long ones.
-    pub(super) async fn has_room(&self) -> Result<(), Closed> {
+    pub(in crate::server) async fn has_room(&self) -> Result<(), Closed> {
         self.queue.wait_for_short_capacity().await?;
         if self.has_too_many_replies() { self.queue.wait_for_long_capacity().await } else { Ok(()) }
     }
 
     /// Waits for room for a frame of a call, or of the receiver.
-    pub(super) async fn reserve(
+    pub(in crate::server) async fn reserve(
         &self,
         len: usize,
         call: Option<CallInfo>,
@@ -180,7 +184,12 @@ impl Connection {
 
     /// Sends a Response that carries a failure, of a call that was taken out of the table or is refused; waits
     /// for room. A connection that has ended drops it.
-    pub(super) async fn send_status(&self, stream_id: u32, status: &Status, call: Option<&Call>) {
+    pub(in crate::server) async fn send_status(
+        &self,
+        stream_id: u32,
+        status: &Status,
+        call: Option<&Call>,
+    ) {
         let data = encode_failure(status);
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
         let frame = frame.expect("a status is cut to what a frame may hold").to_vec();
@@ -191,12 +200,12 @@ impl Connection {
 
     /// A condition that holds while it is the client who holds handlers up, since it does not read: their
     /// time does not count then.
-    pub(super) fn is_unread(&self) -> impl Fn() -> bool {
+    pub(in crate::server) fn is_unread(&self) -> impl Fn() -> bool {
         self.queue.is_stuck()
     }
 
     /// What the connection is doing at this moment.
-    pub(super) fn snapshot(&self) -> ConnectionSnapshot {
+    pub(in crate::server) fn snapshot(&self) -> ConnectionSnapshot {
         let open: Vec<_> = self.queue.streams(|table| table.handles().cloned().collect());
         let limit = self.server.config.max_calls_per_connection;
         ConnectionSnapshot {
@@ -211,7 +220,7 @@ impl Connection {
     }
 
     /// Waits until every call is answered, answers written.
-    pub(super) async fn answered(&self) {
+    pub(in crate::server) async fn answered(&self) {
         self.calls.at_most(Load::cost(usize::MAX)).await;
         self.queue.flushed().await;
     }
@@ -219,7 +228,7 @@ impl Connection {
 
 /// The data of a Response that carries a failure, no longer than a frame may be. One of code 0 would
 /// be a success.
-pub(super) fn encode_failure(status: &Status) -> Vec<u8> {
+pub(in crate::server) fn encode_failure(status: &Status) -> Vec<u8> {
     let data = match status.raw_code() {
         0 => encode_status(&Status::unknown(format!(
             "the handler failed with a status of code OK: {}",

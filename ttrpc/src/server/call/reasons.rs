@@ -11,58 +11,58 @@ use crate::{
 };
 
 /// A call that comes to no handler.
-pub(super) struct RefusedCall<'a> {
-    pub(super) stream_id: u32,
-    pub(super) flags: Flags,
-    pub(super) service: &'a str,
-    pub(super) method: &'a str,
-    pub(super) bytes: usize,
-    pub(super) arrived: Instant,
+pub(in crate::server) struct RefusedCall<'a> {
+    pub(in crate::server) stream_id: u32,
+    pub(in crate::server) flags: Flags,
+    pub(in crate::server) service: &'a str,
+    pub(in crate::server) method: &'a str,
+    pub(in crate::server) bytes: usize,
+    pub(in crate::server) arrived: Instant,
     /// It was not refused at once, but had to wait to be let in.
-    pub(super) has_waited: bool,
+    pub(in crate::server) has_waited: bool,
 }
 
 /// Why a frame's stream is refused, or ends.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) cause: EndCause,
-    pub(super) status: Status,
+pub(in crate::server) struct Refusal {
+    pub(in crate::server) cause: EndCause,
+    pub(in crate::server) status: Status,
 }
 
 impl Refusal {
     /// A limit of the server's: RESOURCE_EXHAUSTED.
-    pub(super) fn limit(message: impl Into<String>) -> Self {
+    pub(in crate::server) fn limit(message: impl Into<String>) -> Self {
         Refusal { cause: EndCause::Limit, status: Status::resource_exhausted(message) }
     }
 
     /// What the client has sent is wrong: INVALID_ARGUMENT.
-    pub(super) fn violation(message: impl Into<String>) -> Self {
+    pub(in crate::server) fn violation(message: impl Into<String>) -> Self {
         Refusal { cause: EndCause::ProtocolViolation, status: Status::invalid_argument(message) }
     }
 
-    pub(super) fn outcome(&self) -> CallOutcome<'_> {
+    pub(in crate::server) fn outcome(&self) -> CallOutcome<'_> {
         CallOutcome { cause: self.cause, status: Some(&self.status) }
     }
 }
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(super) struct EndReason {
-    pub(super) cause: ConnectionEndCause,
-    pub(super) message: String,
+pub(in crate::server) struct EndReason {
+    pub(in crate::server) cause: ConnectionEndCause,
+    pub(in crate::server) message: String,
 }
 
 impl EndReason {
-    pub(super) fn closed_by_client() -> Self {
+    pub(in crate::server) fn closed_by_client() -> Self {
         EndReason { cause: ConnectionEndCause::ClosedByPeer, message: String::new() }
     }
 
-    pub(super) fn closed_here() -> Self {
+    pub(in crate::server) fn closed_here() -> Self {
         EndReason { cause: ConnectionEndCause::ClosedHere, message: String::new() }
     }
 
     /// Writing has failed: most often since the client has gone.
-    pub(super) fn not_written(error: &io::Error) -> Self {
+    pub(in crate::server) fn not_written(error: &io::Error) -> Self {
         let is_gone =
             matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
         let cause =
@@ -70,7 +70,7 @@ impl EndReason {
         EndReason { cause, message: error.to_string() }
     }
 
-    pub(super) fn failed(message: impl ToString) -> Self {
+    pub(in crate::server) fn failed(message: impl ToString) -> Self {
         EndReason { cause: ConnectionEndCause::Failed, message: message.to_string() }
     }
 }

@@ -13,17 +13,17 @@ use bytes::Bytes;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use super::{call::Call, context::Context, reasons::Refusal};
+use crate::server::call::{context::Context, reasons::Refusal, state::Call};
 use crate::{Status, observer::EndCause, proto::payload::Payload, transport::BoxFuture};
 
 /// The interceptors of a method, outermost first.
-pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
+pub(in crate::server) type Chain = Arc<[Arc<dyn Interceptor>]>;
 
 /// Runs around each call of a server or of one service, whatever its kind: decides who may call, adds what
 /// handlers need, looks at how the call ended.
 ///
-/// [`ServerBuilder::intercept`](super::ServerBuilder::intercept) adds one for all services and the fallback,
-/// [`Service::intercept`](super::Service::intercept) for one service.
+/// [`ServerBuilder::intercept`](crate::server::ServerBuilder::intercept) adds one for all services and the fallback,
+/// [`Service::intercept`](crate::server::Service::intercept) for one service.
 /// The one that was added first is the outermost; those of the server are outside of those of a service. An
 /// [`Arc`] of an interceptor is an interceptor.
 ///
@@ -217,7 +217,7 @@ fn check_time(call: &Call) -> Result<(), Status> {
 
 /// Runs a call's interceptors around its handler, and returns its reply.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
-pub(super) fn intercepted<M, H, F, R>(
+pub(in crate::server) fn intercepted<M, H, F, R>(
     chain: Chain,
     call: Arc<Call>,
     request: Bytes,

@@ -5,9 +5,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::server::{
     Peer,
-    call::{Call, CallHead},
+    call::state::{Call, CallHead},
 };
 use crate::{Extensions, Metadata, Name, observer::EndCause};
 
@@ -22,16 +22,16 @@ pub struct Context {
 }
 
 impl Context {
-    pub(super) fn new(call: Arc<Call>) -> Self {
+    pub(in crate::server) fn new(call: Arc<Call>) -> Self {
         Context { call, metadata: None }
     }
 
     /// The context of this call's handler, which sees the same metadata.
-    pub(super) fn of_handler(&self, call: Arc<Call>) -> Self {
+    pub(in crate::server) fn of_handler(&self, call: Arc<Call>) -> Self {
         Context { call, metadata: self.metadata.clone() }
     }
 
-    pub(super) fn call(&self) -> &Arc<Call> {
+    pub(in crate::server) fn call(&self) -> &Arc<Call> {
         &self.call
     }
 

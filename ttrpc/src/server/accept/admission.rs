@@ -11,8 +11,10 @@ use std::{
 
 use tokio::sync::SemaphorePermit;
 
-use super::{
-    Shared, accept::Accepting, connection_task, hook::HookedConnection, unserved::Unserved,
+use crate::server::{
+    Shared,
+    accept::{accepting::Accepting, hook::HookedConnection, unserved::Unserved},
+    connection::tasks,
 };
 use crate::{
     Connection, Error,
@@ -26,7 +28,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::PeerRefused`], [`Error::ServerEnded`].
-    pub(super) async fn admit(
+    pub(in crate::server) async fn admit(
         self: &Arc<Self>,
         connection: Unserved,
         permit: SemaphorePermit<'_>,
@@ -46,7 +48,7 @@ impl Shared {
 
     /// The same for a connection that a listener has accepted: a hook does not hold up the next one. The peer
     /// of a connection that is not served sees it closed.
-    pub(super) fn admit_accepted(
+    pub(in crate::server) fn admit_accepted(
         self: &Arc<Self>,
         connection: Connection,
         permit: SemaphorePermit<'_>,
@@ -70,7 +72,7 @@ impl Shared {
 
     /// # Errors
     /// [`Error::PeerRefused`].
-    pub(super) fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
+    pub(in crate::server) fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
         let peer = connection.peer();
         if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
             let reason = "the policy does not allow the peer";
@@ -84,13 +86,16 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::ServerEnded`].
-    pub(super) fn serve_admitted(self: &Arc<Self>, connection: Unserved) -> Result<(), Error> {
+    pub(in crate::server) fn serve_admitted(
+        self: &Arc<Self>,
+        connection: Unserved,
+    ) -> Result<(), Error> {
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        connection_task::serve(self.clone(), connection, id)
+        tasks::serve(self.clone(), connection, id)
     }
 
     /// Waits for a permit to open a connection, which is there when `connected` completes.
-    pub(super) async fn connection_permit(
+    pub(in crate::server) async fn connection_permit(
         &self,
         connected: impl Future<Output = ()>,
     ) -> SemaphorePermit<'_> {
@@ -111,7 +116,7 @@ impl Shared {
     }
 
     /// Waits until no connection is open.
-    pub(super) async fn no_connections(&self) {
+    pub(in crate::server) async fn no_connections(&self) {
         let is_none =
             || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).is_empty();
         wait_until(&self.connection_ended, &is_none).await;
@@ -119,7 +124,11 @@ impl Shared {
 
     /// Serves connections for as long as more can come, or, when none can, until those that are there
     /// have ended.
-    pub(super) async fn accept(self: &Arc<Self>, accepting: &mut Accepting, keep_open: bool) {
+    pub(in crate::server) async fn accept(
+        self: &Arc<Self>,
+        accepting: &mut Accepting,
+        keep_open: bool,
+    ) {
         loop {
             let is_paused = accepting.update(&self.accept_control);
             let is_done = accepting.is_done();
@@ -138,7 +147,7 @@ impl Shared {
     /// The next connection with its permit, `None` if the last listener is done. Nothing is accepted while
     /// there is no permit: a client without one waits in the backlog, where another process may take it.
     /// Cancel safe.
-    pub(super) async fn next_connection(
+    pub(in crate::server) async fn next_connection(
         &self,
         accepting: &mut Accepting,
     ) -> Option<(Connection, SemaphorePermit<'_>)> {

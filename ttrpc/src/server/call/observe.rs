@@ -1,10 +1,12 @@
 //! Reports a server's connections and calls to `tracing` and to observers.
 
-use super::{
+use crate::server::{
     FailedConnection, Peer, Shared,
-    call::Call,
-    connection::Connection,
-    reasons::{EndReason, RefusedCall},
+    call::{
+        reasons::{EndReason, RefusedCall},
+        shared::Connection,
+        state::Call,
+    },
 };
 use crate::{
     Extensions, Metadata, Status,
@@ -20,7 +22,7 @@ use crate::{
 
 impl Call {
     /// The call begins, before anything can end it.
-    pub(super) fn begun(&self, request_bytes: usize, messages: u64) {
+    pub(in crate::server) fn begun(&self, request_bytes: usize, messages: u64) {
         if let Some(stats) = &self.stats {
             self.connection.server.observers.call_begun(&self.observed());
             let message = stats.received(messages, request_bytes);
@@ -29,7 +31,7 @@ impl Call {
     }
 
     /// Tells of a message that was counted.
-    pub(super) fn tell_message(&self, message: Option<&MessageInfo>) {
+    pub(in crate::server) fn tell_message(&self, message: Option<&MessageInfo>) {
         let observers = &self.connection.server.observers;
         if let Some(message) = message
             && observers.want_messages()
@@ -40,7 +42,7 @@ impl Call {
 
     /// Reports the end of the call: once, by the task that has taken it out of the table. `reply_len` is the length
     /// of the frame that ends the call, if that is its reply.
-    pub(super) fn ended(&self, outcome: CallOutcome<'_>, reply_len: Option<usize>) {
+    pub(in crate::server) fn ended(&self, outcome: CallOutcome<'_>, reply_len: Option<usize>) {
         // The clock is read only where a subscriber listens.
         let started = self.head.started;
         self.span.in_scope(|| {
@@ -62,12 +64,12 @@ impl Call {
     }
 
     /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
-    pub(super) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
+    pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
         Some(self.stats.as_deref()?.sent(1, frame_len - HEADER_LEN))
     }
 
     /// A message of so many bytes has come, behind the Request.
-    pub(super) fn count_received(&self, bytes: usize) {
+    pub(in crate::server) fn count_received(&self, bytes: usize) {
         if let Some(stats) = &self.stats {
             self.tell_message(Some(&stats.received(1, bytes)));
         }
@@ -93,13 +95,13 @@ impl Call {
 }
 
 impl Connection {
-    pub(super) fn opened(&self) {
+    pub(in crate::server) fn opened(&self) {
         trace::debug!("connection accepted");
         self.server.observers.connection_opened(&self.observed());
     }
 
     /// The connection has ended, and so have its calls.
-    pub(super) fn closed(&self) {
+    pub(in crate::server) fn closed(&self) {
         let duration = self.accepted.elapsed();
         let closed_here = EndReason::closed_here();
         let EndReason { cause, message } = self.end_reason.get().unwrap_or(&closed_here);
@@ -113,17 +115,17 @@ impl Connection {
     }
 
     /// The client has broken the protocol.
-    pub(super) fn violated(&self, Violation(rule): Violation) {
+    pub(in crate::server) fn violated(&self, Violation(rule): Violation) {
         self.server.observers.protocol_violation(&self.observed(), rule);
     }
 
     /// The receiver is held up by this until the result is dropped.
-    pub(super) fn hold_up(&self, wait: ReceiverWait) -> HeldUpReceiver<'_> {
+    pub(in crate::server) fn hold_up(&self, wait: ReceiverWait) -> HeldUpReceiver<'_> {
         HeldUpReceiver { _registration: self.registry.hold_up(wait), connection: self }
     }
 
     /// The cause and the status with which pending calls end when the connection ends.
-    pub(super) fn lost_call(&self) -> (EndCause, Status) {
+    pub(in crate::server) fn lost_call(&self) -> (EndCause, Status) {
         match self.end_reason.get() {
             None | Some(EndReason { cause: ConnectionEndCause::ClosedHere, .. }) => {
                 (EndCause::Shutdown, Status::cancelled("the server has closed the connection"))
@@ -133,7 +135,7 @@ impl Connection {
     }
 
     /// A call is refused: it begins and ends.
-    pub(super) fn refused(&self, call: &RefusedCall<'_>, outcome: CallOutcome<'_>) {
+    pub(in crate::server) fn refused(&self, call: &RefusedCall<'_>, outcome: CallOutcome<'_>) {
         let RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited } = *call;
         let (code, cause, message) = (outcome.code(), outcome.cause, outcome.message());
         trace::debug!(stream_id, service, method, %code, %cause, error = message, "call refused");
@@ -172,7 +174,7 @@ impl Connection {
 
 /// A receiver that is held up.
 #[derive(Debug)]
-pub(super) struct HeldUpReceiver<'a> {
+pub(in crate::server) struct HeldUpReceiver<'a> {
     _registration: ReceiverRegistration<'a>,
     connection: &'a Connection,
 }
@@ -190,7 +192,12 @@ impl Drop for HeldUpReceiver<'_> {
 
 impl Shared {
     /// A connection is refused.
-    pub(super) fn connection_refused(&self, peer: &Peer, extensions: &Extensions, reason: &str) {
+    pub(in crate::server) fn connection_refused(
+        &self,
+        peer: &Peer,
+        extensions: &Extensions,
+        reason: &str,
+    ) {
         trace::warn!(%peer, reason, "a connection is refused");
         let connection = ConnectionInfo { side: Side::Server, id: 0, peer, extensions };
         self.observers.connection_refused(&connection, reason);
