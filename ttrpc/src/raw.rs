@@ -21,7 +21,7 @@ use prost::{
 /// # let _: bytes::Bytes = reply; Ok(()) }
 /// ```
 ///
-/// What is read from a connection is copied once, or not at all if it is much of a long frame: the bytes are a part of the
+/// Bytes that are read from a connection are copied once, or not at all if it is much of a long frame: the bytes are a part of the
 /// buffer into which that was read then, and keep at most sixteen times their length alive. Short messages of a stream share
 /// up to 32 KiB, which any of them keeps alive. What is sent is copied into its frame.
 ///

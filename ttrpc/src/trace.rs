@@ -25,7 +25,7 @@ mod enabled {
     }
     pub(crate) use span;
 
-    /// Whether a subscriber may listen to spans.
+    /// Returns whether a subscriber may listen to spans.
     pub(crate) fn is_on() -> bool {
         LevelFilter::current() >= Level::DEBUG
     }

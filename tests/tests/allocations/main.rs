@@ -45,8 +45,7 @@ async fn echo(conformance: &ConformanceClient) {
 }
 
 /// The request's payload is the caller's. The client allocates the call, the reply and the field
-/// that it is decoded into; the server the field, the call, and what async_trait boxes. The box of the call's
-/// future is that of the call before.
+/// that it is decoded into; the server the field, the call, its task, and what async_trait boxes.
 #[test]
 fn a_unary_call_allocates_little() {
     let Connection { runtime, conformance, .. } = &connection();
@@ -60,14 +59,13 @@ fn a_unary_call_allocates_little() {
     calls(100);
     let allocations = measure(|| calls(TIMES)).count_total;
     let per_call = allocations as f64 / TIMES as f64;
-    assert!(per_call <= 6.5, "{per_call} allocations per call");
+    assert!(per_call <= 7.5, "{per_call} allocations per call");
     assert!(per_call >= 4.0, "{per_call}: they are not counted");
 }
 
-/// Calls that come together begin in one task, and share buffers. On the clock of the machine, they begin
-/// in more tasks where a turn of the runtime takes long.
+/// Calls that come together share buffers.
 #[test]
-fn unary_calls_at_the_same_time_allocate_less() {
+fn unary_calls_at_the_same_time_allocate_as_little() {
     const CALLERS: u64 = 64;
     let Connection { runtime, conformance, .. } = &connection();
     let calls = |count| {
@@ -91,7 +89,7 @@ fn unary_calls_at_the_same_time_allocate_less() {
     let allocations = measure(|| calls(TIMES)).count_total;
     let per_call = allocations as f64 / (TIMES * CALLERS) as f64;
     println!("{per_call} allocations per call, {CALLERS} at the same time");
-    assert!(per_call <= 6.5, "{per_call} allocations per call");
+    assert!(per_call <= 7.5, "{per_call} allocations per call");
     assert!(per_call >= 4.0, "{per_call}: they are not counted");
 }
 

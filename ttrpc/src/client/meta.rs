@@ -123,7 +123,7 @@ pub(super) fn too_late() -> Status {
     Status::deadline_exceeded("the call's deadline passed")
 }
 
-/// What is known of a call when it begins.
+/// A call's kind, names, metadata and times, when it begins.
 #[derive(Clone, Copy)]
 pub(super) struct CallMeta<'a> {
     pub(super) kind: MethodKind,

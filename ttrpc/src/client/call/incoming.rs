@@ -66,7 +66,7 @@ impl Incoming {
         Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
     }
 
-    /// Whether what was taken last is the payload of a Response.
+    /// Returns whether the message that was taken last is the payload of a Response.
     fn is_reply(&self) -> bool {
         self.owner.read(|state| state.is_reply_taken().then_some(())).is_some()
     }

@@ -63,7 +63,7 @@ pub(super) struct QueuedCall {
     record: Option<Arc<CallRecord>>,
 }
 
-/// What a call may take of its connection's limits: one of the calls in flight, and capacity of the send queue.
+/// A call's share of its connection's limits: a permit among the calls in flight, and capacity of the send queue.
 struct Capacity<'a> {
     permit: Permit<'a>,
     queue: PushPermit<'a, Calls>,
@@ -205,7 +205,7 @@ impl<Req: Message> PendingCall<Req> {
         Ok(QueuedCall { stream_id, kind: self.kind, times, messages, record })
     }
 
-    /// Whether the payload of the Request is a message, as the server sees it.
+    /// Returns whether the payload of the Request is a message, as the server sees it.
     fn has_message(&self) -> bool {
         let is_open = self.kind.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)

@@ -139,7 +139,7 @@ impl<Req: Message> StreamSender<Req> {
             })
         });
         if let (Some(record), Some(message)) = (record, &message) {
-            record.tell_message(message);
+            record.report_message(message);
         }
         pushed.map(drop).ok_or_else(|| self.refusal())
     }

@@ -41,7 +41,7 @@ use crate::{
 /// The messages of a call with streams. How the call ended is in the table.
 pub(in crate::client) type Messages = Inbox<MessagesEnd>;
 
-/// Whether a call's messages have ended.
+/// Says that a call's messages have ended.
 #[derive(Debug, Default)]
 pub(in crate::client) struct MessagesEnd(bool);
 
@@ -147,7 +147,7 @@ impl Change {
     }
 }
 
-/// What a Data frame means for a call.
+/// The meaning of a Data frame for a call.
 pub(super) enum DataReceived {
     Message {
         messages: Arc<Messages>,
@@ -319,7 +319,7 @@ impl Calls {
         self.0.get(id).map(|call| call.info(Some(id)))
     }
 
-    /// Whether a call has not ended.
+    /// Returns whether a call is there and has not ended.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.0.contains(id)
     }
@@ -329,7 +329,7 @@ impl Calls {
         self.0.len()
     }
 
-    /// Whether all stream ids have been used.
+    /// Returns whether all stream ids have been used.
     pub(super) fn are_ids_exhausted(&self) -> bool {
         self.0.is_spent()
     }

@@ -90,7 +90,7 @@ impl ClientConnection {
         self.queue.streams(|calls| calls.open_count())
     }
 
-    /// What the connection is doing at this moment.
+    /// Returns a snapshot of the connection and its calls.
     pub(super) fn snapshot(&self) -> ClientSnapshot {
         let unsent = self.queue.unsent_requests();
         let calls = self.queue.streams(|calls| calls.sketches());

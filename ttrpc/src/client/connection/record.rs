@@ -22,7 +22,7 @@ pub(in crate::client) type OnMessage = Arc<dyn Fn(&MessageInfo) + Send + Sync>;
 /// Called when a call ends.
 pub(in crate::client) type OnEnd = Box<dyn FnOnce(&CallEnd<'_>) + Send>;
 
-/// What interceptors add to a call before it is made.
+/// Additions of interceptors to a call before it is made.
 #[derive(Default)]
 pub(in crate::client) struct Intercepted {
     /// In place of the record's own.
@@ -30,7 +30,7 @@ pub(in crate::client) struct Intercepted {
     pub(in crate::client) on_message: Option<OnMessage>,
 }
 
-/// What observers and interceptors learn of a call, from its beginning to its end. A record that is dropped before
+/// A call as observers and interceptors learn of it, from its beginning to its end. A record that is dropped before
 /// the end was reported reports that the call was given up.
 pub(in crate::client) struct CallRecord {
     connection: Arc<ObservedConnection>,
@@ -99,7 +99,7 @@ impl CallRecord {
     pub(in crate::client) fn count_request(&self, frame_len: usize, has_message: bool) {
         let message = self.stats.sent(has_message.into(), frame_len - HEADER_LEN);
         if has_message {
-            self.tell_message(&message);
+            self.report_message(&message);
         }
     }
 
@@ -115,7 +115,7 @@ impl CallRecord {
 
     /// Counts and reports a message of so many bytes that has arrived.
     pub(super) fn received(&self, bytes: usize) {
-        self.tell_message(&self.stats.received(1, bytes));
+        self.report_message(&self.stats.received(1, bytes));
     }
 
     /// Counts and reports the Response: when it was read, and the length of its message if it has one.
@@ -127,7 +127,7 @@ impl CallRecord {
     }
 
     /// Reports a message that was counted.
-    pub(in crate::client) fn tell_message(&self, message: &MessageInfo) {
+    pub(in crate::client) fn report_message(&self, message: &MessageInfo) {
         let observers = &self.connection.observers;
         if observers.want_messages() {
             observers.message(&self.info(), message);

@@ -83,7 +83,7 @@ impl Refusal {
     }
 }
 
-/// What is sent when the sender of a stream of requests is dropped.
+/// The frame that is due when the sender of a stream of requests is dropped.
 #[derive(Debug, PartialEq)]
 pub(super) enum RequestsEnd {
     /// A close, if the stream has not ended.
@@ -145,12 +145,12 @@ impl CallState {
         true
     }
 
-    /// Whether more replies may come.
+    /// Returns whether more replies may come.
     pub(in crate::client) fn is_open(&self) -> bool {
         matches!(self, CallState::Open)
     }
 
-    /// Whether requests may be sent.
+    /// Returns whether requests may be sent.
     pub(in crate::client) fn may_send(&self) -> bool {
         matches!(self, CallState::Open | CallState::RemoteClosed)
     }
@@ -223,7 +223,7 @@ impl CallState {
         }
     }
 
-    /// Whether what was taken last is the payload of a Response.
+    /// Returns whether the payload of a Response was taken.
     pub(in crate::client) fn is_reply_taken(&self) -> bool {
         matches!(self, CallState::Answered(Response { is_taken: true, .. }))
     }
