@@ -21,8 +21,7 @@
 //! - A **handler** is a caller to the right of the receiver: it waits for capacity in the server's queue
 //!   and for whatever it likes, other calls included, since no receiver waits for it without end.
 //!
-//! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O, but for that by which one
-//! task at a time leads a server's connection.
+//! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
 
 pub(crate) mod address;
 mod blocked;
