@@ -81,10 +81,6 @@ mod disabled {
     pub(crate) use nothing as warn;
     pub(crate) use span;
 
-    pub(crate) fn is_on() -> bool {
-        false
-    }
-
     /// No span.
     #[derive(Clone, Debug)]
     pub(crate) struct Span;
