@@ -89,7 +89,7 @@ pub mod blocking;
 pub mod client;
 #[cfg(unix)]
 mod config;
-
+#[cfg(unix)]
 mod contain;
 #[cfg(unix)]
 mod error;
