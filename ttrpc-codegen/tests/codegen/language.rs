@@ -141,11 +141,11 @@ fn comparable(set: &DescriptorSet) -> FileDescriptorSet {
 /// Code without comments, which protoc finds in other places of a crowded line, and with its own way to write floats.
 fn comparable_code(code: &str) -> String {
     let number = |text: &str| text.parse::<f64>().map(|value| (value as f32).to_string());
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("///"));
-    let parts: Vec<_> = lines.flat_map(|line| line.split('"')).collect();
-    let parts = parts.iter().map(|part| number(part).unwrap_or_else(|_| (*part).to_owned()) + "\"");
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     // How lines are broken depends on their length.
-    parts.collect::<String>().split([' ', ',']).collect()
+    let code = lines.collect::<Vec<_>>().join(" ");
+    let parts = code.split('"').map(|part| number(part).unwrap_or_else(|_| part.to_owned()));
+    parts.collect::<Vec<_>>().join("\"").split([' ', ',']).collect()
 }
 
 /// Where two packages' code is different first.
