@@ -3,11 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueHint};
+use clap_complete::ArgValueCompleter;
 
 use crate::{
+    completion::shell,
     load, nri,
     options::{SchemaOptions, TimeoutOption, parse_duration, parse_metadata},
-    replay, shims, top, trace,
+    repl, replay, shims, top, trace,
 };
 
 /// Look at ttrpc services and call them.
@@ -50,6 +52,7 @@ pub enum Command {
     Describe(Describe),
     Schema(WriteSchema),
     Call(Call),
+    Explore(repl::Arguments),
     Shims(shims::Arguments),
     Top(top::Arguments),
     Nri(nri::Arguments),
@@ -58,10 +61,17 @@ pub enum Command {
     Replay(replay::Arguments),
     Show(replay::ShowArguments),
     /// Write completions for a shell
-    #[command(after_help = "Example:\n  ttrpc completions bash > /etc/bash_completion.d/ttrpc")]
+    ///
+    /// The script asks this program, and this program asks the server that the command line names, for half a second at most: its
+    /// services, its methods, and the fields of their requests are completed as well.
+    #[command(after_help = "Examples:
+  ttrpc completions bash > /etc/bash_completion.d/ttrpc
+  ttrpc completions zsh > /usr/local/share/zsh/site-functions/_ttrpc
+  ttrpc completions fish > ~/.config/fish/completions/ttrpc.fish")]
     Completions {
         /// The shell
-        shell: clap_complete::Shell,
+        #[arg(value_parser = ["bash", "fish", "zsh"])]
+        shell: String,
     },
     /// Write the manual page
     #[command(after_help = "Example:\n  ttrpc man > /usr/local/share/man/man1/ttrpc.1")]
@@ -78,8 +88,10 @@ pub enum Command {
   ttrpc list -                              # what is built in")]
 pub struct List {
     /// Where the server listens; - for none
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub address: String,
     /// A service, by its full or short name
+    #[arg(add = ArgValueCompleter::new(shell::services))]
     pub service: Option<String>,
     #[command(flatten)]
     pub timeout: TimeoutOption,
@@ -94,8 +106,10 @@ pub struct List {
   ttrpc describe - containerd.task.v3.Task/Create --template")]
 pub struct Describe {
     /// Where the server listens; - for none
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub address: String,
     /// A service, a method, a message or an enum, by its full or short name; every service without
+    #[arg(add = ArgValueCompleter::new(shell::symbols))]
     pub name: Option<String>,
     /// Print a JSON request to fill in
     #[arg(long)]
@@ -114,6 +128,7 @@ pub struct Describe {
   ttrpc schema --proto api.proto                       # to the standard output")]
 pub struct WriteSchema {
     /// Where the server listens; without it, the built-in schemas or the files that are named
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub address: Option<String>,
     /// Write .proto files into this folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -142,11 +157,13 @@ pub struct WriteSchema {
   ttrpc call /run/containerd/s/4f2a Task/Kill id=web signal=15")]
 pub struct Call {
     /// Where the server listens
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub address: String,
     /// Service/Method; the service's name may be short where that is unambiguous
+    #[arg(add = ArgValueCompleter::new(shell::methods))]
     pub method: String,
     /// JSON, @FILE, - for the standard input, or fields as name=value
-    #[arg(value_name = "DATA")]
+    #[arg(value_name = "DATA", add = ArgValueCompleter::new(shell::fields))]
     pub data: Vec<String>,
     /// Metadata; may be repeated
     #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]

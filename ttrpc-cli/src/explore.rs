@@ -20,18 +20,31 @@ use crate::{
 /// # Errors
 /// Those of connecting, of finding a schema, and of names that are not there.
 pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
-    let (client, schema) =
-        open(&arguments.address, &arguments.schema, arguments.timeout.limit()).await?;
-    if let Some(name) = &arguments.service {
-        let limit = arguments.timeout.limit();
-        let services = session::find_services(client.as_ref(), &schema, name, limit).await?;
+    let limit = arguments.timeout.limit();
+    let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
+    list_of(client, &schema, arguments.service.as_deref(), limit, json).await
+}
+
+/// Lists the services of a schema, or the methods of one.
+///
+/// # Errors
+/// Those of asking the server, and of names that are not there.
+pub async fn list_of(
+    client: Option<Client>,
+    schema: &Schema,
+    name: Option<&str>,
+    limit: Option<Duration>,
+    json: bool,
+) -> Result<(), Failure> {
+    if let Some(name) = name {
+        let services = session::find_services(client.as_ref(), schema, name, limit).await?;
         return list_methods(&services, json);
     }
     let mut services: Vec<_> =
         schema.pool().services().map(|service| service.full_name().to_owned()).collect();
     let mut unknown = 0;
     if let Some(client) = client.filter(|_| schema.source() == Source::BuiltIn) {
-        (services, unknown) = served(&client, services, arguments.timeout.limit()).await?;
+        (services, unknown) = served(&client, services, limit).await?;
         if services.is_empty() && unknown == 0 && schema.refusal().is_none() {
             return Err(Failure::Other(
                 "the server has no reflection and none of the built-in services; \
@@ -100,22 +113,52 @@ fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failur
 pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
     let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
-    let Some(name) = &arguments.name else {
-        return describe_all(arguments, client.as_ref(), &schema, json).await;
+    let shown = Shown {
+        name: arguments.name.as_deref(),
+        is_template: arguments.template,
+        may_be_built_in: arguments.schema.schema.is_none(),
     };
-    let found = match (schema.find_symbol(name), &client) {
+    describe_of(client.as_ref(), &schema, shown, limit, json).await
+}
+
+/// What of a schema is described.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Every service without.
+    pub name: Option<&'a str>,
+    /// As a request to fill in.
+    pub is_template: bool,
+    /// Whether names that the server's reflection lacks are looked for in the built-in schemas.
+    pub may_be_built_in: bool,
+}
+
+/// Shows what a name stands for in a schema.
+///
+/// # Errors
+/// Those of asking the server, and of names that are not there.
+pub async fn describe_of(
+    client: Option<&Client>,
+    schema: &Schema,
+    shown: Shown<'_>,
+    limit: Option<Duration>,
+    json: bool,
+) -> Result<(), Failure> {
+    let Some(name) = shown.name else {
+        return describe_all(shown.is_template, client, schema, limit, json).await;
+    };
+    let found = match (schema.find_symbol(name), client) {
         (Err(failure), Some(client)) => {
-            find_served(client, &schema, name, limit).await.ok_or(failure)
+            find_served(client, schema, name, limit).await.ok_or(failure)
         }
         (found, _) => found,
     };
-    let is_told = schema.source() == Source::Reflection && arguments.schema.schema.is_none();
+    let is_told = schema.source() == Source::Reflection && shown.may_be_built_in;
     // As with calls: not every server lists its health service.
     let (symbol, source) = match (found, schema::builtin().find_symbol(name)) {
         (Err(_), Ok(symbol)) if is_told => (symbol, Source::BuiltIn),
-        (found, _) => (session::or_refusal(&schema, found)?, schema.source()),
+        (found, _) => (session::or_refusal(schema, found)?, schema.source()),
     };
-    if arguments.template {
+    if shown.is_template {
         let message = match &symbol {
             Symbol::Method(method) => method.input(),
             Symbol::Message(message) => message.clone(),
@@ -134,18 +177,19 @@ pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
 
 /// Shows every service.
 async fn describe_all(
-    arguments: &Describe,
+    is_template: bool,
     client: Option<&Client>,
     schema: &Schema,
+    limit: Option<Duration>,
     json: bool,
 ) -> Result<(), Failure> {
-    if arguments.template {
+    if is_template {
         return Err(Failure::usage("a template is made of a method or a message: name one"));
     }
     let mut services: Vec<_> = schema.pool().services().collect();
     if let Some(client) = client.filter(|_| schema.source() == Source::BuiltIn) {
         let names = services.iter().map(|service| service.full_name().to_owned()).collect();
-        let (names, _) = served(client, names, arguments.timeout.limit()).await?;
+        let (names, _) = served(client, names, limit).await?;
         services.retain(|service| names.iter().any(|name| name == service.full_name()));
     }
     services.sort_by(|one, other| one.full_name().cmp(other.full_name()));

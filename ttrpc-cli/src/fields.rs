@@ -180,7 +180,7 @@ impl Given<'_> {
 }
 
 /// A field by its name in the .proto file or in JSON.
-fn field_of(kind: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
+pub fn field_of(kind: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
     kind.get_field_by_name(name).or_else(|| kind.get_field_by_json_name(name))
 }
 
@@ -195,7 +195,10 @@ fn name_as_json(object: &mut Map<String, Value>, field: &FieldDescriptor) {
 }
 
 /// A value as the shell has it. What does not fit the type is left to the reader of the JSON.
-fn convert(kind: &Kind, text: &str) -> Result<Value, String> {
+///
+/// # Errors
+/// For an object that is no JSON.
+pub fn convert(kind: &Kind, text: &str) -> Result<Value, String> {
     let string = || Value::String(text.to_owned());
     let is_whole = |value: &Value| value.is_object() || value.is_array();
     let json = || match strict::from_str(text) {

@@ -2,6 +2,7 @@
 
 mod args;
 mod call;
+mod completion;
 mod explore;
 mod failure;
 mod fields;
@@ -13,6 +14,7 @@ mod nri;
 mod options;
 mod output;
 mod placeholder;
+mod repl;
 mod replay;
 mod schema;
 mod session;
@@ -34,6 +36,11 @@ use failure::Failure;
 pub fn main() -> ExitCode {
     if let Some(code) = trace::guard::main() {
         return code;
+    }
+    match completion::shell::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return explain_usage(&error),
     }
     let parsed = Arguments::command().color(color()).try_get_matches();
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
@@ -82,11 +89,7 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
 
 fn run(command: Command, json: bool) -> Result<(), Failure> {
     match command {
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "ttrpc", &mut script);
-            Ok(std::io::stdout().write_all(&script)?)
-        }
+        Command::Completions { shell } => completion::shell::write_script(&shell),
         Command::Man => {
             let mut page = Vec::new();
             manual::write(&mut page)?;
@@ -115,6 +118,7 @@ async fn run_async(command: Command, json: bool) -> Result<(), Failure> {
         Command::Describe(arguments) => explore::describe(&arguments, json).await,
         Command::Schema(arguments) => explore::write_schema(&arguments, json).await,
         Command::Call(arguments) => call::run(arguments, json).await,
+        Command::Explore(arguments) => repl::run(arguments, json).await,
         Command::Shims(arguments) => shims::run(arguments, json).await,
         Command::Top(arguments) => top::run(arguments, json).await,
         Command::Nri(arguments) => nri::run(arguments, json).await,

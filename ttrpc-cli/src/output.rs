@@ -32,6 +32,19 @@ pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     write_line(&mut anstream::stdout().lock(), only_styles(&text.to_string()))
 }
 
+/// A text as [`line`] writes it, for somebody else to write.
+pub fn for_terminal(text: &str) -> String {
+    if is_json() {
+        return json_text(text.to_owned());
+    }
+    match anstream::stdout().current_choice() {
+        anstream::ColorChoice::Never => {
+            anstream::adapter::strip_str(&only_styles(text)).to_string()
+        }
+        _ => only_styles(text),
+    }
+}
+
 /// Writes lines on an empty screen, from its upper left.
 ///
 /// # Errors

@@ -238,11 +238,25 @@ pub async fn find_schema_and_method(
     timeout: Option<Duration>,
 ) -> Result<(Schema, MethodDescriptor), Failure> {
     let schema = find_schema(client, options, timeout).await?;
-    let failure = match find_method(client, &schema, name, timeout).await {
+    find_method_of(client, &schema, options, name, timeout).await
+}
+
+/// The same with a schema that is known.
+///
+/// # Errors
+/// Those of [`find_method`].
+pub async fn find_method_of(
+    client: &Client,
+    schema: &Schema,
+    options: &SchemaOptions,
+    name: &str,
+    timeout: Option<Duration>,
+) -> Result<(Schema, MethodDescriptor), Failure> {
+    let failure = match find_method(client, schema, name, timeout).await {
         Err(failure) if schema.source() == Source::Reflection && options.schema.is_none() => {
             failure
         }
-        found => return Ok((schema, found?)),
+        found => return Ok((schema.clone(), found?)),
     };
     let built_in = schema::builtin();
     let Ok(found) = built_in.find_methods(name) else { return Err(failure) };

@@ -69,7 +69,17 @@ impl Requests {
             json.read(&kind, value.clone())
                 .map_err(|error| Failure::Usage(format!("the request does not fit: {error}")))?;
         }
-        Ok(Requests { given: values.into_iter(), input: None, are_typed: false })
+        Ok(Requests::from_values(values))
+    }
+
+    /// From somebody who types them elsewhere, one after the other.
+    pub fn from_channel(receiver: mpsc::Receiver<Result<Value, String>>) -> Self {
+        Requests { given: Vec::new().into_iter(), input: Some(receiver), are_typed: true }
+    }
+
+    /// These, and no more.
+    pub fn from_values(values: Vec<Value>) -> Self {
+        Requests { given: values.into_iter(), input: None, are_typed: false }
     }
 
     fn from_input(method: &MethodDescriptor) -> Self {

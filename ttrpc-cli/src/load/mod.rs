@@ -17,9 +17,11 @@ use std::{
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
+use clap_complete::ArgValueCompleter;
 use serde_json::{Value, de::StrRead};
 
 use crate::{
+    completion::shell,
     failure::Failure,
     fields,
     json::Json,
@@ -45,11 +47,13 @@ use run::{Ending, Pace, Plan};
   ttrpc load /run/greeter.sock Greeter/Countdown -d '{\"from\": 100}' -c 4 --json")]
 pub struct Arguments {
     /// Where the server listens
+    #[arg(value_hint = ValueHint::AnyPath)]
     address: String,
     /// Service/Method; the service's name may be short where that is unambiguous
+    #[arg(add = ArgValueCompleter::new(shell::methods))]
     method: String,
     /// Fields of the request, on top of --data
-    #[arg(value_name = "NAME=VALUE")]
+    #[arg(value_name = "NAME=VALUE", add = ArgValueCompleter::new(shell::fields))]
     fields: Vec<String>,
     /// The request: JSON, or @FILE; several values are the messages of a stream
     #[arg(short, long, value_name = "JSON | @FILE", default_value = "{}")]

@@ -359,7 +359,7 @@ fn an_interrupt_closes_the_stream_and_the_reply_comes() {
     interrupt(&open.0);
     let ran = open.finish();
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stderr.contains("Ctrl-C again gives up"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("Ctrl-C again cancels the call"), "{}", ran.stderr);
     drop(input);
 }
 
@@ -379,7 +379,7 @@ fn a_second_interrupt_gives_up() {
     };
     read_until("Conformance/Hold");
     interrupt(&open.0);
-    read_until("Ctrl-C again gives up");
+    read_until("Ctrl-C again cancels the call");
     interrupt(&open.0);
     assert_eq!(open.0.wait().unwrap().code(), Some(130));
 }

@@ -1,15 +1,21 @@
 //! Servers in a runtime of their own, and the program as a user runs it.
 
 use std::{
-    io::Write,
+    fs::{File, OpenOptions},
+    io::{Read, Write},
     iter,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::{
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use ttrpc::{
@@ -105,8 +111,8 @@ pub fn only(service: impl Service) -> Served {
 }
 
 /// The commands that give up after some seconds unless `--timeout` says otherwise.
-const WITH_TIMEOUT: [&str; 8] =
-    ["list", "describe", "schema", "call", "load", "shims", "top", "trace"];
+const WITH_TIMEOUT: [&str; 9] =
+    ["list", "describe", "schema", "call", "explore", "load", "shims", "top", "trace"];
 
 /// Longer than any machine takes.
 pub const LONG: &str = "1h";
@@ -228,4 +234,29 @@ pub fn stop(child: &Child) {
 /// The conformance service's .proto file.
 pub fn conformance_proto() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/proto/conformance.proto")
+}
+
+/// A terminal: the side of who sits there, and the side of the program.
+pub fn terminal_of(columns: u16, rows: u16) -> (File, OwnedFd) {
+    let here = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&here).unwrap();
+    unlockpt(&here).unwrap();
+    let name = ptsname(&here, Vec::new()).unwrap();
+    let there = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&there, size).unwrap();
+    (here.into(), there.into())
+}
+
+/// Reads from a terminal until all of these have come.
+#[track_caller]
+pub fn read_until(here: &mut File, wanted: &[&str]) -> String {
+    let mut shown = String::new();
+    while !wanted.iter().all(|word| shown.contains(word)) {
+        let mut buffer = [0; 4096];
+        let len = here.read(&mut buffer).unwrap();
+        assert_ne!(len, 0, "{shown}");
+        shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
+    }
+    shown
 }

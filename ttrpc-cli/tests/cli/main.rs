@@ -2,6 +2,7 @@
 
 mod call;
 mod common;
+mod completion;
 mod docs;
 mod escapes;
 mod explore;
@@ -12,6 +13,7 @@ mod load;
 mod lying;
 mod metrics;
 mod refusal;
+mod repl;
 mod shims;
 mod terminal;
 mod texts;

@@ -1,16 +1,9 @@
 //! `ttrpc top`, from the shell and on a terminal.
 
-use std::{
-    fs::File,
-    io::{Read, Write},
-    os::fd::OwnedFd,
-    process::Stdio,
-};
+use std::{io::Write, process::Stdio};
 
 use rustix::{
-    fs::OFlags,
     process::{Pid, Signal, kill_process},
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
 use serde_json::Value;
@@ -74,34 +67,10 @@ fn servers_that_tell_less_are_told_with_why() {
     runtime.shutdown_background();
 }
 
-/// Both ends of a terminal of this size.
-fn terminal(columns: u16, rows: u16) -> (File, OwnedFd) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY, rustix::fs::Mode::empty());
-    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(&master, size).unwrap();
-    (File::from(master), slave.unwrap())
-}
-
-/// Reads from a terminal until all of these have come.
-fn read_until(master: &mut File, wanted: &[&str]) -> String {
-    let mut shown = String::new();
-    while !wanted.iter().all(|word| shown.contains(word)) {
-        let mut buffer = [0; 4096];
-        let len = master.read(&mut buffer).unwrap();
-        assert_ne!(len, 0, "{shown}");
-        shown.push_str(&String::from_utf8_lossy(&buffer[..len]));
-    }
-    shown
-}
-
 #[test]
 fn a_terminal_shows_it_live_takes_keys_and_is_left_as_it_was() {
     let server = conformance();
-    let (mut master, slave) = terminal(100, 30);
+    let (mut master, slave) = terminal_of(100, 30);
     let mut top = ttrpc(&["top", "--interval", "100ms", &server.address])
         .stdin(Stdio::from(slave.try_clone().unwrap()))
         .stdout(Stdio::from(slave.try_clone().unwrap()))
