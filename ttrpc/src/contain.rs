@@ -7,7 +7,7 @@
 use std::{
     any::Any,
     mem::{self, needs_drop},
-    ops::Deref,
+    ops::{Deref, DerefMut},
     panic::{AssertUnwindSafe, catch_unwind},
     task::Waker,
 };
@@ -84,6 +84,12 @@ impl<T> Deref for Contained<T> {
 
     fn deref(&self) -> &T {
         self.0.as_ref().expect(TAKEN_ONCE)
+    }
+}
+
+impl<T> DerefMut for Contained<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect(TAKEN_ONCE)
     }
 }
 

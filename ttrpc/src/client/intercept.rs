@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     Extensions, Metadata, Raw, Status,
+    contain::Contained,
     observer::{CallEnd, CallOutcome, EndCause, MessageInfo},
     transport::BoxFuture,
 };
@@ -59,7 +60,7 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 ///
 /// An interceptor runs in the future of its call, and its time is a part of the call's: at the deadline that
 /// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call. If it
-/// panics, so does the caller.
+/// panics, the call fails with INTERNAL.
 ///
 /// An [observer](crate::observer) receives the call when it is first polled, before any interceptor runs: one
 /// that is never made ends as well, refused or given up.
@@ -149,7 +150,7 @@ impl OutgoingCall {
     /// Calls this for each message that the call sends and receives when it is made from now on, in the task that
     /// does: it has to return at once. The last one that is set counts.
     pub fn on_message(&mut self, told: impl Fn(&MessageInfo) + Send + Sync + 'static) {
-        self.on_message = Some(Arc::new(told));
+        self.on_message = Some(Contained::new(Arc::new(told)));
     }
 
     /// Returns the values that interceptors have added to the call; observers see them.

@@ -19,6 +19,7 @@ use crate::server::{
 };
 use crate::{
     Connection, Error, ServerConfig,
+    contain::Contained,
     observer::{Observer, Observers},
     sync::{
         Mutex,
@@ -134,7 +135,7 @@ impl ServerBuilder {
     /// [`allow_peers`](ServerBuilder::allow_peers). A connection with which it is not done after `limit` is
     /// refused. Of several, the last one counts.
     pub fn on_connection(mut self, hook: impl ConnectionHook, limit: Duration) -> Self {
-        self.hook = Some(Hook { hook: Box::new(hook), limit });
+        self.hook = Some(Hook { hook: Contained::new(Box::new(hook)), limit });
         self
     }
 

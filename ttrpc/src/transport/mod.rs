@@ -53,13 +53,18 @@ pub(crate) mod vsock;
 pub(crate) mod writer;
 
 use std::{
+    future::poll_fn,
     pin::{Pin, pin},
     sync::PoisonError,
+    task::Poll,
 };
 
 use tokio::{sync::Notify, task::JoinHandle};
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::{
+    contain::{Contained, contain},
+    sync::{Mutex, MutexGuard},
+};
 use stall::Condition;
 
 /// A future whose type is forgotten.
@@ -71,11 +76,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Spawns a task that lives until its connection ends. All of them are of one type, since the runtime's
-/// code for a task is compiled once for each.
+/// Spawns a task that lives until its connection ends. The connection's stream of bytes may be the program's, whose
+/// panic ends the task.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    let future: BoxFuture<'static, ()> = Box::pin(future);
-    tokio::spawn(future)
+    spawn_contained(Contained::new(Box::pin(future)))
+}
+
+/// All tasks are of one type, since the runtime's code for a task is compiled once for each.
+fn spawn_contained(mut future: Contained<BoxFuture<'static, ()>>) -> JoinHandle<()> {
+    tokio::spawn(poll_fn(move |cx| contain(|| future.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))))
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.

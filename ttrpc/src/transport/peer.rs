@@ -4,7 +4,7 @@ use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
 
 use tokio::net::UnixStream;
 
-use crate::contain::contain;
+use crate::contain::{Contained, contain};
 
 /// Facts about the other side of a connection: what the operating system says, and what the
 /// program adds for connections that it hands over.
@@ -171,6 +171,9 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Whether a peer may connect.
+type Allows = dyn Fn(&Peer) -> bool + Send + Sync;
+
 /// Decides who may connect, before the first frame is read. A connection that is refused is closed.
 ///
 /// A policy of users or groups refuses a peer without [`Peer::credentials`].
@@ -182,7 +185,7 @@ impl fmt::Display for Origin {
 /// ```
 #[derive(Clone)]
 pub struct PeerPolicy {
-    allows: Arc<dyn Fn(&Peer) -> bool + Send + Sync>,
+    allows: Contained<Arc<Allows>>,
 }
 
 impl PeerPolicy {
@@ -224,7 +227,7 @@ impl PeerPolicy {
     /// A function of your own. It runs on the task that accepts connections and should not block. A peer for
     /// which it panics may not connect.
     pub fn custom(allows: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
-        PeerPolicy { allows: Arc::new(allows) }
+        PeerPolicy { allows: Contained::new(Arc::new(allows)) }
     }
 
     /// Allows whom either policy allows.

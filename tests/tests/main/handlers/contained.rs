@@ -38,7 +38,7 @@ const NAME: &str = "panics.v1.Contained";
 
 /// Panics when it is dropped, as the payload of a panic or as a value.
 #[derive(Debug)]
-struct Undroppable<const BOMB: bool>;
+pub(super) struct Undroppable<const BOMB: bool>;
 
 impl<const BOMB: bool> Drop for Undroppable<BOMB> {
     fn drop(&mut self) {
@@ -49,7 +49,7 @@ impl<const BOMB: bool> Drop for Undroppable<BOMB> {
 }
 
 /// Panics; if `BOMB`, with a payload that panics when it is dropped, and so does what that throws.
-fn blow<const BOMB: bool>() {
+pub(super) fn blow<const BOMB: bool>() {
     if BOMB {
         panic_any(Undroppable::<true>);
     }
@@ -434,13 +434,13 @@ enum Where {
 
 const ALL: [Where; 4] = [Where::Before, Where::Behind, Where::Callbacks, Where::Future];
 
-/// Panics in calls of one method.
+/// Panics in calls of two methods, one of which answers with a stream.
 struct Intercepts<const BOMB: bool>(Where);
 
 #[async_trait]
 impl<const BOMB: bool> Interceptor for Intercepts<BOMB> {
     async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        if ctx.method() != "One" {
+        if !ctx.method().starts_with("One") {
             return next.run(ctx).await;
         }
         if self.0 == Where::Before {
@@ -462,7 +462,7 @@ impl<const BOMB: bool> ttrpc::client::Interceptor for Intercepts<BOMB> {
         call: &mut OutgoingCall,
         next: ttrpc::client::Next<'_>,
     ) -> Result<Answer, Status> {
-        if call.method() != "One" {
+        if !call.method().starts_with("One") {
             return next.run(call).await;
         }
         if self.0 == Where::Before {
@@ -470,7 +470,11 @@ impl<const BOMB: bool> ttrpc::client::Interceptor for Intercepts<BOMB> {
         }
         let _held = (self.0 == Where::Future).then(|| Undroppable::<BOMB>);
         if self.0 == Where::Callbacks {
-            call.on_message(|_| blow::<BOMB>());
+            let held = Undroppable::<BOMB>;
+            call.on_message(move |_| {
+                let _held = &held;
+                blow::<BOMB>();
+            });
         }
         let answer = next.run(call).await;
         match self.0 {
@@ -489,10 +493,13 @@ async fn interceptors<const BOMB: bool>() {
             |server: ttrpc::server::ServerBuilder| server.intercept(Intercepts::<BOMB>(place));
         let setup = Setup::new::<BOMB>(add, ConnectOptions::new());
         assert_eq!(setup.code::<_, Plain>("One", ()).await, code, "{place:?}");
+        assert_eq!(setup.stream_code::<Plain>("Ones").await, code, "{place:?} of a stream");
 
         let mut setup = Setup::new::<BOMB>(|server| server, ConnectOptions::new());
         setup.client = setup.client.with_interceptor(Intercepts::<BOMB>(place));
         assert_eq!(setup.code::<_, Plain>("One", ()).await, code, "{place:?} on a client");
+        let streamed = setup.stream_code::<Plain>("Ones").await;
+        assert_eq!(streamed, code, "{place:?} of a stream on a client");
     }
     // The rest of the chain runs the program's code as well.
     let add = |server: ttrpc::server::ServerBuilder| server.intercept(Passes);

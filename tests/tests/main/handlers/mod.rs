@@ -3,6 +3,7 @@
 mod blocking;
 mod bursts;
 mod contained;
+mod contained_edges;
 mod endless_sends;
 mod fairness;
 mod handed_on;

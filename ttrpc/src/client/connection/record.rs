@@ -8,7 +8,7 @@ use super::observe::{ObservedConnection, lost_call};
 use crate::{
     Code, Extensions, Metadata, Name, Status,
     client::meta::{CallMeta, CallTimes, MethodKind, too_late},
-    contain::contain,
+    contain::{Contained, contain},
     observer::{CallEnd, CallInfo, CallOutcome, CallStats, EndCause, MessageInfo},
     proto::frame::HEADER_LEN,
     sync::Mutex,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Called for each message of a call.
-pub(in crate::client) type OnMessage = Arc<dyn Fn(&MessageInfo) + Send + Sync>;
+pub(in crate::client) type OnMessage = Contained<Arc<dyn Fn(&MessageInfo) + Send + Sync>>;
 
 /// Called when a call ends.
 pub(in crate::client) type OnEnd = Box<dyn FnOnce(&CallEnd<'_>) + Send>;

@@ -1,6 +1,6 @@
 //! The two tasks of a client's connection, and who owns them.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
 use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
@@ -95,11 +95,19 @@ async fn run_receiver(guard: EndGuard, mut reader: Original<Box<dyn ReadHalf + S
     guard.connection.end(reason);
 }
 
+/// The error of a stream of bytes, which is the program's, that panics. `None` while nothing does.
+fn panicked() -> Option<Arc<io::Error>> {
+    thread::panicking().then(|| Arc::new(io::Error::other("the connection's stream panicked")))
+}
+
 /// Tells of the end of the sender's task in whatever way it ends, a runtime that shuts down included.
 struct SenderGuard(Arc<ClientConnection>);
 
 impl Drop for SenderGuard {
     fn drop(&mut self) {
+        if let Some(error) = panicked() {
+            let _ = self.0.write_error.set(ConnectionError::Write(error));
+        }
         let _ = self.0.sender_ended.set(());
     }
 }
@@ -114,7 +122,8 @@ struct EndGuard {
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        self.connection.end(ConnectionError::ClosedLocally);
+        let reason = panicked().map_or(ConnectionError::ClosedLocally, ConnectionError::Read);
+        self.connection.end(reason);
         // Somebody else may be about to end it, and the sender looks at the queue when the signal comes.
         self.connection.queue.close();
     }

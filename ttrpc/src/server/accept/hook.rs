@@ -15,7 +15,7 @@ use tokio::{sync::SemaphorePermit, time::timeout};
 use crate::server::{Shared, accept::unserved::Unserved};
 use crate::{
     Connection, Error,
-    contain::{Panicked, contain, notify_waiters},
+    contain::{Contained, Panicked, contain, notify_waiters},
     trace,
     transport::BoxFuture,
 };
@@ -63,7 +63,7 @@ pub trait ConnectionHook: Send + Sync + 'static {
 
 /// A server's hook, and the time that it has.
 pub(in crate::server) struct Hook {
-    pub(in crate::server) hook: Box<dyn ConnectionHook>,
+    pub(in crate::server) hook: Contained<Box<dyn ConnectionHook>>,
     pub(in crate::server) limit: Duration,
 }
 

@@ -15,6 +15,8 @@ use socket2::{SockAddr, Socket};
 
 use crate::{
     Connection, Error,
+    contain::{Contained, Panicked, contain},
+    trace,
     transport::{
         address::{Address, check_path},
         hvsock,
@@ -23,7 +25,7 @@ use crate::{
     },
 };
 
-type Incoming = Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>;
+type Incoming = Contained<Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>>;
 
 /// Where a server gets connections from: an address that is bound, a socket that the program has, or
 /// connections that the program accepts itself.
@@ -78,12 +80,13 @@ impl Listener {
     ///
     /// An error in the stream is traced as a failed `accept`, and the stream goes on. It is polled again at
     /// once, or 50 ms later if the error is a lack of descriptors or memory (EMFILE, ENFILE, ENOBUFS,
-    /// ENOMEM), or the 16th one in a row. The listener is done when the stream ends.
+    /// ENOMEM), or the 16th one in a row. The listener is done when the stream ends, or panics.
     pub fn incoming<C: Into<Connection>>(
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {
-        let incoming = Box::pin(IntoConnections { connections });
-        Listener { file: None, source: Source::Incoming(incoming) }
+        let incoming: Pin<Box<dyn Stream<Item = _> + Send>> =
+            Box::pin(IntoConnections { connections });
+        Listener { file: None, source: Source::Incoming(Contained::new(incoming)) }
     }
 
     fn of_socket(socket: io::Result<Socket>) -> Self {
@@ -255,7 +258,11 @@ impl Acceptor {
     ) -> Poll<Option<io::Result<Connection>>> {
         match &mut self.kind {
             Kind::Socket(socket) => socket.poll_accept(cx).map(Some),
-            Kind::Incoming(connections) => connections.as_mut().poll_next(cx),
+            Kind::Incoming(connections) => contain(|| connections.as_mut().poll_next(cx))
+                .unwrap_or_else(|Panicked| {
+                    trace::warn!("a listener's stream of connections panicked");
+                    Poll::Ready(None)
+                }),
         }
     }
 

@@ -8,7 +8,11 @@ use std::{
 
 use tokio::{io::AsyncWrite, runtime::Handle};
 
-use crate::{Connection, contain::contain, transport::writer};
+use crate::{
+    Connection,
+    contain::{Contained, contain},
+    transport::{spawn, writer},
+};
 
 /// A connection from the moment when a server has it until it is served. Dropped before, it ends as a served one
 /// does: its writer is shut down. A task of its own does that if it takes time.
@@ -43,15 +47,15 @@ impl DerefMut for Unserved {
 
 impl Drop for Unserved {
     fn drop(&mut self) {
-        let Some(mut connection) = self.0.take() else { return };
+        let Some(mut connection) = self.0.take().map(Contained::new) else { return };
         // The stream may be of the program's own, and panic. Then there is nothing left to be done for it.
         let shut_down = contain(|| {
             let writer = Pin::new(&mut connection.writer);
             writer.poll_shutdown(&mut Context::from_waker(Waker::noop()))
         });
         // Outside of a runtime nothing can wait.
-        if let (Ok(Poll::Pending), Ok(runtime)) = (shut_down, Handle::try_current()) {
-            runtime.spawn(async move { writer::shut_down(&mut connection.writer).await });
+        if let (Ok(Poll::Pending), Ok(_)) = (shut_down, Handle::try_current()) {
+            spawn(async move { writer::shut_down(&mut connection.writer).await });
         }
     }
 }

@@ -14,10 +14,15 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use crate::server::call::{context::Context, reasons::Refusal, state::Call};
-use crate::{Status, observer::EndCause, proto::payload::Payload, transport::BoxFuture};
+use crate::{
+    Status, contain::Contained, observer::EndCause, proto::payload::Payload, transport::BoxFuture,
+};
 
 /// The interceptors of a method, outermost first.
-pub(in crate::server) type Chain = Arc<[Arc<dyn Interceptor>]>;
+pub(in crate::server) type Chain = Arc<[SharedInterceptor]>;
+
+/// An interceptor of a server, or of a service.
+pub(in crate::server) type SharedInterceptor = Contained<Arc<dyn Interceptor>>;
 
 /// Runs around each call of a server or of one service, whatever its kind: decides who may call, adds what
 /// handlers need, looks at how the call ended.
@@ -93,7 +98,7 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 /// The rest of a call: the interceptors behind this one, and the handler.
 #[must_use = "the handler does not run unless `run` is awaited"]
 pub struct Next<'a> {
-    rest: &'a [Arc<dyn Interceptor>],
+    rest: &'a [SharedInterceptor],
     request: &'a Bytes,
     handler: Pin<&'a mut (dyn Handler + 'a)>,
 }
@@ -116,7 +121,7 @@ impl Next<'_> {
     /// not decode; DEADLINE_EXCEEDED or CANCELLED if the handler does not begin.
     pub async fn run(self, ctx: &mut Context) -> Result<(), Status> {
         match self.rest.split_first() {
-            Some((first, rest)) => (**first).intercept(ctx, Next { rest, ..self }).await,
+            Some((first, rest)) => (***first).intercept(ctx, Next { rest, ..self }).await,
             None => {
                 let mut running = Running(self.handler);
                 poll_fn(|cx| running.0.as_mut().poll(ctx, cx)).await

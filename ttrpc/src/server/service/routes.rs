@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::server::call::{
     context::Context,
-    interceptor::{Chain, Interceptor},
+    interceptor::{Chain, Interceptor, SharedInterceptor},
     reasons::Refusal,
     state::{Call, ReplyRest},
     stream::{StreamReceiver, StreamSender, decode_request},
@@ -14,6 +14,7 @@ use crate::server::call::{
 };
 use crate::{
     Name, Status,
+    contain::Contained,
     proto::{payload::Payload, stream::Kind},
     transport::BoxFuture,
 };
@@ -26,7 +27,7 @@ pub(in crate::server) type Start =
 pub(in crate::server) struct Method {
     pub(in crate::server) name: Name,
     pub(in crate::server) kind: Kind,
-    pub(in crate::server) start: Box<Start>,
+    pub(in crate::server) start: Contained<Box<Start>>,
 }
 
 /// A service that a server can serve. Generated servers implement it.
@@ -71,7 +72,7 @@ impl Service for Routes {
 pub struct Routes {
     pub(in crate::server) service: Name,
     pub(in crate::server) methods: Vec<Method>,
-    pub(in crate::server) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(in crate::server) interceptors: Vec<SharedInterceptor>,
     /// The server's interceptors and these, if there are any.
     pub(in crate::server) chain: Option<Chain>,
 }
@@ -250,7 +251,7 @@ impl Routes {
     /// interceptors.
     #[must_use]
     pub fn intercept(mut self, interceptor: impl Interceptor) -> Self {
-        self.interceptors.push(Arc::new(interceptor));
+        self.interceptors.push(Contained::new(Arc::new(interceptor)));
         self
     }
 
@@ -258,7 +259,7 @@ impl Routes {
     where
         F: Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync + 'static,
     {
-        self.methods.push(Method { name, kind, start: Box::new(start) });
+        self.methods.push(Method { name, kind, start: Contained::new(Box::new(start)) });
         self
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use crate::server::{
     call::{
-        interceptor::{Chain, Interceptor},
+        interceptor::{Chain, Interceptor, SharedInterceptor},
         reasons::Refusal,
         task::AdmittedCall,
     },
@@ -15,6 +15,7 @@ use crate::server::{
 };
 use crate::{
     Error, Name, Status,
+    contain::Contained,
     proto::{
         frame::Flags,
         message::{Malformed, Request},
@@ -103,7 +104,7 @@ impl<'a> Target<'a> {
 
 /// What takes the calls that no service does.
 pub(in crate::server) struct FallbackRoute {
-    start: Box<Start>,
+    start: Contained<Box<Start>>,
     chain: Option<Chain>,
 }
 
@@ -115,7 +116,7 @@ pub(in crate::server) struct Services {
     /// Takes what no service does.
     fallback: Option<FallbackRoute>,
     /// Those of the whole server, outermost first.
-    interceptors: Vec<Arc<dyn Interceptor>>,
+    interceptors: Vec<SharedInterceptor>,
     /// The first name that was added twice.
     duplicate: Option<Name>,
 }
@@ -129,11 +130,12 @@ impl Services {
     }
 
     pub(in crate::server) fn set_fallback(&mut self, fallback: impl Fallback) {
-        self.fallback = Some(FallbackRoute { start: start_fallback(fallback), chain: None });
+        self.fallback =
+            Some(FallbackRoute { start: Contained::new(start_fallback(fallback)), chain: None });
     }
 
     pub(in crate::server) fn intercept(&mut self, interceptor: impl Interceptor) {
-        self.interceptors.push(Arc::new(interceptor));
+        self.interceptors.push(Contained::new(Arc::new(interceptor)));
     }
 
     /// No service is added any more: chooses what runs around the calls of each.
@@ -144,7 +146,7 @@ impl Services {
         if let Some(name) = self.duplicate {
             return Err(Error::DuplicateService(name));
         }
-        let chain = |own: &[Arc<dyn Interceptor>]| {
+        let chain = |own: &[SharedInterceptor]| {
             let all: Vec<_> = self.interceptors.iter().chain(own).cloned().collect();
             (!all.is_empty()).then(|| all.into())
         };
