@@ -21,16 +21,16 @@ use shuttle::{
 };
 
 use super::{
-    chunk::{Chunk, FrameBytes},
     fake_socket::FakeSocket,
+    frames::{Chunk, FrameBytes},
     inbox::{Inbox, StreamState},
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe},
     messages::{Batch, Fill},
     queue::{PushDecision, Queue},
-    sender::Sender,
     stall::StallBudget,
     wait_until,
+    wire::Sender,
 };
 use crate::{Status, proto::payload::Payload};
 
@@ -255,9 +255,9 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
                     let claim = |pushed: &mut Vec<u32>| {
                         let id = 2 * pushed.len() as u32 + 1;
                         pushed.push(id);
-                        Some(id)
+                        Some(id.into())
                     };
-                    assert!(room.push(FrameBytes::Small(&mut [0; 10]), claim).is_some());
+                    assert!(room.push(FrameBytes::Small(&mut [0; 10]), claim).is_queued());
                 }
             })
         });
@@ -285,7 +285,7 @@ fn a_flush_ends_when_what_was_queued_is_written() {
         let producer = spawn(move || {
             for _ in 0..3 {
                 let room = block_on(pushes.reserve(10)).expect("it is open");
-                room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1));
+                let _ = room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1.into()));
                 block_on(pushes.flushed());
                 assert_eq!(pushes.fill().0, Load::default());
             }
@@ -312,7 +312,7 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
         join([
             spawn(move || {
                 while let Ok(room) = block_on(pushes.reserve(10)) {
-                    room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1));
+                    let _ = room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1.into()));
                 }
             }),
             // It takes frames, and frees no room.
@@ -336,7 +336,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
         pushed.push(stream_id);
         Some(PushDecision { stream_id, is_lone: true })
     };
-    room.push_or_write(FrameBytes::Small(&mut [0; 10]), claim).is_some()
+    room.push(FrameBytes::Small(&mut [0; 10]), claim).is_queued()
 }
 
 /// Bytes of a frame that a socket takes at once which is empty, nearly full or full.
@@ -449,10 +449,10 @@ pub(crate) const LONG: usize = (128 << 10) + 1;
 /// shorter meanwhile.
 async fn push(queue: &Queue<Vec<u32>>, len: usize) -> Result<(), Closed> {
     let room = queue.reserve(len).await?;
-    room.push(FrameBytes::Small(&mut [0; 10]), |pushed| {
+    let _ = room.push(FrameBytes::Small(&mut [0; 10]), |pushed| {
         let id = 2 * pushed.len() as u32 + 1;
         pushed.push(id);
-        Some(id)
+        Some(id.into())
     });
     Ok(())
 }

@@ -1,17 +1,18 @@
 //! The one kind of limit: a count and a cost, granted first come, first served.
 //!
-//! A [`Limiter`] bounds calls in flight, the bytes of their requests, the bytes in inboxes, and the
-//! frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which there is no
-//! capacity waits in a queue: a newcomer to this limit never overtakes, and a release wakes exactly the waiters that
-//! it admits. For limits that the application blocks, waiting follows the rule of [`stall`](super::stall).
+//! A [`Quota`] is a limit and what counts against it: calls in flight, the bytes of their requests, the bytes in
+//! inboxes, the frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which
+//! there is no capacity waits in a queue: a newcomer to this limit never overtakes, and a release wakes exactly the waiters
+//! that it admits. For limits that the application blocks, waiting follows the rule of [`stall`](super::stall).
 //!
-//! Everything is behind one lock, which is held for a few instructions. Wakers are the program's code: they
-//! are cloned, woken and dropped without it.
+//! A quota lies behind a lock: its own, which makes it a [`Limiter`], or that of what it limits ([`Limited`]), which is held
+//! for a few instructions. Wakers are the program's code: they are cloned, woken and dropped without it.
 
 use std::{
     collections::BTreeMap,
     future::{Future, poll_fn},
     mem,
+    ops::{AddAssign, SubAssign},
     pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -21,10 +22,7 @@ use super::{
     lock,
     stall::{Condition, stalled},
 };
-use crate::{
-    contain::wake_all,
-    sync::{Mutex, MutexGuard},
-};
+use crate::{contain::wake_all, sync::Mutex};
 
 /// The unit of a limit: a number of things, and what it costs to keep them, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,8 +42,28 @@ impl Load {
         Load { count: 0, cost }
     }
 
+    /// A limit that is at least 1 in both parts and leaves space to count loads beyond it.
+    pub(crate) fn limit(count: usize, cost: usize) -> Self {
+        let clamp = |limit: usize| limit.clamp(1, usize::MAX / 2);
+        Load { count: clamp(count), cost: clamp(cost) }
+    }
+
     pub(crate) fn is_within(self, other: Load) -> bool {
         self.count <= other.count && self.cost <= other.cost
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Load) {
+        self.count += other.count;
+        self.cost += other.cost;
+    }
+}
+
+impl SubAssign for Load {
+    fn sub_assign(&mut self, other: Load) {
+        self.count -= other.count;
+        self.cost -= other.cost;
     }
 }
 
@@ -71,21 +89,11 @@ pub(crate) enum Oversubscribe {
     OnlyWhenEmpty,
 }
 
-/// A limit that is at least 1 and leaves space to count loads beyond it.
-pub(super) fn clamp(limit: usize) -> usize {
-    limit.clamp(1, usize::MAX / 2)
-}
-
 /// A limit, and what counts against it.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub(crate) struct Quota {
     limit: Load,
     oversubscribe: Oversubscribe,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
     used: Load,
     /// Releases so far, of loads that were in use.
     releases: u64,
@@ -113,6 +121,205 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
+/// Wakers of those that may go on, to be woken without the lock.
+pub(super) type Wakers = Vec<Waker>;
+
+impl Quota {
+    /// Both parts of the limit are clamped, see [`Load::limit`].
+    pub(super) fn new(limit: Load, oversubscribe: Oversubscribe) -> Self {
+        Quota {
+            limit: Load::limit(limit.count, limit.cost),
+            oversubscribe,
+            used: Load::default(),
+            releases: 0,
+            is_closed: false,
+            is_stalled: false,
+            waiting: None,
+        }
+    }
+
+    pub(super) fn used(&self) -> Load {
+        self.used
+    }
+
+    /// Returns whether the smallest load would have to wait now.
+    pub(super) fn is_full(&self) -> bool {
+        self.has_waiters() || !self.fits(Load::one(1))
+    }
+
+    /// Returns whether a load would be granted now.
+    pub(super) fn has_capacity(&self, load: Load) -> bool {
+        !self.is_closed && !self.has_waiters() && self.fits(load)
+    }
+
+    /// Releases so far.
+    pub(super) fn releases(&self) -> u64 {
+        self.releases
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.waiters.is_empty())
+    }
+
+    fn fits(&self, load: Load) -> bool {
+        let (used, limit) = (self.used, self.limit);
+        let fits_cost = match self.oversubscribe {
+            Oversubscribe::AnyLast => used.cost < limit.cost,
+            Oversubscribe::OnlyWhenEmpty => {
+                used.cost == 0 || used.cost.saturating_add(load.cost) <= limit.cost
+            }
+        };
+        (load.count == 0 || used.count.saturating_add(load.count) <= limit.count)
+            && (load.cost == 0 || fits_cost)
+    }
+
+    /// Grants a load if there is capacity now and no other load waits.
+    pub(super) fn try_acquire(&mut self, load: Load) -> bool {
+        let is_granted = self.has_capacity(load);
+        if is_granted {
+            self.used += load;
+        }
+        is_granted
+    }
+
+    /// Counts a load whether or not there is capacity.
+    pub(super) fn force(&mut self, load: Load) {
+        self.used += load;
+    }
+
+    /// Releases a load that was granted or forced.
+    pub(super) fn release(&mut self, load: Load) -> Wakers {
+        self.releases += 1;
+        self.is_stalled = false;
+        self.return_capacity(load)
+    }
+
+    /// Returns capacity that was not used, which is no progress.
+    pub(super) fn return_capacity(&mut self, load: Load) -> Wakers {
+        self.used -= load;
+        self.admit()
+    }
+
+    /// Admits the first waiters that fit. Returns their wakers and those of all watchers.
+    fn admit(&mut self) -> Wakers {
+        let Some(mut waiting) = self.waiting.take() else { return Wakers::new() };
+        let mut wakers = mem::take(&mut waiting.watchers);
+        while let Some(first) = waiting.waiters.first_entry()
+            && !self.is_closed
+            && self.fits(first.get().load)
+        {
+            let Waiter { load, waker } = first.remove();
+            self.used += load;
+            wakers.extend(waker);
+        }
+        self.waiting = Some(waiting);
+        wakers
+    }
+
+    /// Notes that a wait has timed out, unless something has been released after all.
+    fn note_stall(&mut self, releases: u64) -> bool {
+        let is_stalled = self.releases == releases;
+        self.is_stalled |= is_stalled;
+        is_stalled
+    }
+
+    /// Grants nothing any more. Returns the wakers of all waiters.
+    pub(super) fn close(&mut self) -> Wakers {
+        self.is_closed = true;
+        let waiters = self.waiting.iter_mut().flat_map(|waiting| waiting.waiters.values_mut());
+        waiters.filter_map(|waiter| waiter.waker.take()).collect()
+    }
+}
+
+/// What has a quota, behind a lock.
+pub(super) trait Limited: Copy + Unpin {
+    /// Acts on the quota with the lock.
+    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R;
+}
+
+/// Waits in the queue until a load is granted, which the caller releases then.
+///
+/// Cancel safe: dropped, it leaves the queue and releases what it had been granted. What is granted to a
+/// future that is neither polled nor dropped is lost to the others meanwhile.
+pub(super) fn acquire<L: Limited>(
+    limited: L,
+    load: Load,
+) -> impl Future<Output = Result<(), Closed>> {
+    Waiting { limited, load, ticket: None }
+}
+
+/// A waiter, which enters the queue when it is first polled.
+struct Waiting<L: Limited> {
+    limited: L,
+    load: Load,
+    /// `None` before the first poll and after the end.
+    ticket: Option<u64>,
+}
+
+impl<L: Limited> Future for Waiting<L> {
+    type Output = Result<(), Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Waiting { limited, load, ticket } = *self;
+        let mut waker = Some(cx.waker().clone());
+        // What is removed or replaced is dropped without the lock.
+        let (polled, ticket, _before) = limited.quota(|quota| {
+            if ticket.is_none() && quota.try_acquire(load) {
+                return (Poll::Ready(Ok(())), None, None);
+            }
+            let is_closed = quota.is_closed;
+            let WaitQueue { waiters, next_ticket, .. } =
+                &mut **quota.waiting.get_or_insert_default();
+            let waiter = Waiter { load, waker: waker.take() };
+            match ticket {
+                None if is_closed => (Poll::Ready(Err(Closed)), None, Some(waiter)),
+                None => {
+                    let ticket = *next_ticket;
+                    *next_ticket += 1;
+                    (Poll::Pending, Some(ticket), waiters.insert(ticket, waiter))
+                }
+                Some(ticket) => match waiters.get_mut(&ticket) {
+                    None => (Poll::Ready(Ok(())), None, Some(waiter)),
+                    Some(_) if is_closed => {
+                        (Poll::Ready(Err(Closed)), None, waiters.remove(&ticket))
+                    }
+                    Some(before) => {
+                        (Poll::Pending, Some(ticket), Some(mem::replace(before, waiter)))
+                    }
+                },
+            }
+        });
+        self.ticket = ticket;
+        polled
+    }
+}
+
+impl<L: Limited> Drop for Waiting<L> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let (wakers, _waiter) = self.limited.quota(|quota| {
+            let waiter = quota.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
+            let wakers = match waiter {
+                // The next one may need less.
+                Some(_) => quota.admit(),
+                None => quota.release(self.load),
+            };
+            (wakers, waiter)
+        });
+        wake_all(wakers);
+    }
+}
+
+/// A quota with a lock of its own.
+#[derive(Debug)]
+pub(crate) struct Limiter(Mutex<Quota>);
+
+impl Limited for &Limiter {
+    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R {
+        act(&mut lock(&self.0))
+    }
+}
+
 /// Capacity that was granted. Dropping an unused permit returns capacity but does not count as progress.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
@@ -131,88 +338,47 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.limiter.return_capacity(self.limiter.state(), self.load);
+        wake_all(self.limiter.quota(|quota| quota.return_capacity(self.load)));
     }
 }
 
 impl Limiter {
-    /// Both limits are clamped, see [`clamp`].
+    /// Both parts of the limit are clamped, see [`Load::limit`].
     pub(crate) fn new(limit: Load, oversubscribe: Oversubscribe) -> Self {
-        let limit = Load { count: clamp(limit.count), cost: clamp(limit.cost) };
-        Limiter { limit, oversubscribe, state: Mutex::default() }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        Limiter(Mutex::new(Quota::new(limit, oversubscribe)))
     }
 
     pub(crate) fn limit(&self) -> Load {
-        self.limit
+        self.quota(|quota| quota.limit)
     }
 
     /// Returns the load that is in use.
     pub(crate) fn load(&self) -> Load {
-        self.state().used
+        self.quota(|quota| quota.used)
     }
 
     /// Returns whether the smallest load would have to wait now.
     pub(crate) fn is_full(&self) -> bool {
-        let state = self.state();
-        state.has_waiters() || !self.fits(Load::one(1), state.used)
+        self.quota(|quota| quota.is_full())
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.state().is_closed
-    }
-
-    /// Releases so far.
-    pub(super) fn releases(&self) -> u64 {
-        self.state().releases
+        self.quota(|quota| quota.is_closed)
     }
 
     /// Returns whether a wait has timed out, and nothing has been released since.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.state().is_stalled
-    }
-
-    fn fits(&self, load: Load, used: Load) -> bool {
-        let (count, cost) = (self.limit.count, self.limit.cost);
-        let fits_cost = match self.oversubscribe {
-            Oversubscribe::AnyLast => used.cost < cost,
-            Oversubscribe::OnlyWhenEmpty => {
-                used.cost == 0 || used.cost.saturating_add(load.cost) <= cost
-            }
-        };
-        (load.count == 0 || used.count.saturating_add(load.count) <= count)
-            && (load.cost == 0 || fits_cost)
-    }
-
-    /// Grants a load that fits.
-    fn grant(&self, state: &mut State, load: Load) -> bool {
-        let is_granted = !state.is_closed && self.fits(load, state.used);
-        if is_granted {
-            state.add(load);
-        }
-        is_granted
+        self.quota(|quota| quota.is_stalled)
     }
 
     /// Grants a load if there is capacity now and no other load waits.
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
-        let mut state = self.state();
-        let is_granted = !state.has_waiters() && self.grant(&mut state, load);
-        drop(state);
-        is_granted.then(|| Permit { limiter: self, load })
+        self.quota(|quota| quota.try_acquire(load)).then(|| Permit { limiter: self, load })
     }
 
-    /// Waits in the queue until there is capacity.
-    ///
-    /// Cancel safe: dropped, it leaves the queue and releases what it had been granted. What is granted to a
-    /// future that is neither polled nor dropped is lost to the others meanwhile.
+    /// Waits in the queue until there is capacity. Cancel safe, see [`acquire`].
     pub(crate) async fn acquire(&self, load: Load) -> Result<Permit<'_>, Closed> {
-        match self.try_acquire(load) {
-            Some(permit) => Ok(permit),
-            None => Waiting { limiter: self, load, ticket: None }.await,
-        }
+        acquire(self, load).await.map(|()| Permit { limiter: self, load })
     }
 
     /// Waits like [`Limiter::acquire`] while loads are released. When none has been for `stall_timeout`, it refuses, and
@@ -238,50 +404,23 @@ impl Limiter {
 
     /// Waits until nothing has been released for `stall_timeout`, and notes that.
     async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
-        let releases = || self.releases();
+        let releases = || self.quota(|quota| quota.releases);
         while !self.note_stall(stalled(stall_timeout, &releases, is_paused).await) {}
     }
 
     /// Notes that a wait has timed out, unless something has been released after all.
     pub(in crate::transport) fn note_stall(&self, releases: u64) -> bool {
-        let mut state = self.state();
-        let is_stalled = state.releases == releases;
-        state.is_stalled |= is_stalled;
-        is_stalled
+        self.quota(|quota| quota.note_stall(releases))
     }
 
     /// Counts a load whether or not there is capacity.
     pub(crate) fn force(&self, load: Load) {
-        self.state().add(load);
+        self.quota(|quota| quota.force(load));
     }
 
     /// Releases a load that was granted or forced.
     pub(crate) fn release(&self, load: Load) {
-        let mut state = self.state();
-        state.releases += 1;
-        state.is_stalled = false;
-        self.return_capacity(state, load);
-    }
-
-    /// Returns capacity, and wakes the waiters that it admits.
-    fn return_capacity(&self, mut state: MutexGuard<'_, State>, load: Load) {
-        state.used.count -= load.count;
-        state.used.cost -= load.cost;
-        self.admit(state);
-    }
-
-    /// Admits the first waiters that fit, and wakes them and all watchers without the lock.
-    fn admit(&self, mut state: MutexGuard<'_, State>) {
-        let Some(mut waiting) = state.waiting.take() else { return };
-        let mut wakers = mem::take(&mut waiting.watchers);
-        while let Some(first) = waiting.waiters.first_entry()
-            && self.grant(&mut state, first.get().load)
-        {
-            wakers.extend(first.remove().waker);
-        }
-        state.waiting = Some(waiting);
-        drop(state);
-        wake_all(wakers);
+        wake_all(self.quota(|quota| quota.release(load)));
     }
 
     /// Waits until no more than this is in use. It blocks no waiter.
@@ -289,16 +428,18 @@ impl Limiter {
     /// Cancel safe.
     pub(crate) async fn at_most(&self, load: Load) {
         poll_fn(|cx| {
-            let waker = cx.waker().clone();
-            let mut state = self.state();
-            if state.used.is_within(load) {
-                return Poll::Ready(());
-            }
-            let watchers = &mut state.waiting.get_or_insert_default().watchers;
-            if !watchers.iter().any(|watcher| watcher.will_wake(&waker)) {
-                watchers.push(waker);
-            }
-            Poll::Pending
+            // Copied, and dropped if it is there already, without the lock.
+            let mut waker = Some(cx.waker().clone());
+            self.quota(|quota| {
+                if quota.used.is_within(load) {
+                    return Poll::Ready(());
+                }
+                let watchers = &mut quota.waiting.get_or_insert_default().watchers;
+                if !watchers.iter().any(|watcher| watcher.will_wake(cx.waker())) {
+                    watchers.extend(waker.take());
+                }
+                Poll::Pending
+            })
         })
         .await
     }
@@ -320,86 +461,7 @@ impl Limiter {
 
     /// Grants nothing any more, and wakes all waiters.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.is_closed = true;
-        let waiters = state.waiting.iter_mut().flat_map(|waiting| waiting.waiters.values_mut());
-        let wakers: Vec<_> = waiters.filter_map(|waiter| waiter.waker.take()).collect();
-        drop(state);
-        wake_all(wakers);
-    }
-}
-
-impl State {
-    fn has_waiters(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| !waiting.waiters.is_empty())
-    }
-
-    fn add(&mut self, load: Load) {
-        self.used.count += load.count;
-        self.used.cost += load.cost;
-    }
-}
-
-/// A waiter, which enters the queue when it is first polled.
-struct Waiting<'a> {
-    limiter: &'a Limiter,
-    load: Load,
-    /// `None` before the first poll and after the end.
-    ticket: Option<u64>,
-}
-
-impl<'a> Future for Waiting<'a> {
-    type Output = Result<Permit<'a>, Closed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Waiting { limiter, load, ticket } = *self;
-        let waker = cx.waker().clone();
-        let mut state = limiter.state();
-        if ticket.is_none() && !state.has_waiters() && limiter.grant(&mut state, load) {
-            // There was a release since it was found full.
-            return Poll::Ready(Ok(Permit { limiter, load }));
-        }
-        let is_closed = state.is_closed;
-        let WaitQueue { waiters, next_ticket, .. } = &mut **state.waiting.get_or_insert_default();
-        // What is removed or replaced is dropped without the lock.
-        let (polled, _before) = match ticket {
-            None if is_closed => (Poll::Ready(Err(Closed)), None),
-            None => {
-                let ticket = *next_ticket;
-                *next_ticket += 1;
-                self.ticket = Some(ticket);
-                (Poll::Pending, waiters.insert(ticket, Waiter { load, waker: Some(waker) }))
-            }
-            Some(ticket) if !waiters.contains_key(&ticket) => {
-                self.ticket = None;
-                (Poll::Ready(Ok(Permit { limiter, load })), None)
-            }
-            Some(ticket) if is_closed => {
-                self.ticket = None;
-                (Poll::Ready(Err(Closed)), waiters.remove(&ticket))
-            }
-            Some(ticket) => {
-                (Poll::Pending, waiters.insert(ticket, Waiter { load, waker: Some(waker) }))
-            }
-        };
-        drop(state);
-        polled
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut state = self.limiter.state();
-        let waiter = state.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
-        match waiter {
-            // The next one may need less.
-            Some(_) => self.limiter.admit(state),
-            None => {
-                drop(state);
-                self.limiter.release(self.load);
-            }
-        }
+        wake_all(self.quota(|quota| quota.close()));
     }
 }
 
@@ -632,7 +694,7 @@ mod tests {
     async fn nobody_is_left_in_the_queue_when_nobody_waits_or_watches_any_more() {
         let limiter = limiter(1, 100);
         let waiting = || {
-            let state = limiter.state();
+            let state = lock(&limiter.0);
             let queue = state.waiting.as_ref().expect("somebody has waited");
             (queue.waiters.len(), queue.watchers.len())
         };
@@ -655,16 +717,13 @@ mod tests {
     async fn a_load_that_finds_room_as_it_enters_the_queue_does_not_wait() {
         let limiter = limiter(1, 100);
         // As if there had been a release since it was found full.
-        let mut waiting = pin!(Waiting { limiter: &limiter, load: Load::one(1), ticket: None });
-        let permit = is_ready(waiting.as_mut()).await.expect("there is room").expect("it is open");
+        let mut waiting = pin!(acquire(&limiter, Load::one(1)));
+        is_ready(waiting.as_mut()).await.expect("there is room").expect("it is open");
         assert_eq!(limiter.load(), Load::one(1));
-        drop(permit);
+        limiter.release(Load::one(1));
         limiter.close();
         assert_eq!(
-            is_ready(pin!(Waiting { limiter: &limiter, load: Load::one(1), ticket: None }))
-                .await
-                .unwrap()
-                .unwrap_err(),
+            is_ready(pin!(acquire(&limiter, Load::one(1)))).await.unwrap().unwrap_err(),
             Closed
         );
     }
@@ -681,7 +740,7 @@ mod tests {
 
     impl Drop for LooksAtTheLock {
         fn drop(&mut self) {
-            if self.limiter.state.try_lock().is_err() {
+            if self.limiter.0.try_lock().is_err() {
                 self.was_locked.store(true, Relaxed);
             }
         }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, mem};
 
 use bytes::Bytes;
 
-use super::{coop::CoopBudget, limiter::clamp};
+use super::{coop::CoopBudget, limiter::Load};
 use crate::proto::{
     frame::{Flags, FrameType, HEADER_LEN, Header},
     payload::{Payload, SHARED_LEN},
@@ -31,9 +31,10 @@ pub(crate) struct Fill {
 }
 
 impl Fill {
-    /// A limit. Both parts are clamped, see [`clamp`].
+    /// A limit. Both parts are clamped, see [`Load::limit`].
     pub(crate) fn limit(messages: usize, bytes: usize) -> Self {
-        Fill { messages: clamp(messages), bytes: clamp(bytes) }
+        let Load { count, cost } = Load::limit(messages, bytes);
+        Fill { messages: count, bytes: cost }
     }
 
     pub(super) fn one(bytes: usize) -> Self {

@@ -11,7 +11,7 @@
 //!
 //! - A **caller** waits for capacity in the client's outgoing [`queue`] and for its reply, both no
 //!   longer than its deadline.
-//! - A **sender** ([`sender`]) waits for its queue and for the socket, and for nothing else. It
+//! - A **sender** ([`wire`]) waits for its queue and for the socket, and for nothing else. It
 //!   holds no lock while it writes. A lone frame is written by the task that pushes it, which waits for neither.
 //! - A **server's receiver** waits for the socket, for capacity in the server's outgoing queue (only a
 //!   write to the socket makes that, so a peer that never reads stops being read), and for handlers
@@ -25,13 +25,12 @@
 
 pub(crate) mod address;
 mod blocked;
-pub(crate) mod chunk;
 pub(crate) mod connect;
 pub(crate) mod coop;
-pub(crate) mod encode;
 #[cfg(test)]
 pub(crate) mod fake_socket;
 pub(crate) mod fork;
+pub(crate) mod frames;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
 #[cfg(all(test, shuttle))]
@@ -41,16 +40,14 @@ pub(crate) mod limiter;
 pub(crate) mod messages;
 pub(crate) mod peer;
 pub(crate) mod queue;
-pub(crate) mod reader;
 pub(crate) mod registry;
-pub(crate) mod sender;
 pub(crate) mod socket;
 pub(crate) mod stall;
 pub(crate) mod unix;
 pub(crate) mod violations;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) mod vsock;
-pub(crate) mod writer;
+pub(crate) mod wire;
 
 use std::{
     future::poll_fn,

@@ -1,11 +1,11 @@
 //! What the tasks of a connection share behind one lock: its streams, and the outgoing queue of
 //! frames on their way to the sender.
 //!
-//! A producer first reserves capacity, which waits in a queue while the queue is full, and then pushes,
-//! which never waits. A push changes the table of streams in the same step: a Request takes its
+//! A push never waits. It fails while the queue is full; a producer then waits for capacity ([`Queue::reserve`]) and
+//! pushes with that. A push changes the table of streams in the same step: a Request takes its
 //! stream id and its entry as it enters the queue, so ids rise in the order in which Requests enter
 //! the socket, as servers demand; a last frame takes the entry out, and is not pushed if the entry has
-//! gone before. Room is taken until the frame has been written to the socket, so the limits bound
+//! gone before. Capacity is taken until the frame has been written to the socket, so the limits bound
 //! everything that is encoded and not yet sent, the sender's own batch included.
 //!
 //! Frames longer than [`LONG_FRAME_LEN`] have a capacity and a queue of their own. A frame cannot be stopped once
@@ -24,14 +24,17 @@ use std::{
 use self::gate::{Gate, StepBack};
 use super::{
     blocked::Blocked,
-    chunk::{Capacity, Chunk, Chunks, FrameBytes, IDLE_CHUNKS},
+    frames::{Capacity, Chunk, Chunks, Frame, FrameBytes, IDLE_CHUNKS, SHARED_FRAME_LEN},
     io::Writer,
-    limiter::{Closed, Limiter, Load, Oversubscribe, Permit},
+    limiter::{Closed, Limited, Load, Oversubscribe, Quota, Wakers, acquire},
     lock,
 };
 use crate::{
     contain::wake_all,
-    proto::frame::{FrameType, Header},
+    proto::{
+        frame::{FrameType, Header},
+        message::FrameData,
+    },
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -46,15 +49,17 @@ const LONG_FRAME_LEN: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
-    /// Short frames that are not yet written, and their bytes.
-    short: Limiter,
-    /// Frames longer than [`LONG_FRAME_LEN`], and their bytes.
-    long: Limiter,
+    /// The limit of short frames and of long ones.
+    limit: Load,
 }
 
 #[derive(Debug)]
 struct QueueState<T> {
     streams: T,
+    /// Short frames that are not yet written, and their bytes.
+    short: Quota,
+    /// Frames longer than [`LONG_FRAME_LEN`], and their bytes.
+    long: Quota,
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
@@ -67,39 +72,88 @@ struct QueueState<T> {
 pub(crate) struct PushDecision {
     /// The stream of the frame.
     pub(crate) stream_id: u32,
-    /// Nobody else is about to push: a batch would hold this frame alone.
+    /// Nobody else is about to push: a batch would hold this frame alone. It may be written by its task.
     pub(crate) is_lone: bool,
 }
 
-/// A permit to push one frame. Dropped unused, it is released.
+impl From<u32> for PushDecision {
+    fn from(stream_id: u32) -> Self {
+        PushDecision { stream_id, is_lone: false }
+    }
+}
+
+/// How a push went.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use = "the frame may not be queued"]
+pub(crate) enum Pushed {
+    /// The frame is queued, or written.
+    Queued(u32),
+    /// There is no capacity.
+    Full,
+    /// The table of streams does not allow it, or the queue is closed.
+    Refused,
+}
+
+impl Pushed {
+    pub(crate) fn is_queued(self) -> bool {
+        matches!(self, Pushed::Queued(_))
+    }
+}
+
+/// Capacity for one frame. Dropped unused, it is released.
 #[derive(Debug)]
 pub(crate) struct PushPermit<'a, T> {
     queue: &'a Queue<T>,
-    permit: Permit<'a>,
-    is_long: bool,
+    capacity: Capacity,
 }
 
 impl<T> PushPermit<'_, T> {
-    /// Adds the frame if `claim` gives it a stream id; returns that. `claim` runs under the lock, and
-    /// not at all once the queue is closed.
-    pub(crate) fn push(
+    /// Encodes the frame and adds it, if `claim` allows it.
+    pub(crate) fn send(
         self,
-        frame: FrameBytes<'_>,
-        claim: impl FnOnce(&mut T) -> Option<u32>,
-    ) -> Option<u32> {
-        self.push_or_write(frame, |streams| {
-            claim(streams).map(|stream_id| PushDecision { stream_id, is_lone: false })
-        })
+        frame: &Frame<impl FrameData>,
+        claim: impl FnOnce(&mut T) -> Option<PushDecision>,
+    ) -> Pushed {
+        frame.encode(|bytes| self.push(bytes, claim))
     }
 
-    /// Pushes like [`PushPermit::push`], or has the calling task write a lone frame while the sender waits for frames.
-    pub(crate) fn push_or_write(
-        self,
+    /// Adds the frame if `claim` allows it. `claim` runs under the lock, and not at all once the queue is closed.
+    pub(crate) fn push(
+        mut self,
         frame: FrameBytes<'_>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
-    ) -> Option<u32> {
-        let PushPermit { queue, permit, is_long } = self;
-        queue.push(frame, Capacity { load: permit.into_load(), is_long }, claim)
+    ) -> Pushed {
+        let capacity = mem::take(&mut self.capacity);
+        self.queue.push(frame, Some(capacity), claim)
+    }
+}
+
+impl<T> Drop for PushPermit<'_, T> {
+    fn drop(&mut self) {
+        if self.capacity != Capacity::default() {
+            let wakers = lock(&self.queue.state).return_capacity(self.capacity);
+            wake_all(wakers);
+        }
+    }
+}
+
+/// The quota of a queue's short frames, or of its long ones.
+struct QuotaOf<'a, T> {
+    queue: &'a Queue<T>,
+    is_long: bool,
+}
+
+impl<T> Clone for QuotaOf<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for QuotaOf<'_, T> {}
+
+impl<T> Limited for QuotaOf<'_, T> {
+    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R {
+        act(lock(&self.queue.state).quota(self.is_long))
     }
 }
 
@@ -107,14 +161,13 @@ impl<T> Queue<T> {
     /// A queue for this many frames and bytes, both at least 1, and for as many of long frames. A frame that is
     /// longer than `max_bytes` is admitted when there is no other of its kind.
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
-        let room = || {
-            Limiter::new(Load { count: max_frames, cost: max_bytes }, Oversubscribe::OnlyWhenEmpty)
-        };
+        let limit = Load::limit(max_frames, max_bytes);
         Queue {
-            short: room(),
-            long: room(),
+            limit,
             state: Mutex::new(QueueState {
                 streams,
+                short: Quota::new(limit, Oversubscribe::OnlyWhenEmpty),
+                long: Quota::new(limit, Oversubscribe::OnlyWhenEmpty),
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
                 gate: Gate::new(),
@@ -129,29 +182,41 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    /// Returns the limiter of long frames, or that of short ones.
-    fn limiter(&self, is_long: bool) -> &Limiter {
-        if is_long { &self.long } else { &self.short }
+    /// The capacity that a frame of this length takes.
+    fn capacity_of(&self, len: usize) -> Capacity {
+        let load = Load::one(len.min(self.limit.cost));
+        match len > LONG_FRAME_LEN {
+            true => Capacity { long: load, ..Capacity::default() },
+            false => Capacity { short: load, ..Capacity::default() },
+        }
     }
 
-    fn load_of(&self, len: usize) -> Load {
-        Load::one(len.min(self.short.limit().cost))
+    /// Encodes the frame and adds it, if there is capacity now, no task waits for that, and `claim` allows it. `claim` runs
+    /// under the lock.
+    pub(crate) fn try_send(
+        &self,
+        frame: &Frame<impl FrameData>,
+        claim: impl FnOnce(&mut T) -> Option<PushDecision>,
+    ) -> Pushed {
+        // What takes long to encode is not encoded in vain.
+        if frame.len() > SHARED_FRAME_LEN
+            && !lock(&self.state).has_capacity(self.capacity_of(frame.len()))
+        {
+            return if self.is_closed() { Pushed::Refused } else { Pushed::Full };
+        }
+        frame.encode(|bytes| self.push(bytes, None, claim))
     }
 
-    fn release_capacity(&self, capacity: Capacity) {
-        self.limiter(capacity.is_long).release(capacity.load);
-    }
-
-    /// Room for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
+    /// Reserves capacity for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
-        let is_long = len > LONG_FRAME_LEN;
-        let room = self.limiter(is_long);
-        match room.try_acquire(self.load_of(len)) {
-            Some(permit) => Ok(Some(PushPermit { queue: self, permit, is_long })),
-            None if room.is_closed() => Err(Closed),
-            None => Ok(None),
+        let capacity = self.capacity_of(len);
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(Closed);
         }
+        let is_granted = state.try_acquire(capacity);
+        Ok(is_granted.then(|| PushPermit { queue: self, capacity }))
     }
 
     /// Waits for capacity for a frame of `len` bytes, first come, first served among those that are long, and
@@ -159,9 +224,11 @@ impl<T> Queue<T> {
     ///
     /// Cancel safe: dropped, it leaves the queue and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
-        let is_long = len > LONG_FRAME_LEN;
-        let permit = self.limiter(is_long).acquire(self.load_of(len)).await?;
-        Ok(PushPermit { queue: self, permit, is_long })
+        let capacity = self.capacity_of(len);
+        let is_long = capacity.is_long();
+        let load = if is_long { capacity.long } else { capacity.short };
+        acquire(QuotaOf { queue: self, is_long }, load).await?;
+        Ok(PushPermit { queue: self, capacity })
     }
 
     /// Waits until a short frame would have capacity, after those that wait for it already.
@@ -176,7 +243,7 @@ impl<T> Queue<T> {
 
     /// Returns whether a short frame would have to wait now.
     pub(crate) fn is_full_for_short(&self) -> bool {
-        self.short.is_full()
+        lock(&self.state).short.is_full()
     }
 
     /// A condition that holds if anything has been written since the last evaluation, be it a part of a frame: the peer
@@ -188,29 +255,44 @@ impl<T> Queue<T> {
     /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
     /// since the last evaluation: it is the peer who blocks those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
-        let is_written =
-            changed_since_last_check(|| self.short.releases().wrapping_add(self.long.releases()));
-        move || !is_written() && (self.short.is_full() || self.long.is_full())
+        let is_written = changed_since_last_check(|| {
+            let state = lock(&self.state);
+            state.short.releases().wrapping_add(state.long.releases())
+        });
+        let is_full = || {
+            let state = lock(&self.state);
+            state.short.is_full() || state.long.is_full()
+        };
+        move || !is_written() && is_full()
     }
 
     /// Returns whether the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
-        self.short.is_closed()
+        lock(&self.state).is_closed
     }
 
+    /// Adds a frame if `claim` allows it, with the capacity that is reserved for it or with what there is.
     fn push(
         &self,
         mut frame: FrameBytes<'_>,
-        capacity: Capacity,
+        reserved: Option<Capacity>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
-    ) -> Option<u32> {
+    ) -> Pushed {
+        let capacity = reserved.unwrap_or_else(|| self.capacity_of(frame.len()));
         let mut state = lock(&self.state);
+        if reserved.is_none() && !state.is_closed && !state.has_capacity(capacity) {
+            return Pushed::Full;
+        }
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
         let Some(PushDecision { stream_id, is_lone }) = claimed else {
+            let wakers = reserved.map(|capacity| state.return_capacity(capacity));
             drop(state);
-            self.release_capacity(capacity);
-            return None;
+            wake_all(wakers.unwrap_or_default());
+            return Pushed::Refused;
         };
+        if reserved.is_none() {
+            state.force(capacity);
+        }
         if is_lone
             && state.chunks.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
@@ -219,7 +301,7 @@ impl<T> Queue<T> {
             drop(state);
             Header::set_stream_id(bytes, stream_id);
             self.write_inline(borrowed, bytes, capacity);
-            return Some(stream_id);
+            return Pushed::Queued(stream_id);
         }
         state.chunks.push(frame, stream_id, capacity);
         let sender = state.gate.take_waker();
@@ -227,7 +309,7 @@ impl<T> Queue<T> {
         if let Some(sender) = sender {
             sender.wake();
         }
-        Some(stream_id)
+        Pushed::Queued(stream_id)
     }
 
     /// Adds a frame that takes no capacity: for the few bytes that close a stream, of which there is at
@@ -237,9 +319,8 @@ impl<T> Queue<T> {
         frame: &mut [u8],
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
-        self.push(FrameBytes::Small(frame), Capacity::default(), |streams| {
-            claim(streams).map(|stream_id| PushDecision { stream_id, is_lone: false })
-        });
+        let claim = |streams: &mut T| claim(streams).map(PushDecision::from);
+        let _ = self.push(FrameBytes::Small(frame), Some(Capacity::default()), claim);
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
@@ -294,7 +375,8 @@ impl<T> Queue<T> {
                 batch.shrink_to(IDLE_CHUNKS);
                 return Poll::Pending;
             }
-            if steps.is_due(self.frames()) {
+            // Those that are about to be pushed count as well.
+            if steps.is_due(state.short.used().count + state.long.used().count) {
                 drop(state);
                 // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
                 // it: a handler that blocks this one does not hold it up.
@@ -303,9 +385,9 @@ impl<T> Queue<T> {
             }
             let written = state.gate.begin_batch();
             state.chunks.swap(batch);
-            let freed = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
+            let wakers = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
             drop(state);
-            self.release_dropped(freed);
+            wake_all(wakers);
             Poll::Ready(Some(written))
         })
         .await
@@ -314,24 +396,23 @@ impl<T> Queue<T> {
     /// Drops the frames of streams that were given up and whose Request has not begun to be written,
     /// from the sender's batch, of whose first chunk so many bytes are written, and from the queue.
     pub(super) fn drop_withdrawn(&self, batch: &mut VecDeque<Chunk>, written: usize) {
-        let freed = lock(&self.state).drop_withdrawn(batch, written);
-        self.release_dropped(freed);
+        let wakers = lock(&self.state).drop_withdrawn(batch, written);
+        wake_all(wakers);
     }
 
-    fn release_dropped(&self, freed: Vec<Capacity>) {
-        freed.into_iter().for_each(|capacity| self.release_capacity(capacity));
+    /// The socket has taken something for the sender, or nothing, and this capacity is free.
+    pub(super) fn note_write(&self, has_written: bool, freed: Capacity) {
+        let mut state = lock(&self.state);
+        state.gate.writes += u64::from(has_written);
+        let wakers = state.release(freed);
+        drop(state);
+        wake_all(wakers);
     }
 
-    /// The socket has taken some bytes, for the task that has the writer.
-    pub(super) fn note_write(&self) {
-        lock(&self.state).gate.writes += 1;
-    }
-
-    /// The chunk has been written, or all its frames were dropped: frees its capacity.
+    /// A chunk has been written.
+    #[cfg(test)]
     pub(super) fn release(&self, chunk: Chunk) {
-        let capacity = chunk.capacity;
-        chunk.recycle();
-        self.release_capacity(capacity);
+        self.note_write(true, chunk.capacity);
     }
 
     /// The sender found the socket full, or no longer so.
@@ -339,17 +420,11 @@ impl<T> Queue<T> {
         lock(&self.state).blocked.set(is_blocked);
     }
 
-    /// Frames that are not written yet, those included that are about to be pushed.
-    fn frames(&self) -> usize {
-        self.short.load().count + self.long.load().count
-    }
-
     /// The capacity that short frames take and that long ones do, the limit of either, and how long the socket has been
     /// full.
     pub(crate) fn fill(&self) -> (Load, Load, Load, Blocked) {
-        let blocked = lock(&self.state).blocked;
-        let Queue { short, long, .. } = self;
-        (short.load(), long.load(), short.limit(), blocked)
+        let state = lock(&self.state);
+        (state.short.used(), state.long.used(), self.limit, state.blocked)
     }
 
     /// The streams whose Request is queued, rising.
@@ -362,12 +437,13 @@ impl<T> Queue<T> {
 
     /// Closes the queue: all waits for capacity end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
-        self.short.close();
-        self.long.close();
         let mut state = lock(&self.state);
         state.is_closed = true;
         state.blocked.set(false);
-        let (chunks, wakers) = (mem::take(&mut state.chunks), state.gate.close());
+        let mut wakers = state.gate.close();
+        wakers.append(&mut state.short.close());
+        wakers.append(&mut state.long.close());
+        let chunks = mem::take(&mut state.chunks);
         drop(state);
         drop(chunks);
         wake_all(wakers);
@@ -384,6 +460,54 @@ fn changed_since_last_check(count: impl Fn() -> u64) -> impl Fn() -> bool {
 }
 
 impl<T> QueueState<T> {
+    fn quota(&mut self, is_long: bool) -> &mut Quota {
+        if is_long { &mut self.long } else { &mut self.short }
+    }
+
+    fn has_capacity(&self, capacity: Capacity) -> bool {
+        match capacity.is_long() {
+            true => self.long.has_capacity(capacity.long),
+            false => self.short.has_capacity(capacity.short),
+        }
+    }
+
+    fn try_acquire(&mut self, capacity: Capacity) -> bool {
+        let has_capacity = self.has_capacity(capacity);
+        if has_capacity {
+            self.force(capacity);
+        }
+        has_capacity
+    }
+
+    fn force(&mut self, Capacity { short, long }: Capacity) {
+        self.short.force(short);
+        self.long.force(long);
+    }
+
+    fn release(&mut self, capacity: Capacity) -> Wakers {
+        self.each(capacity, Quota::release)
+    }
+
+    /// Returns capacity that was not used.
+    fn return_capacity(&mut self, capacity: Capacity) -> Wakers {
+        self.each(capacity, Quota::return_capacity)
+    }
+
+    fn each(
+        &mut self,
+        Capacity { short, long }: Capacity,
+        free: fn(&mut Quota, Load) -> Wakers,
+    ) -> Wakers {
+        let mut wakers = Wakers::new();
+        if short != Load::default() {
+            wakers = free(&mut self.short, short);
+        }
+        if long != Load::default() {
+            wakers.append(&mut free(&mut self.long, long));
+        }
+        wakers
+    }
+
     /// There is nothing to write, and nobody does.
     fn become_idle(&mut self, waker: Waker, writer: Writer) {
         self.gate.park(waker, writer);
@@ -391,14 +515,15 @@ impl<T> QueueState<T> {
         self.withdrawn = Vec::new();
     }
 
-    /// Returns the capacities that are free now.
-    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Vec<Capacity> {
+    /// Releases the capacity that is free now. Returns the wakers of those that get it.
+    fn drop_withdrawn(&mut self, batch: &mut VecDeque<Chunk>, written: usize) -> Wakers {
         if self.withdrawn.is_empty() {
-            return Vec::new();
+            return Wakers::new();
         }
         let mut withdrawn = mem::take(&mut self.withdrawn);
         withdrawn.sort_unstable();
-        self.chunks.drop_withdrawn(batch, written, &withdrawn)
+        let freed = self.chunks.drop_withdrawn(batch, written, &withdrawn);
+        self.release(freed)
     }
 }
 
@@ -439,7 +564,7 @@ mod tests {
         };
         let frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
         let room = queue.try_reserve(len).unwrap().unwrap();
-        assert!(room.push(FrameBytes::Large(frame), |()| Some(stream_id)).is_some());
+        assert!(room.push(FrameBytes::Large(frame), |()| Some(stream_id.into())).is_queued());
     }
 
     #[tokio::test(start_paused = true)]
@@ -511,7 +636,7 @@ mod tests {
         push(&queue, 600, 1);
         let room = queue.try_reserve(400).unwrap().unwrap();
         assert!(queue.try_reserve(10).unwrap().is_none());
-        assert_eq!(room.push(FrameBytes::Small(&mut [0; 10]), |()| None), None);
+        assert_eq!(room.push(FrameBytes::Small(&mut [0; 10]), |()| None), Pushed::Refused);
         assert_eq!(queue.fill().0, Load::one(600));
         let batch = take(&queue).await;
         assert_eq!(queue.fill().0, Load::one(600), "the sender has it");
@@ -608,7 +733,8 @@ mod tests {
         assert!(queue.fill().0.cost > LONG_FRAME_LEN);
         batch.into_iter().for_each(|chunk| queue.release(chunk));
         take(&queue).await.into_iter().for_each(|chunk| queue.release(chunk));
-        assert_eq!((queue.short.load(), queue.long.load()), Default::default());
+        let (short, long, ..) = queue.fill();
+        assert_eq!((short, long), Default::default());
     }
 
     #[tokio::test]

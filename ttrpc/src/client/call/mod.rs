@@ -30,9 +30,9 @@ use crate::{
         payload,
     },
     transport::{
-        encode::Frame,
+        frames::Frame,
         limiter::{Closed, Load, Permit, Refused},
-        queue::{PushDecision, PushPermit},
+        queue::{PushDecision, PushPermit, Pushed},
         registry::{CallInfo, CallWait},
     },
 };
@@ -66,7 +66,8 @@ pub(super) struct QueuedCall {
 /// A call's share of its connection's limits: a permit among the calls in flight, and capacity of the send queue.
 struct Capacity<'a> {
     permit: Permit<'a>,
-    queue: PushPermit<'a, Calls>,
+    /// `None` for what there is when the Request is pushed.
+    queue: Option<PushPermit<'a, Calls>>,
 }
 
 impl<Req> PendingCall<Req> {
@@ -104,8 +105,26 @@ impl<Req: Message> PendingCall<Req> {
     ) -> Result<Attempt, Status> {
         let queued = times.check().and_then(|()| {
             let frame = self.frame(times)?;
-            let Some(capacity) = try_reserve(connection, frame.len())? else { return Ok(None) };
-            self.push(connection, times, &frame, capacity, record.clone(), caller).map(Some)
+            let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
+                return if connection.calls.is_closed() {
+                    Err(connection.unavailable())
+                } else {
+                    Ok(None)
+                };
+            };
+            let queue = match record {
+                None => None,
+                // Its Request is reported before its reply can be.
+                Some(_) => {
+                    let reserved = connection.queue.try_reserve(frame.len());
+                    let Some(reserved) = reserved.map_err(|Closed| connection.unavailable())?
+                    else {
+                        return Ok(None);
+                    };
+                    Some(reserved)
+                }
+            };
+            self.push(connection, times, &frame, Capacity { permit, queue }, record.clone(), caller)
         });
         match queued {
             Ok(Some(call)) => Ok(Attempt::Queued(call)),
@@ -147,7 +166,8 @@ impl<Req: Message> PendingCall<Req> {
             let capacity = reserve(connection, len, info, record.as_deref()).await?;
             // The deadline has come nearer meanwhile; a smaller number is not longer.
             let frame = self.frame(times)?;
-            self.push(connection, times, &frame, capacity, record.clone(), None)
+            let queued = self.push(connection, times, &frame, capacity, record.clone(), None);
+            Ok(queued?.expect("its capacity is reserved"))
         };
         let queued = within(times.deadline, queue).await.and_then(|queued| queued);
         match queued {
@@ -169,7 +189,7 @@ impl<Req: Message> PendingCall<Req> {
         Frame::new(FrameType::Request, self.kind.flags, 0, parts)
     }
 
-    /// Puts the Request into the queue and the call into the table, in one step.
+    /// Puts the Request into the queue and the call into the table, in one step. `None` if the queue is full.
     fn push(
         &self,
         connection: &ClientConnection,
@@ -178,31 +198,37 @@ impl<Req: Message> PendingCall<Req> {
         Capacity { permit, queue }: Capacity<'_>,
         record: Option<Arc<CallRecord>>,
         caller: Option<&Waker>,
-    ) -> Result<QueuedCall, Status> {
+    ) -> Result<Option<QueuedCall>, Status> {
         if let Some(record) = &record {
             record.count_request(frame.len(), self.has_message());
         }
         let messages = (!self.kind.is_unary()).then(Arc::<Messages>::default);
-        let stream_id = frame.encode(|bytes| {
-            let mut entry = Some(Box::new(CallEntry {
-                kind: self.kind,
-                service: self.service.clone(),
-                method: self.method.clone(),
-                times,
-                state: CallState::default(),
-                caller: caller.cloned(),
-                messages: messages.clone(),
-                record: record.clone(),
-            }));
-            queue.push_or_write(bytes, |calls| {
-                let stream_id = calls.open(&mut entry)?;
-                Some(PushDecision { stream_id, is_lone: calls.open_count() == 1 })
-            })
-        });
-        let stream_id = stream_id.ok_or_else(|| connection.no_id())?;
+        let mut entry = Some(Box::new(CallEntry {
+            kind: self.kind,
+            service: self.service.clone(),
+            method: self.method.clone(),
+            times,
+            state: CallState::default(),
+            caller: caller.cloned(),
+            messages: messages.clone(),
+            record: record.clone(),
+        }));
+        let claim = |calls: &mut Calls| {
+            let stream_id = calls.open(&mut entry)?;
+            Some(PushDecision { stream_id, is_lone: calls.open_count() == 1 })
+        };
+        let pushed = match queue {
+            Some(capacity) => capacity.send(frame, claim),
+            None => connection.queue.try_send(frame, claim),
+        };
+        let stream_id = match pushed {
+            Pushed::Queued(stream_id) => stream_id,
+            Pushed::Full => return Ok(None),
+            Pushed::Refused => return Err(connection.no_id()),
+        };
         // The owner releases it.
         permit.into_load();
-        Ok(QueuedCall { stream_id, kind: self.kind, times, messages, record })
+        Ok(Some(QueuedCall { stream_id, kind: self.kind, times, messages, record }))
     }
 
     /// Returns whether the payload of the Request is a message, as the server sees it.
@@ -220,15 +246,6 @@ impl QueuedCall {
     }
 }
 
-/// Reserves capacity for a Request of this length, if there is some now.
-fn try_reserve(connection: &ClientConnection, len: usize) -> Result<Option<Capacity<'_>>, Status> {
-    let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
-        return if connection.calls.is_closed() { Err(connection.unavailable()) } else { Ok(None) };
-    };
-    let queue = connection.queue.try_reserve(len).map_err(|Closed| connection.unavailable())?;
-    Ok(queue.map(|queue| Capacity { permit, queue }))
-}
-
 /// Waits for capacity for a Request of this length.
 async fn reserve<'a>(
     connection: &'a ClientConnection,
@@ -243,7 +260,7 @@ async fn reserve<'a>(
     waiting.now_for(CallWait::Room);
     let _observed = record.map(|record| record.stats.wait_for_capacity());
     let queue = connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
-    Ok(Capacity { permit, queue })
+    Ok(Capacity { permit, queue: Some(queue) })
 }
 
 /// Waits for a permit among the calls in flight, while others end. Time during which the queue is full does not count.

@@ -20,13 +20,20 @@ use crate::{
     Status,
     client::{connection::calls::Calls, meta::within},
     contain::{Contained, Panicked, contain},
+    observer::MessageInfo,
     proto::{
         frame::{Flags, FrameType, Header},
         message::Measured,
         payload::Payload,
     },
     snapshot::CallWait,
-    transport::{coop::CoopBudget, encode::Frame, limiter::Closed, queue::PushPermit, wait_until},
+    transport::{
+        coop::CoopBudget,
+        frames::Frame,
+        limiter::Closed,
+        queue::{PushDecision, PushPermit, Pushed},
+        wait_until,
+    },
 };
 
 /// Runs code of a request's type, which is the program's. A panic fails the call with INTERNAL.
@@ -93,12 +100,18 @@ impl<Req: Message> StreamSender<Req> {
             }
             let frame = run_encoder(|| message_frame(&*message))?;
             self.budget.spend_bytes(frame.len());
-            let capacity = match self.owner.connection().queue.try_reserve(frame.len()) {
-                Ok(Some(capacity)) => capacity,
-                Ok(None) => self.wait_for_capacity(frame.len()).await?,
-                Err(Closed) => return Err(self.refusal()),
-            };
-            run_encoder(|| self.push(&frame, capacity))
+            let queue = &self.owner.connection().queue;
+            let sent = run_encoder(|| {
+                self.sent(|message| queue.try_send(&frame, self.claim(frame.len(), message)))
+            })?;
+            if sent {
+                return Ok(());
+            }
+            let capacity = self.wait_for_capacity(frame.len()).await?;
+            run_encoder(|| {
+                self.sent(|message| capacity.send(&frame, self.claim(frame.len(), message)))
+            })
+            .map(drop)
         }
     }
 
@@ -123,25 +136,32 @@ impl<Req: Message> StreamSender<Req> {
         wait_until(self.owner.messages().changed(), &is_so).await;
     }
 
-    /// Queues a message, unless the call has ended.
-    fn push(
-        &self,
-        frame: &Frame<Measured<'_, Req>>,
-        capacity: PushPermit<'_, Calls>,
-    ) -> Result<(), Status> {
-        let (id, record) = (self.owner.stream_id, self.owner.record());
+    /// Allows a message whose frame is of this length while the call is open, and counts it.
+    fn claim<'a>(
+        &'a self,
+        frame_len: usize,
+        message: &'a mut Option<MessageInfo>,
+    ) -> impl FnOnce(&mut Calls) -> Option<PushDecision> + 'a {
+        move |calls| {
+            let id = self.owner.stream_id;
+            calls.read(id, |state| state.may_send().then_some(()))?;
+            *message = self.owner.record().map(|record| record.count_sent(frame_len));
+            Some(id.into())
+        }
+    }
+
+    /// Reports a message that `push` has queued. Returns whether there was capacity.
+    fn sent(&self, push: impl FnOnce(&mut Option<MessageInfo>) -> Pushed) -> Result<bool, Status> {
         let mut message = None;
-        let pushed = frame.encode(|bytes| {
-            capacity.push(bytes, |calls| {
-                calls.read(id, |state| state.may_send().then_some(()))?;
-                message = record.map(|record| record.count_sent(frame.len()));
-                Some(id)
-            })
-        });
-        if let (Some(record), Some(message)) = (record, &message) {
+        let pushed = push(&mut message);
+        if let (Some(record), Some(message)) = (self.owner.record(), &message) {
             record.report_message(message);
         }
-        pushed.map(drop).ok_or_else(|| self.refusal())
+        match pushed {
+            Pushed::Queued(_) => Ok(true),
+            Pushed::Full => Ok(false),
+            Pushed::Refused => Err(self.refusal()),
+        }
     }
 
     /// Returns why nothing can be sent any more.

@@ -31,8 +31,8 @@ use crate::{
     transport::{
         io::ReadHalf,
         messages::{CHUNK_LEN, Fill},
-        reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
+        wire::{FrameReader, ReadEnd, hung_up},
     },
 };
 

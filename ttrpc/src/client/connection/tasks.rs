@@ -11,7 +11,7 @@ use crate::{
     transport::{
         fork::{Origin, Original},
         io::{ReadHalf, Writer},
-        spawn, writer,
+        spawn, wire,
     },
 };
 
@@ -76,9 +76,9 @@ impl Drop for ConnectionTasks {
 /// How long the receiver may go on after a write has failed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-async fn run_sender(guard: SenderGuard, writer: Writer, mut ended: writer::Ended) {
+async fn run_sender(guard: SenderGuard, writer: Writer, mut ended: wire::Ended) {
     let connection = &guard.0;
-    if let Err(error) = writer::run(writer, &connection.queue, &mut ended).await {
+    if let Err(error) = wire::send_all(writer, &connection.queue, &mut ended).await {
         // What the server has sent before it went away may still be in the socket, and so is its
         // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
         // comes, the server having closed one direction alone, the failed write ends the connection.

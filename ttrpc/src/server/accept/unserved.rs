@@ -11,7 +11,7 @@ use tokio::{io::AsyncWrite, runtime::Handle};
 use crate::{
     Connection,
     contain::{Contained, contain},
-    transport::{spawn, writer},
+    transport::{spawn, wire},
 };
 
 /// A connection from the moment when a server has it until it is served. Dropped before, it ends as a served one
@@ -55,7 +55,7 @@ impl Drop for Unserved {
         });
         // Outside of a runtime nothing can wait.
         if let (Ok(Poll::Pending), Ok(_)) = (shut_down, Handle::try_current()) {
-            spawn(async move { writer::shut_down(&mut connection.writer).await });
+            spawn(async move { wire::shut_down(&mut connection.writer).await });
         }
     }
 }

@@ -18,8 +18,7 @@ use crate::{
     },
     snapshot::{CallWait, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, merge_calls},
     transport::{
-        chunk::FrameBytes,
-        encode::Frame,
+        frames::{Frame, FrameBytes},
         limiter::{Closed, Limiter, Load, Oversubscribe},
         queue::{PushPermit, Queue},
         registry::{CallInfo, Registry},
@@ -194,7 +193,7 @@ impl Connection {
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
         let frame = frame.expect("a status is cut to what a frame may hold").to_vec();
         if let Ok(room) = self.reserve(frame.len(), call.map(Call::info)).await {
-            room.push(FrameBytes::Large(frame), |_| Some(stream_id));
+            let _ = room.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
         }
     }
 

@@ -48,8 +48,11 @@ use crate::{
     snapshot::{CallSnapshot, CallWait},
     trace::{self, Span},
     transport::{
-        BoxFuture, chunk::FrameBytes, encode::Frame, inbox::Inbox, limiter::Closed,
-        queue::PushDecision, registry::CallInfo,
+        BoxFuture,
+        frames::{Frame, FrameBytes},
+        inbox::Inbox,
+        queue::{PushDecision, Pushed},
+        registry::CallInfo,
     },
 };
 
@@ -61,8 +64,9 @@ type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
 
 fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLast {
     Box::new(move |call, room| {
-        let outcome = CallOutcome { cause, status: status.as_ref() };
-        call.push_last(room, FrameBytes::Large(frame), outcome, None);
+        if room.push(FrameBytes::Large(frame), call.claim_end()).is_queued() {
+            call.ended(CallOutcome { cause, status: status.as_ref() }, None);
+        }
     })
 }
 
@@ -196,30 +200,26 @@ impl Call {
             Ok(reply) => reply,
             Err(status) => return self.fail(self.failure(&status), status),
         };
-        let push = |call: &Call, frame: Frame<ResponseParts<'_, M>>, room: ReplyRoom<'_>| {
-            let len = frame.len();
-            frame.encode(|bytes| call.push_last(room, bytes, CallOutcome::REPLIED, Some(len)));
-        };
         let frame = match self.response(ResponseParts(Measured::new(&reply))) {
             Ok(frame) => frame,
             Err(status) => return self.fail(EndCause::Limit, status),
         };
-        match self.connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                push(self, frame, room);
-                None
-            }
-            Ok(None) => {
-                let len = frame.len();
+        let len = frame.len();
+        match self.connection.queue.try_send(&frame, self.claim_end()) {
+            Pushed::Queued(_) => self.ended(CallOutcome::REPLIED, Some(len)),
+            Pushed::Refused => {}
+            Pushed::Full => {
                 let push = move |call: &Call, room: ReplyRoom<'_>| {
-                    if let Ok(frame) = call.response(ResponseParts(Measured::new(&reply))) {
-                        push(call, frame, room);
+                    if let Ok(frame) = call.response(ResponseParts(Measured::new(&reply)))
+                        && room.send(&frame, call.claim_end()).is_queued()
+                    {
+                        call.ended(CallOutcome::REPLIED, Some(frame.len()));
                     }
                 };
-                Some(self.send_last_in_turn(len, Box::new(push)))
+                return Some(self.send_last_in_turn(len, Box::new(push)));
             }
-            Err(Closed) => None,
         }
+        None
     }
 
     /// Ends a stream of replies.
@@ -268,17 +268,16 @@ impl Call {
         cause: EndCause,
         status: Option<Status>,
     ) -> ReplyRest {
-        match self.connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => {
-                let outcome = CallOutcome { cause, status: status.as_ref() };
-                frame.encode(|bytes| self.push_last(room, bytes, outcome, None));
+        match self.connection.queue.try_send(frame, self.claim_end()) {
+            Pushed::Queued(_) => {
+                self.ended(CallOutcome { cause, status: status.as_ref() }, None);
                 None
             }
-            Ok(None) => {
+            Pushed::Refused => None,
+            Pushed::Full => {
                 let push = push_bytes(frame.to_vec(), cause, status);
                 Some(self.send_last_in_turn(frame.len(), push))
             }
-            Err(Closed) => None,
         }
     }
 
@@ -306,22 +305,12 @@ impl Call {
         })
     }
 
-    /// Takes the right to end the call and uses it, in one step. `reply_len` is the frame's length, if it
-    /// is the reply.
-    fn push_last(
-        &self,
-        room: ReplyRoom<'_>,
-        frame: FrameBytes<'_>,
-        outcome: CallOutcome<'_>,
-        reply_len: Option<usize>,
-    ) {
+    /// Takes the right to end the call, in the step in which its last frame is pushed.
+    fn claim_end(&self) -> impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision> {
         let id = self.head.stream_id;
         // No other call is open that could be about to reply.
-        let claim = |table: &mut ServerTable<_>| {
+        move |table| {
             table.remove(id).map(|_| PushDecision { stream_id: id, is_lone: table.is_empty() })
-        };
-        if room.push_or_write(frame, claim).is_some() {
-            self.ended(outcome, reply_len);
         }
     }
 }
@@ -346,7 +335,7 @@ mod tests {
     use crate::{
         ServerConfig,
         server::tests::{idle_connection, unary_call},
-        transport::{fake_socket::FakeSocket, sender::Sender},
+        transport::{fake_socket::FakeSocket, wire::Sender},
     };
 
     /// Polls the sender until it waits for frames. Before it writes, it gives way once.

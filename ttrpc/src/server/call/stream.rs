@@ -18,18 +18,19 @@ use crate::server::call::{
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
-    observer::{CallStats, EndCause},
+    observer::{CallStats, EndCause, MessageInfo},
     proto::{
         frame::{Flags, FrameType},
-        message::{FrameData, Measured},
+        message::Measured,
         payload::Payload,
         table::ServerTable,
     },
     transport::{
         coop::CoopBudget,
-        encode::Frame,
+        frames::Frame,
         limiter::Closed,
         messages::{Batch, message_cost},
+        queue::{PushDecision, Pushed},
     },
 };
 
@@ -174,10 +175,15 @@ impl Call {
     ) -> Result<bool, Status> {
         let frame = self.message_frame(message)?;
         budget.spend_bytes(frame.len());
-        match self.connection.queue.try_reserve(frame.len()) {
-            Ok(Some(room)) => self.push_message(&frame, room).map(|()| true),
-            Ok(None) => Ok(false),
-            Err(Closed) => Err(over()),
+        let mut message = None;
+        match self.connection.queue.try_send(&frame, self.claim_message(frame.len(), &mut message))
+        {
+            Pushed::Queued(_) => {
+                self.tell_message(message.as_ref());
+                Ok(true)
+            }
+            Pushed::Full => Ok(false),
+            Pushed::Refused => Err(over()),
         }
     }
 
@@ -186,8 +192,12 @@ impl Call {
         let frame = contain(|| self.message_frame(message));
         let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
         let room = self.wait_for_room(frame.len()).await?;
-        let pushed = contain(|| self.push_message(&frame, room));
-        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))
+        let mut message = None;
+        let claim = self.claim_message(frame.len(), &mut message);
+        let pushed = contain(|| room.send(&frame, claim));
+        let pushed = pushed.map_err(|Panicked| encoder_panicked())?;
+        self.tell_message(message.as_ref());
+        if pushed.is_queued() { Ok(()) } else { Err(over()) }
     }
 
     fn message_frame<'a, M: Message>(
@@ -198,22 +208,19 @@ impl Call {
         Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(message))
     }
 
-    fn push_message(
-        &self,
-        frame: &Frame<impl FrameData>,
-        room: ReplyRoom<'_>,
-    ) -> Result<(), Status> {
-        let id = self.head.stream_id;
-        let mut message = None;
-        let claim = |table: &mut ServerTable<_>| {
+    /// Allows a message whose frame is of this length while the call is open, and counts it.
+    fn claim_message<'a>(
+        &'a self,
+        frame_len: usize,
+        message: &'a mut Option<MessageInfo>,
+    ) -> impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision> + 'a {
+        move |table| {
+            let id = self.head.stream_id;
             table.contains(id).then(|| {
-                message = self.count_sent(frame.len());
-                id
+                *message = self.count_sent(frame_len);
+                id.into()
             })
-        };
-        let pushed = frame.encode(|bytes| room.push(bytes, claim));
-        self.tell_message(message.as_ref());
-        pushed.map(drop).ok_or_else(over)
+        }
     }
 
     /// Room for a message, waiting for it while the call goes on.

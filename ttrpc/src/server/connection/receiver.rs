@@ -34,8 +34,8 @@ use crate::{
         io::ReadHalf,
         limiter::{Closed, Refused},
         messages::{Fill, message_cost},
-        reader::{FrameReader, ReadEnd, hung_up},
         violations::Violations,
+        wire::{FrameReader, ReadEnd, hung_up},
     },
 };
 

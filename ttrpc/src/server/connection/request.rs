@@ -26,7 +26,7 @@ use crate::{
         BoxFuture,
         io::ReadHalf,
         limiter::{Load, Refused},
-        reader::{FrameReader, hung_up},
+        wire::{FrameReader, hung_up},
     },
 };
 

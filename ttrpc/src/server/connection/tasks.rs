@@ -19,7 +19,7 @@ use crate::{
     contain::{contain, notify_waiters},
     observer::CallOutcome,
     trace,
-    transport::{lock, spawn, writer},
+    transport::{lock, spawn, wire},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
@@ -45,7 +45,7 @@ pub(in crate::server) fn serve(
     span.in_scope(|| sending.opened());
     let mut sender = spawn(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
-        if let Err(error) = writer::run(writer, &sending.queue, &mut ended).await {
+        if let Err(error) = wire::send_all(writer, &sending.queue, &mut ended).await {
             trace::debug!(connection = id, "writing to the client failed: {error}");
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }

@@ -19,7 +19,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Capacity, Queue};
+use super::{Capacity, Queue, Wakers};
 use crate::{
     contain::wake_all,
     transport::{io::Writer, lock},
@@ -72,7 +72,7 @@ pub(super) struct Gate {
     batches_taken: u64,
     batches_written: u64,
     /// Tasks that wait until a batch is written, see [`Queue::flushed`].
-    flush_waiters: Vec<Waker>,
+    flush_waiters: Wakers,
     /// Writes to the socket so far, of whatever length.
     pub(super) writes: u64,
 }
@@ -145,15 +145,17 @@ impl Gate {
     }
 
     /// Notes that the batch that was taken last is written. Returns the wakers of those that may wait for that.
-    pub(super) fn end_batch(&mut self) -> Vec<Waker> {
+    pub(super) fn end_batch(&mut self) -> Wakers {
         self.batches_written = self.batches_taken;
         mem::take(&mut self.flush_waiters)
     }
 
     /// Ends all waits. Returns the wakers.
-    pub(super) fn close(&mut self) -> impl Iterator<Item = Waker> + use<> {
+    pub(super) fn close(&mut self) -> Wakers {
         self.partial_inline_write = None;
-        mem::take(&mut self.flush_waiters).into_iter().chain(self.take_waker())
+        let mut wakers = mem::take(&mut self.flush_waiters);
+        wakers.extend(self.take_waker());
+        wakers
     }
 }
 
@@ -176,8 +178,11 @@ impl<T> Queue<T> {
         if matches!(written, Ok(1..)) {
             state.gate.writes += 1;
         }
-        let flushed = if is_whole { state.gate.end_batch() } else { Vec::new() };
-        if !is_whole {
+        let mut wakers = Wakers::new();
+        if is_whole {
+            wakers = state.gate.end_batch();
+            wakers.append(&mut state.release(capacity));
+        } else {
             state.gate.batches_taken -= 1;
             // A queue that is closed has no more batches.
             if !state.is_closed {
@@ -203,10 +208,7 @@ impl<T> Queue<T> {
         if let Some(sender) = sender {
             sender.wake();
         }
-        if is_whole {
-            self.release_capacity(capacity);
-        }
-        wake_all(flushed);
+        wake_all(wakers);
     }
 
     /// Waits until every frame that is queued now has been written, and for none that comes later.
@@ -260,13 +262,13 @@ mod tests {
     use tokio::{io::empty, time::advance};
 
     use super::{
-        super::{FrameBytes, PushDecision, PushPermit},
+        super::{FrameBytes, PushDecision, PushPermit, Pushed},
         *,
     };
     use crate::{
         Connection,
         proto::frame::{Flags, FrameType, HEADER_LEN, Header},
-        transport::{fake_socket::FakeSocket, limiter::Load, sender::Sender},
+        transport::{fake_socket::FakeSocket, limiter::Load, wire::Sender},
     };
 
     const DATA_LEN: usize = 20;
@@ -314,8 +316,8 @@ mod tests {
 
     fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_lone: bool) {
         let claim = |_: &mut ()| Some(PushDecision { stream_id, is_lone });
-        let pushed = room.push_or_write(FrameBytes::Small(&mut frame()), claim);
-        assert_eq!(pushed, Some(stream_id));
+        let pushed = room.push(FrameBytes::Small(&mut frame()), claim);
+        assert_eq!(pushed, Pushed::Queued(stream_id));
     }
 
     #[test]

@@ -1,14 +1,19 @@
-//! Encoded frames, packed for the socket.
+//! Messages to frames, and frames packed for the socket.
 //!
-//! Small frames lie back to back in shared chunks, so that the sender writes many of them with one
-//! system call; a large frame is a chunk of its own and is not copied. Their buffers are pooled.
+//! A message is encoded once, straight into its frame ([`Frame`]). Small frames lie back to back in shared chunks
+//! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
+//! copied. Their buffers are pooled.
 
-use std::{collections::VecDeque, mem};
+use std::{cell::RefCell, collections::VecDeque, mem, ops::AddAssign};
 
 use super::limiter::Load;
-use crate::proto::{
-    buffer_pool::{self, MIN_CAPACITY, READ_LEN},
-    frame::{FrameType, HEADER_LEN, Header},
+use crate::{
+    Status,
+    proto::{
+        buffer_pool::{self, MIN_CAPACITY, READ_LEN},
+        frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
+        message::FrameData,
+    },
 };
 
 /// Frames up to this many bytes are copied into a shared chunk, longer ones are chunks themselves.
@@ -20,6 +25,86 @@ const SHARED_CHUNK_LEN: usize = 64 << 10;
 /// Chunks for which a queue that runs empty keeps memory: a lone frame needs no more.
 pub(super) const IDLE_CHUNKS: usize = 1;
 
+thread_local! {
+    /// Where frames are encoded that are copied into a shared chunk. Its length is that of the longest one so far.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A frame that is shorter would show the peer what was encoded here before.
+const WRONG_LEN: &str = "a message's `encoded_len` is the length of its encoding";
+
+/// A frame that is known to fit, not yet encoded.
+pub(crate) struct Frame<D> {
+    header: Header,
+    data: D,
+}
+
+impl<D: FrameData> Frame<D> {
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the data is longer than a frame may be.
+    pub(crate) fn new(
+        frame_type: FrameType,
+        flags: Flags,
+        stream_id: u32,
+        data: D,
+    ) -> Result<Self, Status> {
+        let data_len = data.encoded_len();
+        if data_len > MAX_DATA_LEN {
+            return Err(Status::resource_exhausted(format!(
+                "a message of {data_len} bytes is longer than a frame may be ({MAX_DATA_LEN} bytes)"
+            )));
+        }
+        let header = Header { data_len: data_len as u32, stream_id, frame_type, flags };
+        Ok(Frame { header, data })
+    }
+
+    /// Bytes of the frame, header included.
+    pub(crate) fn len(&self) -> usize {
+        HEADER_LEN + self.header.data_len as usize
+    }
+
+    /// Encodes the frame and passes it to `push`.
+    pub(crate) fn encode<R>(&self, push: impl FnOnce(FrameBytes<'_>) -> R) -> R {
+        let len = self.len();
+        if len > SHARED_FRAME_LEN {
+            let mut bytes = buffer_pool::take(len..=2 * len);
+            bytes.resize(len, 0);
+            self.write_to(&mut bytes);
+            return push(FrameBytes::Large(bytes));
+        }
+        let mut push = Some(push);
+        let mut push_from = |scratch: &mut Vec<u8>| {
+            if scratch.len() < len {
+                scratch.resize(len, 0);
+            }
+            self.write_to(&mut scratch[..len]);
+            push.take().map(|push| push(FrameBytes::Small(&mut scratch[..len])))
+        };
+        // To encode a message runs the program's code, which may send another one. A thread that is ending has no scratch.
+        let pushed = SCRATCH.try_with(|scratch| match scratch.try_borrow_mut() {
+            Ok(mut scratch) => push_from(&mut scratch),
+            Err(_) => None,
+        });
+        let pushed = pushed.ok().flatten().or_else(|| push_from(&mut Vec::new()));
+        pushed.expect("it is pushed once")
+    }
+
+    /// Encodes the frame into a buffer of its own.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.write_to(&mut bytes);
+        bytes
+    }
+
+    /// Encodes the frame into so many bytes as it has: for all callers the code of an encoded message is one.
+    fn write_to(&self, bytes: &mut [u8]) {
+        let (header, mut data) = bytes.split_at_mut(HEADER_LEN);
+        header.copy_from_slice(&self.header.to_bytes());
+        self.data.encode(&mut data);
+        assert!(data.is_empty(), "{WRONG_LEN}");
+    }
+}
+
 /// An encoded frame, header and data.
 pub(crate) enum FrameBytes<'a> {
     /// To be copied. Its stream id is set where it lies.
@@ -29,6 +114,10 @@ pub(crate) enum FrameBytes<'a> {
 }
 
 impl FrameBytes<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
     fn as_slice(&self) -> &[u8] {
         match self {
             FrameBytes::Small(bytes) => bytes,
@@ -44,11 +133,25 @@ impl FrameBytes<'_> {
     }
 }
 
-/// Capacity that frames take in the queue, that of long frames or of short ones.
+/// Capacity that frames take in the queue: that of short frames, and that of long ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Capacity {
-    pub(super) load: Load,
-    pub(super) is_long: bool,
+    pub(super) short: Load,
+    pub(super) long: Load,
+}
+
+impl Capacity {
+    /// Returns whether it is that of a long frame.
+    pub(super) fn is_long(self) -> bool {
+        self.long.count > 0
+    }
+}
+
+impl AddAssign for Capacity {
+    fn add_assign(&mut self, other: Capacity) {
+        self.short += other.short;
+        self.long += other.long;
+    }
 }
 
 /// Frames that lie back to back, with the capacity that they take in the queue. A long frame has a chunk to itself.
@@ -69,11 +172,6 @@ impl Chunk {
             next += HEADER_LEN + header.data_len as usize;
             Some((start, header))
         })
-    }
-
-    /// Returns the buffer to the pool.
-    pub(super) fn recycle(self) {
-        buffer_pool::put(self.bytes);
     }
 
     /// Drops the frames that start at `from` or after it and for which `is_dropped` says so.
@@ -117,7 +215,7 @@ impl Chunks {
         let bytes = frame.as_slice();
         let len = bytes.len();
         // Long capacity is not shared, also where a message has become shorter since it was reserved.
-        if len > SHARED_FRAME_LEN || capacity.is_long {
+        if len > SHARED_FRAME_LEN || capacity.is_long() {
             return self.push_alone(frame.into_vec(), stream_id, capacity);
         }
         let chunk = self.shared_chunk(len);
@@ -129,8 +227,7 @@ impl Chunks {
         }
         chunk.bytes.extend_from_slice(bytes);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
-        chunk.capacity.load.count += capacity.load.count;
-        chunk.capacity.load.cost += capacity.load.cost;
+        chunk.capacity += capacity;
     }
 
     /// Adds a frame before all others.
@@ -166,14 +263,14 @@ impl Chunks {
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
     /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// after it. Returns the capacities of chunks that are gone with all their frames. A frame that shares its
+    /// after it. Returns the capacity of chunks that are gone with all their frames. A frame that shares its
     /// chunk with others keeps its capacity until that is written.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
         written: usize,
         withdrawn: &[u32],
-    ) -> Vec<Capacity> {
+    ) -> Capacity {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         let mut is_dropped = |header: Header| {
@@ -186,11 +283,11 @@ impl Chunks {
         for (index, chunk) in batch.iter_mut().chain(&mut self.chunks).enumerate() {
             chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
         }
-        let mut freed = Vec::new();
+        let mut freed = Capacity::default();
         for chunks in [batch, &mut self.chunks] {
             chunks.retain(|chunk| {
                 if chunk.bytes.is_empty() {
-                    freed.push(chunk.capacity);
+                    freed += chunk.capacity;
                 }
                 !chunk.bytes.is_empty()
             });
@@ -216,12 +313,33 @@ mod tests {
     }
 
     fn short(load: Load) -> Capacity {
-        Capacity { load, is_long: false }
+        Capacity { short: load, ..Capacity::default() }
     }
 
     fn ids<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Vec<(FrameType, u32)> {
         let headers = chunks.into_iter().flat_map(|chunk| chunk.headers());
         headers.map(|(_, header)| (header.frame_type, header.stream_id)).collect()
+    }
+
+    fn is_to_be_copied(len: usize) -> bool {
+        let data = vec![7; len - HEADER_LEN];
+        let frame = Frame::new(FrameType::Data, Flags::NONE, 1, &data[..]).expect("it is short");
+        let expected = [&frame.header.to_bytes()[..], &data].concat();
+        frame.encode(|bytes| match bytes {
+            FrameBytes::Small(bytes) => bytes == expected,
+            FrameBytes::Large(bytes) => {
+                assert!(bytes == expected);
+                false
+            }
+        })
+    }
+
+    #[test]
+    fn frames_that_share_a_chunk_are_encoded_elsewhere_and_longer_ones_in_buffers_of_their_own() {
+        for len in [256, 257, SHARED_FRAME_LEN, 512] {
+            assert!(is_to_be_copied(len), "{len} bytes");
+        }
+        assert!(!is_to_be_copied(SHARED_FRAME_LEN + 1));
     }
 
     #[test]
@@ -271,7 +389,7 @@ mod tests {
         // The first byte of the Request of stream 1 is written.
         let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
         let gone = short(Load::one(HEADER_LEN + SHARED_FRAME_LEN));
-        assert_eq!(freed, [gone], "of the chunk that is gone");
+        assert_eq!(freed, gone, "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
         assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
         let kept = short(Load { count: 4, cost: 4 * 14 });
@@ -294,12 +412,12 @@ mod tests {
     fn a_frame_with_long_room_has_its_own_chunk_however_short_it_has_become() {
         let mut chunks = Chunks::default();
         push(&mut chunks, FrameType::Data, 1, 4);
-        let long = Capacity { load: Load::one(1 << 20), is_long: true };
+        let long = Capacity { long: Load::one(1 << 20), ..Capacity::default() };
         let bytes = frame(FrameType::Data, 4);
         chunks.push(FrameBytes::Small(&mut bytes.clone()), 3, long);
         chunks.push(FrameBytes::Large(bytes), 5, long);
         push(&mut chunks, FrameType::Data, 7, 4);
-        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.capacity.is_long).collect();
+        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.capacity.is_long()).collect();
         assert_eq!(are_long, [false, true, true, false]);
         assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Data, id)));
     }

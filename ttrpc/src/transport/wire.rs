@@ -1,4 +1,4 @@
-//! The sender task: takes frames from the queue and writes them to the socket.
+//! Frames from the socket, and to it: the [`FrameReader`] of a receiver, and the task that writes what the queue holds.
 
 use std::{
     collections::VecDeque,
@@ -6,11 +6,149 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use tokio::io::AsyncWrite;
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::io::poll_read_buf;
 
-use super::{chunk::Chunk, io::Writer, queue::Queue};
+use super::{
+    frames::{Capacity, Chunk},
+    io::{ReadHalf, Writer},
+    queue::Queue,
+};
+use crate::proto::{
+    buffer_pool,
+    codec::{Decoded, Decoder},
+};
+
+/// How often a receiver that is blocked looks whether its peer has gone.
+const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How reading ended.
+#[derive(Debug)]
+pub(crate) enum ReadEnd {
+    /// The peer closed its side after a whole frame.
+    Eof,
+    /// The peer closed its side inside of a frame.
+    Truncated,
+    /// The socket failed.
+    Failed(io::Error),
+}
+
+/// Cuts what arrives on a socket into frames.
+///
+/// It reads straight into the buffer that frames are decoded from. The buffer is pooled, and returned when nothing
+/// is there to be read, so an idle connection has none.
+pub(crate) struct FrameReader<R> {
+    io: R,
+    decoder: Decoder,
+    /// When what is decoded now was read, once that has been asked for.
+    read_at: Option<Instant>,
+}
+
+/// Waits until the peer has gone, for a receiver that is blocked and does not read meanwhile.
+pub(crate) async fn hung_up(io: &mut impl ReadHalf) {
+    while !io.is_hung_up() {
+        sleep(HANG_UP_INTERVAL).await;
+    }
+}
+
+impl<R: ReadHalf> FrameReader<R> {
+    pub(crate) fn new(io: R) -> Self {
+        FrameReader { io, decoder: Decoder::default(), read_at: None }
+    }
+
+    /// The next frame's header; its data is in [`FrameReader::decoder`].
+    ///
+    /// Cancel safe: nothing that was read is lost.
+    pub(crate) async fn next(&mut self) -> Result<Decoded, ReadEnd> {
+        loop {
+            if let Some(decoded) = self.decoder.decode() {
+                return Ok(decoded);
+            }
+            let read = poll_fn(|cx| {
+                let read = poll_read_buf(Pin::new(&mut self.io), cx, &mut self.decoder.spare());
+                match read {
+                    Poll::Ready(Ok(_)) => self.decoder.drop_skipped(),
+                    _ => self.decoder.release_spare(),
+                }
+                read
+            });
+            let read = read.await;
+            self.read_at = None;
+            match read {
+                Ok(0) if self.decoder.is_between_frames() => return Err(ReadEnd::Eof),
+                Ok(0) => return Err(ReadEnd::Truncated),
+                Ok(_) => {}
+                Err(error) => return Err(ReadEnd::Failed(error)),
+            }
+        }
+    }
+
+    /// The next frame's header if it has arrived, without a look at the socket.
+    pub(crate) fn try_next(&mut self) -> Option<Decoded> {
+        self.decoder.decode()
+    }
+
+    /// Returns whether the peer has closed its side, see [`ReadHalf::is_hung_up`].
+    pub(crate) fn is_hung_up(&mut self) -> bool {
+        self.io.is_hung_up()
+    }
+
+    /// When the frames that are decoded now were read, or a little later. Looks at the clock once
+    /// per read.
+    pub(crate) fn read_at(&mut self) -> Instant {
+        *self.read_at.get_or_insert_with(Instant::now)
+    }
+
+    pub(crate) fn decoder(&mut self) -> &mut Decoder {
+        &mut self.decoder
+    }
+
+    /// The decoder, and the half that it is fed from.
+    pub(crate) fn parts(&mut self) -> (&mut Decoder, &mut R) {
+        (&mut self.decoder, &mut self.io)
+    }
+}
+
+/// The time that a writer has for its shutdown. A Unix socket needs none of it. A stream that wraps
+/// another one (TLS) has something to write, for which a peer that does not read leaves no capacity.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The sender's end of the signal that a connection has ended. The other end is dropped to give it, when
+/// the queue has been closed.
+pub(crate) type Ended = oneshot::Receiver<()>;
+
+/// Writes what the queue holds, until the queue is closed or the connection has
+/// ended. Then it shuts the writer down.
+///
+/// # Errors
+/// If a write fails. `ended` has not completed then.
+pub(crate) async fn send_all<T>(
+    writer: Writer,
+    queue: &Queue<T>,
+    ended: &mut Ended,
+) -> io::Result<()> {
+    let mut sender = Sender::new(writer, queue);
+    tokio::select! {
+        biased;
+        _ = ended => {}
+        written = sender.run() => written?,
+    }
+    // Boxed: an idle connection needs no memory for what happens at its end.
+    Box::pin(async { shut_down(sender.closed_writer().await).await }).await;
+    Ok(())
+}
+
+/// Shuts a writer down, if it can be in a bounded time. Whether it works makes no difference any more.
+pub(crate) async fn shut_down(io: &mut (impl AsyncWrite + Unpin)) {
+    let _ = timeout(SHUTDOWN_TIMEOUT, io.shutdown()).await;
+}
 
 /// Chunks that one system call may write.
 const MAX_SLICES: usize = 64;
@@ -79,7 +217,6 @@ impl<'a, T> Sender<'a, T> {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.queue.note_write();
             self.advance(written);
         }
         Poll::Ready(Ok(()))
@@ -101,15 +238,17 @@ impl<'a, T> Sender<'a, T> {
         writer.poll_write_vectored(cx, &slices[..len])
     }
 
-    /// Counts bytes as written and frees the capacity of chunks that are done.
+    /// Counts bytes as written and releases the capacity of chunks that are done.
     fn advance(&mut self, written: usize) {
         self.written += written;
-        while let Some(chunk) = self.chunks.front()
-            && chunk.bytes.len() <= self.written
+        let mut freed = Capacity::default();
+        while let Some(chunk) = self.chunks.pop_front_if(|chunk| chunk.bytes.len() <= self.written)
         {
             self.written -= chunk.bytes.len();
-            self.queue.release(self.chunks.pop_front().expect("there is a first chunk"));
+            freed += chunk.capacity;
+            buffer_pool::put(chunk.bytes);
         }
+        self.queue.note_write(written > 0, freed);
     }
 }
 
@@ -132,7 +271,7 @@ mod tests {
 
     use super::{
         super::{
-            encode::Frame,
+            frames::Frame,
             io::{Connection, WriteHalf},
             limiter::Load,
             lock,
@@ -237,7 +376,7 @@ mod tests {
                 Frame::new(FrameType::Data, Flags::NONE, id, &data[..]).expect("it is short");
             expected.extend(frame.to_vec());
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
-            frame.encode(|bytes| permit.push(bytes, |()| Some(id)));
+            assert!(permit.send(&frame, |()| Some(id.into())).is_queued());
         }
         let pipe = Pipe::default();
         lock(&pipe.0).at_once = at_once;
@@ -273,7 +412,7 @@ mod tests {
             let frame =
                 Frame::new(FrameType::Request, Flags::NONE, id, &[7; 30][..]).expect("it is short");
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
-            frame.encode(|bytes| permit.push(bytes, |()| Some(id)));
+            assert!(permit.send(&frame, |()| Some(id.into())).is_queued());
             frame.len()
         };
         let len = push(1);
