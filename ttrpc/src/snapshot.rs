@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::{
     ConnectionError, Name,
-    transport::{messages, peer::Peer, queue::Queue, registry::CallInfo},
+    transport::{limiter::Load, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
 pub use crate::transport::registry::{CallWait, HeldUp, ReceiverWait};
@@ -185,7 +185,7 @@ impl ServerSnapshot {
 }
 
 impl CallSnapshot {
-    pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: messages::Fill) -> Self {
+    pub(crate) fn new(call: CallInfo, wait: CallWait, inbox: Load) -> Self {
         CallSnapshot {
             service: call.service,
             method: call.method,
@@ -193,8 +193,8 @@ impl CallSnapshot {
             age: call.started.elapsed(),
             timeout: call.deadline.map(|deadline| deadline - call.started),
             wait,
-            inbox_messages: inbox.messages,
-            inbox_bytes: inbox.bytes,
+            inbox_messages: inbox.count,
+            inbox_bytes: inbox.cost,
         }
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn merge_calls(
     }
     for (info, wait) in waiting {
         let stream_id = info.stream_id;
-        let new = || CallSnapshot::new(info, wait, messages::Fill::default());
+        let new = || CallSnapshot::new(info, wait, Load::default());
         match stream_id {
             Some(id) => sent.entry(id).or_insert_with(new).wait = wait,
             None => not_sent.push(new()),

@@ -1,17 +1,10 @@
-//! The inbox of a stream: messages that have arrived and that the consumer has not taken yet, and the
-//! state of the stream.
+//! The inbox of a stream: messages that have arrived and that the consumer has not taken yet, and whether more may come.
 //!
-//! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which
-//! waits for capacity only while the consumer takes messages (`capacity`, and see [`stall`](super::stall)).
+//! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which waits for capacity
+//! only while the consumer takes messages ([`Inbox::wait_for_room`], and see [`stall`](super::stall)).
 //!
-//! The stream's state is behind the same lock as the messages. On the client it is the state of the
-//! whole call, on the server that of the stream of requests; [`StreamState`] is what the inbox needs to
-//! know of it. [`Inbox::change`] and [`Inbox::fail`] change it, and wake the tasks that wait for that.
-//!
-//! A consumer takes several small messages at once, as a [`Batch`], and uses them without a lock;
-//! until then they count as not taken.
-
-mod capacity;
+//! A consumer takes a run of small messages at once, as a [`Batch`], and uses them without the lock; until then they count
+//! as not taken. What it has used since is in [`Taken`], which it alone changes.
 
 use std::{
     mem,
@@ -19,57 +12,77 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, Bytes};
-use tokio::sync::Notify;
+use bytes::Buf;
+use tokio::{sync::Notify, task::yield_now, time::timeout};
 
 use super::{
+    limiter::Load,
     lock,
-    messages::{Batch, Fill, MessageChunk, Messages},
-    stall::StallBudget,
+    messages::{Batch, Messages, cost, fits},
+    stall::{Condition, StallBudget, stalled},
+    wait_until,
 };
 use crate::{
     Status,
     contain::{notify_waiters, wake},
     proto::payload::Payload,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Acquire, Release},
+        },
+    },
 };
-
-/// The state of the stream whose messages an inbox holds.
-pub(crate) trait StreamState {
-    /// Returns what the consumer receives after all messages: a last one, `Ok(None)` at a good end, or how the
-    /// stream failed. `None` while more may come.
-    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>>;
-
-    /// Returns whether more messages may come.
-    fn is_open(&self) -> bool;
-}
 
 /// The inbox of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox<S> {
-    state: Mutex<InboxState<S>>,
-    /// Notified when there is capacity again, when the consumer goes away, and of every change of the
-    /// stream's state, if `InboxState::is_watched`.
+pub(crate) struct Inbox {
+    state: Mutex<InboxState>,
+    taken: Taken,
+    /// Notified when there is capacity again, when the consumer goes away, and when the stream ends, if
+    /// `InboxState::is_watched`.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct InboxState<S> {
-    stream: S,
+struct InboxState {
     messages: Messages,
+    /// How the stream has ended; `None` while more may come.
+    end: Option<Result<(), Status>>,
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
-    /// Messages that the consumer has not taken, its batch included.
-    fill: Fill,
-    /// When the consumer last took a message, or the first of these came; see [`StallBudget`].
-    moved_at: u64,
-    /// Messages that the consumer has taken.
+    /// Messages that the consumer had not taken when it took its batch, that included.
+    fill: Load,
+    /// Messages that it had taken then.
     takes: u64,
     /// For how long the consumer was waited for until it took a message; see [`StallBudget`].
     credit: Duration,
     /// The receiver waits, and is woken when no more than this is left.
-    wake_at: Option<Fill>,
+    wake_at: Option<Load>,
+}
+
+/// What the consumer has used of its batch. A look at the inbox may miss what is being used at that moment.
+#[derive(Debug, Default)]
+struct Taken {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    /// When the consumer last took a message, or the first of those that are there came; see [`StallBudget`].
+    moved_at: AtomicU64,
+    /// The receiver waits for capacity: [`InboxState::wake_at`] is set.
+    is_awaited: AtomicBool,
+}
+
+impl Taken {
+    fn load(&self) -> Load {
+        Load { count: self.messages.load(Acquire), cost: self.bytes.load(Acquire) }
+    }
+
+    fn set(&self, Load { count, cost }: Load) {
+        self.messages.store(count, Release);
+        self.bytes.store(cost, Release);
+    }
 }
 
 /// The state of the consumer.
@@ -84,27 +97,17 @@ enum Consumer {
     Gone,
 }
 
-/// Where the consumer's next message is.
-enum Refill {
-    /// In its batch, with others.
-    Batch,
-    /// Here: a long one, one that was alone, or the last one, which came with the stream's end.
-    One(Bytes),
-    /// Nowhere: the stream has ended.
-    End,
-}
-
-impl<S: StreamState> InboxState<S> {
+impl InboxState {
     /// Returns whether further messages are dropped.
     fn is_closed(&self) -> bool {
-        matches!(self.consumer, Consumer::Gone) || !self.stream.is_open()
+        matches!(self.consumer, Consumer::Gone) || self.end.is_some()
     }
 
     /// Drops all messages that are not in the consumer's batch. Returns what they cost.
     fn clear(&mut self) -> usize {
-        let fill = self.messages.clear();
-        self.fill.remove(fill);
-        fill.cost()
+        let dropped = self.messages.clear();
+        self.fill -= dropped;
+        cost(dropped)
     }
 }
 
@@ -120,24 +123,9 @@ impl Consumer {
             }
         }
     }
-
-    /// Notes the waker of a consumer that waits. Returns what it had before, which is to be dropped
-    /// without the lock: dropping a waker runs code of the program's.
-    fn wait(&mut self, cx: &Context<'_>) -> Consumer {
-        match self {
-            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => Consumer::Busy,
-            _ => mem::replace(self, Consumer::Waiting(cx.waker().clone())),
-        }
-    }
 }
 
-impl<S: StreamState + Send> Inbox<S> {
-    /// Reads the stream's state, or makes a change of it for which no task waits.
-    #[cfg(test)]
-    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut S) -> R) -> R {
-        act(&mut lock(&self.state).stream)
-    }
-
+impl Inbox {
     /// Returns whether what arrives is dropped.
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.state).is_closed()
@@ -145,31 +133,25 @@ impl<S: StreamState + Send> Inbox<S> {
 
     /// Adds a message, for which there is capacity. `false` if it is dropped: the inbox is closed.
     pub(crate) fn push(&self, message: Payload<'_>, budget: &StallBudget) -> bool {
-        let fill = Fill::one(message.remaining());
-        self.append(fill, budget, |messages| messages.push(message))
+        let load = Load::one(message.remaining());
+        self.append(load, budget, |messages| messages.push(message))
     }
 
-    /// Adds so many messages, at least one, that lie in frames back to back, and for which there is capacity.
-    pub(crate) fn push_frames(&self, frames: &[u8], count: usize, budget: &StallBudget) {
-        let fill = Fill::of_frames(count, frames.len());
+    /// Adds messages of this load, at least one, that lie in frames back to back, and for which there is capacity.
+    pub(crate) fn push_frames(&self, frames: &[u8], load: Load, budget: &StallBudget) {
         let frames = frames.to_vec();
-        self.append(fill, budget, |messages| messages.push_frames(frames, count));
+        self.append(load, budget, |messages| messages.push_frames(frames, load.count));
     }
 
-    /// Returns the capacity that is left.
-    pub(crate) fn free(&self, limits: Fill) -> Fill {
-        lock(&self.state).fill.free(limits)
-    }
-
-    fn append(&self, fill: Fill, budget: &StallBudget, append: impl FnOnce(&mut Messages)) -> bool {
+    fn append(&self, load: Load, budget: &StallBudget, append: impl FnOnce(&mut Messages)) -> bool {
         let mut state = lock(&self.state);
         if state.is_closed() {
             return false;
         }
-        if state.fill == Fill::default() {
-            state.moved_at = budget.date();
+        if state.fill == self.taken.load() {
+            self.taken.moved_at.store(budget.date(), Release);
         }
-        state.fill.add(fill);
+        state.fill += load;
         append(&mut state.messages);
         let consumer = state.consumer.take_waker();
         drop(state);
@@ -179,38 +161,26 @@ impl<S: StreamState + Send> Inbox<S> {
         true
     }
 
-    /// Notified when the receiver may find capacity again, when the consumer goes away, and of changes
-    /// of the stream's state.
+    /// Notified when the receiver may find capacity again, when the consumer goes away, and when the stream ends.
     pub(crate) fn changed(&self) -> &Notify {
         lock(&self.state).is_watched = true;
         &self.changed
     }
 
-    /// Changes the stream's state. `change` returns whether it has changed anything; if so, all tasks
-    /// that wait are woken.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut S) -> bool) -> bool {
+    /// Ends the stream, unless it has ended: the consumer receives this after all messages, which are dropped if
+    /// `drops_messages`. Wakes all tasks that wait. Returns the cost of what this frees.
+    pub(crate) fn end(&self, end: Result<(), Status>, drops_messages: bool) -> usize {
         let mut state = lock(&self.state);
-        let is_changed = change(&mut state.stream);
-        if is_changed {
-            self.wake(state);
+        let mut freed = 0;
+        if state.end.is_none() {
+            state.end = Some(end);
+            freed = if drops_messages { state.clear() } else { 0 };
         }
-        is_changed
-    }
-
-    /// Changes the stream's state to a failure. It overtakes what is in the inbox, unless more could not have
-    /// come anyway. Returns the cost of what this frees, `None` if nothing changed.
-    pub(crate) fn fail(&self, change: impl FnOnce(&mut S) -> bool) -> Option<usize> {
-        let mut state = lock(&self.state);
-        let was_open = state.stream.is_open();
-        if !change(&mut state.stream) {
-            return None;
-        }
-        let freed = if was_open { state.clear() } else { 0 };
         self.wake(state);
-        Some(freed)
+        freed
     }
 
-    fn wake(&self, mut state: MutexGuard<'_, InboxState<S>>) {
+    fn wake(&self, mut state: MutexGuard<'_, InboxState>) {
         let (consumer, is_watched) = (state.consumer.take_waker(), state.is_watched);
         drop(state);
         if is_watched {
@@ -223,14 +193,15 @@ impl<S: StreamState + Send> Inbox<S> {
 
     /// The consumer goes away, with the messages of its batch. Returns the cost of all that this frees.
     pub(crate) fn abandon(&self, batch: &mut Batch) -> usize {
-        let in_batch = mem::take(batch).fill();
+        drop(mem::take(batch));
         let mut state = lock(&self.state);
-        state.fill.remove(in_batch);
-        let freed = state.clear();
+        self.settle(&mut state);
+        state.messages.clear();
+        let freed = cost(mem::take(&mut state.fill));
         let waker = mem::replace(&mut state.consumer, Consumer::Gone);
         self.wake(state);
         drop(waker);
-        in_batch.cost() + freed
+        freed
     }
 
     /// Drops all messages of an inbox that is about to be dropped itself. Returns what they cost.
@@ -239,9 +210,16 @@ impl<S: StreamState + Send> Inbox<S> {
     }
 
     /// Returns what is not taken, and whether the consumer waits for the next message.
-    pub(crate) fn fill(&self) -> (Fill, bool) {
+    pub(crate) fn fill(&self) -> (Load, bool) {
         let state = lock(&self.state);
-        (state.fill, matches!(state.consumer, Consumer::Waiting(_)))
+        (self.left(&state), matches!(state.consumer, Consumer::Waiting(_)))
+    }
+
+    /// Returns what is not taken.
+    fn left(&self, state: &InboxState) -> Load {
+        let mut left = state.fill;
+        left -= self.taken.load();
+        left
     }
 
     /// Returns what `read` makes of the next message. For the one consumer, which keeps `batch` from one call to the next:
@@ -255,24 +233,12 @@ impl<S: StreamState + Send> Inbox<S> {
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that always lags lets other tasks run now and then.
         ready!(batch.budget.poll_spend(cx));
-        let mut one = None;
-        if batch.is_empty() {
-            match ready!(self.poll_refill(batch, cx, budget))? {
-                Refill::Batch => {}
-                Refill::One(message) => one = Some(message),
-                Refill::End => return Poll::Ready(Ok(None)),
-            }
+        if batch.is_empty() && !ready!(self.poll_refill(batch, cx))? {
+            return Poll::Ready(Ok(None));
         }
-        // It is read in one place, so that what the program's type makes of it is compiled there.
-        let message = match &one {
-            Some(message) => Payload::shared(message, message),
-            None => {
-                let message = batch.next().expect("it is not empty");
-                self.count_out(message.remaining(), budget);
-                message
-            }
-        };
+        let message = batch.next();
         let bytes = message.remaining();
+        self.count_out(bytes, budget);
         let message = read(message);
         batch.budget.spend_bytes(bytes);
         if batch.is_empty() {
@@ -281,49 +247,135 @@ impl<S: StreamState + Send> Inbox<S> {
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// Takes the first message, with those that lie in one chunk with it.
-    fn poll_refill(
-        &self,
-        batch: &mut Batch,
-        cx: &mut Context<'_>,
-        budget: &StallBudget,
-    ) -> Poll<Result<Refill, Status>> {
+    /// Takes the first run of messages. `false` if the stream has ended well.
+    fn poll_refill(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let mut state = lock(&self.state);
-        Poll::Ready(Ok(match state.messages.pop() {
-            Some(MessageChunk::Many(frames, count)) => {
-                drop(state);
-                batch.refill(frames, count);
-                Refill::Batch
-            }
-            Some(MessageChunk::One(message)) => {
-                drop(state);
-                self.count_out(message.len(), budget);
-                Refill::One(message)
-            }
-            None => {
-                let end = ready!(Self::poll_state(state, cx, S::end));
-                end?.map_or(Refill::End, Refill::One)
-            }
-        }))
-    }
-
-    fn poll_state<R>(
-        mut state: MutexGuard<'_, InboxState<S>>,
-        cx: &mut Context<'_>,
-        read: impl FnOnce(&mut S) -> Option<R>,
-    ) -> Poll<R> {
-        if let Some(end) = read(&mut state.stream) {
-            return Poll::Ready(end);
+        self.settle(&mut state);
+        if let Some(run) = state.messages.pop() {
+            self.wake_receiver(state);
+            batch.refill(run);
+            return Poll::Ready(Ok(true));
         }
-        let before = state.consumer.wait(cx);
-        drop(state);
+        if let Some(end) = &state.end {
+            return Poll::Ready(end.clone().map(|()| false));
+        }
+        // Dropped without the lock: dropping a waker runs code of the program's.
+        let before = match &state.consumer {
+            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => None,
+            _ => Some(mem::replace(&mut state.consumer, Consumer::Waiting(cx.waker().clone()))),
+        };
+        self.wake_receiver(state);
         drop(before);
         Poll::Pending
+    }
+
+    /// Notes with the lock what the consumer has used.
+    fn settle(&self, state: &mut InboxState) {
+        let taken = self.taken.load();
+        self.taken.set(Load::default());
+        state.fill -= taken;
+        state.takes = state.takes.wrapping_add(taken.count as u64);
+    }
+
+    /// Notes that the consumer has taken a message.
+    fn count_out(&self, bytes: usize, budget: &StallBudget) {
+        let mut taken = self.taken.load();
+        taken += Load::one(bytes);
+        self.taken.set(taken);
+        self.taken.moved_at.store(budget.date(), Release);
+        if self.taken.is_awaited.load(Acquire) {
+            self.wake_receiver(lock(&self.state));
+        }
+    }
+
+    /// Wakes the receiver if it waits for as much capacity as there is. Once: it asks again if it has to.
+    fn wake_receiver(&self, mut state: MutexGuard<'_, InboxState>) {
+        let left = self.left(&state);
+        let wakes = state.wake_at.is_some_and(|at| left.count == 0 || left.is_within(at));
+        if wakes {
+            self.set_wake_at(&mut state, None);
+        }
+        drop(state);
+        if wakes {
+            notify_waiters(&self.changed);
+        }
+    }
+
+    fn set_wake_at(&self, state: &mut InboxState, wake_at: Option<Load>) {
+        self.taken.is_awaited.store(wake_at.is_some(), Release);
+        state.wake_at = wake_at;
+    }
+
+    /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
+    /// Room stays until the producer uses it.
+    pub(crate) fn has_room(&self, bytes: usize, limits: Load) -> bool {
+        let state = lock(&self.state);
+        fits(self.left(&state), bytes, limits) || state.is_closed()
+    }
+
+    /// Waits for capacity for a message of this many bytes, while the consumer takes messages. `false` if it
+    /// does not, or if it has stalled while another inbox of the connection was waited for.
+    pub(crate) async fn wait_for_room(
+        &self,
+        bytes: usize,
+        limits: Load,
+        budget: &StallBudget,
+        is_paused: Condition<'_, bool>,
+    ) -> bool {
+        let moves = || lock(&self.state).takes.wrapping_add(self.taken.load().count as u64);
+        let credit = lock(&self.state).credit;
+        if budget.has_timed_out_since(self.taken.moved_at.load(Acquire)) {
+            return self.has_room(bytes, limits);
+        }
+        let has_room = || self.watches_room(bytes, limits);
+        let wait = budget.begin(moves() > 0, credit);
+        let unnoticed = if wait.time.is_zero() {
+            // A consumer that was just woken runs first.
+            yield_now().await;
+            has_room().then_some(Duration::ZERO)
+        } else {
+            tokio::select! {
+                biased;
+                unnoticed = self.room(wait.time, &has_room) => Some(unnoticed),
+                _ = stalled(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
+            }
+        };
+        let earned = unnoticed.map(|unnoticed| budget.note_move(wait, unnoticed));
+        if earned.is_none() {
+            budget.note_timeout(wait);
+        }
+        let state = &mut *lock(&self.state);
+        self.set_wake_at(state, None);
+        state.credit = state.credit.saturating_add(earned.unwrap_or_default());
+        earned.is_some()
+    }
+
+    /// Returns whether there is capacity. What the consumer takes afterwards wakes the receiver when there is some and,
+    /// where the inbox is large, for more than one message.
+    pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: Load) -> bool {
+        let messages = (limits.count - limits.count / 4).min(limits.count - 1);
+        let wake_at = Load { count: messages, cost: limits.cost.saturating_sub(bytes) };
+        self.set_wake_at(&mut lock(&self.state), Some(wake_at));
+        self.has_room(bytes, limits)
+    }
+
+    /// Waits for capacity, and looks for it now and then, at longer and longer intervals: capacity for one
+    /// message alone wakes nobody. Returns how long there may have been capacity unnoticed.
+    async fn room(&self, stall: Duration, has_room: Condition<'_, bool>) -> Duration {
+        let mut pause = stall / 64;
+        while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() {
+            if has_room() {
+                return pause;
+            }
+            pause = (2 * pause).min(stall / 4);
+        }
+        Duration::ZERO
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures_core::future::BoxFuture;
     use std::{
         future::poll_fn,
@@ -337,7 +389,7 @@ mod tests {
     };
 
     use super::{
-        super::messages::{CHUNK_LEN, message_cost},
+        super::messages::{RUN_LEN, message_cost},
         *,
     };
 
@@ -345,26 +397,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn limits() -> Fill {
-        Fill::limit(100, 1000)
-    }
-
-    /// Open, or the end that the consumer gets.
-    #[derive(Debug, Default)]
-    struct TestState(Option<Result<Option<Bytes>, Status>>);
-
-    impl StreamState for TestState {
-        fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
-            let end = self.0.clone();
-            if let Some(Ok(last)) = &mut self.0 {
-                *last = None;
-            }
-            end
-        }
-
-        fn is_open(&self) -> bool {
-            self.0.is_none()
-        }
+    fn limits() -> Load {
+        Load::limit(100, 1000)
     }
 
     #[derive(Default)]
@@ -375,8 +409,6 @@ mod tests {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-
-    type Inbox = super::Inbox<TestState>;
 
     fn take<'a>(
         inbox: &'a Inbox,
@@ -398,7 +430,7 @@ mod tests {
     async fn messages_come_out_as_they_went_in_whatever_their_lengths() {
         let (inbox, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
-        let lens = [0, 1, 64, 0, CHUNK_LEN, CHUNK_LEN + 1, 10, CHUNK_LEN - 10, 1, 100_000, 0, 7];
+        let lens = [0, 1, 64, 0, RUN_LEN, RUN_LEN + 1, 10, RUN_LEN - 10, 1, 100_000, 0, 7];
         for round in 0..3 {
             for len in lens {
                 assert!(push(&inbox, &vec![round; len], &budget));
@@ -407,15 +439,11 @@ mod tests {
                 let message = take(&inbox, &mut batch, &budget).await.unwrap();
                 assert_eq!(message, vec![round; len]);
             }
-            assert_eq!(inbox.fill().0, Fill::default());
+            assert_eq!(inbox.fill().0, Load::default());
         }
         push(&inbox, b"last", &budget);
-        inbox.change(|stream| {
-            stream.0 = Some(Ok(Some(Bytes::from_static(b"reply"))));
-            true
-        });
+        inbox.end(Ok(()), false);
         assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), "last");
-        assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), "reply");
         assert_eq!(take(&inbox, &mut batch, &budget).await, None);
     }
 
@@ -428,18 +456,15 @@ mod tests {
         }
         for left in [9, 8] {
             take(&inbox, &mut batch, &budget).await.unwrap();
-            assert_eq!(inbox.fill().0, Fill { messages: left, bytes: left * 10 });
+            assert_eq!(inbox.fill().0, Load { count: left, cost: left * 10 });
         }
         push(&inbox, &[1; 10], &budget);
-        let fail = |stream: &mut TestState| {
-            stream.0 = Some(Err(Status::internal("")));
-            true
-        };
-        assert_eq!(inbox.fail(fail), Some(message_cost(10)), "the one that is not at hand");
+        let freed = inbox.end(Err(Status::internal("")), true);
+        assert_eq!(freed, message_cost(10), "the one that is not at hand");
         assert!(take(&inbox, &mut batch, &budget).await.is_some(), "one that is");
         assert!(!push(&inbox, &[1; 10], &budget));
         assert_eq!(inbox.abandon(&mut batch), 7 * message_cost(10));
-        assert_eq!(inbox.fill().0, Fill::default());
+        assert_eq!(inbox.fill().0, Load::default());
     }
 
     #[tokio::test]
@@ -448,10 +473,10 @@ mod tests {
             let (inbox, budget) = (Inbox::default(), StallBudget::new(SECOND));
             push(&inbox, &[1; 10], &budget);
             if has_ended {
-                inbox.with(|stream| stream.0 = Some(Ok(None)));
+                inbox.end(Ok(()), false);
             }
-            inbox.fail(|_| true);
-            assert_eq!(inbox.fill().0.messages, left);
+            inbox.end(Err(Status::internal("")), true);
+            assert_eq!(inbox.fill().0.count, left);
         }
     }
 
@@ -464,10 +489,7 @@ mod tests {
         for wait in &mut waits {
             assert!(poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await.is_pending());
         }
-        inbox.fail(|stream| {
-            stream.0 = Some(Err(Status::internal("it fails")));
-            true
-        });
+        inbox.end(Err(Status::internal("it fails")), true);
         for wait in waits {
             assert_eq!(tokio::time::timeout(SECOND, wait).await, Ok(()));
         }
@@ -480,7 +502,7 @@ mod tests {
         while inbox.has_room(10, limits()) {
             push(&inbox, &[1; 10], &budget);
         }
-        assert_eq!(inbox.fill().0, Fill { messages: 100, bytes: 1000 });
+        assert_eq!(inbox.fill().0, Load { count: 100, cost: 1000 });
         {
             let mut room = pin!(inbox.wait_for_room(500, limits(), &budget, &|| false));
             for _ in 0..50 {
@@ -596,7 +618,7 @@ mod tests {
     fn an_inbox_is_closed_when_its_stream_has_ended_or_its_consumer_is_gone() {
         let (ended, gone) = (Inbox::default(), Inbox::default());
         assert!(!ended.is_closed());
-        ended.with(|stream| stream.0 = Some(Ok(None)));
+        ended.end(Ok(()), false);
         gone.abandon(&mut Batch::default());
         assert!(ended.is_closed() && gone.is_closed());
     }
@@ -609,7 +631,8 @@ mod tests {
             frames.extend([0; HEADER_LEN - 4]);
             frames.extend(*message);
         }
-        inbox.push_frames(&frames, messages.len(), budget);
+        let cost = messages.iter().map(|message| message.len()).sum();
+        inbox.push_frames(&frames, Load { count: messages.len(), cost }, budget);
     }
 
     #[test]
@@ -617,9 +640,9 @@ mod tests {
         let (inbox, budget) = (Inbox::default(), StallBudget::new(SECOND));
         push(&inbox, &[1; 10], &budget);
         push_together(&inbox, &[&[1; 10], &[1; 10]], &budget);
-        assert_eq!(inbox.fill().0, Fill { messages: 3, bytes: 30 });
+        assert_eq!(inbox.fill().0, Load { count: 3, cost: 30 });
         assert_eq!(inbox.drop_messages(), 3 * message_cost(10));
-        assert_eq!(inbox.fill().0, Fill::default());
+        assert_eq!(inbox.fill().0, Load::default());
     }
 
     /// Else a consumer that waits, or does something else, would keep a chunk of messages that count no longer.
@@ -629,9 +652,9 @@ mod tests {
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         push_together(&inbox, &[&[1; 10], &[2; 10]], &budget);
         assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), [1; 10][..]);
-        assert_eq!(batch.fill(), Fill { messages: 1, bytes: 10 });
+        assert_eq!(inbox.fill().0, Load::one(10));
         let last = take(&inbox, &mut batch, &budget).await.unwrap();
-        assert_eq!(batch.fill(), Fill::default());
+        assert_eq!(inbox.fill().0, Load::default());
         assert!(last == [2; 10][..] && last.is_unique(), "nobody else holds it");
     }
 
@@ -649,6 +672,20 @@ mod tests {
         for taken in 1..=25 {
             take(&inbox, &mut batch, &budget).await.unwrap();
             assert_eq!(wakes.0.load(Ordering::SeqCst) > 0, taken == 25, "after {taken}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_end_of_a_stream_counts() {
+        for (first, other) in
+            [(Ok(()), Err(Status::internal("second"))), (Err(Status::cancelled("first")), Ok(()))]
+        {
+            let (inbox, budget, mut batch) =
+                (Inbox::default(), StallBudget::new(SECOND), Batch::default());
+            inbox.end(first.clone(), false);
+            inbox.end(other, true);
+            let taken = poll_fn(|cx| inbox.poll_take(&mut batch, cx, &budget, |_| ())).await;
+            assert_eq!(taken, first.map(|()| None));
         }
     }
 }

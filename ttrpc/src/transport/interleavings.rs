@@ -23,16 +23,16 @@ use shuttle::{
 use super::{
     fake_socket::FakeSocket,
     frames::{Chunk, FrameBytes},
-    inbox::{Inbox, StreamState},
+    inbox::Inbox,
     io::Writer,
     limiter::{Closed, Limiter, Load, Oversubscribe},
-    messages::{Batch, Fill},
+    messages::Batch,
     queue::{PushDecision, Queue},
     stall::StallBudget,
     wait_until,
     wire::Sender,
 };
-use crate::{Status, proto::payload::Payload};
+use crate::proto::payload::Payload;
 
 /// Runs a model with as many schedules as `TTRPC_INTERLEAVINGS` says, all drawn at random from one seed.
 pub(crate) fn try_all(model: impl Fn() + Send + Sync + 'static) {
@@ -530,39 +530,22 @@ fn a_queue_that_closes_tells_those_who_wait_in_either_line() {
     });
 }
 
-/// Open, or the end that the consumer gets.
-#[derive(Debug, Default)]
-struct Ended(bool);
-
-impl StreamState for Ended {
-    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
-        self.0.then_some(Ok(None))
-    }
-
-    fn is_open(&self) -> bool {
-        !self.0
-    }
-}
-
 /// Adds two messages of a byte together.
-fn push_two(inbox: &Inbox<Ended>, messages: [u8; 2], patience: &StallBudget) {
+fn push_two(inbox: &Inbox, messages: [u8; 2], patience: &StallBudget) {
     let frame = |byte| [0, 0, 0, 1, 0, 0, 0, 1, 3, 0, byte];
-    inbox.push_frames(&messages.map(frame).concat(), 2, patience);
+    inbox.push_frames(&messages.map(frame).concat(), Load { count: 2, cost: 2 }, patience);
 }
 
 #[test]
 fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
     try_all(|| {
         let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
-        let inbox = Arc::new(Inbox::<Ended>::default());
+        let inbox = Arc::new(Inbox::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
             assert!(pushes.push(Payload::borrowed(&[0]), &dates));
             push_two(&pushes, [1, 2], &dates);
-            pushes.change(|stream| {
-                stream.0 = true;
-                true
-            });
+            pushes.end(Ok(()), false);
         });
         let mut batch = Batch::default();
         let mut taken = Vec::new();
@@ -582,11 +565,11 @@ fn an_inbox_brings_every_message_to_its_consumer_and_then_the_end() {
 fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
     try_all(|| {
         let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
-        let inbox = Arc::new(Inbox::<Ended>::default());
+        let inbox = Arc::new(Inbox::default());
         inbox.push(Payload::borrowed(b"message"), &patience);
         let waits = inbox.clone();
         let receiver = spawn(move || {
-            let has_room = || waits.watches_room(1, Fill::limit(1, 100));
+            let has_room = || waits.watches_room(1, Load::limit(1, 100));
             block_on(wait_until(waits.changed(), &has_room));
         });
         let mut batch = Batch::default();
@@ -602,7 +585,7 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
 fn an_inbox_whose_consumer_goes_away_counts_nothing() {
     try_all(|| {
         let patience = Arc::new(StallBudget::new(std::time::Duration::from_secs(1)));
-        let inbox = Arc::new(Inbox::<Ended>::default());
+        let inbox = Arc::new(Inbox::default());
         let (pushes, dates) = (inbox.clone(), patience.clone());
         let producer = spawn(move || {
             pushes.push(Payload::borrowed(b"message"), &dates);
@@ -615,6 +598,6 @@ fn an_inbox_whose_consumer_goes_away_counts_nothing() {
         })));
         inbox.abandon(&mut batch);
         join([producer]);
-        assert_eq!(inbox.fill().0.cost(), 0);
+        assert_eq!(inbox.fill().0, Load::default());
     });
 }

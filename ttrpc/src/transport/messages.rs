@@ -10,8 +10,8 @@ use crate::proto::{
     payload::{Payload, SHARED_LEN},
 };
 
-/// Bytes after which a chunk is full.
-pub(crate) const CHUNK_LEN: usize = SHARED_LEN;
+/// Bytes after which a run of messages is full.
+pub(crate) const RUN_LEN: usize = SHARED_LEN;
 
 /// Cost of a message in an inbox in addition to its bytes, at most: its entry there or its header, and what allocation
 /// adds. A peer that sends very short messages would else cost many times what the limits on bytes
@@ -20,101 +20,40 @@ const MESSAGE_COST: usize = 64;
 
 /// Returns the cost of a message of this many bytes while it is in an inbox.
 pub(crate) fn message_cost(bytes: usize) -> usize {
-    Fill::one(bytes).cost()
+    cost(Load::one(bytes))
 }
 
-/// Messages and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Fill {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
+/// Returns the cost of messages whose load is their number and their bytes.
+pub(super) fn cost(load: Load) -> usize {
+    load.cost + load.count * MESSAGE_COST
 }
 
-impl Fill {
-    /// A limit. Both parts are clamped, see [`Load::limit`].
-    pub(crate) fn limit(messages: usize, bytes: usize) -> Self {
-        let Load { count, cost } = Load::limit(messages, bytes);
-        Fill { messages: count, bytes: cost }
-    }
-
-    pub(super) fn one(bytes: usize) -> Self {
-        Fill { messages: 1, bytes }
-    }
-
-    pub(super) fn cost(self) -> usize {
-        self.bytes + self.messages * MESSAGE_COST
-    }
-
-    pub(super) fn add(&mut self, other: Fill) {
-        self.messages += other.messages;
-        self.bytes += other.bytes;
-    }
-
-    pub(super) fn remove(&mut self, other: Fill) {
-        self.messages -= other.messages;
-        self.bytes -= other.bytes;
-    }
-
-    /// So many messages of a chunk of frames of this length.
-    pub(super) fn of_frames(messages: usize, len: usize) -> Self {
-        Fill { messages, bytes: len - messages * HEADER_LEN }
-    }
-
-    /// Returns whether a message of this many bytes may come to what is there. One that is longer than the
-    /// limit may come to nothing, else it could never be received.
-    pub(super) fn has_room(self, bytes: usize, limits: Fill) -> bool {
-        self.messages == 0
-            || (self.messages < limits.messages && self.bytes.saturating_add(bytes) <= limits.bytes)
-    }
-
-    /// Returns the capacity that is left.
-    pub(super) fn free(self, limits: Fill) -> Fill {
-        let messages = limits.messages.checked_sub(self.messages);
-        let bytes = limits.bytes.checked_sub(self.bytes);
-        // Over either limit there is no capacity, not even for an empty message.
-        let free = messages.zip(bytes).map(|(messages, bytes)| Fill { messages, bytes });
-        free.unwrap_or_default()
-    }
-
-    /// Counts a message of this many bytes if there is capacity for it here.
-    pub(crate) fn take_room(&mut self, bytes: usize) -> bool {
-        let has_room = self.messages > 0 && bytes <= self.bytes;
-        if has_room {
-            self.messages -= 1;
-            self.bytes -= bytes;
-        }
-        has_room
-    }
-
-    /// The fill at which a receiver that has a message of this many bytes is to be woken: there is
-    /// capacity, and where the inbox is large, capacity for more than one message.
-    pub(super) fn wake_at(bytes: usize, limits: Fill) -> Self {
-        let messages = (limits.messages - limits.messages / 4).min(limits.messages - 1);
-        Fill { messages, bytes: limits.bytes.saturating_sub(bytes) }
-    }
-
-    pub(super) fn is_within(self, other: Fill) -> bool {
-        self.messages == 0 || (self.messages <= other.messages && self.bytes <= other.bytes)
-    }
+/// Returns whether a message of this many bytes may come to what is there. One that is longer than the
+/// limit may come to nothing, else it could never be received.
+pub(crate) fn fits(fill: Load, bytes: usize, limits: Load) -> bool {
+    fill.count == 0 || (fill.count < limits.count && fill.cost.saturating_add(bytes) <= limits.cost)
 }
 
 /// The messages in an inbox, in order.
 #[derive(Debug, Default)]
-pub(super) struct Messages(VecDeque<MessageChunk>);
+pub(super) struct Messages(VecDeque<Run>);
 
+/// Messages that a consumer takes together.
 #[derive(Debug)]
-pub(super) enum MessageChunk {
+pub(super) enum Run {
     /// The only message that is there, or a long one.
     One(Bytes),
     /// So many small ones, as frames that lie back to back. Of their headers only the lengths count.
     Many(Vec<u8>, usize),
 }
 
-impl MessageChunk {
-    fn fill(&self) -> Fill {
+impl Run {
+    fn load(&self) -> Load {
         match self {
-            MessageChunk::One(message) => Fill::one(message.len()),
-            MessageChunk::Many(frames, count) => Fill::of_frames(*count, frames.len()),
+            Run::One(message) => Load::one(message.len()),
+            Run::Many(frames, count) => {
+                Load { count: *count, cost: frames.len() - count * HEADER_LEN }
+            }
         }
     }
 }
@@ -124,35 +63,35 @@ impl Messages {
         let bytes = message.bytes();
         let frame_len = HEADER_LEN + bytes.len();
         match self.0.back_mut() {
-            Some(MessageChunk::Many(frames, count)) if frames.len() + frame_len <= CHUNK_LEN => {
+            Some(Run::Many(frames, count)) if frames.len() + frame_len <= RUN_LEN => {
                 push_frame(frames, bytes);
                 *count += 1;
             }
-            Some(_) if frame_len <= CHUNK_LEN => {
+            Some(_) if frame_len <= RUN_LEN => {
                 let mut frames = Vec::with_capacity(frame_len);
                 push_frame(&mut frames, bytes);
-                self.0.push_back(MessageChunk::Many(frames, 1));
+                self.0.push_back(Run::Many(frames, 1));
             }
-            _ => self.0.push_back(MessageChunk::One(message.to_bytes())),
+            _ => self.0.push_back(Run::One(message.to_bytes())),
         }
     }
 
-    /// Adds so many messages, at least one, that lie in frames back to back, in no more than [`CHUNK_LEN`] bytes.
+    /// Adds so many messages, at least one, that lie in frames back to back, in no more than [`RUN_LEN`] bytes.
     pub(super) fn push_frames(&mut self, frames: Vec<u8>, count: usize) {
-        debug_assert!(frames.len() <= CHUNK_LEN);
-        self.0.push_back(MessageChunk::Many(frames, count));
+        debug_assert!(frames.len() <= RUN_LEN);
+        self.0.push_back(Run::Many(frames, count));
     }
 
-    /// The first message, with those that lie in one chunk with it.
-    pub(super) fn pop(&mut self) -> Option<MessageChunk> {
+    /// The first message, with those that lie in one run with it.
+    pub(super) fn pop(&mut self) -> Option<Run> {
         self.0.pop_front()
     }
 
     /// Drops all; returns how much that was.
-    pub(super) fn clear(&mut self) -> Fill {
-        let mut fill = Fill::default();
-        mem::take(&mut self.0).iter().for_each(|chunk| fill.add(chunk.fill()));
-        fill
+    pub(super) fn clear(&mut self) -> Load {
+        let mut load = Load::default();
+        mem::take(&mut self.0).iter().for_each(|run| load += run.load());
+        load
     }
 }
 
@@ -163,10 +102,12 @@ fn push_frame(frames: &mut Vec<u8>, message: &[u8]) {
     frames.extend_from_slice(message);
 }
 
-/// Messages that the consumer has taken out of the inbox together and has not used yet.
+/// A run of messages that the consumer has taken out of the inbox and has not used yet.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    frames: Bytes,
+    /// One message, or frames.
+    bytes: Bytes,
+    has_frames: bool,
     /// Bytes at the start that have been used.
     used: usize,
     /// Messages after these.
@@ -176,23 +117,26 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn fill(&self) -> Fill {
-        Fill::of_frames(self.left, self.frames.len() - self.used)
+    /// Takes the messages of a run, when all others have been used.
+    pub(super) fn refill(&mut self, run: Run) {
+        (self.bytes, self.has_frames, self.left) = match run {
+            Run::One(message) => (message, false, 1),
+            Run::Many(frames, count) => (frames.into(), true, count),
+        };
+        self.used = 0;
     }
 
-    /// Takes the messages of a chunk, when all others have been used.
-    pub(super) fn refill(&mut self, frames: Vec<u8>, count: usize) {
-        (self.frames, self.used, self.left) = (frames.into(), 0, count);
-    }
-
-    /// The next message.
-    pub(super) fn next(&mut self) -> Option<Payload<'_>> {
-        let rest = &self.frames[self.used..];
-        let header = Header::from_bytes(rest.first_chunk()?);
+    /// Takes the next message, which has to be there.
+    pub(super) fn next(&mut self) -> Payload<'_> {
+        self.left -= 1;
+        if !self.has_frames {
+            return Payload::shared(&self.bytes, &self.bytes);
+        }
+        let rest = &self.bytes[self.used..];
+        let header = Header::from_bytes(rest.first_chunk().expect("a message is left"));
         let frame_len = HEADER_LEN + header.data_len as usize;
         self.used += frame_len;
-        self.left -= 1;
-        Some(Payload::shared(&rest[HEADER_LEN..frame_len], &self.frames))
+        Payload::shared(&rest[HEADER_LEN..frame_len], &self.bytes)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -201,7 +145,7 @@ impl Batch {
 
     /// All messages have been used: keeps nothing of them.
     pub(super) fn release(&mut self) {
-        (self.frames, self.used, self.left) = Default::default();
+        self.bytes = Bytes::new();
     }
 }
 
@@ -209,57 +153,37 @@ impl Batch {
 mod tests {
     use super::*;
 
-    fn limits(messages: usize) -> Fill {
-        Fill::limit(messages, 1000)
-    }
-
     #[test]
-    fn a_receiver_is_woken_for_a_quarter_of_a_large_inbox_and_for_one_message_of_a_small_one() {
-        assert_eq!(Fill::wake_at(10, limits(100)), Fill { messages: 75, bytes: 990 });
-        assert_eq!(Fill::wake_at(10, limits(3)), Fill { messages: 2, bytes: 990 });
-        assert_eq!(Fill::wake_at(2000, limits(1)), Fill { messages: 0, bytes: 0 });
-    }
-
-    #[test]
-    fn a_fill_is_within_another_in_messages_and_in_bytes() {
-        let fill = |messages, bytes| Fill { messages, bytes };
-        assert!(fill(0, 0).is_within(fill(0, 0)) && fill(2, 5).is_within(fill(2, 5)));
-        assert!(!fill(3, 5).is_within(fill(2, 5)) && !fill(2, 6).is_within(fill(2, 5)));
-    }
-
-    #[test]
-    fn short_messages_share_chunks_up_to_their_length_and_long_ones_have_their_own() {
+    fn short_messages_share_runs_up_to_their_length_and_long_ones_have_their_own() {
         let mut messages = Messages::default();
-        let longest = CHUNK_LEN - HEADER_LEN;
+        let longest = RUN_LEN - HEADER_LEN;
         for len in [10, longest - HEADER_LEN, 0, 1, longest + 1, longest] {
             messages.push(Payload::borrowed(&vec![0; len]));
         }
-        let chunks = messages.0.iter().map(|chunk| {
-            (matches!(chunk, MessageChunk::Many(..)), chunk.fill().messages, chunk.fill().bytes)
+        let runs = messages.0.iter().map(|run| {
+            let Load { count, cost } = run.load();
+            (matches!(run, Run::Many(..)), count, cost)
         });
-        let long = (false, 1, longest + 1);
-        let chunks: Vec<_> = chunks.collect();
         assert_eq!(
-            chunks,
+            runs.collect::<Vec<_>>(),
             [
                 (false, 1, 10),
                 (true, 2, longest - HEADER_LEN),
                 (true, 1, 1),
-                long,
+                (false, 1, longest + 1),
                 (true, 1, longest)
             ]
         );
     }
 
     #[test]
-    fn what_is_free_has_room_for_messages_until_either_limit_is_reached() {
-        let mut free = Fill { messages: 1, bytes: 970 }.free(limits(3));
-        assert_eq!(free, Fill { messages: 2, bytes: 30 });
-        assert!(!free.take_room(31));
-        assert!(free.take_room(30) && free.take_room(0));
-        assert!(!free.take_room(0), "it would be the fourth");
-        for fill in [Fill { messages: 4, bytes: 0 }, Fill { messages: 1, bytes: 1001 }] {
-            assert!(!fill.free(limits(3)).take_room(0), "{fill:?} is over a limit");
+    fn messages_fit_until_either_limit_is_reached_and_any_fits_into_nothing() {
+        let limits = Load { count: 3, cost: 1000 };
+        let fill = Load { count: 1, cost: 970 };
+        assert!(fits(fill, 30, limits) && !fits(fill, 31, limits));
+        assert!(fits(Load::default(), 5000, limits));
+        for fill in [Load { count: 3, cost: 0 }, Load { count: 1, cost: 1001 }] {
+            assert!(!fits(fill, 0, limits), "{fill:?} is at a limit");
         }
     }
 
@@ -270,12 +194,11 @@ mod tests {
             push_frame(&mut frames, message);
         }
         let mut batch = Batch::default();
-        batch.refill(frames, 3);
-        assert_eq!(batch.fill(), Fill { messages: 3, bytes: 8 });
-        for (message, left) in [(&b"one"[..], 5), (b"", 5), (b"three", 0)] {
-            assert_eq!(batch.next().expect("there are three").bytes(), message);
-            assert_eq!(batch.fill().bytes, left);
+        batch.refill(Run::Many(frames, 3));
+        for message in [&b"one"[..], b"", b"three"] {
+            assert!(!batch.is_empty());
+            assert_eq!(batch.next().bytes(), message);
         }
-        assert!(batch.is_empty() && batch.next().is_none());
+        assert!(batch.is_empty());
     }
 }

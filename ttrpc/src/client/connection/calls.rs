@@ -33,27 +33,13 @@ use crate::{
     },
     snapshot::CallSnapshot,
     transport::{
-        inbox::{Inbox, StreamState},
+        inbox::Inbox,
         registry::{CallInfo, CallWait},
     },
 };
 
-/// The messages of a call with streams. How the call ended is in the table.
-pub(in crate::client) type Messages = Inbox<MessagesEnd>;
-
-/// Says that a call's messages have ended.
-#[derive(Debug, Default)]
-pub(in crate::client) struct MessagesEnd(bool);
-
-impl StreamState for MessagesEnd {
-    fn end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
-        self.0.then_some(Ok(None))
-    }
-
-    fn is_open(&self) -> bool {
-        !self.0
-    }
-}
+/// The messages of a call with streams. They end well always: how the call ended is in the table.
+pub(in crate::client) type Messages = Inbox;
 
 /// One call, in the table.
 #[derive(Debug)]
@@ -132,14 +118,7 @@ impl Change {
             wake(caller);
         }
         if let Some((messages, drops_messages)) = self.messages {
-            let end = |end: &mut MessagesEnd| {
-                end.0 = true;
-                true
-            };
-            match drops_messages {
-                true => drop(messages.fail(end)),
-                false => drop(messages.change(end)),
-            }
+            messages.end(Ok(()), drops_messages);
         }
         if let Some((record, cause, status)) = self.end {
             record.ended(CallOutcome { cause, status: status.as_ref() });

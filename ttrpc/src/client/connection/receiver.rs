@@ -30,7 +30,8 @@ use crate::{
     snapshot::ReceiverWait,
     transport::{
         io::ReadHalf,
-        messages::{CHUNK_LEN, Fill},
+        limiter::Load,
+        messages::{RUN_LEN, fits},
         violations::Violations,
         wire::{FrameReader, ReadEnd, hung_up},
     },
@@ -131,16 +132,17 @@ fn receive_run(
     decoder: &mut Decoder,
 ) {
     loop {
-        let mut left = messages.free(limits(connection));
-        let mut count = 0;
-        let frames = decoder.take_run(CHUNK_LEN, |header| {
+        let (mut fill, limits) = (messages.fill().0, limits(connection));
+        let mut run = Load::default();
+        let frames = decoder.take_run(RUN_LEN, |header| {
             let bytes = header.data_len as usize;
             let goes_on = header.stream_id == stream_id
                 && header.frame_type == FrameType::Data
                 && header.flags == Flags::NONE
-                && left.take_room(bytes);
+                && fits(fill, bytes, limits);
             if goes_on {
-                count += 1;
+                fill += Load::one(bytes);
+                run += Load::one(bytes);
                 if let Some(record) = record {
                     record.received(bytes);
                 }
@@ -150,7 +152,7 @@ fn receive_run(
         if frames.is_empty() {
             return;
         }
-        messages.push_frames(frames, count, &connection.patience);
+        messages.push_frames(frames, run, &connection.patience);
     }
 }
 
@@ -167,9 +169,9 @@ fn lone_status(data: &[u8]) -> Option<Bytes> {
     begins_with_status(data).then(|| Bytes::copy_from_slice(data))
 }
 
-fn limits(connection: &ClientConnection) -> Fill {
+fn limits(connection: &ClientConnection) -> Load {
     let config = &connection.config;
-    Fill::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
+    Load::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
 /// Puts a message into its stream's inbox.

@@ -12,7 +12,6 @@ pub(in crate::server) mod interceptor;
 mod observe;
 pub(in crate::server) mod reasons;
 pub(in crate::server) mod replies;
-mod request_stream;
 pub(in crate::server) mod shared;
 pub(in crate::server) mod start;
 pub(in crate::server) mod state;

@@ -43,7 +43,7 @@ impl AdmittedCall<'_> {
             inbox.push(payload, call.connection.patience());
         }
         if !self.remote_open() {
-            inbox.change(|requests| requests.close());
+            inbox.end(Ok(()), false);
         }
     }
 

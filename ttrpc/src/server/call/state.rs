@@ -31,7 +31,6 @@ use std::{
 use prost::Message;
 use tokio::time::Instant;
 
-pub(in crate::server) use crate::server::call::request_stream::RequestStream;
 use crate::server::call::{
     replies::{CallWaits, WaitingReply},
     shared::{Connection, ReplyRoom, encode_failure},
@@ -78,7 +77,7 @@ pub(crate) struct Call {
     /// What it counts for until its handler has ended.
     pub(in crate::server) load: AdmittedLoad,
     /// The messages that the client streams. A call whose method streams no requests has none.
-    pub(in crate::server) inbox: Option<Box<Inbox<RequestStream>>>,
+    pub(in crate::server) inbox: Option<Box<Inbox>>,
     pub(in crate::server) end: EndSignal,
     pub(in crate::server) waits: CallWaits,
     /// The deadline that an interceptor has set, in nanoseconds after the call's start; [`u64::MAX`] for none.
@@ -148,7 +147,7 @@ impl Call {
     }
 
     /// The inbox of a call whose method streams requests.
-    pub(in crate::server) fn inbox(&self) -> &Inbox<RequestStream> {
+    pub(in crate::server) fn inbox(&self) -> &Inbox {
         self.inbox.as_ref().expect("a stream has an inbox")
     }
 

@@ -30,7 +30,7 @@ use crate::server::call::ended::{EndedCall, end};
 pub(in crate::server) use crate::server::call::start::AdmittedCall;
 use crate::server::call::{
     replies::{Grant, ResumePermit, wait_to_resume, wait_to_start},
-    state::{Call, ReplyRest, RequestStream},
+    state::{Call, ReplyRest},
 };
 use crate::{
     Status,
@@ -141,9 +141,7 @@ impl Drop for CallOwner {
             call.end.fire();
         }
         if is_shared && let Some(inbox) = &call.inbox {
-            inbox.change(|requests: &mut RequestStream| {
-                requests.fail(Status::cancelled("the call is over"))
-            });
+            inbox.end(Err(Status::cancelled("the call is over")), false);
         }
     }
 }

@@ -32,8 +32,8 @@ use crate::{
     trace,
     transport::{
         io::ReadHalf,
-        limiter::{Closed, Refused},
-        messages::{Fill, message_cost},
+        limiter::{Closed, Load, Refused},
+        messages::message_cost,
         violations::Violations,
         wire::{FrameReader, ReadEnd, hung_up},
     },
@@ -210,15 +210,14 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
     if !call.take_end(refusal.outcome()) {
         return Ok(());
     }
-    let freed = call.inbox().fail(|requests| requests.fail(refusal.status.clone()));
-    connection.release_messages(freed.unwrap_or(0));
+    connection.release_messages(call.inbox().end(Err(refusal.status.clone()), true));
     trace::warn!(stream_id = call.head.stream_id, "a stream fails: its handler takes nothing");
     Err(refusal.into())
 }
 
 fn note_close(call: &Call, event: DataEvent) {
     if event.remote_closed {
-        call.inbox().change(|requests| requests.close());
+        call.inbox().end(Ok(()), false);
     }
 }
 
@@ -243,9 +242,9 @@ fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
     }
 }
 
-fn inbox_limits(connection: &Connection) -> Fill {
+fn inbox_limits(connection: &Connection) -> Load {
     let config = &connection.server.config;
-    Fill::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
+    Load::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
 /// Waits until a message is let into its stream's inbox, as long as handlers take others.
