@@ -214,8 +214,7 @@ impl Chunks {
     pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, capacity: Capacity) {
         let bytes = frame.as_slice();
         let len = bytes.len();
-        // Long capacity is not shared, also where a message has become shorter since it was reserved.
-        if len > SHARED_FRAME_LEN || capacity.is_long() {
+        if len > SHARED_FRAME_LEN {
             return self.push_alone(frame.into_vec(), stream_id, capacity);
         }
         let chunk = self.shared_chunk(len);
@@ -405,21 +404,6 @@ mod tests {
         }
         let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
         assert_eq!(lens, [SHARED_CHUNK_LEN, SHARED_FRAME_LEN]);
-    }
-
-    /// Else its capacity would be freed where the others' is.
-    #[test]
-    fn a_frame_with_long_room_has_its_own_chunk_however_short_it_has_become() {
-        let mut chunks = Chunks::default();
-        push(&mut chunks, FrameType::Data, 1, 4);
-        let long = Capacity { long: Load::one(1 << 20), ..Capacity::default() };
-        let bytes = frame(FrameType::Data, 4);
-        chunks.push(FrameBytes::Small(&mut bytes.clone()), 3, long);
-        chunks.push(FrameBytes::Large(bytes), 5, long);
-        push(&mut chunks, FrameType::Data, 7, 4);
-        let are_long: Vec<_> = chunks.iter().map(|chunk| chunk.capacity.is_long()).collect();
-        assert_eq!(are_long, [false, true, true, false]);
-        assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Data, id)));
     }
 
     #[test]

@@ -242,7 +242,8 @@ impl<'a, T> Sender<'a, T> {
     fn advance(&mut self, written: usize) {
         self.written += written;
         let mut freed = Capacity::default();
-        while let Some(chunk) = self.chunks.pop_front_if(|chunk| chunk.bytes.len() <= self.written)
+        while self.chunks.front().is_some_and(|chunk| chunk.bytes.len() <= self.written)
+            && let Some(chunk) = self.chunks.pop_front()
         {
             self.written -= chunk.bytes.len();
             freed += chunk.capacity;
