@@ -2,20 +2,30 @@
 
 use ttrpc::{Client, Raw, Status};
 
-use super::{measured::Outcome, run::Plan};
+use super::{
+    measured::Outcome,
+    plan::{Method, Plan},
+};
 use crate::session::Target;
 
-/// One call, of whatever kind.
-pub async fn call(plan: &Plan, client: &Client) -> Outcome {
-    let mut outcome = Outcome::default();
-    outcome.failure = try_call(plan, client, &mut outcome).await.err();
+/// One call, of whatever kind. Its number says which method is called, and with what.
+pub async fn call(plan: &Plan, client: &Client, number: u64) -> Outcome {
+    let (index, number) = plan.method_of(number);
+    let mut outcome = Outcome { method: index, ..Outcome::default() };
+    outcome.failure = try_call(&plan.methods[index], client, number, &mut outcome).await.err();
     outcome
 }
 
-async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result<(), Status> {
+async fn try_call(
+    plan: &Method,
+    client: &Client,
+    number: u64,
+    outcome: &mut Outcome,
+) -> Result<(), Status> {
     let Target { service, method } = &plan.target;
+    let messages = plan.data.of_call(number, plan.messages)?;
     if !plan.is_client_streaming {
-        let request = plan.requests.first().cloned().unwrap_or_default();
+        let request = messages.into_iter().next().unwrap_or_default();
         let len = request.len() as u64;
         let result = call_with_one_request(plan, client, Raw(request), outcome).await;
         // Of a call that failed with its connection nobody knows whether its request has left.
@@ -25,16 +35,16 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
         }
         return result;
     }
-    let mut messages = plan.requests.iter().cycle().take(plan.messages);
     if !plan.is_server_streaming {
         let (mut sender, reply) = client.client_streaming(service, method).await?;
         for message in messages {
+            let len = message.len() as u64;
             // Why it failed is for the reply to say.
-            if sender.send(Raw(message.clone())).await.is_err() {
+            if sender.send(Raw(message)).await.is_err() {
                 break;
             }
             outcome.sent += 1;
-            outcome.bytes_sent += message.len() as u64;
+            outcome.bytes_sent += len;
         }
         sender.finish();
         let Raw(reply) = reply.await?;
@@ -45,12 +55,13 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
     let (mut sent, mut bytes_sent) = (0, 0);
     let sending = async {
         let mut sender = sender;
-        for message in &mut messages {
-            if sender.send(Raw(message.clone())).await.is_err() {
+        for message in messages {
+            let len = message.len() as u64;
+            if sender.send(Raw(message)).await.is_err() {
                 break;
             }
             sent += 1;
-            bytes_sent += message.len() as u64;
+            bytes_sent += len;
         }
         sender.finish();
     };
@@ -67,7 +78,7 @@ async fn try_call(plan: &Plan, client: &Client, outcome: &mut Outcome) -> Result
 }
 
 async fn call_with_one_request(
-    plan: &Plan,
+    plan: &Method,
     client: &Client,
     request: Raw,
     outcome: &mut Outcome,

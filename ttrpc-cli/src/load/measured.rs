@@ -10,7 +10,10 @@ use bytes::Bytes;
 use hdrhistogram::Histogram;
 use ttrpc::Status;
 
-use super::run::Plan;
+use super::{
+    plan::Plan,
+    timeline::{Slot, Timeline},
+};
 use crate::output;
 
 /// Latencies are kept with three digits, up to an hour, in nanoseconds.
@@ -28,6 +31,10 @@ pub struct Measured {
     pub latency: Histogram<u64>,
     /// The same from when each began.
     pub service_time: Histogram<u64>,
+    /// By method, if there are several.
+    pub by_method: Vec<Slot>,
+    /// By the time at which calls were due.
+    pub timeline: Timeline,
     /// Calls that failed, by code.
     pub errors: BTreeMap<&'static str, u64>,
     pub last_failure: Option<Status>,
@@ -51,7 +58,10 @@ impl Measured {
         let histogram = || {
             Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, DIGITS).expect("the bounds are valid")
         };
+        let methods = if plan.methods.len() > 1 { plan.methods.len() } else { 0 };
         Measured {
+            by_method: vec![Slot::default(); methods],
+            timeline: Timeline::new(start, plan.steps(), plan.duration),
             plan,
             start,
             elapsed: Duration::ZERO,
@@ -85,6 +95,11 @@ impl Measured {
         self.bytes_sent += outcome.bytes_sent;
         self.bytes_received += outcome.bytes_received;
         self.last_ended = self.last_ended.max(Some(ended));
+        let latency = outcome.failure.is_none().then(|| ended.duration_since(due));
+        if let Some(method) = self.by_method.get_mut(outcome.method) {
+            method.record(latency);
+        }
+        self.timeline.record(due, latency);
         match outcome.failure {
             None => {
                 let nanos = |since| u64::try_from(ended.duration_since(since).as_nanos());
@@ -105,6 +120,10 @@ impl Measured {
     pub fn add(&mut self, other: Measured) {
         self.latency.add(other.latency).expect("the bounds are the same");
         self.service_time.add(other.service_time).expect("the bounds are the same");
+        for (method, other) in self.by_method.iter_mut().zip(&other.by_method) {
+            method.add(other);
+        }
+        self.timeline.add(other.timeline);
         for (code, count) in other.errors {
             *self.errors.entry(code).or_insert(0) += count;
         }
@@ -122,6 +141,8 @@ impl Measured {
 /// What became of one call.
 #[derive(Debug, Default)]
 pub struct Outcome {
+    /// Which of the plan's.
+    pub method: usize,
     pub sent: u64,
     pub received: u64,
     pub bytes_sent: u64,

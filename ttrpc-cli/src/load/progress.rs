@@ -10,7 +10,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::run::Plan;
+use super::plan::Plan;
 
 /// How often the progress is told.
 const TICK: Duration = Duration::from_millis(100);
@@ -29,6 +29,7 @@ pub fn show(
     progress: Arc<Progress>,
     start: Instant,
 ) -> tokio::task::JoinHandle<()> {
+    let (name, most) = (plan.name(), plan.max_concurrency() as u64);
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("the template is valid"));
     tokio::spawn(async move {
@@ -42,11 +43,10 @@ pub fn show(
             let rate = (ended - last) as f64 / (now - last_time).as_secs_f64().max(1e-9);
             (last, last_time) = (ended, now);
             bar.set_message(format!(
-                "{}: {:.0?} of {:.0?}, {ended} calls, {rate:.0}/s, {failed} failed, {} in flight",
-                plan.name,
+                "{name}: {:.0?} of {:.0?}, {ended} calls, {rate:.0}/s, {failed} failed, {} in flight",
                 start.elapsed(),
                 plan.duration,
-                progress.begun.load(Relaxed).saturating_sub(ended).min(plan.concurrency as u64),
+                progress.begun.load(Relaxed).saturating_sub(ended).min(most),
             ));
             bar.tick();
         }

@@ -5,7 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     measured::{Measured, nanos},
-    run::Pace,
+    plan::Pace,
+    schedule::Schedule,
+    timeline::Slot,
 };
 use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
 
@@ -13,20 +15,22 @@ use crate::output::{self, BAD, BOLD, Cell, DIM, paint};
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 /// The longest bar of the histogram, in columns.
 const BAR_COLUMNS: usize = 40;
+/// Parts of the time that have a line each, unless they are steps.
+const TIMES: usize = 12;
 /// Lines of the histogram.
 const BARS: usize = 12;
 
 /// A report for people.
 pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
     let plan = &measured.plan;
-    let pace = match plan.pace {
+    let pace = match &plan.pace {
         Pace::Closed => format!("closed loop, {} in flight", plan.concurrency),
         Pace::Open { rate } => {
             format!("open loop, {rate} calls a second, at most {} in flight", plan.concurrency)
         }
     };
     let mut lines = vec![
-        paint(BOLD, &plan.name),
+        paint(BOLD, plan.name()),
         format!(
             "{pace}, {}, {}",
             output::count(plan.connections as u64, "connection"),
@@ -59,7 +63,7 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
             )),
         ],
     ];
-    if plan.is_client_streaming || plan.is_server_streaming {
+    if plan.has_streams() {
         for (name, count) in
             [("messages sent", measured.sent), ("messages received", measured.received)]
         {
@@ -83,6 +87,12 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
     if let Some(status) = &measured.last_failure {
         lines.push(paint(DIM, format_args!("the last failure: {}", output::plain(status))));
     }
+    for rows in [method_rows(measured), timeline_rows(measured)] {
+        if rows.len() > 1 {
+            lines.push(String::new());
+            lines.extend(output::table(&rows, columns));
+        }
+    }
     if measured.succeeded() == 0 {
         return lines;
     }
@@ -91,6 +101,74 @@ pub fn lines(measured: &Measured, columns: Option<usize>) -> Vec<String> {
     lines.push(String::new());
     lines.extend(bars(&measured.latency, columns));
     lines
+}
+
+/// The head of a table of slots.
+fn slot_head(names: &[&str]) -> Vec<Cell> {
+    let names = names.iter().chain(&["CALLS/S", "FAILED", "50 %", "99 %"]);
+    names.map(|name| Cell::number(name).style(BOLD)).collect()
+}
+
+fn slot_cells(slot: &Slot, seconds: f64) -> [Cell; 4] {
+    let failed = Cell::number(slot.failed);
+    let time = |percentile| match slot.latency.is_empty() {
+        true => Cell::number("-"),
+        false => Cell::number(nanos(slot.percentile(percentile))),
+    };
+    [
+        Cell::number(format!("{:.0}", slot.latency.len() as f64 / seconds.max(1e-9))),
+        if slot.failed > 0 { failed.style(BAD) } else { failed },
+        time(50.0),
+        time(99.0),
+    ]
+}
+
+/// Each method, if there are several.
+fn method_rows(measured: &Measured) -> Vec<Vec<Cell>> {
+    let seconds = measured.elapsed.as_secs_f64();
+    let mut head = slot_head(&["", "WEIGHT"]);
+    head[0] = Cell::text("METHOD").style(BOLD);
+    let methods = measured.plan.methods.iter().zip(&measured.by_method);
+    let rows = methods.map(|(method, slot)| {
+        let mut row = vec![Cell::name(&method.name), Cell::number(method.weight)];
+        row.extend(slot_cells(slot, seconds));
+        row
+    });
+    std::iter::once(head).chain(rows).collect()
+}
+
+/// Each step, or so many parts of the time, if the rate or the concurrency is not the same all the time.
+fn timeline_rows(measured: &Measured) -> Vec<Vec<Cell>> {
+    let plan = &measured.plan;
+    let Some(schedule) = plan.varies() else { return Vec::new() };
+    let timeline = measured.timeline.clone().within(TIMES);
+    let name = if matches!(plan.pace, Pace::Open { .. }) { "DUE/S" } else { "IN FLIGHT" };
+    let mut rows = vec![slot_head(&["FROM", name])];
+    for (at, slot) in timeline.slots.iter().enumerate() {
+        let begin = timeline.len.mul_f64(at as f64);
+        // In the middle of it.
+        let value = schedule.at(begin + timeline.len / 2, plan.duration);
+        let value = if name == "DUE/S" { value } else { value.floor() };
+        let mut row =
+            vec![Cell::number(output::duration(begin)), Cell::number(format!("{value:.0}"))];
+        let left = measured.elapsed.saturating_sub(begin).min(timeline.len);
+        row.extend(slot_cells(slot, left.as_secs_f64()));
+        rows.push(row);
+    }
+    rows
+}
+
+/// Methods, and parts of the time, for machines.
+fn slot_json(slot: &Slot) -> Map<String, Value> {
+    let time =
+        |percentile| (!slot.latency.is_empty()).then(|| slot.percentile(percentile) as f64 / 1e9);
+    let entries = [
+        ("calls", json!(slot.latency.len())),
+        ("failed", json!(slot.failed)),
+        ("p50", json!(time(50.0))),
+        ("p99", json!(time(99.0))),
+    ];
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn latency_rows(measured: &Measured) -> Vec<Vec<Cell>> {
@@ -168,19 +246,51 @@ pub fn to_json(measured: &Measured) -> Value {
         object.insert("mean".to_owned(), json!(times.mean() / 1e9));
         Value::Object(object)
     };
-    let rate = match plan.pace {
-        Pace::Closed => None,
-        Pace::Open { rate } => Some(rate),
+    // One number as such, a ramp or steps as they were given.
+    let number = |schedule: &Schedule| match schedule {
+        Schedule::Constant(value) if value.fract() == 0.0 => json!(*value as u64),
+        Schedule::Constant(value) => json!(value),
+        schedule => json!(schedule.to_string()),
     };
+    let rate = match &plan.pace {
+        Pace::Closed => None,
+        Pace::Open { rate } => Some(number(rate)),
+    };
+    let methods: Vec<_> = plan
+        .methods
+        .iter()
+        .zip(&measured.by_method)
+        .map(|(method, slot)| {
+            let mut object = Map::new();
+            object.insert("method".to_owned(), json!(method.name));
+            object.insert("weight".to_owned(), json!(method.weight));
+            object.extend(slot_json(slot));
+            Value::Object(object)
+        })
+        .collect();
+    let timeline: Vec<_> = measured
+        .timeline
+        .slots
+        .iter()
+        .enumerate()
+        .map(|(at, slot)| {
+            let len = measured.timeline.len.as_secs_f64();
+            let mut object = Map::new();
+            object.insert("from".to_owned(), json!(at as f64 * len));
+            object.insert("seconds".to_owned(), json!(len));
+            object.extend(slot_json(slot));
+            Value::Object(object)
+        })
+        .collect();
     let connection_ended = measured
         .connection_ended
         .as_ref()
         .map(|(at, _)| at.saturating_duration_since(measured.start).as_secs_f64());
     json!({
-        "method": plan.name,
+        "method": plan.name(),
         "loop": if rate.is_some() { "open" } else { "closed" },
         "rate": rate,
-        "concurrency": plan.concurrency,
+        "concurrency": number(&plan.concurrency),
         "connections": plan.connections,
         "seconds": seconds,
         "calls": measured.succeeded(),
@@ -196,5 +306,7 @@ pub fn to_json(measured: &Measured) -> Value {
         "bytesReceived": measured.bytes_received,
         "latencySeconds": times(&measured.latency),
         "serviceTimeSeconds": times(&measured.service_time),
+        "methods": methods,
+        "timeline": timeline,
     })
 }

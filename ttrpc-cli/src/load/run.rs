@@ -11,52 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use tokio::{
     runtime::Handle,
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc},
+    sync::{Semaphore, mpsc, watch},
+    time::sleep_until,
 };
 use ttrpc::Client;
 
 use super::{
     call::call,
     measured::Measured,
+    plan::{Pace, Plan},
     progress::{Progress, show},
+    schedule::Schedule,
 };
-use crate::{failure::Failure, output, session::Target};
+use crate::{failure::Failure, output};
 
 /// Later than anybody waits for.
 const FAR: Duration = Duration::from_secs(86_400 * 365);
-
-/// When calls begin.
-#[derive(Clone, Copy, Debug)]
-pub enum Pace {
-    /// Each when one before it has ended.
-    Closed,
-    /// At fixed times.
-    Open {
-        /// Calls a second.
-        rate: f64,
-    },
-}
-
-/// What is to be done.
-#[derive(Debug)]
-pub struct Plan {
-    pub target: Target,
-    pub name: String,
-    pub is_client_streaming: bool,
-    pub is_server_streaming: bool,
-    pub requests: Vec<Bytes>,
-    /// Requests that a stream has.
-    pub messages: usize,
-    pub concurrency: usize,
-    pub connections: usize,
-    pub pace: Pace,
-    pub duration: Duration,
-    pub calls: u64,
-}
 
 /// How a load came to its end.
 #[derive(Debug)]
@@ -82,9 +55,9 @@ pub async fn measure(
     let shown = shows_progress.then(|| show(plan.clone(), load.progress.clone(), load.start));
     // Each worker and call has a sender, so this ends when all of them have.
     let (running, mut all_ended) = mpsc::channel::<Infallible>(1);
-    match plan.pace {
+    match &plan.pace {
         Pace::Closed => closed_loop(&load, clients, running),
-        Pace::Open { rate } => open_loop(&load, clients, running, rate),
+        Pace::Open { rate } => open_loop(&load, clients, running, rate.clone()),
     }
     let interrupted = async {
         interrupts.recv().await;
@@ -114,6 +87,8 @@ struct Load {
     /// No call begins after this.
     end: Instant,
     is_stopped: AtomicBool,
+    /// Wakes workers that are not needed yet.
+    stopped: watch::Sender<bool>,
     /// Wakes the thread that begins calls at their times.
     pacer: Condvar,
     pacer_lock: Mutex<()>,
@@ -131,15 +106,16 @@ impl Load {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let start = Instant::now();
         let recorder = |_| Mutex::new(Measured::new(plan.clone(), start));
-        let recorders = (0..processors.min(plan.concurrency)).map(recorder).collect();
+        let recorders = (0..processors.min(plan.max_concurrency())).map(recorder).collect();
         Load {
             progress: Arc::default(),
             start,
             end: later(start, plan.duration),
             is_stopped: AtomicBool::new(false),
+            stopped: watch::Sender::new(false),
             pacer: Condvar::new(),
             pacer_lock: Mutex::new(()),
-            places: Arc::new(Semaphore::new(plan.concurrency)),
+            places: Arc::new(Semaphore::new(plan.max_concurrency())),
             taken: AtomicU64::new(0),
             not_begun: AtomicU64::new(0),
             recorders,
@@ -155,6 +131,7 @@ impl Load {
     fn stop(&self) {
         let lock = self.pacer_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_stopped.store(true, Relaxed);
+        self.stopped.send_replace(true);
         self.pacer.notify_all();
         self.places.close();
         drop(lock);
@@ -169,11 +146,33 @@ impl Load {
         drop(self.pacer.wait_timeout_while(lock, left, is_running));
     }
 
+    /// Waits until a worker of a closed loop is needed; whether it is before the load's end.
+    async fn needs(&self, worker: usize) -> bool {
+        let whole = self.plan.duration;
+        loop {
+            if self.is_over() {
+                return false;
+            }
+            let now = self.start.elapsed();
+            match self.plan.concurrency.next_above(worker as f64, now, whole) {
+                None => return false,
+                Some(time) if time <= now => return true,
+                Some(time) => {
+                    let mut stopped = self.stopped.subscribe();
+                    tokio::select! {
+                        () = sleep_until(later(self.start, time).into()) => {}
+                        _ = stopped.wait_for(|is_stopped| *is_stopped) => {}
+                    }
+                }
+            }
+        }
+    }
+
     /// Makes a call and records it. `due` is when it should have begun; at once without.
-    async fn call(&self, client: &Client, due: Option<Instant>, index: usize) {
+    async fn call(&self, client: &Client, due: Option<Instant>, number: u64, index: usize) {
         self.progress.begun.fetch_add(1, Relaxed);
         let began = Instant::now();
-        let outcome = call(&self.plan, client).await;
+        let outcome = call(&self.plan, client, number).await;
         let ended = Instant::now();
         self.progress.ended.fetch_add(1, Relaxed);
         let failure = outcome.failure.as_ref();
@@ -213,43 +212,54 @@ fn later(start: Instant, duration: Duration) -> Instant {
 }
 
 fn closed_loop(load: &Arc<Load>, clients: Vec<Client>, running: mpsc::Sender<Infallible>) {
-    for index in 0..load.plan.concurrency {
+    for index in 0..load.plan.max_concurrency() {
         let client = clients[index % clients.len()].clone();
         let (load, running) = (load.clone(), running.clone());
         tokio::spawn(async move {
-            while !load.is_over() && load.taken.fetch_add(1, Relaxed) < load.plan.calls {
-                load.call(&client, None, index).await;
+            while load.needs(index).await {
+                let number = load.taken.fetch_add(1, Relaxed);
+                if number >= load.plan.calls {
+                    // Nobody waits to be needed for nothing.
+                    load.stop();
+                    break;
+                }
+                load.call(&client, None, number, index).await;
             }
             drop(running);
         });
     }
 }
 
-fn open_loop(load: &Arc<Load>, clients: Vec<Client>, running: mpsc::Sender<Infallible>, rate: f64) {
+fn open_loop(
+    load: &Arc<Load>,
+    clients: Vec<Client>,
+    running: mpsc::Sender<Infallible>,
+    rate: Schedule,
+) {
     let (load, runtime) = (load.clone(), Handle::current());
     // The runtime's timers are no finer than a millisecond; a thread's are.
     tokio::task::spawn_blocking(move || {
-        for index in 0..load.plan.calls {
-            let since_start = Duration::try_from_secs_f64(index as f64 / rate);
-            let due = later(load.start, since_start.unwrap_or(FAR));
+        let whole = load.plan.duration;
+        for number in 0..load.plan.calls {
+            let due = later(load.start, rate.time_of(number, whole).unwrap_or(FAR));
             if due >= load.end {
                 break;
             }
             load.sleep_until(due);
-            // A call that finds no place waits, and its latency runs. There are no places after the end.
+            // A call that finds no capacity waits, and its latency counts. There is none after the end.
             let place = runtime.block_on(load.places.clone().acquire_owned());
             let (Ok(place), false) = (place, load.is_over()) else {
                 let until = load.end.min(Instant::now());
-                let due_by_now = ((until - load.start).as_secs_f64() * rate).ceil() as u64;
-                let not_begun = due_by_now.min(load.plan.calls).saturating_sub(index);
+                let due_by_now = rate.count_by(until - load.start, whole);
+                let not_begun = due_by_now.min(load.plan.calls).saturating_sub(number);
                 load.not_begun.store(not_begun, Relaxed);
                 break;
             };
-            let index = index as usize;
+            let index = number as usize;
             let client = clients[index % clients.len()].clone();
             let (load, running) = (load.clone(), running.clone());
             runtime.spawn(async move {
-                load.call(&client, Some(due), index).await;
+                load.call(&client, Some(due), number, index).await;
                 drop((place, running));
             });
         }
@@ -263,13 +273,9 @@ mod tests {
 
     fn load() -> Load {
         Load::new(Arc::new(Plan {
-            target: Target { service: "a.B".to_owned().into(), method: "C".to_owned().into() },
-            name: "a.B/C".to_owned(),
-            is_client_streaming: false,
-            is_server_streaming: false,
-            requests: Vec::new(),
-            messages: 0,
-            concurrency: 65_536,
+            methods: Vec::new(),
+            turns: Vec::new(),
+            concurrency: Schedule::Constant(65_536.0),
             connections: 1,
             pace: Pace::Closed,
             duration: Duration::MAX,

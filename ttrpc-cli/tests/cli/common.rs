@@ -147,6 +147,9 @@ pub fn ttrpc(arguments: &[&str]) -> Command {
     let mut command = ttrpc_as_it_is(arguments);
     let name = arguments.iter().find(|argument| !argument.starts_with('-'));
     let has = |option| arguments.iter().any(|argument| argument.starts_with(option));
+    if arguments.contains(&"compare") {
+        return command;
+    }
     if name.is_some_and(|name| WITH_TIMEOUT.contains(name)) && !has("--timeout") {
         command.args(["--timeout", LONG]);
     }

@@ -70,7 +70,7 @@ fn failures_are_counted_by_code_and_all_of_them_are_an_error() {
     assert_eq!(ran.code, 64 + 5);
     assert!(ran.stdout.contains("failed, NOT_FOUND"), "{}", ran.stdout);
     assert_eq!(run(&["load", &server.address, "Echo", "--rate", "0"]).code, 2);
-    assert_eq!(run(&["load", &server.address, "Echo", "-d", "{} {}"]).code, 2);
+    assert_eq!(run(&["load", &server.address, "Echo", "-d", ""]).code, 2);
 }
 
 #[test]
@@ -213,4 +213,156 @@ fn a_rate_below_all_measure_is_no_panic() {
     let server = conformance();
     let result = load(&[&server.address, "Echo", "--rate", "1e-300", "--duration", "100d"]);
     assert_eq!(result["calls"], 1);
+}
+
+#[test]
+fn requests_take_turns_and_templates_are_made_for_each_call() {
+    let server = conformance();
+    let folder = server.folder.path();
+    let file = folder.join("requests.json");
+    std::fs::write(&file, "{\"payload\": \"YQ==\"}\n{\"payload\": \"YmI=\"}\n").unwrap();
+    let data = format!("@{}", file.display());
+    let more = ["-n", "10", "-c", "1", "-d", "{\"payload\": \"Y2Nj\"}", "-d", &data];
+    let result = load(&[&[&*server.address, "Echo"], &more[..]].concat());
+    // Payloads of 3, 1 and 2 bytes and two more each, and the first again.
+    assert_eq!((&result["calls"], &result["bytesSent"]), (&10.into(), &41.into()));
+    let field = "key={{.RequestNumber}}";
+    let mut loading =
+        ttrpc(&["load", &server.address, "Wait", field, "-c", "3", "-n", "3", "--timeout", "0"]);
+    let mut loading = loading.stdout(Stdio::null()).spawn().unwrap();
+    server.wait_for_calls("Wait", 3);
+    for key in ["key=0", "key=1", "key=2"] {
+        run(&["call", &server.address, "Release", key]).ok();
+    }
+    assert!(loading.wait().unwrap().success());
+    let ran = run(&["load", &server.address, "Echo", "payload={{nothing}}"]);
+    assert!(ran.code == 2 && ran.stderr.contains("--literal"), "{ran:?}");
+    let ran = run(&[
+        "load",
+        &server.address,
+        "Wait",
+        "key={{nothing}}",
+        "--literal",
+        "--timeout",
+        "1ms",
+        "-n",
+        "1",
+    ]);
+    assert_eq!(ran.code, 64 + 4, "{ran:?}");
+}
+
+#[test]
+fn several_methods_are_called_as_their_weights_say() {
+    let server = conformance();
+    let more = [
+        "--weight",
+        "3",
+        "--also",
+        "1 Generate {\"count\": 2}",
+        "--also",
+        "1 Fail code=5",
+        "-n",
+        "50",
+    ];
+    let result = load(&[&[&*server.address, "Echo", "payload=YQ=="], &more[..]].concat());
+    let of = |at: usize, name: &str| result["methods"][at][name].clone();
+    assert_eq!((of(0, "calls"), of(1, "calls")), (30.into(), 10.into()), "{result}");
+    assert_eq!((of(2, "calls"), of(2, "failed")), (0.into(), 10.into()), "{result}");
+    assert_eq!(result["errors"], serde_json::json!({ "NOT_FOUND": 10 }));
+    let text = run(&[&["load", &*server.address, "Echo"], &more[..]].concat()).ok();
+    assert!(text.contains("WEIGHT") && text.contains("Conformance/Generate"), "{text}");
+    for wrong in
+        ["Echo", "0 Echo", "x Echo", "1 Nothing", "1", "999999 Echo", "1 Echo no", "1 Echo {"]
+    {
+        let ran = run(&["load", &server.address, "Echo", "-n", "1", "--also", wrong]);
+        assert_eq!(ran.code, 2, "{wrong}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_rate_rises_in_a_ramp_or_in_steps() {
+    let server = conformance();
+    let result = load(&[&server.address, "Echo", "--rate", "100..500", "--duration", "500ms"]);
+    let calls = |result: &serde_json::Value| {
+        result["calls"].as_u64().unwrap() + result["dueNotBegun"].as_u64().unwrap()
+    };
+    // 300 a second on average, for half a second.
+    assert_eq!((calls(&result), &result["rate"]), (150, &"100..500".into()));
+    let result = load(&[&server.address, "Echo", "--rate", "50,500", "--duration", "400ms"]);
+    assert_eq!(calls(&result), 10 + 100);
+    let steps = result["timeline"].as_array().unwrap();
+    assert!(steps.len() <= 2 && steps[0]["calls"] == 10, "{result}");
+    let text =
+        run(&["load", &server.address, "Echo", "--rate", "50,500", "--duration", "100ms"]).ok();
+    assert!(text.contains("DUE/S"), "{text}");
+}
+
+#[test]
+fn calls_in_flight_rise_in_steps() {
+    let server = conformance();
+    let wait = ["--timeout", "0", "-d", "{\"key\": \"a\"}"];
+    let arguments = ["-c", "2,5", "--duration", "2s"];
+    let mut load =
+        Loading::start(&[&[&*server.address, "Wait"], &wait[..], &arguments[..]].concat());
+    // Two of them at first, and then three more.
+    server.wait_for_calls("Wait", 5);
+    load.interrupt();
+    run(&["call", &server.address, "Release", "key=a"]).ok();
+    let (code, result) = load.finish();
+    assert_eq!((code, &result["calls"], &result["concurrency"]), (0, &5.into(), &"2,5".into()));
+    // Workers that wait for their step do not wait for the end of a load that is over.
+    let result = load_of_one_call(&server.address);
+    assert_eq!(result["calls"], 1);
+    assert_eq!(run(&["load", &server.address, "Echo", "-c", "1,2", "--rate", "5"]).code, 2);
+}
+
+fn load_of_one_call(address: &str) -> serde_json::Value {
+    load(&[address, "Echo", "-c", "1,2", "-n", "1", "--duration", "10000d"])
+}
+
+#[test]
+fn a_report_is_one_page_with_pictures() {
+    let server = conformance();
+    let page = server.folder.path().join("load.html");
+    run(&["load", &server.address, "Echo", "-n", "200", "--html", page.to_str().unwrap()]).ok();
+    let page = std::fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3);
+    for wanted in ["<!DOCTYPE html>", "calls a second", "99.9 %", "callsPerSecond", "</html>"] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    assert!(!page.contains("src=") && !page.contains("href="), "it needs no other file");
+}
+
+#[test]
+fn two_loads_are_compared_with_a_verdict() {
+    let server = conformance();
+    let folder = server.folder.path();
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name).display().to_string();
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let result = load(&[&server.address, "Echo", "-n", "100"]);
+    let good = write("good.json", &result.to_string());
+    let mut slow = result.clone();
+    slow["latencySeconds"]["p99"] =
+        (result["latencySeconds"]["p99"].as_f64().unwrap() * 3.0).into();
+    let slow = write("slow.json", &slow.to_string());
+    let ran = run(&["load", "compare", &good, &good]);
+    assert!(ran.code == 0 && ran.stdout.contains("same"), "{ran:?}");
+    let ran = run(&["load", "compare", &good, &slow]);
+    assert!(
+        ran.code == 1 && ran.stdout.contains("+200.0 %") && ran.stdout.contains("worse"),
+        "{ran:?}"
+    );
+    assert_eq!(run(&["load", "compare", &slow, &good]).code, 0);
+    assert_eq!(run(&["load", "compare", &good, &slow, "--tolerance", "250"]).code, 0);
+    let ran = run(&["load", "compare", &good, &slow, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((ran.code, &told["verdict"]), (1, &"worse".into()));
+    let rubbish = write("rubbish.json", "{\"calls\": 1}");
+    for wrong in [&*rubbish, "/no/such/file", "/dev/null"] {
+        let ran = run(&["load", "compare", &good, wrong]);
+        assert!(ran.code == 2 && ran.stderr.contains("ttrpc load … --json"), "{ran:?}");
+    }
 }
