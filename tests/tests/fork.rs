@@ -11,12 +11,24 @@ use std::{
 use fork::{Fork, fork};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::runtime::{Builder, Runtime};
-use ttrpc::{Client, Code, ConnectionError, Status, blocking};
+use ttrpc::{
+    Client, Code, ConnectionError, Status, async_trait, blocking,
+    client::{Answer, Interceptor, Next, OutgoingCall},
+};
 use ttrpc_tests::{
     conformance::*,
     harness::{chunk, echo_request},
     process::Process,
 };
+
+struct Passes;
+
+#[async_trait]
+impl Interceptor for Passes {
+    async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status> {
+        next.run(call).await
+    }
+}
 
 /// Runs this in a child, which exits well if it does not panic.
 fn in_a_child(run: impl FnOnce()) {
@@ -128,8 +140,18 @@ fn a_child_leaves_the_connection_of_an_asynchronous_client_to_its_parent(address
     in_a_child(|| {
         let (conformance, _runtime) = all.as_ref().unwrap();
         let own = Builder::new_current_thread().enable_all().build().unwrap();
-        let call = conformance.echo(echo_request([9])).timeout(Duration::from_millis(50));
-        own.block_on(call.into_future()).expect_err("it is not answered");
+        let client = conformance.client();
+        own.block_on(async {
+            // Without a deadline.
+            assert_refused(conformance.echo(echo_request([9])).await);
+            assert_refused(conformance.generate(GenerateRequest::default()).await);
+            assert_refused(conformance.exchange().await);
+            assert_refused(
+                client.clone().with_interceptor(Passes).unary::<(), ()>("a.B", "C", ()).await,
+            );
+            client.shutdown().await;
+            assert!(matches!(client.closed().await, ConnectionError::Forked));
+        });
         let client = own.block_on(Client::connect(address)).unwrap();
         let call = ConformanceClient::new(client).echo(echo_request([8]));
         assert_eq!(own.block_on(call.into_future()).unwrap().payload, [8]);

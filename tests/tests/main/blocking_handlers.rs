@@ -250,6 +250,7 @@ fn connections_with_endless_handlers_leave_the_program_its_threads_and_are_refus
         server.gate.has_come(MAX).await;
         // The others are refused, each without a deadline of its own, and the program's thread is free.
         eventually("all others are refused", || {
+            assert!(server.gate.came() <= MAX, "the program's thread is taken");
             calls.iter().filter(|call| call.is_finished()).count() == 40 - MAX
         })
         .await;

@@ -41,8 +41,9 @@
 //! A child process that was forked after a client had connected has a copy of the client, over the same socket: connect
 //! after the fork. What the child drops or closes leaves the parent's connection alone, and nothing is written
 //! to its socket from the child. The child must not use the parent's tokio runtime, whose threads it does not have
-//! and whose poller it shares; a call with a copy of the client gets no answer there, or fails with
-//! [`ConnectionError::Forked`]. [`blocking::Client`](crate::blocking::Client) refuses calls in the child with that.
+//! and whose poller it shares. A call with a copy of the client fails there with FAILED_PRECONDITION, whose source is
+//! [`ConnectionError::Forked`]. If other calls were in flight at the fork, it may wait for its deadline in place of that, and so do
+//! streams that were open. [`blocking::Client`](crate::blocking::Client) refuses all of them.
 //!
 //! # Cancel safety
 //!
@@ -277,6 +278,9 @@ impl Client {
     ///
     /// Cancel safe.
     pub async fn closed(&self) -> ConnectionError {
+        if !self.tasks.connection().origin.is_here() {
+            return ConnectionError::Forked;
+        }
         self.tasks.connection().closed().await
     }
 
@@ -299,6 +303,9 @@ impl Client {
     /// Cancel safe: dropped before all is written, it leaves the connection open, for what is pending.
     pub async fn shutdown(&self) {
         let connection = self.tasks.connection();
+        if !connection.origin.is_here() {
+            return;
+        }
         connection.refuse_calls();
         connection.queue.flushed().await;
         self.close();

@@ -189,7 +189,8 @@ impl<Req: Message> PendingCall<Req> {
         Frame::new(FrameType::Request, self.kind.flags, 0, parts)
     }
 
-    /// Puts the Request into the queue and the call into the table, in one step. `None` if the queue is full.
+    /// Puts the Request into the queue and the call into the table, in one step. `None` if the queue is full. The only call in
+    /// flight is refused in a child of the process that has made the connection: nobody would ever write it.
     fn push(
         &self,
         connection: &ClientConnection,
@@ -213,7 +214,13 @@ impl<Req: Message> PendingCall<Req> {
             messages: messages.clone(),
             record: record.clone(),
         }));
+        let mut checked = Ok(());
         let claim = |calls: &mut Calls| {
+            // With others in flight, the system call would cost more than the rest.
+            if calls.open_count() == 0 {
+                checked = connection.origin.check();
+                checked.as_ref().ok()?;
+            }
             let stream_id = calls.open(&mut entry)?;
             Some(PushDecision { stream_id, is_lone: calls.open_count() == 1 })
         };
@@ -224,7 +231,7 @@ impl<Req: Message> PendingCall<Req> {
         let stream_id = match pushed {
             Pushed::Queued(stream_id) => stream_id,
             Pushed::Full => return Ok(None),
-            Pushed::Refused => return Err(connection.no_id()),
+            Pushed::Refused => return checked.and_then(|()| Err(connection.no_id())),
         };
         // The owner releases it.
         permit.into_load();

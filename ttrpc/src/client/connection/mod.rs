@@ -30,6 +30,7 @@ use crate::{
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
+        fork::Origin,
         limiter::{Limiter, Load, Oversubscribe},
         queue::Queue,
         registry::Registry,
@@ -42,6 +43,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) config: ClientConfig,
+    pub(super) origin: Origin,
     /// The outgoing queue and the table of calls.
     pub(super) queue: Queue<Calls>,
     /// Limits the calls in flight.
@@ -74,6 +76,7 @@ impl ClientConnection {
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
             sender_ended: SetOnce::new(),
+            origin: Origin::here(),
             config,
         }
     }

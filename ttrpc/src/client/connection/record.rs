@@ -228,7 +228,7 @@ impl CallRecord {
     pub(in crate::client) fn not_queued(&self, status: &Status) {
         let cause = match status.code() {
             Code::DeadlineExceeded => EndCause::DeadlineHere,
-            Code::Unavailable => lost_call(status.connection_error()),
+            Code::Unavailable | Code::FailedPrecondition => lost_call(status.connection_error()),
             _ => EndCause::Limit,
         };
         self.ended(CallOutcome { cause, status: Some(status) });

@@ -9,7 +9,7 @@ use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
     transport::{
-        fork::{Origin, Original},
+        fork::Original,
         io::{ReadHalf, Writer},
         spawn, wire,
     },
@@ -21,7 +21,6 @@ use crate::{
 pub(in crate::client) struct ConnectionTasks {
     connection: Arc<ClientConnection>,
     receiver: AbortHandle,
-    origin: Origin,
 }
 
 impl ConnectionTasks {
@@ -47,10 +46,9 @@ impl ConnectionTasks {
         let sender = SenderGuard(connection.clone());
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
         let (reader, writer) = (Original::new(io.reader), Box::new(Original::new(io.writer)));
-        let origin = reader.origin;
         spawn(span.instrument(run_sender(sender, writer, ended)));
         let receiver = spawn(span.instrument(run_receiver(guard, reader))).abort_handle();
-        Arc::new(ConnectionTasks { connection, receiver, origin })
+        Arc::new(ConnectionTasks { connection, receiver })
     }
 
     pub(in crate::client) fn connection(&self) -> &ClientConnection {
@@ -59,7 +57,7 @@ impl ConnectionTasks {
 
     /// Ends the connection, unless it is that of a parent process.
     pub(in crate::client) fn close(&self, reason: ConnectionError) {
-        if !self.origin.is_here() {
+        if !self.connection.origin.is_here() {
             return;
         }
         self.connection.end(reason);
