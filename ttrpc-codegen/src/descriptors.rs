@@ -59,10 +59,31 @@ struct Name {
     name: String,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct Syntax {
+    #[prost(string, tag = "12")]
+    syntax: String,
+}
+
 impl DescriptorSet {
     /// The encoded set.
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
+    }
+
+    /// Returns the set with its files of editions in terms of proto3, for what knows no editions. Those files lose their custom
+    /// options.
+    ///
+    /// # Errors
+    /// If the bytes are no set, or a file has a feature that prost has no form for.
+    pub fn lowered(&self) -> Result<DescriptorSet, Error> {
+        let mut set = EncodedFiles::decode(&self.encoded[..]).map_err(not_a_set)?;
+        for file in &mut set.files {
+            if Syntax::decode(file.clone()).map_err(not_a_set)?.syntax == "editions" {
+                *file = decode_file(file)?.encode_to_vec().into();
+            }
+        }
+        Ok(DescriptorSet { encoded: set.encode_to_vec() })
     }
 
     /// The files, as prost knows them.

@@ -34,6 +34,7 @@ pub fn compile(files: &[PathBuf], includes: &[PathBuf]) -> Result<Schema, Failur
     let set = ttrpc_codegen::configure()
         .parse(files, &folders)
         .map_err(|error| Failure::Usage(error.to_string()))?;
+    let set = set.lowered().map_err(|error| Failure::Usage(error.to_string()))?;
     let pool = DescriptorPool::decode(set.encoded())
         .map_err(|error| Failure::Usage(format!("{error:?}")))?;
     Schema::new(pool, Source::Files)
@@ -49,7 +50,7 @@ pub fn read_sets(files: &[PathBuf]) -> Result<Schema, Failure> {
         let usage =
             |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
         let bytes = fs::read(file).map_err(|error| usage(&error))?;
-        pool.decode_file_descriptor_set(&*bytes).map_err(|error| {
+        add_set(&mut pool, &bytes).map_err(|error| {
             usage(&format_args!(
                 "not a file descriptor set with its imports ({error}); `protoc -o FILE \
                  --include_imports` writes one"
@@ -57,6 +58,16 @@ pub fn read_sets(files: &[PathBuf]) -> Result<Schema, Failure> {
         })?;
     }
     Schema::new(pool, Source::Files)
+}
+
+/// Adds the files of an encoded descriptor set, those of editions in terms of proto3: the pool panics at others.
+///
+/// # Errors
+/// If it is none, its imports are missing, or a feature of an edition has no form here.
+pub(super) fn add_set(pool: &mut DescriptorPool, set: &[u8]) -> Result<(), String> {
+    let set =
+        ttrpc_codegen::DescriptorSet::from(set).lowered().map_err(|error| error.to_string())?;
+    pool.decode_file_descriptor_set(set.encoded()).map_err(|error| error.to_string())
 }
 
 /// Writes these files and all that they import as one descriptor set.
@@ -121,7 +132,8 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use prost_reflect::prost_types::FileDescriptorProto;
+    use prost::Message;
+    use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto};
 
     use super::*;
     use crate::schema::builtin;
@@ -163,6 +175,33 @@ mod tests {
             message A { option (lower) = -inf; }";
         fs::write(&path, proto).unwrap();
         assert!(compile(&[path], &[]).unwrap().pool().get_message_by_name("A").is_some());
+    }
+
+    #[test]
+    fn files_of_an_edition_are_read_and_one_that_is_not_known_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for (edition, message) in [(1000, None), (1001, None), (7777, Some("7777"))] {
+            let file = FileDescriptorProto {
+                name: Some("a.proto".to_owned()),
+                syntax: Some("editions".to_owned()),
+                message_type: vec![DescriptorProto {
+                    name: Some("A".to_owned()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            let mut file = file.encode_to_vec();
+            prost::encoding::int32::encode(14, &edition, &mut file);
+            let mut set = Vec::new();
+            prost::encoding::bytes::encode(1, &file, &mut set);
+            let path = folder.path().join("set");
+            fs::write(&path, &set).unwrap();
+            match (read_sets(&[path]), message) {
+                (Ok(schema), None) => assert!(schema.pool().get_message_by_name("A").is_some()),
+                (Err(failure), Some(part)) => assert!(failure.to_string().contains(part)),
+                (read, _) => panic!("{edition}: {}", read.is_ok()),
+            }
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use ttrpc_reflection::proto::reflection::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-use super::{Schema, Source, builtin};
+use super::{Schema, Source, builtin, files::add_set};
 use crate::failure::Failure;
 
 /// What came of asking a server for its schema.
@@ -299,7 +299,7 @@ pub async fn fetch_types(
         reflection.add_imports(&mut files).await?;
         // What makes no schema leaves the type unknown, which is told.
         let mut more = pool.clone();
-        if more.decode_file_descriptor_set(&*files.into_set()).is_ok() {
+        if add_set(&mut more, &files.into_set()).is_ok() {
             *pool = more;
         }
     }
@@ -317,7 +317,7 @@ fn unexpected(answer: MessageResponse) -> Status {
 
 fn build(set: &[u8]) -> Result<Schema, Failure> {
     let mut pool = DescriptorPool::new();
-    pool.decode_file_descriptor_set(set).map_err(|error| {
+    add_set(&mut pool, set).map_err(|error| {
         Failure::Other(format!(
             "what the server tells of its schema makes none: {error}; --proto FILE or \
              --descriptor-set FILE gives another"
