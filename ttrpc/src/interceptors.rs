@@ -106,7 +106,7 @@ impl Interceptor for ConcurrencyLimit {
             }
         };
         let Some(_permit) = permit else {
-            ctx.blame(EndCause::Limit);
+            ctx.set_failure_cause(EndCause::Limit);
             return Err(Status::resource_exhausted("too many calls run already"));
         };
         next.run(ctx).await

@@ -131,7 +131,7 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
     let _waiting = connection.registry.enter(call.info(), CallWait::Place);
     let stall_timeout = connection.server.config.stall_timeout;
     places.take(connection.id, stall_timeout).await.map_err(|Stalled| {
-        call.end.blame(EndCause::Limit);
+        call.end.set_failure_cause(EndCause::Limit);
         Status::resource_exhausted(
             "too many blocking handlers run on this server and none ends (max_blocking_calls)",
         )

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::{
     call::{
-        end_signal::EndSignal,
         shared::Connection,
-        state::Call,
-        task::{AdmittedCall, CallOwner},
+        start::AdmittedCall,
+        state::{Call, CallEnd},
+        task::CallOwner,
     },
     connection::tasks::OpenConnection,
     shutdown::Lifecycle,
@@ -35,9 +35,9 @@ use crate::{
 #[test]
 fn a_token_fires_whenever_it_was_asked_for() {
     let model = || {
-        let end = Arc::new(EndSignal::default());
+        let end = Arc::new(CallEnd::new(None));
         let fires = end.clone();
-        let asks = [EndSignal::token, EndSignal::graceful_token].map(|ask| {
+        let asks = [CallEnd::token, CallEnd::graceful_token].map(|ask| {
             let end = end.clone();
             spawn(move || block_on(ask(&end).cancelled()))
         });
@@ -50,7 +50,7 @@ fn a_token_fires_whenever_it_was_asked_for() {
 #[test]
 fn a_handler_that_begins_hears_of_the_end() {
     let model = || {
-        let end = Arc::new(EndSignal::default());
+        let end = Arc::new(CallEnd::new(None));
         let (fires, begins) = (end.clone(), end.clone());
         let handler = move || {
             if !begins.is_over() {
@@ -116,7 +116,12 @@ impl Model {
     fn start(&self, stream_id: u32, handler: impl Future<Output = ()> + Send + 'static) {
         let Model { connection, calls, ended, all_have_ended } = self.clone();
         let call = unary_call(connection.clone(), stream_id);
-        let admitted = AdmittedCall { owner: CallOwner(call), request_bytes: 0, chain: None };
+        let admitted = AdmittedCall {
+            owner: CallOwner::new(call),
+            request_bytes: 0,
+            more_to_come: false,
+            chain: None,
+        };
         let handler = move |_, ()| async move {
             handler.await;
             if ended.fetch_add(1, SeqCst) + 1 == calls {

@@ -327,7 +327,11 @@ pub(crate) struct Permit<'a> {
     load: Load,
 }
 
-impl Permit<'_> {
+impl<'a> Permit<'a> {
+    pub(crate) fn limiter(&self) -> &'a Limiter {
+        self.limiter
+    }
+
     /// Leaves it to the caller to release the load.
     pub(crate) fn into_load(self) -> Load {
         let load = self.load;

@@ -36,8 +36,8 @@ impl Context {
     }
 
     /// If the call fails now, it is for this cause.
-    pub(crate) fn blame(&self, cause: EndCause) {
-        self.call.end.blame(cause);
+    pub(crate) fn set_failure_cause(&self, cause: EndCause) {
+        self.call.end.set_failure_cause(cause);
     }
 
     /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
@@ -98,7 +98,7 @@ impl Context {
     /// For interceptors: ends the call with DEADLINE_EXCEEDED at this moment, unless it ends before. A later
     /// moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
-        self.call.shorten_deadline(deadline);
+        self.call.end.shorten_deadline(deadline);
     }
 
     /// What is left of the call's time; zero when it is over, `None` without a deadline.

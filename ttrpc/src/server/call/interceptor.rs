@@ -189,7 +189,7 @@ where
         if let Some((call, handler)) = this.call.take() {
             let decoded = (this.decode)(Payload::shared(this.request, this.request));
             let request = decoded.map_err(|refusal| {
-                call.end.blame(refusal.cause);
+                call.end.set_failure_cause(refusal.cause);
                 refusal.status
             })?;
             this.handler.set(Some(handler(ctx.of_handler(call), request)));
@@ -214,7 +214,7 @@ fn check_time(call: &Call) -> Result<(), Status> {
         return Err(Status::cancelled("the call is over"));
     }
     if call.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-        call.end.blame(EndCause::DeadlineHere);
+        call.end.set_failure_cause(EndCause::DeadlineHere);
         return Err(Status::deadline_exceeded("the call's deadline passed before it was started"));
     }
     Ok(())
@@ -244,7 +244,7 @@ where
         let this = handler.project();
         // The handler has not begun: a status to follow is an interceptor's.
         if let Some((call, _)) = this.call {
-            call.end.blame(EndCause::Refused);
+            call.end.set_failure_cause(EndCause::Refused);
         }
         let no_reply = || Status::internal("an interceptor has ended the call without a reply");
         result.and_then(|()| this.reply.take().ok_or_else(no_reply))

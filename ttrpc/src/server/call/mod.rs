@@ -6,8 +6,6 @@
 
 pub(in crate::server) mod admission;
 pub(in crate::server) mod context;
-pub(in crate::server) mod end_signal;
-mod ended;
 pub(in crate::server) mod interceptor;
 mod observe;
 pub(in crate::server) mod reasons;
@@ -17,4 +15,3 @@ pub(in crate::server) mod start;
 pub(in crate::server) mod state;
 pub(in crate::server) mod stream;
 pub(in crate::server) mod task;
-pub(in crate::server) mod unstarted;

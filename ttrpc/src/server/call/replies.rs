@@ -22,7 +22,7 @@
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
 //! [`stall_timeout`]: field@crate::ServerConfig::stall_timeout
 
-use std::{future::pending, sync::Arc};
+use std::future::pending;
 
 use crate::server::call::{
     shared::{Connection, ReplyRoom},
@@ -30,11 +30,11 @@ use crate::server::call::{
 };
 use crate::{
     Status,
-    server::call::unstarted::give_way,
+    server::call::start::give_way,
     snapshot::CallWait,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     transport::{
-        limiter::{Closed, Load},
+        limiter::{Closed, Limiter, Load, Permit},
         registry::CallInfo,
         stall::PARTS,
     },
@@ -160,71 +160,48 @@ impl Drop for WaitingReply<'_> {
     }
 }
 
-/// The permission to poll a handler, which it holds while it is polled.
-pub(in crate::server) struct ResumePermit<'a> {
-    connection: &'a Connection,
-    grant: Grant,
-}
-
-/// Why a handler may be polled.
-pub(in crate::server) enum Grant {
-    /// Few replies wait.
-    Free,
-    /// Its reply, if it makes one, has this part of the limit.
-    Share(Load),
-    /// It goes on beside the limit: no other one does before it has been polled.
-    Next,
-    /// It begins when there is room: no other one does before it has been polled.
-    First,
-}
+/// The permission to poll a handler, which it holds while it is polled. `None` while few replies wait.
+pub(in crate::server) struct ResumePermit<'a>(Option<(&'a Limiter, Load)>);
 
 impl<'a> ResumePermit<'a> {
+    const FREE: Self = ResumePermit(None);
+
+    /// Releases what was granted when the handler has been polled.
+    fn new(permit: Permit<'a>) -> Self {
+        let limiter = permit.limiter();
+        ResumePermit(Some((limiter, permit.into_load())))
+    }
+
     /// A permit for a call's handler, if it need not wait for it.
     pub(in crate::server) fn try_acquire(
         connection: &'a Connection,
         waits: &CallWaits,
     ) -> Option<Self> {
         if connection.has_no_replies() || waits.may_be_granted() {
-            return Some(ResumePermit { connection, grant: Grant::Free });
+            return Some(ResumePermit::FREE);
         }
-        let share = connection.replies().try_acquire(connection.reply_share())?;
-        Some(ResumePermit { connection, grant: Grant::Share(share.into_load()) })
-    }
-
-    /// The permit for which [`wait_to_start`] or [`wait_to_resume`] has waited.
-    pub(in crate::server) fn granted(connection: &'a Connection, grant: Grant) -> Self {
-        ResumePermit { connection, grant }
+        connection.replies().try_acquire(connection.reply_share()).map(ResumePermit::new)
     }
 }
 
 impl Drop for ResumePermit<'_> {
     fn drop(&mut self) {
-        let connection = self.connection;
-        match self.grant {
-            Grant::Free => {}
-            Grant::Share(load) => connection.replies().release(load),
-            Grant::Next => connection.next_resume().release(Load::one(0)),
-            Grant::First => connection.next_start().release(Load::one(0)),
+        if let Some((limiter, load)) = self.0 {
+            limiter.release(load);
         }
     }
 }
 
-/// Waits until the handler of a call that has been admitted may begin: until the queue has room, and not too many replies
-/// wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
-pub(in crate::server) async fn wait_to_start(call: Arc<Call>) -> Grant {
-    let connection = &*call.connection;
-    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+/// Waits until the handler of a call that has been admitted may begin: until the queue has capacity, and not too many
+/// replies wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
+pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
+    let _waiting = call.connection.registry.enter(call.info(), CallWait::Room);
     let _in_line = call.waits.enter_for_room();
-    let room = async {
-        let first = connection.next_start().acquire(Load::one(0)).await?;
-        connection.has_room().await.map(|()| first)
-    };
-    match room.await {
-        Ok(first) => {
+    match next_with_capacity(&call.connection, call.connection.next_start()).await {
+        Ok(permit) => {
             // What was woken meanwhile runs first: the handler may block its thread.
             give_way().await;
-            first.into_load();
-            Grant::First
+            permit
         }
         // A connection that has ended drops its handlers.
         Err(Closed) => pending().await,
@@ -235,26 +212,30 @@ pub(in crate::server) async fn wait_to_start(call: Arc<Call>) -> Grant {
 ///
 /// Endless streams may hold more than the limit at any time. So the first in the line goes on as well when a call might
 /// begin, however much waits then, and no other does before it has been polled.
-pub(in crate::server) async fn wait_to_resume(call: Arc<Call>) -> Grant {
+pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
     let _in_line = call.waits.enter_for_room();
     let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
-    let share = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading);
-    let room = async {
-        let next = connection.next_resume().acquire(Load::one(0)).await?;
-        connection.has_room().await.map(|()| next)
-    };
     tokio::select! {
         biased;
-        share = share => share.map_or(Grant::Free, |share| Grant::Share(share.into_load())),
-        // A connection that has ended drops its handlers.
-        Ok(next) = room => {
-            next.into_load();
-            Grant::Next
+        share = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading) => {
+            share.map_or(ResumePermit::FREE, ResumePermit::new)
         }
+        // A connection that has ended drops its handlers.
+        Ok(permit) = next_with_capacity(connection, connection.next_resume()) => permit,
     }
+}
+
+/// Waits for a permit of `line`, which has one, and with it until a call might begin.
+async fn next_with_capacity<'a>(
+    connection: &'a Connection,
+    line: &'a Limiter,
+) -> Result<ResumePermit<'a>, Closed> {
+    let permit = line.acquire(Load::one(0)).await?;
+    connection.has_room().await?;
+    Ok(ResumePermit::new(permit))
 }
 
 #[cfg(test)]
@@ -297,10 +278,8 @@ mod tests {
         let (_server, connection) = idle_connection(config());
         let (of_call, of_another) = (CallWaits::default(), CallWaits::default());
         let share = |of_call| {
-            ResumePermit::try_acquire(&connection, of_call).map(|permit| match permit.grant {
-                Grant::Share(load) => load.cost,
-                _ => 0,
-            })
+            let permit = ResumePermit::try_acquire(&connection, of_call)?;
+            Some(permit.0.map_or(0, |(_, share)| share.cost))
         };
         assert_eq!(share(&of_call), Some(0));
         let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::server::call::state::Call;
 use crate::server::{
     Peer, Shared,
-    call::{reasons::EndReason, unstarted::Unstarted},
+    call::{reasons::EndReason, start::Starts},
 };
 use crate::{
     Code, Extensions, Status,
@@ -55,7 +55,7 @@ pub(in crate::server) struct Connection {
     pub(in crate::server) calls: Limiter,
     /// `None` while the connection has had neither a stream of requests nor a handler that waits.
     limits: OnceLock<Box<RareLimits>>,
-    pub(in crate::server) unstarted: Unstarted,
+    pub(in crate::server) starts: Starts,
     pub(in crate::server) registry: Registry,
     pub(in crate::server) id: u64,
     pub(in crate::server) accepted: Instant,
@@ -87,7 +87,7 @@ impl Connection {
                 Oversubscribe::AnyLast,
             ),
             limits: OnceLock::new(),
-            unstarted: Unstarted::default(),
+            starts: Starts::new(),
             registry: Registry::default(),
             id,
             accepted: Instant::now(),

@@ -1,13 +1,27 @@
 //! Calls between their admission and their handler's first step.
+//!
+//! A receiver could open the calls of a whole socket buffer before the first of them runs. So it gives way to the
+//! runtime after [`MAX_UNSTARTED`] calls: a connection has few tasks that only wait for the runtime, and one with a
+//! thousand calls does not delay one with a single call.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    sync::Arc,
+    task::{self, Poll, Waker},
+    time::Duration,
+};
 
 use bytes::Buf;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    time::Instant,
+};
 
-use crate::server::call::task::{CallControl, CallOwner, CallTask, Finish};
+use crate::server::call::task::{CallOwner, Finish, run};
 use crate::{
     Status,
-    contain::contain,
+    contain::Contained,
     proto::{frame::Flags, payload::Payload},
     server::call::{
         context::Context,
@@ -15,22 +29,116 @@ use crate::{
         reasons::Refusal,
         state::Call,
     },
-    sync::spawn,
-    transport::messages::message_cost,
+    sync::{
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        spawn,
+    },
+    transport::{BoxFuture, messages::message_cost},
 };
+
+/// Calls that may be opened before the first of them starts: what a turn of the runtime takes up easily.
+const MAX_UNSTARTED: u32 = 32;
+
+/// A first step that takes longer than this has the next [`SPAWNED`] calls of its connection spawned.
+const QUICK: Duration = Duration::from_millis(1);
+
+const SPAWNED: u32 = 1024;
+
+/// Starts the calls of a connection.
+#[derive(Debug)]
+pub(in crate::server) struct Starts {
+    /// On a runtime of one thread a call's first step is made by the receiver, which saves a task where the handler
+    /// does not wait. One that blocks its thread blocks all others there, whoever polls it.
+    is_one_thread: bool,
+    /// Calls whose first step the receiver has made since it gave way.
+    begun: AtomicU32,
+    /// Calls that are spawned on one thread as well, since a handler computes for long: the runtime looks at sockets
+    /// and timers after so many polls, however long these take.
+    spawned: AtomicU32,
+    /// Calls whose tasks have been spawned and have not started.
+    unstarted: AtomicU32,
+    /// Frames have arrived behind the last call's Request: its reply is not the only one to be written.
+    more_to_come: AtomicBool,
+}
+
+impl Starts {
+    pub(in crate::server) fn new() -> Self {
+        let is_one_thread = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
+        let (begun, spawned, unstarted, more_to_come) = Default::default();
+        Starts { is_one_thread, begun, spawned, unstarted, more_to_come }
+    }
+
+    /// Returns whether calls are about to be opened, whose replies may follow.
+    pub(super) fn more_to_come(&self) -> bool {
+        self.more_to_come.load(Relaxed)
+    }
+
+    /// A task has started, or was dropped before. This wakes nobody: the runtime may keep what a task wakes for that
+    /// task's thread, where a handler that blocks would strand it.
+    pub(super) fn started(&self) {
+        self.unstarted.fetch_sub(1, Relaxed);
+    }
+
+    /// Returns whether the receiver gives way before it acts on another frame.
+    pub(in crate::server) fn are_due(&self) -> bool {
+        self.unstarted.load(Relaxed) >= MAX_UNSTARTED || self.begun.load(Relaxed) >= MAX_UNSTARTED
+    }
+
+    /// Lets the tasks run that are scheduled at this moment.
+    pub(in crate::server) async fn give_way(&self) {
+        give_way().await;
+        self.begun.store(0, Relaxed);
+    }
+
+    /// Returns whether the receiver makes the first step of the next call.
+    fn is_inline(&self) -> bool {
+        let one_less = |spawned: u32| spawned.checked_sub(1);
+        self.is_one_thread && self.spawned.fetch_update(Relaxed, Relaxed, one_less).is_err()
+    }
+
+    /// Makes the first step of a call. One that goes on has a task, which polls it again.
+    fn begin(&self, mut task: BoxFuture<'static, ()>) {
+        // The first one since the receiver gave way is timed.
+        let began = (self.begun.fetch_add(1, Relaxed) == 0).then(Instant::now);
+        if task.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
+            spawn(task);
+        }
+        if began.is_some_and(|began| began.elapsed() > QUICK) {
+            self.spawned.store(SPAWNED, Relaxed);
+        }
+    }
+}
+
+/// Lets the tasks run that are scheduled at this moment.
+///
+/// The task wakes itself. Unlike [`tokio::task::yield_now`], which waits until the runtime has looked at sockets and
+/// timers, this leaves the task in the queue of its worker, where other workers find it.
+pub(in crate::server) fn give_way() -> impl Future<Output = ()> {
+    let mut has_given_way = false;
+    poll_fn(move |cx| {
+        if mem::replace(&mut has_given_way, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+}
 
 /// A call that has been let in and is not started yet. Dropped, it leaves.
 pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) owner: CallOwner,
     /// The length of its data.
     pub(in crate::server) request_bytes: usize,
+    /// Frames have arrived behind its Request.
+    pub(in crate::server) more_to_come: bool,
     /// What runs before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
 }
 
 impl AdmittedCall<'_> {
     pub(in crate::server) fn call(&self) -> &Arc<Call> {
-        &self.owner.0
+        &self.owner.call
     }
 
     /// Puts what came with the Request of a stream into its inbox, before the stream is open. An
@@ -69,7 +177,7 @@ impl AdmittedCall<'_> {
         finish: Finish<R>,
     ) -> Result<(), Refusal>
     where
-        M: 'static,
+        M: Send + 'static,
         F: Future<Output = Result<R, Status>> + Send + 'static,
         R: Send + 'static,
     {
@@ -77,31 +185,45 @@ impl AdmittedCall<'_> {
         let has_message = self.has_message(payload, needs_message);
         match self.chain {
             None => {
-                let request = decode(payload)?;
+                let request = Contained::new(decode(payload)?);
                 call.begun(self.request_bytes, has_message.into());
-                let handler = contain(|| handler(Context::new(call), request));
-                self.spawn(handler.ok(), finish);
+                self.start(move || handler(Context::new(call), request.into_inner()), finish);
             }
             Some(chain) => {
                 call.begun(self.request_bytes, has_message.into());
                 let (chain, payload) = (chain.clone(), payload.to_bytes());
-                self.spawn(Some(intercepted(chain, call, payload, decode, handler)), finish);
+                self.start(move || intercepted(chain, call, payload, decode, handler), finish);
             }
         }
         Ok(())
     }
 
-    /// `handler` is `None` if the program's code has panicked before it had made one.
-    fn spawn<R: Send + 'static>(
-        self,
-        handler: Option<impl Future<Output = Result<R, Status>> + Send + 'static>,
-        finish: Finish<R>,
-    ) {
+    fn start<F, R>(mut self, make: impl FnOnce() -> F + Send + 'static, finish: Finish<R>)
+    where
+        F: Future<Output = Result<R, Status>> + Send + 'static,
+        R: Send + 'static,
+    {
         let call = self.call().clone();
-        let task = CallTask { handler, finish, control: CallControl::new(self.owner) };
+        let connection = call.connection.clone();
+        let starts = &connection.starts;
+        let is_inline = starts.is_inline();
+        if !is_inline {
+            starts.unstarted.fetch_add(1, Relaxed);
+        }
+        self.owner.is_unstarted = !is_inline;
+        let span = call.span.clone();
+        starts.more_to_come.store(self.more_to_come, Relaxed);
         // A call may end as soon as it has its task.
-        let connection = &*task.control.owner.0.connection;
         connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
-        spawn(task);
+        // Boxed, so that it is moved no more and all tasks are of one type.
+        let mut task: BoxFuture<'static, ()> = Box::pin(run(self.owner, make, finish));
+        if !span.is_none() {
+            task = Box::pin(span.instrument(task));
+        }
+        if is_inline {
+            starts.begin(task);
+        } else {
+            spawn(task);
+        }
     }
 }

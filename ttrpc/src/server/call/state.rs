@@ -12,24 +12,19 @@
 //! | who | ends a call |
 //! |---|---|
 //! | its handler | with its reply or its status |
-//! | its driver | when its deadline has passed, when its handler has panicked |
+//! | its task | when its deadline has passed, when its handler has panicked |
 //! | the receiver | when the client breaks the protocol, sends an oversized frame, or fills an inbox that nobody empties |
 //! | the connection's end | all that are left |
 //!
 //! A reply that waits for room leaves its call open: the deadline may still pass. Nothing is sent on
-//! a stream after its entry has gone, but the last frame of the task that took it. [`EndSignal`] tells
+//! a stream after its entry has gone, but the last frame of the task that took it. [`CallEnd`] tells
 //! all holders of a part of the call that it is over.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
 use prost::Message;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
     replies::{CallWaits, WaitingReply},
@@ -37,19 +32,22 @@ use crate::server::call::{
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
+    contain::contain,
     observer::{CallOutcome, CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::{FrameData, Measured, ResponseParts},
         table::ServerTable,
     },
-    server::call::{admission::AdmittedLoad, end_signal::EndSignal},
+    server::call::admission::AdmittedLoad,
     snapshot::{CallSnapshot, CallWait},
+    sync::Mutex,
     trace::{self, Span},
     transport::{
         BoxFuture,
         frames::{Frame, FrameBytes},
         inbox::Inbox,
+        lock,
         queue::{PushDecision, Pushed},
         registry::CallInfo,
     },
@@ -69,7 +67,7 @@ fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLa
     })
 }
 
-/// One call, shared by its handler, its driver and the connection's receiver.
+/// One call, shared by its handler, its task and the connection's receiver.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(in crate::server) connection: Arc<Connection>,
@@ -78,10 +76,8 @@ pub(crate) struct Call {
     pub(in crate::server) load: AdmittedLoad,
     /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox>>,
-    pub(in crate::server) end: EndSignal,
+    pub(in crate::server) end: CallEnd,
     pub(in crate::server) waits: CallWaits,
-    /// The deadline that an interceptor has set, in nanoseconds after the call's start; [`u64::MAX`] for none.
-    shortened: AtomicU64,
     pub(in crate::server) extensions: Extensions,
     /// What is counted of it; `None` if nobody observes it.
     pub(in crate::server) stats: Option<Box<CallStats>>,
@@ -103,6 +99,91 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) deadline: Option<Instant>,
 }
 
+/// When and why a call ends. Its handler, its task, the receiver and clones of its context share this.
+#[derive(Debug)]
+pub(in crate::server) struct CallEnd(Mutex<EndState>);
+
+#[derive(Debug)]
+struct EndState {
+    is_over: bool,
+    /// The Request's, unless an interceptor has shortened it.
+    deadline: Option<Instant>,
+    /// Made for the first task that waits.
+    token: Option<CancellationToken>,
+    /// The program has asked for the token, which earns the handler its grace.
+    is_graceful: bool,
+    /// The cause to report if the handler fails, where it is not the handler's own.
+    failure_cause: Option<EndCause>,
+}
+
+impl CallEnd {
+    pub(in crate::server) fn new(deadline: Option<Instant>) -> Self {
+        let (token, failure_cause) = (None, None);
+        let is_over = false;
+        CallEnd(Mutex::new(EndState {
+            is_over,
+            deadline,
+            token,
+            is_graceful: false,
+            failure_cause,
+        }))
+    }
+
+    /// The call is over.
+    pub(in crate::server) fn fire(&self) {
+        let mut state = lock(&self.0);
+        state.is_over = true;
+        let token = state.token.clone();
+        drop(state);
+        if let Some(token) = token {
+            let _ = contain(|| token.cancel());
+        }
+    }
+
+    pub(in crate::server) fn is_over(&self) -> bool {
+        lock(&self.0).is_over
+    }
+
+    /// A token that fires when the call is over, for the library itself.
+    pub(in crate::server) fn token(&self) -> CancellationToken {
+        let mut state = lock(&self.0);
+        let (token, is_over) = (state.token.get_or_insert_default().clone(), state.is_over);
+        drop(state);
+        if is_over {
+            let _ = contain(|| token.cancel());
+        }
+        token
+    }
+
+    /// The token for the program.
+    pub(in crate::server) fn graceful_token(&self) -> CancellationToken {
+        lock(&self.0).is_graceful = true;
+        self.token()
+    }
+
+    pub(in crate::server) fn is_graceful(&self) -> bool {
+        lock(&self.0).is_graceful
+    }
+
+    /// Shortens the deadline. A later one is ignored.
+    pub(in crate::server) fn shorten_deadline(&self, deadline: Instant) {
+        let mut state = lock(&self.0);
+        if state.deadline.is_none_or(|other| deadline < other) {
+            state.deadline = Some(deadline);
+        }
+    }
+
+    /// Sets the cause to report if the handler fails. The first one counts.
+    pub(in crate::server) fn set_failure_cause(&self, cause: EndCause) {
+        lock(&self.0).failure_cause.get_or_insert(cause);
+    }
+
+    /// Returns the cause to report if the handler fails now.
+    fn failure(&self) -> EndCause {
+        lock(&self.0).failure_cause.unwrap_or(EndCause::Failed)
+    }
+}
+
 impl Call {
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
@@ -115,35 +196,28 @@ impl Call {
         let span = trace::span!("call", stream_id, service, method);
         let is_observed = !connection.server.observers.is_empty();
         let stats = is_observed.then(|| Box::new(CallStats::new(head.started)));
+        let deadline = head.deadline;
         Call {
             connection,
             head,
             load,
             inbox,
-            end: EndSignal::default(),
+            end: CallEnd::new(deadline),
             waits: CallWaits::default(),
-            shortened: AtomicU64::new(u64::MAX),
             extensions: Extensions::default(),
             stats,
             span,
         }
     }
 
-    /// When the call's time is over.
+    /// Returns the call's deadline, which an interceptor may have shortened.
     pub(in crate::server) fn deadline(&self) -> Option<Instant> {
-        match self.shortened.load(Relaxed) {
-            u64::MAX => self.head.deadline,
-            nanos => Some(self.head.started + Duration::from_nanos(nanos)),
-        }
+        lock(&self.end.0).deadline
     }
 
-    /// Has the call end at this moment if it would go on for longer.
-    pub(in crate::server) fn shorten_deadline(&self, deadline: Instant) {
-        if self.head.deadline.is_none_or(|other| deadline < other) {
-            let after = deadline.saturating_duration_since(self.head.started);
-            let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-            self.shortened.fetch_min(nanos, Relaxed);
-        }
+    /// Returns whether the call's deadline has passed.
+    pub(in crate::server) fn is_too_late(&self) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// The inbox of a call whose method streams requests.
@@ -239,10 +313,9 @@ impl Call {
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
     /// it hands down fails at the moment at which the deadline passes here.
     fn failure(&self, status: &Status) -> EndCause {
-        let is_too_late = || self.deadline().is_some_and(|deadline| deadline <= Instant::now());
         match self.end.failure() {
             EndCause::Failed | EndCause::Refused
-                if status.code() == Code::DeadlineExceeded && is_too_late() =>
+                if status.code() == Code::DeadlineExceeded && self.is_too_late() =>
             {
                 EndCause::DeadlineHere
             }
@@ -307,9 +380,11 @@ impl Call {
     /// Takes the right to end the call, in the step in which its last frame is pushed.
     fn claim_end(&self) -> impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision> {
         let id = self.head.stream_id;
-        // No other call is open that could be about to reply.
+        // No other call is open, or about to be, that could reply.
         move |table| {
-            table.remove(id).map(|_| PushDecision { stream_id: id, is_lone: table.is_empty() })
+            table.remove(id)?;
+            let is_lone = table.is_empty() && !self.connection.starts.more_to_come();
+            Some(PushDecision { stream_id: id, is_lone })
         }
     }
 }
@@ -342,6 +417,15 @@ mod tests {
         for _ in 0..2 {
             assert!(poll_fn(|cx| Poll::Ready(sender.as_mut().poll(cx))).await.is_pending());
         }
+    }
+
+    #[test]
+    fn a_failure_has_the_first_cause_that_was_set() {
+        let end = CallEnd::new(None);
+        assert_eq!(end.failure(), EndCause::Failed);
+        end.set_failure_cause(EndCause::Limit);
+        end.set_failure_cause(EndCause::Refused);
+        assert_eq!(end.failure(), EndCause::Limit);
     }
 
     /// Replies that are made together are not: each would cost a system call.

@@ -70,7 +70,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
     pub(in crate::server) async fn only_message(mut self) -> Result<Req, Status> {
         let no_request = || Status::invalid_argument("the stream was closed without a request");
         let request = self.recv().await.and_then(|request| request.ok_or_else(no_request));
-        request.inspect_err(|_| self.call.end.blame(EndCause::ProtocolViolation))
+        request.inspect_err(|_| self.call.end.set_failure_cause(EndCause::ProtocolViolation))
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Req>, Status>> {
@@ -88,11 +88,11 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         let end = match ready!(taken) {
             Ok(Some(Ok(Ok(())))) => return Poll::Ready(Ok(message)),
             Ok(Some(Err(Panicked))) => {
-                self.call.end.blame(EndCause::Panicked);
+                self.call.end.set_failure_cause(EndCause::Panicked);
                 Err(decoder_panicked())
             }
             Ok(Some(Ok(Err(error)))) => {
-                self.call.end.blame(EndCause::ProtocolViolation);
+                self.call.end.set_failure_cause(EndCause::ProtocolViolation);
                 Err(undecodable(error))
             }
             Ok(None) => Ok(None),

@@ -1,40 +1,30 @@
 //! The task of one call: runs its handler to its end, or to the call's.
 //!
-//! ```text
-//!     Spawned ──► Started ──► Running ──► (done)  the handler has ended the call
-//!                    │           │
-//!                    └───────────┴─► Ended ──► (done)  the call ended first: its deadline passed, it was
-//!                                                      cancelled, the handler panicked
-//! ```
-//!
-//! A future is as large as the largest thing that it may ever wait for, and it is moved and allocated for each call. Most
-//! handlers end when they are first polled. So what the others need is boxed, and made when it is needed.
+//! Most handlers end when they are first polled. A task's future is allocated and moved for each call, and is as large
+//! as the largest thing that it may ever wait for. So what the other handlers need is boxed, and made when it is needed.
 
 use std::{
-    future::{Future, pending},
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{Ordering::Acquire, fence},
-    },
+    future::{Future, poll_fn},
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
     task::{self, Poll, ready},
 };
 
 use pin_project_lite::pin_project;
 use tokio::{
     task::coop::unconstrained,
-    time::{Instant, sleep_until},
+    time::{sleep, sleep_until},
 };
 
-use crate::server::call::ended::{EndedCall, end};
-pub(in crate::server) use crate::server::call::start::AdmittedCall;
 use crate::server::call::{
-    replies::{Grant, ResumePermit, wait_to_resume, wait_to_start},
+    replies::{ResumePermit, wait_to_resume, wait_to_start},
     state::{Call, ReplyRest},
 };
 use crate::{
     Status,
     contain::{Panicked, contain},
+    observer::{CallOutcome, EndCause},
     trace,
     transport::BoxFuture,
 };
@@ -42,341 +32,320 @@ use crate::{
 /// Ends a call with what its handler returns.
 pub(super) type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
 
-pin_project! {
-    /// The future of one call.
-    pub(in crate::server) struct CallTask<F, R> {
-        // Dropped first: only when what it holds is gone does its permit go to another call. `None` if the program's
-        // code panicked before it had made one.
-        #[pin]
-        pub(super) handler: Option<F>,
-        pub(super) finish: Finish<R>,
-        pub(super) control: CallControl,
+/// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
+/// a part of it.
+#[derive(Debug)]
+pub(in crate::server) struct CallOwner {
+    pub(in crate::server) call: Arc<Call>,
+    /// Its task counts among those that have not started.
+    pub(super) is_unstarted: bool,
+}
+
+impl CallOwner {
+    pub(in crate::server) fn new(call: Arc<Call>) -> Self {
+        CallOwner { call, is_unstarted: false }
     }
 
-    impl<F, R> PinnedDrop for CallTask<F, R> {
-        // A runtime that ends drops its tasks.
-        fn drop(this: Pin<&mut Self>) {
-            drop_handler(this.project().handler);
+    fn started(&mut self) {
+        if mem::take(&mut self.is_unstarted) {
+            self.call.connection.starts.started();
         }
     }
 }
 
-impl<F: Future<Output = Result<R, Status>>, R> Future for CallTask<F, R> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        let this = self.project();
-        this.control.poll(&mut TypedHandler { future: this.handler, finish: *this.finish }, cx)
+impl Drop for CallOwner {
+    fn drop(&mut self) {
+        self.started();
+        let call = &self.call;
+        call.connection.release_call(call.load);
+        call.end.fire();
+        if let Some(inbox) = &call.inbox {
+            inbox.end(Err(Status::cancelled("the call is over")), false);
+        }
     }
 }
 
+/// Runs a call to its end. `make` makes the handler, which is dropped before the call stops counting.
+pub(super) async fn run<F, R>(mut owner: CallOwner, make: impl FnOnce() -> F, finish: Finish<R>)
+where
+    F: Future<Output = Result<R, Status>> + Send,
+{
+    owner.started();
+    let mut handler = pin!(TypedHandler { future: contain(make).ok(), finish });
+    drive(&owner.call, handler.as_mut()).await;
+}
+
 /// A handler, whatever its type.
-pub(super) trait Handler {
+trait Handler: Send {
     /// Polls the handler of this call, and ends the call with what it returns. Returns the rest of a reply that has to
-    /// wait for room.
+    /// wait for capacity.
     fn poll(
-        &mut self,
+        self: Pin<&mut Self>,
         call: &Arc<Call>,
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<ReplyRest, Panicked>>;
 
     /// Drops what it holds. A panic meanwhile is contained.
-    fn drop_now(&mut self);
+    fn drop_now(self: Pin<&mut Self>);
 }
 
-struct TypedHandler<'a, F, R> {
-    future: Pin<&'a mut Option<F>>,
-    finish: Finish<R>,
+pin_project! {
+    struct TypedHandler<F, R> {
+        // `None` if the program's code panicked before it had made one, and when it was dropped.
+        #[pin]
+        future: Option<F>,
+        finish: Finish<R>,
+    }
+
+    impl<F, R> PinnedDrop for TypedHandler<F, R> {
+        fn drop(this: Pin<&mut Self>) {
+            drop_handler(this.project().future);
+        }
+    }
 }
 
-impl<F: Future<Output = Result<R, Status>>, R> Handler for TypedHandler<'_, F, R> {
+impl<F: Future<Output = Result<R, Status>> + Send, R> Handler for TypedHandler<F, R> {
     fn poll(
-        &mut self,
+        self: Pin<&mut Self>,
         call: &Arc<Call>,
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<ReplyRest, Panicked>> {
-        let Some(handler) = self.future.as_mut().as_pin_mut() else {
+        let this = self.project();
+        let Some(handler) = this.future.as_pin_mut() else {
             return Poll::Ready(Err(Panicked));
         };
-        match contain(|| handler.poll(cx).map(|result| (self.finish)(call, result))) {
+        match contain(|| handler.poll(cx).map(|result| (this.finish)(call, result))) {
             Ok(polled) => polled.map(Ok),
             Err(Panicked) => Poll::Ready(Err(Panicked)),
         }
     }
 
-    fn drop_now(&mut self) {
-        drop_handler(self.future.as_mut());
+    fn drop_now(self: Pin<&mut Self>) {
+        drop_handler(self.project().future);
     }
 }
 
-/// Drops a handler. A panic meanwhile is contained.
-fn drop_handler<H>(mut handler: Pin<&mut Option<H>>) {
+fn drop_handler<F>(mut handler: Pin<&mut Option<F>>) {
     if handler.is_some() && contain(|| handler.set(None)).is_err() {
         trace::warn!("a handler panicked while it was dropped");
     }
 }
 
 /// What ended the handler, or its time.
-pub(super) enum Outcome {
+enum Outcome {
     Finished,
     Panicked,
     DeadlinePassed,
     Cancelled,
 }
 
-/// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
-/// a part of it.
-#[derive(Debug)]
-pub(in crate::server) struct CallOwner(pub(in crate::server) Arc<Call>);
+/// How far a handler comes when its task starts.
+enum FirstStep {
+    /// The queue is full, so the handler has not begun: calls that were spawned earlier have filled it since this one
+    /// was admitted.
+    WaitsToStart,
+    Waits,
+    /// It has returned, and its reply waits for capacity.
+    Replies(BoxFuture<'static, ()>),
+    Ended(Outcome),
+}
 
-impl Drop for CallOwner {
-    fn drop(&mut self) {
-        let CallOwner(call) = self;
-        call.connection.release_call(call.load);
-        // Most handlers leave nothing behind that could read on, or ask whether the call is over.
-        let is_shared = Arc::strong_count(call) > 1;
-        // From here on this thread sees what others did before they dropped theirs.
-        fence(Acquire);
-        if is_shared || call.end.has_token() {
-            call.end.fire();
-        }
-        if is_shared && let Some(inbox) = &call.inbox {
-            inbox.end(Err(Status::cancelled("the call is over")), false);
-        }
+async fn drive(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>) {
+    let first = poll_fn(|cx| Poll::Ready(start(call, handler.as_mut(), cx))).await;
+    if !matches!(first, FirstStep::Ended(Outcome::Finished)) {
+        Box::pin(go_on(call, handler, first)).await;
     }
 }
 
-/// The part of a call's task that does not depend on its handler's type.
-pub(super) struct CallControl {
-    state: TaskState,
-    pub(super) owner: CallOwner,
-}
-
-enum TaskState {
-    /// The task has not started.
-    Spawned,
-    /// The task has started, and has not had to wait.
-    Started,
-    /// The handler has had to wait, or waits to begin. It goes on until the call is over or its deadline passes.
-    Running(Box<Running>),
-    /// The call is over.
-    Ended(Box<EndedCall>),
-}
-
-impl CallControl {
-    /// The control of a call whose task is spawned next.
-    pub(super) fn new(owner: CallOwner) -> Self {
-        owner.0.connection.unstarted.add();
-        CallControl { state: TaskState::Spawned, owner }
-    }
-
-    fn poll(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        let CallOwner(call) = &self.owner;
-        if call.span.is_none() {
-            return self.poll_in_span(handler, cx);
-        }
-        let span = call.span.clone();
-        span.in_scope(|| self.poll_in_span(handler, cx))
-    }
-
-    fn poll_in_span(&mut self, handler: &mut dyn Handler, cx: &mut task::Context<'_>) -> Poll<()> {
-        let CallControl { state, owner: CallOwner(call) } = self;
-        let outcome = match state {
-            TaskState::Spawned | TaskState::Started => ready!(start(call, state, handler, cx)),
-            TaskState::Running(running) => ready!(running.poll(call, handler, cx)),
-            TaskState::Ended(ended) => return ended.poll(call, handler, cx),
-        };
-        if let Outcome::Finished = outcome {
-            handler.drop_now();
-            return Poll::Ready(());
-        }
-        let mut ended = end(call, outcome);
-        let polled = ended.poll(call, handler, cx);
-        *state = TaskState::Ended(Box::new(ended));
-        polled
-    }
-}
-
-impl Drop for CallControl {
-    fn drop(&mut self) {
-        if let TaskState::Spawned = self.state {
-            self.owner.0.connection.unstarted.remove();
-        }
-    }
-}
-
-/// The task starts. Calls that were spawned before this one may have filled the queue since it was admitted: its handler
-/// begins when there is room.
 fn start(
     call: &Arc<Call>,
-    state: &mut TaskState,
-    handler: &mut dyn Handler,
+    handler: Pin<&mut dyn Handler>,
     cx: &mut task::Context<'_>,
-) -> Poll<Outcome> {
-    call.connection.unstarted.remove();
-    *state = TaskState::Started;
-    let step = if call.connection.is_full() {
-        Step::WaitsToStart(beside(wait_to_start(call.clone())))
-    } else if let Some(outcome) = ended_before_start(call) {
-        return Poll::Ready(outcome);
-    } else {
-        match handler.poll(call, cx) {
-            Poll::Ready(Ok(None)) => return Poll::Ready(Outcome::Finished),
-            Poll::Ready(Err(Panicked)) => return Poll::Ready(Outcome::Panicked),
-            Poll::Ready(Ok(Some(reply))) => Step::WaitsToReply(reply),
-            Poll::Pending => Step::Runs,
-        }
-    };
-    let is_polled = matches!(step, Step::Runs);
-    let mut running = Box::new(Running::new(call, step));
-    let polled = match is_polled {
-        true => running.poll_end(call, cx),
-        false => running.poll(call, handler, cx),
-    };
-    *state = TaskState::Running(running);
-    polled
-}
-
-/// A handler that has had to wait, or waits to begin.
-struct Running {
-    step: Step,
-    /// What ends the call before its handler does.
-    end: BoxFuture<'static, Outcome>,
-    /// The deadline for which `end` was made.
-    deadline: Option<Instant>,
-}
-
-enum Step {
-    /// The handler has not been polled, and waits for its permit.
-    WaitsToStart(BoxFuture<'static, Grant>),
-    /// The handler runs, or waits for something of its own.
-    Runs,
-    /// The handler may go on, and waits for its permit.
-    WaitsToResume(BoxFuture<'static, Grant>),
-    /// The handler has returned, and its reply waits for room.
-    WaitsToReply(BoxFuture<'static, ()>),
-}
-
-impl Running {
-    fn new(call: &Arc<Call>, step: Step) -> Self {
-        let deadline = call.deadline();
-        Running { step, end: beside(time_is_over(call.clone(), deadline)), deadline }
+) -> FirstStep {
+    if call.connection.is_full() {
+        return FirstStep::WaitsToStart;
     }
-
-    fn poll(
-        &mut self,
-        call: &Arc<Call>,
-        handler: &mut dyn Handler,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Outcome> {
-        match self.poll_step(call, handler, cx) {
-            Poll::Pending => self.poll_end(call, cx),
-            outcome => outcome,
-        }
+    if let Some(outcome) = ended_before_start(call) {
+        return FirstStep::Ended(outcome);
     }
-
-    fn poll_end(&mut self, call: &Arc<Call>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
-        let deadline = call.deadline();
-        // An interceptor may have shortened it.
-        if self.deadline != deadline {
-            self.end = beside(time_is_over(call.clone(), deadline));
-            self.deadline = deadline;
-        }
-        self.end.as_mut().poll(cx)
-    }
-
-    /// Polls the handler when it has its permit, see [`replies`](super::replies).
-    fn poll_step(
-        &mut self,
-        call: &Arc<Call>,
-        handler: &mut dyn Handler,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Outcome> {
-        let connection = &call.connection;
-        loop {
-            let permit = match &mut self.step {
-                Step::WaitsToStart(grant) => {
-                    let permit = ResumePermit::granted(connection, ready!(grant.as_mut().poll(cx)));
-                    if let Some(outcome) = ended_before_start(call) {
-                        return Poll::Ready(outcome);
-                    }
-                    Some(permit)
-                }
-                Step::Runs => ResumePermit::try_acquire(connection, &call.waits),
-                Step::WaitsToResume(grant) => {
-                    Some(ResumePermit::granted(connection, ready!(grant.as_mut().poll(cx))))
-                }
-                Step::WaitsToReply(reply) => return poll_reply(reply, cx),
-            };
-            let Some(_permit) = permit else {
-                self.step = Step::WaitsToResume(beside(wait_to_resume(call.clone())));
-                continue;
-            };
-            self.step = Step::Runs;
-            match ready!(handler.poll(call, cx)) {
-                Ok(None) => return Poll::Ready(Outcome::Finished),
-                Err(Panicked) => return Poll::Ready(Outcome::Panicked),
-                Ok(Some(mut reply)) => {
-                    // It counts from its first poll on, and the permit until then.
-                    let polled = poll_reply(&mut reply, cx);
-                    self.step = Step::WaitsToReply(reply);
-                    return polled;
-                }
-            }
-        }
-    }
-}
-
-/// Polls a reply that waits for room, and that is encoded when it has it.
-fn poll_reply(reply: &mut BoxFuture<'static, ()>, cx: &mut task::Context<'_>) -> Poll<Outcome> {
-    match contain(|| reply.as_mut().poll(cx)) {
-        Ok(polled) => polled.map(|()| Outcome::Finished),
-        Err(Panicked) => Poll::Ready(Outcome::Panicked),
+    match handler.poll(call, cx) {
+        Poll::Pending => FirstStep::Waits,
+        Poll::Ready(Ok(None)) => FirstStep::Ended(Outcome::Finished),
+        Poll::Ready(Ok(Some(reply))) => FirstStep::Replies(reply),
+        Poll::Ready(Err(Panicked)) => FirstStep::Ended(Outcome::Panicked),
     }
 }
 
 /// What has ended a call whose handler has not begun.
 fn ended_before_start(call: &Call) -> Option<Outcome> {
-    let is_too_late = || call.deadline().is_some_and(|deadline| deadline <= Instant::now());
     if call.end.is_over() {
-        Some(Outcome::Cancelled)
-    } else if is_too_late() {
-        Some(Outcome::DeadlinePassed)
-    } else {
-        None
+        return Some(Outcome::Cancelled);
+    }
+    call.is_too_late().then_some(Outcome::DeadlinePassed)
+}
+
+/// Runs a handler that has not finished in its first step, until it has or the call is over.
+async fn go_on(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, first: FirstStep) {
+    let outcome = match first {
+        FirstStep::Ended(outcome) => outcome,
+        first => {
+            let mut runs = pin!(run_handler(call, handler.as_mut(), first));
+            // Without a part in the task's budget: a handler that always has something to do uses that up.
+            let mut time = pin!(unconstrained(time_is_over(call)));
+            poll_fn(|cx| match runs.as_mut().poll(cx) {
+                Poll::Pending => time.as_mut().poll(cx),
+                outcome => outcome,
+            })
+            .await
+        }
+    };
+    if !matches!(outcome, Outcome::Finished) {
+        end(call, handler, outcome).await;
     }
 }
 
-/// A future that a call's task polls after its handler. It has no part in the task's budget: a
-/// handler that always has something to do uses that up whenever it is polled.
-pub(super) fn beside<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, T> {
-    Box::pin(unconstrained(future))
+/// Polls the handler whenever it has a permit, see [`replies`](super::replies), and sends its reply.
+async fn run_handler(
+    call: &Arc<Call>,
+    mut handler: Pin<&mut dyn Handler>,
+    first: FirstStep,
+) -> Outcome {
+    let mut granted = None;
+    let mut has_begun_now = matches!(first, FirstStep::Waits);
+    match first {
+        FirstStep::Replies(reply) => return send_reply(reply, None).await,
+        FirstStep::WaitsToStart => {
+            granted = Some(unconstrained(wait_to_start(call)).await);
+            if let Some(outcome) = ended_before_start(call) {
+                return outcome;
+            }
+        }
+        FirstStep::Waits | FirstStep::Ended(_) => {}
+    }
+    loop {
+        let step = poll_fn(|cx| {
+            if mem::take(&mut has_begun_now) {
+                // It was polled just now.
+                return Poll::Pending;
+            }
+            let acquire = || ResumePermit::try_acquire(&call.connection, &call.waits);
+            let Some(permit) = granted.take().or_else(acquire) else {
+                return Poll::Ready(None);
+            };
+            let result = ready!(handler.as_mut().poll(call, cx));
+            Poll::Ready(Some((result, permit)))
+        });
+        match step.await {
+            None => granted = Some(unconstrained(wait_to_resume(call)).await),
+            Some((Ok(None), _)) => return Outcome::Finished,
+            Some((Ok(Some(reply)), permit)) => return send_reply(reply, Some(permit)).await,
+            Some((Err(Panicked), _)) => return Outcome::Panicked,
+        }
+    }
 }
 
-/// Waits until the call is over or its deadline has passed.
-async fn time_is_over(call: Arc<Call>, deadline: Option<Instant>) -> Outcome {
-    let deadline_passed = async {
-        match deadline {
-            Some(deadline) => sleep_until(deadline).await,
-            None => pending().await,
+/// Sends a reply that waits for capacity, and that is encoded when it has it. The reply counts from its first poll on,
+/// and the handler's permit until then.
+async fn send_reply(
+    mut reply: BoxFuture<'static, ()>,
+    mut permit: Option<ResumePermit<'_>>,
+) -> Outcome {
+    let sent = poll_fn(|cx| {
+        let polled = contain(|| reply.as_mut().poll(cx));
+        permit = None;
+        match polled {
+            Ok(polled) => polled.map(|()| Outcome::Finished),
+            Err(Panicked) => Poll::Ready(Outcome::Panicked),
+        }
+    });
+    sent.await
+}
+
+/// Waits until the call is over or its deadline has passed, which an interceptor may shorten meanwhile.
+async fn time_is_over(call: &Call) -> Outcome {
+    let token = call.end.token();
+    let mut cancelled = pin!(token.cancelled());
+    let (mut time, mut deadline) = (pin!(None), None);
+    poll_fn(|cx| {
+        if cancelled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Outcome::Cancelled);
+        }
+        if deadline != call.deadline() {
+            deadline = call.deadline();
+            time.set(deadline.map(sleep_until));
+        }
+        match time.as_mut().as_pin_mut() {
+            Some(time) => time.poll(cx).map(|()| Outcome::DeadlinePassed),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Ends a call whose handler has not ended it: its status is sent, and the handler has time to clean up if it has asked
+/// for its token.
+async fn end(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, outcome: Outcome) {
+    let end = match outcome {
+        Outcome::DeadlinePassed => {
+            let status = Status::deadline_exceeded("the call's deadline passed");
+            Some((EndCause::DeadlineHere, status))
+        }
+        Outcome::Panicked => {
+            let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
+            trace::warn!(service, method, "a handler panicked");
+            Some((EndCause::Panicked, Status::internal("the handler panicked")))
+        }
+        Outcome::Finished | Outcome::Cancelled => None,
+    };
+    let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
+    let has_grace = may_go_on && call.end.is_graceful();
+    let end = end.filter(|(cause, status)| {
+        call.take_end(CallOutcome { cause: *cause, status: Some(status) })
+    });
+    let clean_up = async {
+        if has_grace {
+            // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
+            tokio::select! {
+                biased;
+                _ = poll_fn(|cx| handler.as_mut().poll(call, cx)) => {}
+                () = unconstrained(grace(call)) => {}
+            }
+        }
+        handler.as_mut().drop_now();
+    };
+    let send_status = async {
+        if let Some((_, status)) = &end {
+            call.connection.send_status(call.head.stream_id, status, Some(call)).await;
         }
     };
+    tokio::join!(clean_up, unconstrained(send_status));
+}
+
+/// The time that a handler has to clean up. When the server has ended, or the limit of its shutdown has passed, the
+/// handler is polled once more and dropped.
+async fn grace(call: &Call) {
+    let server = &call.connection.server;
     tokio::select! {
         biased;
-        () = call.end.token().cancelled_owned() => Outcome::Cancelled,
-        () = deadline_passed => Outcome::DeadlinePassed,
+        () = server.lifecycle.limit_passed() => {}
+        () = sleep(server.config.cancellation_grace) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        future::pending,
         sync::atomic::{AtomicBool, Ordering::Relaxed},
         time::Duration,
     };
 
     use async_trait::async_trait;
-    use tokio::{runtime, sync::mpsc, time::timeout};
+    use tokio::{
+        runtime,
+        sync::mpsc,
+        time::{Instant, timeout},
+    };
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -385,6 +354,7 @@ mod tests {
         proto::payload::Payload,
         server::{
             Fallback, FallbackCall,
+            call::start::AdmittedCall,
             tests::{idle_connection, unary_call},
         },
         testing,
@@ -397,20 +367,20 @@ mod tests {
             let (_server, connection) = idle_connection(ServerConfig::default());
             let call = unary_call(connection.clone(), 1);
             let (chain, has_run) = (None, Arc::new(AtomicBool::new(false)));
-            let owner = CallOwner(call.clone());
-            let admitted = AdmittedCall { owner, request_bytes: 0, chain };
+            let owner = CallOwner::new(call.clone());
+            let admitted = AdmittedCall { owner, request_bytes: 0, more_to_come: false, chain };
             let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
             let handler = move |_, ()| async move {
                 runs.store(true, Relaxed);
                 Ok(())
             };
-            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
             if is_late {
-                call.shorten_deadline(Instant::now());
+                call.end.shorten_deadline(Instant::now());
             }
             if is_cancelled {
                 call.end.fire();
             }
+            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
             while connection.calls.load().count > 0 {
                 tokio::task::yield_now().await;
             }

@@ -17,7 +17,6 @@ use crate::server::{
         reasons::{EndReason, Refusal, RefusedCall},
         shared::Connection,
         state::Call,
-        unstarted::give_way,
     },
     connection::request::{Failure, Received, open},
 };
@@ -53,10 +52,10 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
                 Err(reason) => return reason,
             },
         };
-        while connection.unstarted.is_full() {
+        while connection.starts.are_due() {
             // Before others run: the calls that are left came then.
             reader.read_at();
-            give_way().await;
+            connection.starts.give_way().await;
             if reader.is_hung_up() {
                 return EndReason::closed_by_client();
             }

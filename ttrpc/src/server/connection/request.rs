@@ -9,8 +9,9 @@ use crate::server::{
         admission::CallPermit,
         reasons::{EndReason, Refusal, RefusedCall},
         shared::Connection,
+        start::AdmittedCall,
         state::{Call, CallHead},
-        task::{AdmittedCall, CallOwner},
+        task::CallOwner,
     },
     service::services::Target,
 };
@@ -69,14 +70,15 @@ pub(in crate::server) fn open<'a, R: ReadHalf>(
 ) -> Received<'a> {
     let arrived = reader.read_at();
     let (decoder, io) = reader.parts();
+    let more_to_come = decoder.bytes_left() > 0;
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
-    let incoming = IncomingRequest { connection, header, data, arrived };
+    let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
     match incoming.try_open() {
         Ok(true) => Received::Done,
         Ok(false) => Received::Waits(Box::pin(async move {
             let data = decoder.payload(&long_data);
-            let incoming = IncomingRequest { connection, header, data, arrived };
+            let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
             incoming.open_in_turn(io).await
         })),
         Err(refusal) => {
@@ -93,6 +95,8 @@ struct IncomingRequest<'a> {
     data: Payload<'a>,
     /// When it was read.
     arrived: Instant,
+    /// Frames have arrived behind it.
+    more_to_come: bool,
 }
 
 /// Reports, when it is dropped, that the connection has ended while a call waited to be let in.
@@ -244,12 +248,13 @@ impl<'a> IncomingRequest<'a> {
         let has_inbox = target.has_inbox(flags);
         let request_bytes = self.data.bytes().len();
         let call = Call::new(self.connection.clone(), head, permit.into_load(), has_inbox);
-        let owner = CallOwner(Arc::new(call));
-        if has_waited && let Some(stats) = &owner.0.stats {
+        let owner = CallOwner::new(Arc::new(call));
+        if has_waited && let Some(stats) = &owner.call.stats {
             stats.has_waited_for_admission();
         }
         let chain = target.chain();
-        let admitted = AdmittedCall { owner, request_bytes, chain };
+        let more_to_come = self.more_to_come;
+        let admitted = AdmittedCall { owner, request_bytes, more_to_come, chain };
         target.start(admitted, self.data.part(request.payload))
     }
 

@@ -8,9 +8,9 @@ use crate::server::call::{
     context::Context,
     interceptor::{Chain, Interceptor, SharedInterceptor},
     reasons::Refusal,
+    start::AdmittedCall,
     state::{Call, ReplyRest},
     stream::{StreamReceiver, StreamSender, decode_request},
-    task::AdmittedCall,
 };
 use crate::{
     Name, Status,

@@ -6,7 +6,7 @@ use crate::server::{
     call::{
         interceptor::{Chain, Interceptor, SharedInterceptor},
         reasons::Refusal,
-        task::AdmittedCall,
+        start::AdmittedCall,
     },
     service::{
         fallback::{Fallback, start_fallback},
