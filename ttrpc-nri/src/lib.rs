@@ -32,6 +32,8 @@
 //! - [`ContainerAdjustment`], [`ContainerUpdate`]: builders of changes. [`Runtime`]: changes at any time.
 //! - [`testing::Runtime`]: tests of plugins, without a runtime.
 //! - [`runtime`]: for runtimes that want plugins.
+//! - The feature `oci-spec`: conversions from and to the types of the crate of that name, for what both have: mounts, hooks, devices,
+//!   resources, seccomp and more.
 //! - [`mux`]: the multiplexer alone, and why it cannot deadlock.
 
 mod adjust;
@@ -41,6 +43,8 @@ mod handle;
 mod identity;
 pub mod mux;
 mod objects;
+#[cfg(feature = "oci-spec")]
+mod oci;
 mod plugin;
 mod resources;
 pub mod runtime;
@@ -55,6 +59,8 @@ pub use error::Error;
 pub use event::{Event, EventMask, UnknownEvent};
 pub use handle::Runtime;
 pub use identity::PluginId;
+#[cfg(feature = "oci-spec")]
+pub use oci::OciError;
 pub use plugin::{Creation, Plugin, Updates};
 pub use proto::{
     Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, FailurePolicy,

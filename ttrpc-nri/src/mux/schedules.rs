@@ -195,7 +195,7 @@ fn run(design: Design, seeds: std::ops::Range<u64>) -> Vec<u64> {
 
 #[test]
 fn every_call_ends_in_every_schedule() {
-    assert_eq!(run(Design::Right, 0..200), []);
+    assert_eq!(run(Design::Right, 0..200), Vec::<u64>::new());
 }
 
 #[test]
