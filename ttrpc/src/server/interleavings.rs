@@ -169,7 +169,7 @@ fn calls_end_that_find_the_outgoing_queue_full_as_they_start() {
         let model = Model::new(4);
         for stream_id in [1, 3, 5, 7] {
             if model.connection.is_full() {
-                drop(block_on(model.connection.has_room()));
+                drop(block_on(model.connection.wait_for_capacity()));
             }
             let connection = model.connection.clone();
             model.start(stream_id, async move { take_room(&connection).await });
@@ -238,7 +238,7 @@ fn calls_behind_replies(full: Full, receiver_looks: bool) {
     block_on(is_full.cancelled());
     for stream_id in [1, 3, 5] {
         if receiver_looks && model.connection.is_full() {
-            drop(block_on(model.connection.has_room()));
+            drop(block_on(model.connection.wait_for_capacity()));
         }
         let (connection, is_written) = (model.connection.clone(), is_written.clone());
         model.start(stream_id, async move {

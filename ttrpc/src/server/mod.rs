@@ -102,7 +102,7 @@ pub use shutdown::ServerHandle;
 /// How long a server that ends waits for its handlers' tasks to be dropped.
 const HANDLER_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 struct Shared {
     config: ServerConfig,
@@ -116,7 +116,7 @@ struct Shared {
     reserved_calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Limiter,
-    /// Counts bytes of replies that wait for room.
+    /// Counts bytes of replies that wait for capacity.
     replies: Limiter,
     blocking_calls: blocking_places::Places,
     /// A permit for each connection that may be open. They are taken in the order in which they were
@@ -143,7 +143,7 @@ struct FailedConnection {
 }
 
 impl Shared {
-    /// What is counted of all calls.
+    /// Returns the load of all calls.
     fn call_load(&self) -> Load {
         let (limited, reserved) = (self.calls.load(), self.reserved_calls.load());
         Load { count: limited.count + reserved.count, cost: limited.cost + reserved.cost }
@@ -155,7 +155,7 @@ impl Shared {
         tokio::join!(calls, reserved, self.blocking_calls.emptied());
     }
 
-    /// What the server is doing at this moment.
+    /// Returns what the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
         let connections: Vec<_> = lock(&self.connections)
             .iter()
@@ -317,7 +317,7 @@ mod tests {
         idle_connection_of(Server::builder().config(config))
     }
 
-    /// The same of this server.
+    /// A connection of this server, which does not run.
     pub(super) fn idle_connection_of(server: ServerBuilder) -> (Server, Arc<Connection>) {
         let server = server.keep_open().build().expect("it is kept open");
         let ServerOwner(shared) = &server.shared;

@@ -62,12 +62,12 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
-    /// Whether new calls are accepted.
+    /// Returns whether new calls are accepted.
     pub(super) fn is_running(&self) -> bool {
         self.is_running.load(SeqCst)
     }
 
-    /// Whether a shutdown has begun.
+    /// Returns whether a shutdown has begun.
     fn is_draining(&self) -> bool {
         self.stage() > Stage::Running
     }
@@ -315,7 +315,7 @@ impl ServerHandle {
         self.accept_control.set_paused(false);
     }
 
-    /// What the server, its connections and its calls are waiting for at this moment. It takes a few
+    /// Returns what the server, its connections and its calls are waiting for at this moment. It takes a few
     /// locks one after another and may be made under load. Of a server that is not built yet, or has
     /// ended, it tells no limits.
     pub fn snapshot(&self) -> ServerSnapshot {

@@ -29,7 +29,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 /// How often a listener may fail in a row, whatever the error is, until it pauses.
 const FAILURES_IN_A_ROW: u32 = 16;
 
-/// What the server's handles ask of the accepting task.
+/// The requests of a server's handles to the accepting task.
 #[derive(Default)]
 pub(in crate::server) struct AcceptControl {
     state: Mutex<ControlState>,
@@ -144,7 +144,7 @@ impl Accepting {
         self.is_paused
     }
 
-    /// Whether no connection can come any more.
+    /// Returns whether no connection can come any more.
     pub(in crate::server) fn is_done(&self) -> bool {
         self.handed_over.is_empty() && self.acceptors.is_empty()
     }
@@ -230,7 +230,7 @@ impl PacedAcceptor {
     }
 }
 
-/// Whether the next connection would meet the same error: the lack of descriptors or of memory, in which
+/// Returns whether the next connection would meet the same error: the lack of descriptors or of memory, in which
 /// the connection stays in the backlog. Any other is taken for what became of one connection: a client that
 /// went away (ECONNABORTED), a handshake of the program's that failed.
 fn is_lasting(error: &io::Error) -> bool {

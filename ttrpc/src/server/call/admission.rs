@@ -31,7 +31,7 @@ struct Limits<'a> {
     reserve: usize,
 }
 
-/// What has been let in.
+/// A load that has been admitted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct AdmittedLoad {
     load: Load,
@@ -124,7 +124,7 @@ impl Connection {
         self.call_limits().release(admitted);
     }
 
-    /// Whether it is the number of calls, and not their bytes, that leaves no room for a call.
+    /// Returns whether the number of calls, not their bytes, has reached its limit.
     pub(in crate::server) fn is_full_of_calls(&self) -> bool {
         let is_full = |limiter: &Limiter| limiter.load().count >= limiter.limit().count;
         [&self.calls, &self.server.calls].into_iter().any(is_full)

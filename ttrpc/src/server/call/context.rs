@@ -126,13 +126,13 @@ impl Context {
         self.cancellation_token().cancelled().await;
     }
 
-    /// Whether the connection has ended on which the call came: its client has gone, or the server has
+    /// Returns whether the connection has ended on which the call came: its client has gone, or the server has
     /// closed it.
     pub fn is_disconnected(&self) -> bool {
         self.call.connection.queue.is_closed()
     }
 
-    /// Whether the call is over.
+    /// Returns whether the call is over.
     pub fn is_cancelled(&self) -> bool {
         self.call.end.is_over()
     }

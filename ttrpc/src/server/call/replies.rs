@@ -1,22 +1,22 @@
-//! Replies that wait for room in the outgoing queue, and the handlers that have to wait for them.
+//! Replies that wait for capacity in the outgoing queue, and the handlers that have to wait for them.
 //!
 //! No call begins while its connection's queue is full. But handlers that have begun, and have been
 //! waiting for something, may go on together, and each of them makes a reply, which waits as a value
-//! until it has room. And calls for long replies begin while the queue has room for short ones. What waits is
+//! until it has capacity. And calls for long replies begin while the queue has capacity for short ones. What waits is
 //! counted, by its encoded length, for each connection ([`reply_bytes_per_connection`]) and in all
 //! ([`reply_bytes`]); replies and messages of streams alike. When as much waits as may, no call begins.
 //!
 //! A handler that goes on after a wait may be about to reply. It does so freely while little waits. When
-//! the limit is near, it waits for its turn in a line, and counts for a part of the limit while it is
+//! the limit is near, it waits in a queue for a permit, and counts for a part of the limit while it is
 //! polled ([`ResumePermit`]). So there wait no more replies than the limit allows, and one for each
 //! thread of the runtime.
 //!
 //! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one call, and
-//! one handler, go on beside the limit whenever all that waited before them has room.
+//! one handler, go on beside the limit whenever all that waited before them has capacity.
 //!
 //! It is the client who holds such handlers up, and they may hold what others need. So they wait
 //! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
-//! on, and replies that have no room under the limit are dropped, until there is some.
+//! on, and replies that exceed the limit are dropped, until it allows some.
 //!
 //! [`reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
@@ -25,7 +25,7 @@
 use std::future::pending;
 
 use crate::server::call::{
-    shared::{Connection, ReplyRoom},
+    shared::{Connection, ReplyPermit},
     state::Call,
 };
 use crate::{
@@ -43,19 +43,19 @@ use crate::{
 /// A handler that is polled counts for this part of its connection's limit.
 const SHARES: usize = 4;
 
-/// A handler that waits for room, or for its turn, may take no messages for so many parts of a time without progress, ten
+/// A handler that waits for capacity, or for its permit, may take no messages for so many parts of a time without progress, ten
 /// times as many as one that does not.
 const EXCUSED_PARTS: u32 = 10 * PARTS;
 
 impl Connection {
-    /// Whether as much may wait, beside what does. The only reply of a connection always may.
-    fn has_room_for_reply(&self, len: usize) -> bool {
+    /// Returns whether a reply of this length may wait too. The only reply of a connection always may.
+    fn may_wait_too(&self, len: usize) -> bool {
         let waiting = self.replies().load().cost;
         waiting == 0
             || (waiting + len <= self.replies().limit().cost && !self.server.replies.is_full())
     }
 
-    /// What a handler that is polled counts for. When the limit of the whole server is reached, a handler goes
+    /// The load of a handler that is polled. When the limit of the whole server is reached, a handler goes
     /// on only if nothing of its connection waits.
     fn reply_share(&self) -> Load {
         let limit = self.replies().limit().cost;
@@ -63,11 +63,11 @@ impl Connection {
     }
 }
 
-/// What a call waits for in a line: room for its replies, or the permit of a handler without `async`.
+/// Counts the waits of a call: for capacity for its replies, and for the permit of a handler without `async`.
 #[derive(Debug, Default)]
 pub(in crate::server) struct CallWaits {
     for_permit: AtomicU32,
-    for_room: AtomicU32,
+    for_capacity: AtomicU32,
 }
 
 impl CallWaits {
@@ -75,22 +75,22 @@ impl CallWaits {
         LineWait::new(&self.for_permit)
     }
 
-    /// For room, or for a turn to go on.
-    fn enter_for_room(&self) -> LineWait<'_> {
-        LineWait::new(&self.for_room)
+    /// Counts a wait for capacity, or for a permit to resume.
+    fn enter_for_capacity(&self) -> LineWait<'_> {
+        LineWait::new(&self.for_capacity)
     }
 
-    /// A condition, evaluated after each part of a time without progress, that holds while the handler waits for room or
-    /// for its turn, when it can take no messages. It does not hold for ever: a handler may keep such a wait without polling
+    /// A condition, evaluated after each part of a time without progress, that holds while the handler waits for capacity or
+    /// for its permit, when it can take no messages. It does not hold for ever: a handler may keep such a wait without polling
     /// it, or go from one to the next.
     pub(in crate::server) fn hold_handler_up(&self) -> impl Fn() -> bool {
         let excused = AtomicU32::new(0);
-        move || self.for_room.load(SeqCst) > 0 && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS
+        move || self.for_capacity.load(SeqCst) > 0 && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS
     }
 
-    /// Whether the handler must be polled: it may have been granted something that others wait for.
+    /// Returns whether the handler must be polled: it may have been granted something that others wait for.
     fn may_be_granted(&self) -> bool {
-        [&self.for_permit, &self.for_room].iter().any(|waits| waits.load(SeqCst) > 0)
+        [&self.for_permit, &self.for_capacity].iter().any(|waits| waits.load(SeqCst) > 0)
     }
 }
 
@@ -111,7 +111,7 @@ impl Drop for LineWait<'_> {
     }
 }
 
-/// A reply, or a message, that waits for room. It counts until this is dropped.
+/// A reply, or a message, that waits for capacity. It counts until this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct WaitingReply<'a> {
     connection: &'a Connection,
@@ -121,13 +121,13 @@ pub(in crate::server) struct WaitingReply<'a> {
 
 impl<'a> WaitingReply<'a> {
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the client reads nothing and others take all room.
+    /// RESOURCE_EXHAUSTED if the client reads nothing and others take all capacity.
     pub(in crate::server) fn new(
         connection: &'a Connection,
         waits: &'a CallWaits,
         len: usize,
     ) -> Result<Self, Status> {
-        if connection.replies().is_stalled() && !connection.has_room_for_reply(len) {
+        if connection.replies().is_stalled() && !connection.may_wait_too(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
@@ -135,7 +135,7 @@ impl<'a> WaitingReply<'a> {
         Ok(WaitingReply::of_any_length(connection, waits, len))
     }
 
-    /// The same whether or not there is room: for the few bytes of a status that takes a reply's place.
+    /// A reply that waits whatever the limit says: for the few bytes of a status that takes a reply's place.
     pub(in crate::server) fn of_any_length(
         connection: &'a Connection,
         waits: &'a CallWaits,
@@ -144,11 +144,14 @@ impl<'a> WaitingReply<'a> {
         let load = Load::cost(len);
         connection.replies().force(load);
         connection.server.replies.force(load);
-        WaitingReply { connection, _line: waits.enter_for_room(), load }
+        WaitingReply { connection, _line: waits.enter_for_capacity(), load }
     }
 
-    /// Waits for room.
-    pub(in crate::server) async fn room(&self, call: CallInfo) -> Result<ReplyRoom<'a>, Closed> {
+    /// Waits for capacity in the queue.
+    pub(in crate::server) async fn permit(
+        &self,
+        call: CallInfo,
+    ) -> Result<ReplyPermit<'a>, Closed> {
         self.connection.reserve(self.load.cost, Some(call)).await
     }
 }
@@ -196,10 +199,10 @@ impl Drop for ResumePermit<'_> {
 /// replies wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
 pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
     let _waiting = call.connection.registry.enter(call.info(), CallWait::Room);
-    let _in_line = call.waits.enter_for_room();
+    let _in_line = call.waits.enter_for_capacity();
     match next_with_capacity(&call.connection, call.connection.next_start()).await {
         Ok(permit) => {
-            // What was woken meanwhile runs first: the handler may block its thread.
+            // The tasks that were woken meanwhile run first: the handler may block its thread.
             give_way().await;
             permit
         }
@@ -215,7 +218,7 @@ pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
 pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
-    let _in_line = call.waits.enter_for_room();
+    let _in_line = call.waits.enter_for_capacity();
     let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
     tokio::select! {
@@ -234,7 +237,7 @@ async fn next_with_capacity<'a>(
     line: &'a Limiter,
 ) -> Result<ResumePermit<'a>, Closed> {
     let permit = line.acquire(Load::one(0)).await?;
-    connection.has_room().await?;
+    connection.wait_for_capacity().await?;
     Ok(ResumePermit::new(permit))
 }
 
@@ -258,17 +261,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reply_may_wait_if_all_have_room_under_both_limits_or_it_is_the_only_one() {
+    async fn a_reply_may_wait_if_both_limits_allow_all_or_it_is_the_only_one() {
         let (_server, connection) = idle_connection(config());
-        assert!(connection.has_room_for_reply(1000), "it is the only one");
+        assert!(connection.may_wait_too(1000), "it is the only one");
         let of_call = CallWaits::default();
         let waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
-        assert!(connection.has_room_for_reply(40) && !connection.has_room_for_reply(41));
+        assert!(connection.may_wait_too(40) && !connection.may_wait_too(41));
         // Those of other connections.
         connection.server.replies.force(Load::cost(89));
-        assert!(connection.has_room_for_reply(40));
+        assert!(connection.may_wait_too(40));
         connection.server.replies.force(Load::cost(1));
-        assert!(!connection.has_room_for_reply(1));
+        assert!(!connection.may_wait_too(1));
         drop(waiting);
         assert_eq!(connection.server.replies.load(), Load::cost(90));
     }
@@ -285,7 +288,7 @@ mod tests {
         let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
         assert_eq!((share(&of_call), share(&of_another)), (Some(25), Some(0)));
         let permit =
-            ResumePermit::try_acquire(&connection, &of_call).expect("there is room for one");
+            ResumePermit::try_acquire(&connection, &of_call).expect("there is capacity for one");
         assert_eq!((share(&of_call), share(&of_another)), (None, Some(0)), "the limit is near");
         drop(permit);
         assert_eq!(connection.replies().load(), Load::cost(60));

@@ -26,8 +26,8 @@ use crate::{
     },
 };
 
-/// Room in a connection's outgoing queue.
-pub(in crate::server) type ReplyRoom<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
+/// A permit to push a frame into a connection's outgoing queue.
+pub(in crate::server) type ReplyPermit<'a> = PushPermit<'a, ServerTable<Arc<Call>>>;
 
 /// Limits that many connections never come near. They are boxed, so that an idle connection is small.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct RareLimits {
     /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
     /// reads take no call's place.
     inboxes: Limiter,
-    /// Counts the bytes of replies that wait for room in the queue.
+    /// Counts the bytes of replies that wait for capacity in the queue.
     replies: Limiter,
     /// The one handler that goes on beside that limit.
     next_resume: Limiter,
@@ -121,7 +121,7 @@ impl Connection {
         &self.limits().inboxes
     }
 
-    /// The limit of replies that wait for room.
+    /// The limit of replies that wait for capacity.
     pub(in crate::server) fn replies(&self) -> &Limiter {
         &self.limits().replies
     }
@@ -140,19 +140,18 @@ impl Connection {
         &self.limits().patience
     }
 
-    /// Whether no reply waits for room.
+    /// Returns whether no reply waits for capacity.
     pub(super) fn has_no_replies(&self) -> bool {
         self.limits.get().is_none_or(|limits| limits.replies.load().cost == 0)
     }
 
-    /// Whether no call may begin and no frame is acted on: the queue is full, or as many replies wait for room as
-    /// may.
+    /// Returns whether no call may begin and no frame is acted on: the queue is full, or too many replies wait.
     pub(in crate::server) fn is_full(&self) -> bool {
         self.queue.is_full_for_short() || self.has_too_many_replies()
     }
 
-    /// Whether as many replies wait as may, of this connection or, if some are of this one, of all together. The turns
-    /// of handlers count, since they may be about to reply; those that wait for their turn do not.
+    /// Returns whether pending replies have reached the connection's limit, or the server's while this connection has
+    /// some pending. The permits of handlers count, since these may be about to reply; those that wait for one do not.
     fn has_too_many_replies(&self) -> bool {
         self.limits.get().is_some_and(|limits| {
             let (waiting, limit) = (limits.replies.load().cost, limits.replies.limit().cost);
@@ -160,21 +159,20 @@ impl Connection {
         })
     }
 
-    /// Waits for its turn among the short frames that wait for room and, if too many replies wait then, among the
-    /// long ones.
-    pub(in crate::server) async fn has_room(&self) -> Result<(), Closed> {
+    /// Waits until a call may begin: for capacity for a short frame and then, if too many replies wait, for a long one.
+    pub(in crate::server) async fn wait_for_capacity(&self) -> Result<(), Closed> {
         self.queue.wait_for_short_capacity().await?;
         if self.has_too_many_replies() { self.queue.wait_for_long_capacity().await } else { Ok(()) }
     }
 
-    /// Waits for room for a frame of a call, or of the receiver.
+    /// Waits for capacity for a frame of a call, or of the receiver.
     pub(in crate::server) async fn reserve(
         &self,
         len: usize,
         call: Option<CallInfo>,
-    ) -> Result<ReplyRoom<'_>, Closed> {
-        if let Some(room) = self.queue.try_reserve(len)? {
-            return Ok(room);
+    ) -> Result<ReplyPermit<'_>, Closed> {
+        if let Some(permit) = self.queue.try_reserve(len)? {
+            return Ok(permit);
         }
         let _held_up = call.is_none().then(|| self.hold_up(ReceiverWait::Room));
         let _waiting = call.map(|call| self.registry.enter(call, CallWait::Room));
@@ -182,7 +180,7 @@ impl Connection {
     }
 
     /// Sends a Response that carries a failure, of a call that was taken out of the table or is refused; waits
-    /// for room. A connection that has ended drops it.
+    /// for capacity. A connection that has ended drops it.
     pub(in crate::server) async fn send_status(
         &self,
         stream_id: u32,
@@ -192,8 +190,8 @@ impl Connection {
         let data = encode_failure(status);
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
         let frame = frame.expect("a status is cut to what a frame may hold").to_vec();
-        if let Ok(room) = self.reserve(frame.len(), call.map(Call::info)).await {
-            let _ = room.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
+        if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
+            let _ = permit.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
         }
     }
 
@@ -203,7 +201,7 @@ impl Connection {
         self.queue.is_stuck()
     }
 
-    /// What the connection is doing at this moment.
+    /// Returns what the connection is doing at this moment.
     pub(in crate::server) fn snapshot(&self) -> ConnectionSnapshot {
         let open: Vec<_> = self.queue.streams(|table| table.handles().cloned().collect());
         let limit = self.server.config.max_calls_per_connection;

@@ -36,7 +36,7 @@ use crate::{
     transport::{BoxFuture, messages::message_cost},
 };
 
-/// Calls that may be opened before the first of them starts: what a turn of the runtime takes up easily.
+/// Calls that may be opened before the first of them starts: few enough for one pass of the runtime over its tasks.
 const MAX_UNSTARTED: u32 = 32;
 
 /// A first step that takes longer than this has the next [`SPAWNED`] calls of its connection spawned.
@@ -132,7 +132,7 @@ pub(in crate::server) struct AdmittedCall<'a> {
     pub(in crate::server) request_bytes: usize,
     /// Frames have arrived behind its Request.
     pub(in crate::server) more_to_come: bool,
-    /// What runs before its handler.
+    /// The interceptors that run before its handler.
     pub(in crate::server) chain: Option<&'a Chain>,
 }
 
@@ -167,7 +167,7 @@ impl AdmittedCall<'_> {
     /// which it is decoded. `finish` ends the call with what the handler returns.
     ///
     /// # Errors
-    /// What `decode` says of a call without interceptors.
+    /// The refusal of `decode`, for a call without interceptors.
     pub(in crate::server) fn begin<M, F, R>(
         self,
         payload: Payload<'_>,

@@ -6,7 +6,7 @@
 //! ```text
 //!            ┌─ the handler replies: the last frame enters the queue in the same step ─┐
 //!     open ──┤                                                                         ├─► over
-//!            └─ anything else: the entry goes, and a status follows when there is room ─┘
+//!            └─ anything else: the entry goes, and a status follows with capacity ──────┘
 //! ```
 //!
 //! | who | ends a call |
@@ -16,7 +16,7 @@
 //! | the receiver | when the client breaks the protocol, sends an oversized frame, or fills an inbox that nobody empties |
 //! | the connection's end | all that are left |
 //!
-//! A reply that waits for room leaves its call open: the deadline may still pass. Nothing is sent on
+//! A reply that waits for capacity leaves its call open: the deadline may still pass. Nothing is sent on
 //! a stream after its entry has gone, but the last frame of the task that took it. [`CallEnd`] tells
 //! all holders of a part of the call that it is over.
 
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
     replies::{CallWaits, WaitingReply},
-    shared::{Connection, ReplyRoom, encode_failure},
+    shared::{Connection, ReplyPermit, encode_failure},
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
@@ -53,15 +53,15 @@ use crate::{
     },
 };
 
-/// The rest of a call whose last frame has to wait for room.
+/// The rest of a call whose last frame has to wait for capacity.
 pub(in crate::server) type ReplyRest = Option<BoxFuture<'static, ()>>;
 
-/// Pushes a call's last frame into its room. The code that waits is compiled once, whatever the reply is.
-type PushLast = Box<dyn FnOnce(&Call, ReplyRoom<'_>) + Send>;
+/// Pushes a call's last frame, for which there is capacity. The code that waits is compiled once, whatever the reply is.
+type PushLast = Box<dyn FnOnce(&Call, ReplyPermit<'_>) + Send>;
 
 fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLast {
-    Box::new(move |call, room| {
-        if room.push(FrameBytes::Large(frame), call.claim_end()).is_queued() {
+    Box::new(move |call, permit| {
+        if permit.push(FrameBytes::Large(frame), call.claim_end()).is_queued() {
             call.ended(CallOutcome { cause, status: status.as_ref() }, None);
         }
     })
@@ -72,19 +72,19 @@ fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLa
 pub(crate) struct Call {
     pub(in crate::server) connection: Arc<Connection>,
     pub(in crate::server) head: CallHead,
-    /// What it counts for until its handler has ended.
+    /// Its load, which counts until its handler has ended.
     pub(in crate::server) load: AdmittedLoad,
     /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox>>,
     pub(in crate::server) end: CallEnd,
     pub(in crate::server) waits: CallWaits,
     pub(in crate::server) extensions: Extensions,
-    /// What is counted of it; `None` if nobody observes it.
+    /// Its counters; `None` if nobody observes it.
     pub(in crate::server) stats: Option<Box<CallStats>>,
     pub(in crate::server) span: Span,
 }
 
-/// What a Request says of its call.
+/// The part of a Request that describes its call.
 #[derive(Debug)]
 pub(in crate::server) struct CallHead {
     pub(in crate::server) stream_id: u32,
@@ -236,7 +236,7 @@ impl Call {
         }
     }
 
-    /// The call at this moment. It does not wait for room: calls that do are registered elsewhere.
+    /// Returns the call at this moment. It does not wait for capacity: calls that do are registered elsewhere.
     pub(in crate::server) fn snapshot(&self) -> CallSnapshot {
         let (fill, handler_waits) =
             self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
@@ -282,9 +282,9 @@ impl Call {
             Pushed::Queued(_) => self.ended(CallOutcome::REPLIED, Some(len)),
             Pushed::Refused => {}
             Pushed::Full => {
-                let push = move |call: &Call, room: ReplyRoom<'_>| {
+                let push = move |call: &Call, permit: ReplyPermit<'_>| {
                     if let Ok(frame) = call.response(ResponseParts(Measured::new(&reply)))
-                        && room.send(&frame, call.claim_end()).is_queued()
+                        && permit.send(&frame, call.claim_end()).is_queued()
                     {
                         call.ended(CallOutcome::REPLIED, Some(frame.len()));
                     }
@@ -333,7 +333,7 @@ impl Call {
         Frame::new(FrameType::Response, Flags::NONE, self.head.stream_id, data)
     }
 
-    /// Ends the call with this frame, once there is room for it.
+    /// Ends the call with this frame, once the queue has capacity.
     fn send_last(
         self: &Arc<Self>,
         frame: &Frame<&[u8]>,
@@ -353,7 +353,7 @@ impl Call {
         }
     }
 
-    /// Waits for room for the last frame, and pushes it. If it may not wait, a status takes its place.
+    /// Waits for capacity for the last frame, and pushes it. If it may not wait, a status takes its place.
     fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
         let call = self.clone();
         Box::pin(async move {
@@ -369,10 +369,10 @@ impl Call {
                 }
             };
             let observed = call.stats.as_deref().map(CallStats::wait_for_capacity);
-            let room = waiting.room(call.info()).await;
+            let permit = waiting.permit(call.info()).await;
             drop(observed);
-            if let Ok(room) = room {
-                push(&call, room);
+            if let Ok(permit) = permit {
+                push(&call, permit);
             }
         })
     }

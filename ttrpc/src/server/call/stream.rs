@@ -13,7 +13,7 @@ use futures_core::Stream;
 use prost::{DecodeError, Message};
 
 use crate::server::call::{
-    reasons::Refusal, replies::WaitingReply, shared::ReplyRoom, state::Call,
+    reasons::Refusal, replies::WaitingReply, shared::ReplyPermit, state::Call,
 };
 use crate::{
     Status,
@@ -142,7 +142,7 @@ impl<Resp: Message> StreamSender<Resp> {
     /// which they were sent.
     ///
     /// Cancel safe: dropped before it is done, the message is not sent. Poll it until it is done, or drop it: one
-    /// that is kept unpolled may hold room that all other replies of its connection wait for.
+    /// that is kept unpolled may hold capacity that all other replies of its connection wait for.
     ///
     /// # Errors
     /// CANCELLED when the call is over: its deadline passed, its client went away, its handler has
@@ -167,7 +167,7 @@ impl<Resp: Message> StreamSender<Resp> {
 }
 
 impl Call {
-    /// Sends a message if there is room for it now. Returns whether it was sent.
+    /// Sends a message if the queue has capacity now. Returns whether it was sent.
     fn send_at_once(
         &self,
         message: &impl Message,
@@ -187,14 +187,14 @@ impl Call {
         }
     }
 
-    /// Sends a message, waiting for room while the call goes on.
+    /// Sends a message, waiting for capacity while the call goes on.
     async fn send_in_turn(&self, message: &impl Message) -> Result<(), Status> {
         let frame = contain(|| self.message_frame(message));
         let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
-        let room = self.wait_for_room(frame.len()).await?;
+        let permit = self.wait_for_permit(frame.len()).await?;
         let mut message = None;
         let claim = self.claim_message(frame.len(), &mut message);
-        let pushed = contain(|| room.send(&frame, claim));
+        let pushed = contain(|| permit.send(&frame, claim));
         let pushed = pushed.map_err(|Panicked| encoder_panicked())?;
         self.tell_message(message.as_ref());
         if pushed.is_queued() { Ok(()) } else { Err(over()) }
@@ -223,12 +223,12 @@ impl Call {
         }
     }
 
-    /// Room for a message, waiting for it while the call goes on.
-    async fn wait_for_room(&self, len: usize) -> Result<ReplyRoom<'_>, Status> {
+    /// Waits for capacity for a message while the call goes on.
+    async fn wait_for_permit(&self, len: usize) -> Result<ReplyPermit<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.waits, len)?;
         let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
         tokio::select! {
-            room = waiting.room(self.info()) => room.map_err(|Closed| over()),
+            permit = waiting.permit(self.info()) => permit.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),
         }
     }

@@ -131,7 +131,7 @@ fn drop_handler<F>(mut handler: Pin<&mut Option<F>>) {
     }
 }
 
-/// What ended the handler, or its time.
+/// The reason why a handler is polled no more.
 enum Outcome {
     Finished,
     Panicked,
@@ -176,7 +176,7 @@ fn start(
     }
 }
 
-/// What has ended a call whose handler has not begun.
+/// Returns the end of a call whose handler has not begun, if it is over.
 fn ended_before_start(call: &Call) -> Option<Outcome> {
     if call.end.is_over() {
         return Some(Outcome::Cancelled);
@@ -435,7 +435,7 @@ mod tests {
         }
     }
 
-    /// What a handler holds is gone before another call may take its place.
+    /// The values that a handler holds are gone before another call may take its place.
     #[test]
     fn a_runtime_that_ends_drops_a_handler_before_its_permit() {
         let (begun, mut begins) = mpsc::unbounded_channel();

@@ -1,6 +1,6 @@
 //! A server's receiver: reads frames and acts on them.
 //!
-//! It waits for the socket, for room in the outgoing queue, and for handlers as long as they move
+//! It waits for the socket, for capacity in the outgoing queue, and for handlers while they make progress
 //! (see [`transport`](crate::transport)).
 
 use std::{
@@ -118,10 +118,10 @@ async fn next_frame<R: ReadHalf>(
 }
 
 /// Nothing is acted on while the outgoing queue is full or too many replies wait: a peer that does not read is not read.
-/// Only the sender makes room, and it waits for the peer alone.
+/// Only the sender frees capacity, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
     let _held_up = connection.hold_up(ReceiverWait::Room);
-    Box::pin(connection.has_room()).await
+    Box::pin(connection.wait_for_capacity()).await
 }
 
 /// Acts on a frame that opens no stream.
@@ -187,7 +187,7 @@ fn deliver<'a, R: ReadHalf>(
     Received::Done
 }
 
-/// The same for a message that has to wait. A handler that stands still loses its stream.
+/// Delivers a message that has to wait. A handler that takes nothing loses its stream.
 async fn deliver_in_turn(
     connection: &Connection,
     call: &Call,
@@ -339,10 +339,10 @@ mod tests {
         }
     }
 
-    /// Takes all room in the outgoing queue when a call begins, as replies of other threads may.
-    struct TakesRoom(Arc<OnceLock<Weak<Connection>>>);
+    /// Takes all capacity of the outgoing queue when a call begins, as replies of other threads may.
+    struct TakesCapacity(Arc<OnceLock<Weak<Connection>>>);
 
-    impl Observer for TakesRoom {
+    impl Observer for TakesCapacity {
         fn call_begun(&self, _: &CallInfo<'_>) {
             let connection = self.0.get().and_then(Weak::upgrade).expect("a call of its has come");
             if let Ok(Some(room)) = connection.queue.try_reserve(1) {
@@ -367,11 +367,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_has_been_admitted_is_open_while_the_receiver_waits_for_room() {
+    async fn a_call_that_has_been_admitted_is_open_while_the_receiver_waits_for_capacity() {
         let connected = Arc::<OnceLock<_>>::default();
         let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
         let server = Server::builder().config(config).fallback(Replies);
-        let (server, connection) = idle_connection_of(server.observe(TakesRoom(connected.clone())));
+        let (server, connection) =
+            idle_connection_of(server.observe(TakesCapacity(connected.clone())));
         let ServerOwner(shared) = &server.shared;
         shared.lifecycle.start();
         connected.set(Arc::downgrade(&connection)).expect("it is set once");

@@ -31,11 +31,10 @@ use crate::{
     },
 };
 
-/// Fields of a Request that are decoded before other tasks get their turn: more than any honest one
-/// has.
+/// Fields of a Request that are decoded before the task yields: more than any honest one has.
 const FIELDS_PER_TURN: usize = 4096;
 
-/// What has come of a frame.
+/// The outcome of a frame.
 pub(in crate::server) enum Received<'a> {
     /// It was acted on.
     Done,
@@ -137,7 +136,7 @@ impl<'a> IncomingRequest<'a> {
         self.start(routed, permit, false).map(|()| true)
     }
 
-    /// The same with waits.
+    /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.
     async fn open_in_turn(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let lost = LostRequest(self);
         let result = self.wait_and_open(io).await;
@@ -150,7 +149,7 @@ impl<'a> IncomingRequest<'a> {
         result
     }
 
-    /// Gives other tasks their turn while it decodes, and waits until the call is let in.
+    /// Yields while it decodes, and waits until the call is admitted.
     async fn wait_and_open(&self, io: &mut impl ReadHalf) -> Result<(), Failure> {
         let mut decoder = self.decoder();
         while !self.advance(&mut decoder)? {
@@ -190,7 +189,7 @@ impl<'a> IncomingRequest<'a> {
         })
     }
 
-    /// What the call counts for until its handler has ended.
+    /// The load of the call until its handler has ended.
     fn load(&self, request: &Request<'_>) -> Load {
         Load::one(self.data.bytes().len() + request.metadata.cost())
     }

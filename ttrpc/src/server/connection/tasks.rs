@@ -92,7 +92,7 @@ async fn closed(server: &Shared) {
 }
 
 /// Ends a connection in whatever way it ends: its handlers are cancelled, its sender shuts the writer
-/// down, what waits for room is woken, and it is taken off its server's list.
+/// down, tasks that wait for capacity are woken, and it is taken off its server's list.
 struct ConnectionOwner {
     /// Dropped to tell the sender that the connection has ended.
     signal: Option<oneshot::Sender<()>>,

@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether a Request with these flags can call the method.
+    /// Returns whether a Request with these flags can call the method.
     ///
     /// # Errors
     /// INVALID_ARGUMENT.
@@ -159,7 +159,7 @@ impl Services {
         Ok(self)
     }
 
-    /// Whether a service has this method.
+    /// Returns whether a service has this method.
     pub(in crate::server) fn has_method(&self, service: &str, method: &str) -> bool {
         self.find_method(service.as_bytes(), method.as_bytes()).is_some()
     }
