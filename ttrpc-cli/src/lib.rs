@@ -96,10 +96,15 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
             Ok(std::io::stdout().write_all(&page)?)
         }
         command => {
-            // One thread starts faster; load alone needs more.
-            let mut builder = match command {
-                Command::Load(_) | Command::Trace(_) => tokio::runtime::Builder::new_multi_thread(),
-                _ => tokio::runtime::Builder::new_current_thread(),
+            // One thread starts faster; load and proxies alone need more.
+            let needs_threads = match &command {
+                Command::Load(_) | Command::Trace(_) => true,
+                Command::Top(arguments) => arguments.is_proxy(),
+                _ => false,
+            };
+            let mut builder = match needs_threads {
+                true => tokio::runtime::Builder::new_multi_thread(),
+                false => tokio::runtime::Builder::new_current_thread(),
             };
             let runtime = builder.enable_all().build().map_err(|error| {
                 Failure::Other(format!("the asynchronous runtime does not start: {error}"))

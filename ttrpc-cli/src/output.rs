@@ -74,9 +74,20 @@ pub fn is_json() -> bool {
     IS_JSON.load(Relaxed)
 }
 
+/// Whether the screen belongs to somebody else.
+static HOLDS_NOTES: AtomicBool = AtomicBool::new(false);
+
+/// Drops notes while the whole screen is drawn: they would stand somewhere in it.
+pub fn hold_notes(holds: bool) {
+    HOLDS_NOTES.store(holds, Relaxed);
+}
+
 /// Writes a line to the standard error, as `{"note": …}` where output is for machines. Nobody is told
 /// if that fails.
 pub fn note(text: impl std::fmt::Display) {
+    if HOLDS_NOTES.load(Relaxed) {
+        return;
+    }
     if is_json() {
         let text = text.to_string();
         let plain = anstream::adapter::strip_str(text.trim()).to_string();

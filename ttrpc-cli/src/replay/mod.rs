@@ -31,6 +31,7 @@ use crate::{
     schema,
     session::{self, Target},
     trace::{
+        Slowest,
         filter::Filter,
         messages::Messages,
         observe::Connection,
@@ -53,6 +54,7 @@ const MAX_DIFFERENCES: usize = 20;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc show shim.trace
+  ttrpc show shim.trace --slowest 10
   ttrpc show shim.trace --slower 1s --without ServerReflection")]
 pub struct ShowArguments {
     /// The recording
@@ -64,6 +66,8 @@ pub struct ShowArguments {
     /// Show each message of a stream, too
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    slowest: Slowest,
     #[command(flatten)]
     filter: Filter,
     #[command(flatten)]
@@ -101,7 +105,7 @@ pub fn show(arguments: ShowArguments, json: bool) -> Result<(), Failure> {
     let messages = Arc::new(Messages::new(schema, &arguments.redact));
     let format = if json { Format::Json } else { Format::Text };
     let reporter = Reporter::start(messages, format).tell_messages(arguments.verbose);
-    let reporter = reporter.filter(arguments.filter);
+    let reporter = reporter.filter(arguments.filter).slowest(arguments.slowest);
     let mut connections: BTreeMap<u32, Connection> = BTreeMap::new();
     let mut now = Duration::ZERO;
     while let Some(entry) = recording.read()? {

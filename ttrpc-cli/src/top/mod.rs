@@ -1,14 +1,15 @@
 //! `ttrpc top`: what servers do and wait for, as it happens.
 
+mod local;
 mod model;
 mod source;
 mod table;
 #[cfg(feature = "top")]
 mod view;
 
-use std::{io::IsTerminal, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, ValueHint};
 use serde_json::Value;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -21,6 +22,7 @@ use crate::{
     options::{TimeoutOption, parse_duration},
     output,
     shims::{self, Location},
+    trace::{Ends, Position, Tracing},
 };
 use model::{News, Server};
 use source::Asked;
@@ -32,22 +34,34 @@ const READ_AHEAD: usize = 64;
 ///
 /// Methods with rates, failures and latencies, connections with their queues and who is stalled, and the oldest calls
 /// with what they wait for. It asks the service ttrpc.debug.v1.Debug; a server without counters is shown with its
-/// snapshot alone. Keys: q ends, Tab changes between methods, connections and calls, s sorts, / filters, Space freezes,
+/// snapshot alone. A server without that service is seen from between: with --wrap or --listen this is a proxy, as `ttrpc trace`
+/// is, and --recording plays what that has recorded. Keys: q ends, Tab changes between methods, connections and calls, s sorts, / filters, Space freezes,
 /// Enter shows one row in full.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc top /run/greeter.sock
   ttrpc top --shims
+  ttrpc top --wrap unix:///run/containerd/s/4f2a
+  ttrpc top --recording shim.trace --speed 10
   ttrpc top /run/greeter.sock --once --json | jq '.[].calls[0]'")]
 pub struct Arguments {
     /// Where servers listen
-    #[arg(required_unless_present = "shims", value_name = "ADDRESS")]
+    #[arg(required_unless_present_any = ["shims", "listen", "wrap", "recording"], value_name = "ADDRESS")]
+    #[arg(value_hint = ValueHint::AnyPath)]
     addresses: Vec<String>,
     /// All shims of this machine, too
     #[arg(long)]
     shims: bool,
     #[command(flatten)]
     location: Location,
+    #[command(flatten)]
+    position: Position,
+    /// Play what `ttrpc trace --record` has kept
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    recording: Option<PathBuf>,
+    /// How many times faster than it was; 0 for no pauses at all
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "recording", value_parser = parse_speed)]
+    speed: f64,
     /// The time between samples, from 100ms to 10s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
@@ -92,6 +106,20 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn parse_speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if speed == 0.0 || (1e-3..=1e6).contains(&speed) => Ok(speed),
+        _ => Err("a speed is 0, or from 0.001 to 1000000".to_owned()),
+    }
+}
+
+impl Arguments {
+    /// Whether bytes are passed on.
+    pub fn is_proxy(&self) -> bool {
+        self.position.is_given()
+    }
+}
+
 /// Shows servers until it is ended.
 ///
 /// # Errors
@@ -101,7 +129,8 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     if arguments.shims {
         addresses.extend(shims::addresses(&arguments.location)?);
     }
-    if addresses.is_empty() {
+    let (position, recording) = (&arguments.position, arguments.recording.as_deref());
+    if addresses.is_empty() && !position.is_given() && recording.is_none() {
         return Err(Failure::Other("there is no shim whose address is known".to_owned()));
     }
     let asked = Asked {
@@ -110,12 +139,50 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         limit: arguments.limit,
         sort: arguments.sort.into(),
     };
+    let mut ends = Ends::new()?;
+    let tracing = match position.is_given() {
+        true => Some(Tracing::start(position, local::counter(), None)?),
+        false => None,
+    };
     let mut servers: Vec<_> = addresses.iter().cloned().map(Server::new).collect();
     let (sender, news) = mpsc::channel(READ_AHEAD);
     for (index, address) in addresses.into_iter().enumerate() {
         tokio::spawn(source::follow(address, index, asked.clone(), sender.clone()));
     }
-    if arguments.once {
+    if let Some(tracing) = &tracing {
+        output::note(format_args!("clients of {} are seen", tracing.listened));
+        let (proxy, index) = (tracing.proxy.clone(), servers.len());
+        servers.push(Server::new(tracing.listened.clone()));
+        tokio::spawn(local::follow(proxy, index, asked.clone(), sender.clone()));
+    }
+    if let Some(path) = recording {
+        let index = servers.len();
+        servers.push(Server::new(path.display().to_string()));
+        let pace = match arguments.once {
+            true => local::Pace::Sums,
+            false => local::Pace::Speed(arguments.speed),
+        };
+        local::play(path, index, &asked, pace, sender.clone())?;
+    }
+    let shown = show(servers, news, &asked, arguments.once, json);
+    let Some(mut tracing) = tracing else { return shown.await };
+    let shown = tokio::select! {
+        shown = shown => shown,
+        () = ends.any() => Ok(()),
+    };
+    tracing.put_back();
+    tracing.pass_on_the_rest(&mut ends).await;
+    shown
+}
+
+async fn show(
+    mut servers: Vec<Server>,
+    news: mpsc::Receiver<(usize, News)>,
+    asked: &Asked,
+    is_once: bool,
+    json: bool,
+) -> Result<(), Failure> {
+    if is_once {
         return once(&mut servers, news, json).await;
     }
     #[cfg(feature = "top")]
@@ -191,8 +258,10 @@ async fn live(
     impl Drop for Restored {
         fn drop(&mut self) {
             ratatui::restore();
+            output::hold_notes(false);
         }
     }
+    output::hold_notes(true);
     let mut terminal = ratatui::try_init().map_err(cannot)?;
     let _restored = Restored;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;

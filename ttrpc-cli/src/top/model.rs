@@ -152,19 +152,30 @@ impl Server {
             (snapshot.request_bytes.unwrap_or_default(), snapshot.inbox_bytes.unwrap_or_default());
         let stalled =
             self.connections().iter().filter(|connection| connection.stalled.is_some()).count();
+        // What is seen from between has no limits, and no process.
+        let fill = |used: String, limit: u64, text: String| match limit {
+            0 => used,
+            _ => format!("{used}/{text}"),
+        };
+        let numbers = |used: u64, limit: u64| fill(used.to_string(), limit, limit.to_string());
+        let bytes = |used, limit| fill(output::bytes(used), limit, output::bytes(limit));
+        let pid = match snapshot.pid {
+            0 => String::new(),
+            pid => format!("pid {pid}, "),
+        };
         let mut text = format!(
-            "pid {}, {}; connections {}/{}, calls {}/{}, requests {}/{}, inboxes {}/{}; {stalled} stalled",
-            snapshot.pid,
+            "{pid}{}; connections {}, calls {}",
             output::plain_line(&snapshot.state),
-            connections.used,
-            connections.limit,
-            snapshot.calls,
-            snapshot.max_calls,
-            output::bytes(requests.used),
-            output::bytes(requests.limit),
-            output::bytes(inboxes.used),
-            output::bytes(inboxes.limit),
+            numbers(connections.used, connections.limit),
+            numbers(snapshot.calls, snapshot.max_calls),
         );
+        if snapshot.pid != 0 {
+            text += &format!(
+                ", requests {}, inboxes {}; {stalled} stalled",
+                bytes(requests.used, requests.limit),
+                bytes(inboxes.used, inboxes.limit),
+            );
+        }
         if snapshot.omitted_connections + snapshot.omitted_calls > 0 {
             let connections = output::count(snapshot.omitted_connections, "connection");
             let calls = output::count(snapshot.omitted_calls, "call");

@@ -176,8 +176,11 @@ fn connection_row(connection: &Connection) -> Row {
     let stalled = stalled
         .map(|(since, by)| format!("{} by {by}", output::duration(*since)))
         .unwrap_or_default();
-    let queue =
-        format!("{} of {}", output::bytes(connection.queue), output::bytes(connection.max_queue));
+    let queue = match connection.max_queue {
+        // It is not known.
+        0 => "-".to_owned(),
+        max => format!("{} of {}", output::bytes(connection.queue), output::bytes(max)),
+    };
     let age = output::duration(connection.age);
     Row {
         text: format!("{} {uid} {pid} {command} {stalled}", connection.id),

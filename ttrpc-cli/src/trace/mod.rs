@@ -9,9 +9,10 @@ pub mod guard;
 pub mod messages;
 mod names;
 pub mod observe;
-mod proxy;
+pub mod proxy;
 pub mod record;
 pub mod report;
+pub mod sample;
 mod stats;
 mod wrap;
 
@@ -24,7 +25,10 @@ use std::{
 
 use clap::{ArgGroup, Args, ValueHint};
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
+};
 use ttrpc::server::{Acceptor, Listener};
 
 use crate::{
@@ -54,15 +58,8 @@ use wrap::Wrapped;
   ttrpc trace --wrap unix:///run/containerd/s/4f2a --record shim.trace --redact spec
   ttrpc show shim.trace")]
 pub struct Arguments {
-    /// Where clients connect to; of tcp://HOST:0 the port that the system chose is told
-    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
-    listen: Option<String>,
-    /// Where the server listens
-    #[arg(long, value_name = "ADDRESS", requires = "listen")]
-    upstream: Option<String>,
-    /// Stand before the server that listens on this Unix socket
-    #[arg(long, value_name = "ADDRESS")]
-    wrap: Option<String>,
+    #[command(flatten)]
+    position: Position,
     /// Keep all frames in this file, for `ttrpc show` and `ttrpc replay`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     record: Option<PathBuf>,
@@ -72,9 +69,15 @@ pub struct Arguments {
     /// Leave the values of this field out, at any depth, and of metadata with this key; may be repeated
     #[arg(long, value_name = "FIELD")]
     redact: Vec<String>,
-    /// Tell each message of a stream, too
+    /// Show each message of a stream, too
     #[arg(short, long)]
     verbose: bool,
+    /// Show a table of all methods in the place of calls, again after each interval [default: 1s]
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
+    #[arg(value_parser = parse_duration, conflicts_with_all = ["verbose", "slowest"])]
+    table: Option<Duration>,
+    #[command(flatten)]
+    slowest: Slowest,
     /// Tell of a call that is pending for longer than this
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pending: Duration,
@@ -88,14 +91,47 @@ pub struct Arguments {
     schema: SchemaOptions,
 }
 
+/// Where a proxy stands.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Position {
+    /// Where clients connect to; of tcp://HOST:0 the port that the system chose is printed
+    #[arg(long, value_name = "ADDRESS", requires = "upstream", conflicts_with = "wrap")]
+    pub listen: Option<String>,
+    /// Where the server listens
+    #[arg(long, value_name = "ADDRESS", requires = "listen")]
+    pub upstream: Option<String>,
+    /// Stand before the server that listens on this Unix socket
+    #[arg(long, value_name = "ADDRESS")]
+    pub wrap: Option<String>,
+}
+
+impl Position {
+    /// The server's address.
+    fn server(&self) -> &str {
+        self.wrap.as_deref().or(self.upstream.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether a proxy is asked for.
+    pub fn is_given(&self) -> bool {
+        self.listen.is_some() || self.wrap.is_some()
+    }
+}
+
+/// Whether the slowest calls are shown in the place of all.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Slowest {
+    /// Show only so many calls, those that took longest, at the end
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub slowest: Option<u32>,
+}
+
 /// Proxies until Ctrl-C.
 ///
 /// # Errors
 /// If an address cannot be used, or the recording cannot be written.
 pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
-    let mut ends = Ends::new()
-        .map_err(|error| Failure::Other(format!("signals cannot be handled: {error}")))?;
-    let server = arguments.wrap.as_deref().or(arguments.upstream.as_deref()).unwrap_or_default();
+    let mut ends = Ends::new()?;
+    let server = arguments.position.server();
     let schema = tokio::select! {
         schema = find_schema(server, &arguments) => schema?,
         () = ends.any() => return Err(Failure::Interrupted),
@@ -106,12 +142,13 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         Some(path) => Some(record::Recorder::create(path, arguments.overwrite, messages.clone())?),
         None => None,
     };
-    // From here on the address may be another's; it is put back when this is dropped.
-    let Endpoint { listened, upstream, acceptor, mut wrapped } = Endpoint::open(&arguments)?;
     let format = if json { Format::Json } else { Format::Text };
     let reporter = Reporter::start(messages, format).tell_messages(arguments.verbose);
-    let reporter = reporter.filter(arguments.filter.clone());
-    let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
+    let reporter = reporter.filter(arguments.filter.clone()).slowest(arguments.slowest);
+    let reporter = reporter.counts_only(arguments.table.is_some());
+    // From here on the address may be another's; it is put back when this is dropped.
+    let mut tracing = Tracing::start(&arguments.position, reporter, recorder)?;
+    let listened = &tracing.listened;
     let begun = format!("clients of {listened} are shown; Ctrl-C ends it");
     match json {
         true => output::note_json(&json!({ "note": begun, "listening": listened })),
@@ -123,19 +160,64 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
              Any holds"
         ));
     }
-    let mut accepting = std::pin::pin!(proxy.accept(acceptor));
+    let proxy = tracing.proxy.clone();
+    let watched = async {
+        match arguments.table {
+            Some(interval) => proxy.follow(interval, json).await,
+            None => proxy.watch_pending(arguments.pending).await,
+        }
+    };
     tokio::select! {
-        () = &mut accepting => {}
-        () = proxy.watch_pending(arguments.pending) => {}
+        _ = &mut tracing.accepting => {}
+        () = watched => {}
         () = ends.any() => {}
     }
-    if let Some(wrapped) = &mut wrapped {
-        wrapped.put_back().into_iter().for_each(|client| proxy.pass_on(client));
-    }
+    tracing.put_back();
     // Whoever reads the table may be gone with the terminal; the connections are not.
     let finished = proxy.finish(json);
-    let open = proxy.open_connections();
-    if wrapped.is_some() && open > 0 {
+    tracing.pass_on_the_rest(&mut ends).await;
+    finished
+}
+
+/// A proxy that passes clients on. Dropped, it puts a server's socket back.
+pub struct Tracing {
+    /// Where clients connect to.
+    pub listened: String,
+    pub proxy: Arc<Proxy>,
+    accepting: JoinHandle<()>,
+    wrapped: Option<Wrapped>,
+}
+
+impl Tracing {
+    /// Takes the place of the server, and accepts clients.
+    ///
+    /// # Errors
+    /// If an address cannot be used.
+    pub fn start(
+        position: &Position,
+        reporter: Reporter,
+        recorder: Option<record::Recorder>,
+    ) -> Result<Self, Failure> {
+        let Endpoint { listened, upstream, acceptor, wrapped } = Endpoint::open(position)?;
+        let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
+        let accepts = proxy.clone();
+        let accepting = tokio::spawn(async move { accepts.accept(acceptor).await });
+        Ok(Tracing { listened, proxy, accepting, wrapped })
+    }
+
+    /// Gives a server that was wrapped its socket again.
+    pub fn put_back(&mut self) {
+        if let Some(wrapped) = &mut self.wrapped {
+            wrapped.put_back().into_iter().for_each(|client| self.proxy.pass_on(client));
+        }
+    }
+
+    /// Waits until the connections to a server that was wrapped end, or until they shall be cut.
+    pub async fn pass_on_the_rest(mut self, ends: &mut Ends) {
+        let open = self.proxy.open_connections();
+        if self.wrapped.is_none() || open == 0 {
+            return;
+        }
         let connections = output::count(open, "connection");
         output::note(format_args!(
             "the socket is put back; {connections} {} passed on until the peers end, and cut by \
@@ -143,17 +225,16 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
             if open == 1 { "is" } else { "are" }
         ));
         tokio::select! {
-            () = proxy.connections_ended() => {}
+            () = self.proxy.connections_ended() => {}
             // Who had found the socket before it was put back may connect to it only now.
-            () = accepting => {}
+            _ = &mut self.accepting => {}
             () = ends.but_hangup() => {}
         }
     }
-    finished
 }
 
 /// The signals that end a trace.
-struct Ends {
+pub struct Ends {
     hangup: Signal,
     interrupt: Signal,
     quit: Signal,
@@ -161,16 +242,23 @@ struct Ends {
 }
 
 impl Ends {
-    fn new() -> io::Result<Self> {
+    /// # Errors
+    /// If signals cannot be handled.
+    pub fn new() -> Result<Self, Failure> {
+        let of = |kind| {
+            signal(kind)
+                .map_err(|error| Failure::Other(format!("signals cannot be handled: {error}")))
+        };
         Ok(Ends {
-            hangup: signal(SignalKind::hangup())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            terminate: signal(SignalKind::terminate())?,
+            hangup: of(SignalKind::hangup())?,
+            interrupt: of(SignalKind::interrupt())?,
+            quit: of(SignalKind::quit())?,
+            terminate: of(SignalKind::terminate())?,
         })
     }
 
-    async fn any(&mut self) {
+    /// Waits for any of them.
+    pub async fn any(&mut self) {
         tokio::select! {
             _ = self.hangup.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -225,14 +313,14 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn open(arguments: &Arguments) -> Result<Self, Failure> {
+    fn open(position: &Position) -> Result<Self, Failure> {
         let start = |listener: Listener| listener.start().map_err(cannot_listen);
-        if let (Some(listen), Some(upstream)) = (&arguments.listen, &arguments.upstream) {
+        if let (Some(listen), Some(upstream)) = (&position.listen, &position.upstream) {
             let (listener, listened) = bind(listen)?;
             let (acceptor, upstream) = (start(listener)?, upstream.clone());
             return Ok(Endpoint { listened, upstream, acceptor, wrapped: None });
         }
-        let listened = arguments.wrap.clone().unwrap_or_default();
+        let listened = position.wrap.clone().unwrap_or_default();
         let wrapped = Wrapped::wrap(&listened)?;
         let acceptor = start(wrapped.listener().map_err(cannot_listen)?.into())?;
         Ok(Endpoint { listened, upstream: wrapped.upstream(), acceptor, wrapped: Some(wrapped) })

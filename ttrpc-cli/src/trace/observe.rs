@@ -94,6 +94,22 @@ impl Call {
     pub fn name(&self) -> String {
         format!("{}/{}", self.service, self.method)
     }
+
+    /// What is known of it beside what was said.
+    pub fn without_messages(&self) -> Self {
+        Call {
+            connection: self.connection,
+            stream: self.stream,
+            service: self.service.clone(),
+            method: self.method.clone(),
+            metadata: Vec::new(),
+            timeout: self.timeout,
+            begun: self.begun,
+            client: Traffic::default(),
+            server: Traffic::default(),
+            kept: 0,
+        }
+    }
 }
 
 /// How a call ended.

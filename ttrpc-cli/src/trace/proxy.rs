@@ -15,16 +15,21 @@ use tokio::{
     time::{interval, sleep},
 };
 use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
+use ttrpc_reflection::proto::debug::Sample;
 
 use super::{
     observe::{Call, Connection, Side},
     record::Recorder,
     report::Reporter,
+    sample::Open,
 };
 use crate::{failure::Failure, output, sync::lock};
 
 /// What is read at a time.
 const BUFFER_LEN: usize = 64 << 10;
+
+/// A table is not drawn more often.
+const MIN_TABLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often pending calls are looked at.
 const PENDING_INTERVAL: Duration = Duration::from_secs(1);
@@ -39,7 +44,8 @@ pub struct Proxy {
     start: Instant,
     reporter: Reporter,
     recorder: Option<Mutex<Recorder>>,
-    connections: Mutex<Vec<Weak<Mutex<Connection>>>>,
+    /// Each with the time at which it was opened.
+    connections: Mutex<Vec<(Duration, Weak<Mutex<Connection>>)>>,
     connections_so_far: AtomicU32,
     /// How many are open.
     open: watch::Sender<u32>,
@@ -115,8 +121,8 @@ impl Proxy {
     /// Has the connection's calls looked at.
     fn enlist(&self, connection: &Arc<Mutex<Connection>>) {
         let mut connections = lock(&self.connections);
-        connections.retain(|known| known.strong_count() > 0);
-        connections.push(Arc::downgrade(connection));
+        connections.retain(|(_, known)| known.strong_count() > 0);
+        connections.push((self.start.elapsed(), Arc::downgrade(connection)));
     }
 
     /// Passes on what one side says until it ends or the other side is gone.
@@ -165,6 +171,64 @@ impl Proxy {
         }
     }
 
+    fn connections(&self) -> Vec<(Duration, Arc<Mutex<Connection>>)> {
+        let connections = lock(&self.connections);
+        let open = connections.iter().map(|(opened, known)| Some((*opened, known.upgrade()?)));
+        open.flatten().collect()
+    }
+
+    /// What there is now.
+    pub fn sample(&self, limit: usize) -> Sample {
+        let now = self.start.elapsed();
+        let connections = self.connections();
+        let connections: Vec<_> = connections
+            .iter()
+            .map(|(opened, connection)| {
+                let connection = lock(connection);
+                Open::of(&connection, *opened)
+            })
+            .collect();
+        self.reporter.sample(connections, now, limit)
+    }
+
+    /// Shows the table again and again.
+    pub async fn follow(&self, every: Duration, json: bool) {
+        let mut ticks = interval(every.max(MIN_TABLE_INTERVAL));
+        loop {
+            ticks.tick().await;
+            if json {
+                let now = self.start.elapsed();
+                let pending: Vec<Call> = (self.connections().iter())
+                    .flat_map(|(_, connection)| {
+                        let connection = lock(connection);
+                        connection.pending().into_iter().cloned().collect::<Vec<_>>()
+                    })
+                    .collect();
+                let _ = output::line(self.reporter.summary(&pending, now));
+                continue;
+            }
+            let (columns, rows) = (output::columns(), output::rows());
+            let in_flight: u64 = (self.connections().iter())
+                .map(|(_, connection)| lock(connection).pending().len() as u64)
+                .sum();
+            let mut lines = vec![format!(
+                "{}, {}, {} in flight",
+                output::duration(self.start.elapsed()),
+                output::count(self.open_connections(), "connection"),
+                output::count(in_flight, "call"),
+            )];
+            lines.extend(self.reporter.table(columns));
+            // Whoever read it is gone; the trace goes on for its clients.
+            let _ = match rows {
+                Some(rows) => {
+                    lines.truncate(rows.saturating_sub(1).max(1));
+                    output::screen(&lines.join("\n"))
+                }
+                None => output::line(lines.join("\n") + "\n"),
+            };
+        }
+    }
+
     /// Tells once of each call that is pending for longer than this.
     pub async fn watch_pending(&self, limit: Duration) {
         let mut told = HashSet::new();
@@ -172,10 +236,9 @@ impl Proxy {
         loop {
             ticks.tick().await;
             let now = self.start.elapsed();
-            let connections: Vec<_> =
-                lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
+            let connections = self.connections();
             let mut old = HashSet::new();
-            for connection in connections {
+            for (_, connection) in connections {
                 let connection = lock(&connection);
                 let is_old = |call: &&&Call| now.saturating_sub(call.begun) > limit;
                 for call in connection.pending().iter().filter(is_old) {
@@ -193,9 +256,8 @@ impl Proxy {
     /// Ends what is told and recorded, at one moment for all connections. Returns the calls that are under
     /// way then, and the moment.
     fn close(&self) -> (Vec<Call>, Duration) {
-        let connections = lock(&self.connections);
-        let connections: Vec<_> = connections.iter().filter_map(Weak::upgrade).collect();
-        let locked: Vec<_> = connections.iter().map(|connection| lock(connection)).collect();
+        let connections = self.connections();
+        let locked: Vec<_> = connections.iter().map(|(_, connection)| lock(connection)).collect();
         let now = self.start.elapsed();
         self.reporter.close();
         self.record(|recorder, _| recorder.close(now));

@@ -1,6 +1,7 @@
 //! What a trace tells: a line per call, and a table at the end.
 
 use std::{
+    mem,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -13,6 +14,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    Slowest,
     filter::Filter,
     messages::Messages,
     observe::{Call, Connection, End, Ended, Frame, Kept, Side},
@@ -27,6 +29,24 @@ use crate::{
 const MAX_LINES: usize = 64 << 10;
 const MAX_LINES_LEN: usize = 16 << 20;
 
+/// So many calls, those that took longest first.
+#[derive(Debug)]
+struct Longest {
+    count: usize,
+    calls: Vec<Ended>,
+}
+
+impl Longest {
+    fn add(&mut self, ended: &Ended) {
+        let is_longer = |known: &Ended| known.duration() >= ended.duration();
+        let at = self.calls.partition_point(is_longer);
+        if at < self.count {
+            self.calls.truncate(self.count - 1);
+            self.calls.insert(at, ended.clone());
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
@@ -40,7 +60,11 @@ pub struct Reporter {
     format: Format,
     tells_messages: bool,
     filter: Filter,
-    stats: Mutex<Stats>,
+    /// Calls have no lines of their own.
+    counts_only: bool,
+    /// The slowest calls so far, where they alone are shown.
+    slowest: Option<Mutex<Longest>>,
+    pub(super) stats: Mutex<Stats>,
     kept: Arc<Kept>,
     lines: Mutex<Option<SyncSender<String>>>,
     /// The bytes of those that wait.
@@ -69,6 +93,8 @@ impl Reporter {
             format,
             tells_messages: false,
             filter: Filter::default(),
+            counts_only: false,
+            slowest: None,
             stats: Mutex::default(),
             kept: Arc::default(),
             lines: Mutex::new(Some(sender)),
@@ -89,6 +115,17 @@ impl Reporter {
         Reporter { filter, ..self }
     }
 
+    /// Shows the slowest calls at the end, and no others.
+    pub fn slowest(self, slowest: Slowest) -> Self {
+        let longest = |count| Mutex::new(Longest { count: count as usize, calls: Vec::new() });
+        Reporter { slowest: slowest.slowest.map(longest), ..self }
+    }
+
+    /// Shows no calls.
+    pub fn counts_only(self, counts_only: bool) -> Self {
+        Reporter { counts_only, ..self }
+    }
+
     /// A connection of which this tells.
     pub fn connection(&self, id: u32) -> Connection {
         Connection::new(id, self.kept.clone())
@@ -103,6 +140,7 @@ impl Reporter {
     ) -> Option<Ended> {
         if let Some(speaks) = connection.foreign(frame)
             && self.foreign.fetch_add(1, Relaxed) == 0
+            && !self.counts_only
         {
             let id = connection.id;
             output::note(format_args!(
@@ -171,6 +209,12 @@ impl Reporter {
             return;
         }
         lock(&self.stats).add(ended);
+        if let Some(slowest) = &self.slowest {
+            return lock(slowest).add(ended);
+        }
+        if self.counts_only {
+            return;
+        }
         self.line(match self.format {
             Format::Text => self.text(ended),
             Format::Json => self.json(ended).to_string(),
@@ -263,6 +307,13 @@ impl Reporter {
 
     /// Tells of no more calls.
     pub fn close(&self) {
+        let longest = self.slowest.as_ref().map(|slowest| mem::take(&mut lock(slowest).calls));
+        for ended in longest.into_iter().flatten() {
+            self.line(match self.format {
+                Format::Text => self.text(&ended),
+                Format::Json => self.json(&ended).to_string(),
+            });
+        }
         drop(lock(&self.lines).take());
     }
 
@@ -275,24 +326,7 @@ impl Reporter {
         }
         let mut lines: Vec<String> =
             self.told(pending).map(|call| paint(BAD, Reporter::pending(call, now))).collect();
-        let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
-        let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
-        rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
-        for (name, stats) in lock(&self.stats).iter() {
-            let at = |percentile| Cell::number(output::duration(stats.percentile(percentile)));
-            rows.push(vec![
-                Cell::name(name),
-                Cell::number(stats.calls),
-                Cell::number(stats.failed + stats.closed),
-                at(50.0),
-                at(90.0),
-                at(99.0),
-                at(100.0),
-                Cell::number(output::bytes(stats.sent)),
-                Cell::number(output::bytes(stats.received)),
-            ]);
-        }
-        lines.extend(output::table(&rows, columns));
+        lines.extend(self.table(columns));
         let dropped = self.dropped.load(Relaxed);
         if dropped > 0 {
             lines.push(format!(
@@ -310,6 +344,28 @@ impl Reporter {
             ));
         }
         lines
+    }
+
+    /// What was counted so far, by method.
+    pub fn table(&self, columns: Option<usize>) -> Vec<String> {
+        let head = ["METHOD", "CALLS", "FAILED", "50 %", "90 %", "99 %", "MAX", "SENT", "RECEIVED"];
+        let mut rows = vec![vec![Cell::text(head[0]).style(BOLD)]];
+        rows[0].extend(head[1..].iter().map(|name| Cell::number(name).style(BOLD)));
+        for (name, stats) in lock(&self.stats).iter() {
+            let at = |percentile| Cell::number(output::duration(stats.percentile(percentile)));
+            rows.push(vec![
+                Cell::name(name),
+                Cell::number(stats.calls),
+                Cell::number(stats.failed() + stats.closed),
+                at(50.0),
+                at(90.0),
+                at(99.0),
+                at(100.0),
+                Cell::number(output::bytes(stats.sent)),
+                Cell::number(output::bytes(stats.received)),
+            ]);
+        }
+        output::table(&rows, columns)
     }
 
     /// Whether a call that is under way is told.
@@ -330,7 +386,7 @@ impl Reporter {
                 json!({
                     "method": name,
                     "calls": stats.calls,
-                    "failed": stats.failed,
+                    "failed": stats.failed(),
                     "closed": stats.closed,
                     "p50": at(50.0), "p90": at(90.0), "p99": at(99.0), "max": at(100.0),
                     "bytesSent": stats.sent,

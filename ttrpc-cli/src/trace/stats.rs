@@ -27,9 +27,10 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct MethodStats {
     /// In nanoseconds.
-    latency: Histogram<u32>,
+    pub latency: Histogram<u32>,
     pub calls: u64,
-    pub failed: u64,
+    /// Calls that the server answered with a failure, by code; codes that gRPC does not have are UNKNOWN.
+    pub codes: BTreeMap<i32, u64>,
     pub closed: u64,
     pub sent: u64,
     pub received: u64,
@@ -48,7 +49,9 @@ impl Stats {
         let _ = stats.latency.record(nanos.clamp(1, MAX_LATENCY_NANOS));
         match &ended.end {
             End::Answered(None) => {}
-            End::Answered(Some(_)) => stats.failed += 1,
+            End::Answered(Some(status)) => {
+                *stats.codes.entry(status.code() as i32).or_default() += 1;
+            }
             End::Closed | End::Replaced => stats.closed += 1,
         }
         stats.sent += ended.call.client.bytes;
@@ -65,7 +68,12 @@ impl MethodStats {
     fn new() -> Self {
         let mut latency = Histogram::new(DIGITS).expect("the number of digits is valid");
         latency.auto(true);
-        MethodStats { latency, calls: 0, failed: 0, closed: 0, sent: 0, received: 0 }
+        let codes = BTreeMap::new();
+        MethodStats { latency, calls: 0, codes, closed: 0, sent: 0, received: 0 }
+    }
+
+    pub fn failed(&self) -> u64 {
+        self.codes.values().sum()
     }
 
     /// How long that part of the calls took at most.

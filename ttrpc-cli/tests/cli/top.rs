@@ -1,6 +1,9 @@
 //! `ttrpc top`, from the shell and on a terminal.
 
-use std::{io::Write, process::Stdio};
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::Stdio,
+};
 
 use rustix::{
     process::{Pid, Signal, kill_process},
@@ -90,4 +93,95 @@ fn a_terminal_shows_it_live_takes_keys_and_is_left_as_it_was() {
     // The alternate screen is left.
     read_until(&mut master, &["\u{1b}[?1049l"]);
     assert!(top.wait().unwrap().success());
+}
+
+#[test]
+fn a_server_without_the_debug_service_is_seen_from_between() {
+    let server = conformance();
+    let between = server.folder.path().join("between.sock").display().to_string();
+    let mut top = ttrpc(&["top", "--json", "--interval", "100ms", "--listen", &between]);
+    let mut top = top.args(["--upstream", &server.address]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    next();
+    assert_eq!(run(&["call", &between, "Echo"]).code, 0);
+    let mut waiting = ttrpc(&["call", &between, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
+    server.wait_for_call("Wait");
+    let told = loop {
+        let told = next();
+        if told[0]["calls"][0]["method"] == "ttrpc.conformance.v1.Conformance/Wait" {
+            break told;
+        }
+    };
+    assert_eq!((&told[0]["trouble"], &told[0]["counters"]), (&Value::Null, &Value::Bool(true)));
+    assert_eq!(told[0]["calls"][0]["waitsFor"], "the server's answer");
+    let of = |name: &str| {
+        let methods = told[0]["methods"].as_array().unwrap().iter();
+        methods.filter(|method| method["method"] == name).count()
+    };
+    assert_eq!((of("ttrpc.conformance.v1.Conformance/Echo"), told[0]["callsInFlight"].clone()), (1, 1.into()));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    kill_process(Pid::from_child(&top), Signal::INT).unwrap();
+    assert!(top.wait().unwrap().success());
+}
+
+#[test]
+fn a_wrapped_socket_is_put_back_however_top_ends() {
+    use std::os::unix::fs::MetadataExt;
+    let server = conformance();
+    let inode = || std::fs::metadata(&server.address).unwrap().ino();
+    let own = inode();
+    for signal in [Signal::INT, Signal::TERM, Signal::QUIT, Signal::HUP, Signal::KILL] {
+        let mut top = ttrpc(&["top", "--json", "--interval", "100ms", "--wrap", &server.address]);
+        let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(top.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_ne!(inode(), own);
+        kill_process(Pid::from_child(&top), signal).unwrap();
+        top.wait().unwrap();
+        eventually(&format!("the socket is back after {signal:?}"), || inode() == own);
+    }
+}
+
+#[test]
+fn a_recording_is_played() {
+    let server = conformance();
+    let path = |name: &str| server.folder.path().join(name).display().to_string();
+    let (between, file) = (path("between.sock"), path("a.trace"));
+    let mut trace = ttrpc(&["trace", "--listen", &between, "--upstream", &server.address, "--record", &file]);
+    let mut trace = trace.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(trace.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    for _ in 0..3 {
+        assert_eq!(run(&["call", &between, "Echo"]).code, 0);
+    }
+    assert_eq!(run(&["call", &between, "Fail", "code=5"]).code, 69);
+    kill_process(Pid::from_child(&trace), Signal::INT).unwrap();
+    trace.wait().unwrap();
+    let told = run(&["top", "--once", "--json", "--recording", &file]).json();
+    let methods = told[0]["methods"].as_array().unwrap();
+    let of = |name: &str| {
+        methods.iter().find(|method| method["method"].as_str().unwrap().ends_with(name)).unwrap()
+    };
+    assert_eq!((&of("/Echo")["ended"], &of("/Fail")["failed"]), (&3.into(), &1.into()), "{told}");
+    assert_eq!(of("/Fail")["codes"], serde_json::json!({ "NOT_FOUND": 1 }));
+    assert!(of("/Echo")["p99"].as_f64().unwrap() > 0.0);
+    let (mut master, slave) = terminal_of(100, 30);
+    let mut top = ttrpc(&["top", "--recording", &file, "--speed", "0"]);
+    let mut top = top
+        .stdin(Stdio::from(slave.try_clone().unwrap()))
+        .stdout(Stdio::from(slave.try_clone().unwrap()))
+        .stderr(Stdio::from(slave))
+        .env("TERM", "xterm")
+        .spawn()
+        .unwrap();
+    read_until(&mut master, &["Conformance/Echo"]);
+    master.write_all(b"q").unwrap();
+    read_until(&mut master, &["\u{1b}[?1049l"]);
+    assert!(top.wait().unwrap().success());
+    for wrong in ["/no/such/file", "/dev/null"] {
+        assert_eq!(run(&["top", "--once", "--recording", wrong]).code, 2);
+    }
+    assert_eq!(run(&["top", "--once", "--recording", &file, "--speed", "-1"]).code, 2);
 }

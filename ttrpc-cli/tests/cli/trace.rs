@@ -697,3 +697,41 @@ fn a_recording_is_shown_in_parts() {
     assert_eq!(shown(&["--slower", "1h"]), 0);
     assert_eq!(shown(&["--larger", "10", "--only", "Conformance"]), 1);
 }
+
+#[test]
+fn the_slowest_calls_are_shown_first_and_no_others() {
+    let server = conformance();
+    let (address, file) = (path(&server, "t.sock"), path(&server, "slow.trace"));
+    let more = ["--listen", &*address, "--upstream", &*server.address, "--record", &*file];
+    let trace = Trace::start(&[&more[..], &["--slowest", "2"]].concat());
+    for millis in ["1", "60", "2", "30"] {
+        let millis = format!("millis={millis}");
+        run(&["call", &address, "Sleep", &millis, "--proto", conformance_proto().to_str().unwrap()]).ok();
+    }
+    let (calls, summary) = trace.finish();
+    let slept: Vec<_> = calls.iter().map(|call| call["request"]["millis"].clone()).collect();
+    assert_eq!(slept, ["60", "30"]);
+    assert_eq!(summary["methods"][0]["calls"], 4, "all are counted: {summary}");
+    let shown = run(&["show", &file, "--slowest", "1"]).ok();
+    assert!(shown.contains("\"60\"") && !shown.contains("\"30\""), "{shown}");
+    assert_eq!(run(&["show", &file, "--slowest", "0"]).code, 2);
+}
+
+#[test]
+fn a_table_follows_what_passes() {
+    let server = conformance();
+    let address = path(&server, "t.sock");
+    let more = ["--listen", &*address, "--upstream", &*server.address, "--table=100ms"];
+    let mut trace = Trace::start(&more);
+    run(&["call", &address, "Echo", "--proto", conformance_proto().to_str().unwrap()]).ok();
+    let mut lines = BufReader::new(trace.process.stdout.take().unwrap()).lines();
+    let counts = lines.any(|line| {
+        let summary: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        summary["methods"].as_array().unwrap().iter().any(|method| method["calls"] == 1)
+    });
+    assert!(counts, "a table has the call while the trace goes on");
+    kill_process(trace.pid(), Signal::INT).unwrap();
+    // It is not written to, and ends all the same.
+    drop(lines);
+    trace.process.wait().unwrap();
+}
