@@ -146,7 +146,7 @@ pub struct WriteSchema {
 ///
 /// The request is JSON, name=value fields, or both. Requests of a stream are JSON values one after the
 /// other, from the standard input unless they are given; replies of a stream are lines. Ctrl-C closes
-/// the stream of requests, a second one gives up. On a terminal, requests of a stream are typed: fields
+/// the stream of requests, a second one cancels the call. On a terminal, requests of a stream are typed: fields
 /// as a line, quoted as in a shell, or JSON, which may take several lines.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

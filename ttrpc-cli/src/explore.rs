@@ -48,7 +48,7 @@ pub async fn list_of(
         if services.is_empty() && unknown == 0 && schema.refusal().is_none() {
             return Err(Failure::Other(
                 "the server has no reflection and none of the built-in services; \
-                 --proto FILE or --descriptor-set FILE tells what it has"
+                 --proto FILE or --descriptor-set FILE describes its services"
                     .to_owned(),
             ));
         }

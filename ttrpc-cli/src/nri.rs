@@ -238,7 +238,7 @@ async fn check(socket: &str, plugins: &std::path::Path, json: bool) -> Result<()
         (watched.runtime.get(), watched.synchronized.get())
     else {
         let text = format!(
-            "the runtime at {socket} has not told its state within {} s",
+            "the runtime at {socket} has not sent its state within {} s",
             PATIENCE.as_secs()
         );
         return Err(Failure::Other(text));

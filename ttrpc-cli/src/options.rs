@@ -28,9 +28,9 @@ pub struct SchemaOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SchemaSource {
-    /// What the server tells
+    /// The server's reflection service
     Reflection,
-    /// What comes with this program: containerd, NRI, health, reflection
+    /// The schemas in this program: containerd, NRI, health, reflection
     Builtin,
 }
 

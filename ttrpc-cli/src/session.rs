@@ -138,7 +138,9 @@ pub fn explain(error: Error) -> Failure {
         Error::Connect { source, address, .. } => match source.kind() {
             io::ErrorKind::NotFound => "; there is no such socket: is the server running?",
             io::ErrorKind::ConnectionRefused if is_no_socket(address) => "; it is no socket",
-            io::ErrorKind::ConnectionRefused => "; nobody listens there",
+            io::ErrorKind::ConnectionRefused => {
+                "; no process listens on that socket: start the server, or remove the file"
+            }
             io::ErrorKind::PermissionDenied => "; only its owner may, perhaps root",
             _ if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
                 "; this system has no vsock to that machine"
@@ -210,7 +212,7 @@ pub async fn find_schema(
 
 /// That a server has refused to tell its schema.
 pub fn refused(status: &Status) -> Failure {
-    let hint = "the server refused to tell its schema by reflection; `--schema builtin`, --proto or \
+    let hint = "the server refused reflection; `--schema builtin`, --proto or \
                 --descriptor-set do without, and the call itself may be refused as well";
     Failure::Call { status: status.clone(), hint: Some(hint.to_owned()), details: Vec::new() }
 }

@@ -14,6 +14,7 @@ use ttrpc::{
     observer::{CallEnd, CallInfo, Observer},
     server::{Routes, StreamReceiver, StreamSender},
 };
+use ttrpc_reflection::Debug;
 use ttrpc_tests::harness::{Handmade, PassesThrough};
 
 type Message = Vec<u8>;
@@ -34,6 +35,9 @@ struct Arguments {
     /// With an observer that counts, at the server and at the client.
     #[arg(long)]
     observed: bool,
+    /// With the counters of the debug service, at the server.
+    #[arg(long)]
+    counters: bool,
     /// With an interceptor of the server that lets all calls pass.
     #[arg(long)]
     intercepted: bool,
@@ -61,13 +65,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn run(arguments: Arguments) -> Result<(), Status> {
-    let Arguments { shape, calls, in_flight, size, observed, intercepted, .. } = arguments;
+    let Arguments { shape, calls, in_flight, size, observed, counters, intercepted, .. } =
+        arguments;
     let (here, there) = UnixStream::pair()?;
     let mut server = Server::builder().add_service(Handmade(routes())).unix_stream(there);
     let mut options = ConnectOptions::new();
     if observed {
         server = server.observe(Counts::default());
         options = options.observe(Counts::default());
+    }
+    if counters {
+        server = server.observe(Debug::with_counters().observer());
     }
     if intercepted {
         server = server.intercept(PassesThrough);

@@ -145,9 +145,9 @@ fn timeline_rows(measured: &Measured) -> Vec<Vec<Cell>> {
     let name = if matches!(plan.pace, Pace::Open { .. }) { "DUE/S" } else { "IN FLIGHT" };
     let mut rows = vec![slot_head(&["FROM", name])];
     for (at, slot) in timeline.slots.iter().enumerate() {
-        let begin = timeline.len.mul_f64(at as f64);
+        let begin = timeline.len.saturating_mul(u32::try_from(at).unwrap_or(u32::MAX));
         // In the middle of it.
-        let value = schedule.at(begin + timeline.len / 2, plan.duration);
+        let value = schedule.at(begin.saturating_add(timeline.len / 2), plan.duration);
         let value = if name == "DUE/S" { value } else { value.floor() };
         let mut row =
             vec![Cell::number(output::duration(begin)), Cell::number(format!("{value:.0}"))];

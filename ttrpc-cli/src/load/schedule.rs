@@ -158,7 +158,9 @@ impl Schedule {
             Schedule::Ramp(from, to) => {
                 let part = (count + 1.0 - from) / (to - from);
                 let is_ahead = to > from && part <= 1.0;
-                is_ahead.then(|| whole.mul_f64(part.max(0.0)).max(now + Duration::from_micros(1)))
+                let time = Duration::try_from_secs_f64(whole.as_secs_f64() * part.max(0.0));
+                let soon = now.saturating_add(Duration::from_micros(1));
+                is_ahead.then(|| time.unwrap_or(Duration::MAX).max(soon))
             }
             Schedule::Steps(values) => {
                 let length = whole / u32::try_from(values.len()).unwrap_or(u32::MAX);
@@ -228,5 +230,11 @@ mod tests {
         assert_eq!(next("11..1", 5.0, 8), None);
         assert_eq!(next("1,8", 3.0, 0), Some(5));
         assert_eq!(next("8,1", 3.0, 6), None);
+        for text in ["1..11", "1,8"] {
+            for whole in [Duration::MAX, Duration::ZERO] {
+                let _ = of(text).next_above(5.0, Duration::ZERO, whole);
+                let _ = (of(text).time_of(5, whole), of(text).count_by(whole, whole));
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::{
 
 use prost_reflect::MessageDescriptor;
 use rustyline::{
-    CompletionType, Config, Editor as Rustyline, ExternalPrinter, Helper,
+    Behavior, CompletionType, Config, Editor as Rustyline, ExternalPrinter, Helper,
     completion::{Completer, Pair},
     error::ReadlineError,
     highlight::Highlighter,
@@ -83,20 +83,23 @@ impl Editor {
     /// # Errors
     /// If the terminal cannot be used.
     pub fn start(state: Arc<State>, history: Option<PathBuf>) -> Result<Self, Failure> {
+        let (is_terminal, is_shown) = (io::stdin().is_terminal(), io::stdout().is_terminal());
         let config = Config::builder()
+            // Of replies that go elsewhere the line that is typed is no part.
+            .behavior(if is_terminal && !is_shown { Behavior::PreferTerm } else { Behavior::Stdio })
             .completion_type(CompletionType::List)
             .history_ignore_space(true)
             .max_history_size(MAX_HISTORY)
             .map_err(cannot)?;
         let mut rustyline = Rustyline::with_config(config.build()).map_err(cannot)?;
         rustyline.set_helper(Some(Help { state, context: Context::Command }));
-        let is_terminal = io::stdin().is_terminal();
         let history = history.filter(|_| is_terminal).filter(|path| prepare(path));
         if let Some(path) = &history {
             // There is none at first, and one that cannot be read is no reason not to go on.
             let _ = rustyline.load_history(path);
         }
-        let above = rustyline.create_external_printer().ok().map(|mut printer| {
+        let printer = rustyline.create_external_printer().ok().filter(|_| is_shown);
+        let above = printer.map(|mut printer| {
             let (sender, mut lines) = mpsc::channel::<String>(MAX_WAITING);
             // It may wait for the next line to be read.
             thread::spawn(move || {

@@ -118,7 +118,7 @@ impl Schema {
     fn other_schemas(&self) -> &'static str {
         match self.source() {
             Source::BuiltIn => {
-                "; --proto FILE or --descriptor-set FILE tells what else a server has"
+                "; --proto FILE or --descriptor-set FILE adds what else a server has"
             }
             _ => "",
         }

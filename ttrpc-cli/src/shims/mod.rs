@@ -21,8 +21,7 @@ use scan::Shim;
 /// Ask every shim of this machine whether it is alive
 ///
 /// Shims are found below containerd's state directories and asked at the same time. One that does not
-/// answer in time stands first, with what can be seen of it from outside. The exit code is 1 if there
-/// is one. PENDING counts connections that a shim has not accepted, UNREAD the bytes that it has not
+/// answer in time is listed first, with what can be seen of it from outside; then the exit code is 1. PENDING counts connections that a shim has not accepted, UNREAD the bytes that it has not
 /// read. A shim that is stopped keeps each run's connection in its backlog; --watch makes one, and asks
 /// again when that is answered.
 #[derive(Debug, Args)]
@@ -222,21 +221,22 @@ async fn debug(
             return Err(Failure::Usage(format!("`{id}` may be any of {}", ids.join(", "))));
         }
     };
-    let address = shim
-        .address
-        .as_deref()
-        .ok_or_else(|| Failure::Connect(format!("the shim of `{id}` has told no address")))?;
+    let address = shim.address.as_deref().ok_or_else(|| {
+        Failure::Connect(format!(
+            "the address of the shim of `{id}` is not known: its bundle names none"
+        ))
+    })?;
     let client = session::connect(address, Some(timeout)).await?;
     let answer =
         DebugClient::new(client).snapshot(SnapshotRequest::default()).timeout(timeout).await;
     let snapshot = answer.map_err(|status| Failure::Call {
         hint: match status.code() {
             Code::Unimplemented => Some(
-                "this shim has no debug service; `ttrpc shims` tells what can be seen from outside"
+                "this shim has no debug service; `ttrpc shims` shows what can be seen from outside"
                     .to_owned(),
             ),
             Code::DeadlineExceeded if !status.is_from_peer() => Some(format!(
-                "it did not answer within {timeout:?}; `ttrpc shims` tells what can be seen of it \
+                "it did not answer within {timeout:?}; `ttrpc shims` shows what can be seen of it \
                  from outside, and --timeout gives it longer"
             )),
             _ => None,

@@ -164,7 +164,7 @@ async fn ask(shim: Shim, limit: Duration, open: Option<Question>) -> (Report, Op
     let Some(address) = report.shim.address.clone() else {
         report.answer = Answer::NotAsked(match report.shim.is_damaged {
             true => "its bootstrap.json is damaged".to_owned(),
-            false => "it has told no address".to_owned(),
+            false => "its bundle names no address".to_owned(),
         });
         return (report, None);
     };

@@ -68,7 +68,7 @@ pub struct Arguments {
     /// Connections and calls that are asked for, of each
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     limit: u32,
-    /// Which connections a server with more of them tells
+    /// Which connections come first if a server has more than --limit
     #[arg(long, value_name = "ORDER", default_value = "stalled")]
     sort: Order,
     /// Write what there is once, after two samples of each server, and end
@@ -262,6 +262,9 @@ async fn live(
         }
     }
     output::hold_notes(true);
+    if anstream::stdout().current_choice() == anstream::ColorChoice::Never {
+        ratatui::crossterm::style::force_color_output(false);
+    }
     let mut terminal = ratatui::try_init().map_err(cannot)?;
     let _restored = Restored;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;

@@ -105,7 +105,8 @@ fn a_server_without_the_debug_service_is_seen_from_between() {
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     next();
     assert_eq!(run(&["call", &between, "Echo"]).code, 0);
-    let mut waiting = ttrpc(&["call", &between, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
+    let mut waiting =
+        ttrpc(&["call", &between, "Wait", "key=a", "--timeout", "0"]).spawn().unwrap();
     server.wait_for_call("Wait");
     let told = loop {
         let told = next();
@@ -119,7 +120,10 @@ fn a_server_without_the_debug_service_is_seen_from_between() {
         let methods = told[0]["methods"].as_array().unwrap().iter();
         methods.filter(|method| method["method"] == name).count()
     };
-    assert_eq!((of("ttrpc.conformance.v1.Conformance/Echo"), told[0]["callsInFlight"].clone()), (1, 1.into()));
+    assert_eq!(
+        (of("ttrpc.conformance.v1.Conformance/Echo"), told[0]["callsInFlight"].clone()),
+        (1, 1.into())
+    );
     waiting.kill().unwrap();
     waiting.wait().unwrap();
     kill_process(Pid::from_child(&top), Signal::INT).unwrap();
@@ -149,7 +153,8 @@ fn a_recording_is_played() {
     let server = conformance();
     let path = |name: &str| server.folder.path().join(name).display().to_string();
     let (between, file) = (path("between.sock"), path("a.trace"));
-    let mut trace = ttrpc(&["trace", "--listen", &between, "--upstream", &server.address, "--record", &file]);
+    let mut trace =
+        ttrpc(&["trace", "--listen", &between, "--upstream", &server.address, "--record", &file]);
     let mut trace = trace.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(trace.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();

@@ -706,7 +706,15 @@ fn the_slowest_calls_are_shown_first_and_no_others() {
     let trace = Trace::start(&[&more[..], &["--slowest", "2"]].concat());
     for millis in ["1", "60", "2", "30"] {
         let millis = format!("millis={millis}");
-        run(&["call", &address, "Sleep", &millis, "--proto", conformance_proto().to_str().unwrap()]).ok();
+        run(&[
+            "call",
+            &address,
+            "Sleep",
+            &millis,
+            "--proto",
+            conformance_proto().to_str().unwrap(),
+        ])
+        .ok();
     }
     let (calls, summary) = trace.finish();
     let slept: Vec<_> = calls.iter().map(|call| call["request"]["millis"].clone()).collect();
