@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::proto::frame::MAX_DATA_LEN;
+
 /// Limits of a client's connection.
 ///
 /// A limit of 0 counts as 1. More than 2,097,152 calls or frames, 8,388,608 messages, or 128 GiB count as that
@@ -198,6 +200,55 @@ impl Default for ServerConfig {
     }
 }
 
+/// A connection that does nothing, and a call in flight, without what it carries.
+const IDLE_CONNECTION: u64 = 16 << 10;
+const CALL: u64 = 4 << 10;
+/// Pooled buffers of the process.
+const POOLED: u64 = 17 << 19;
+/// Buffers grow by doubling, and the allocator does not return freed pages at once.
+const ALLOCATION_FACTOR: u64 = 2;
+
+impl ServerConfig {
+    /// Returns the bytes that all clients together can make a server with these limits hold, in the worst case: each of
+    /// `max_connections` reaches each limit at once.
+    ///
+    /// It grows with `max_connections`, since the frame that is arriving, the send queue, one message and one reply are
+    /// bounded for each connection alone. Not included is what handlers hold besides their replies, and what requests
+    /// take when they are decoded. The page `docs/operate/limits.md` explains
+    /// the sum, and `ttrpc-memory` measures that it holds.
+    ///
+    /// ```
+    /// use ttrpc::ServerConfig;
+    ///
+    /// let config = ServerConfig::default().max_connections(16).request_bytes(64 << 20);
+    /// assert!(config.memory_bound() < 4 << 30);
+    /// ```
+    pub fn memory_bound(&self) -> u64 {
+        let frame = MAX_DATA_LEN as u64;
+        let connections = self.max_connections.max(1) as u64;
+        let of_all =
+            |all: usize, each: usize| (all as u64).min(connections.saturating_mul(each as u64));
+        // The last Request and the last message may exceed their limit, and so may the last reply.
+        let each =
+            (4 * frame).saturating_add(frame.max(self.send_queue_bytes as u64).saturating_mul(2));
+        let buffers = [
+            connections.saturating_mul(each),
+            of_all(self.request_bytes, self.request_bytes_per_connection),
+            of_all(self.inbox_bytes, self.inbox_bytes_per_connection),
+            of_all(self.reply_bytes, self.reply_bytes_per_connection),
+            (self.max_blocking_calls as u64).saturating_mul(frame),
+            POOLED,
+        ];
+        let calls =
+            of_all(self.max_calls, self.max_calls_per_connection).saturating_add(connections);
+        let held =
+            connections.saturating_mul(IDLE_CONNECTION).saturating_add(calls.saturating_mul(CALL));
+        buffers
+            .into_iter()
+            .fold(held, |sum, bytes| sum.saturating_add(bytes.saturating_mul(ALLOCATION_FACTOR)))
+    }
+}
+
 /// Defines a setter for each field.
 macro_rules! setters {
     ($config:ident { $($field:ident: $unit:ty,)* }) => {
@@ -244,5 +295,30 @@ setters! {
         stream_inbox_bytes: usize,
         stall_timeout: Duration,
         cancellation_grace: Duration,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_of_memory_has_each_term_and_does_not_overflow() {
+        let gibibytes = |config: &ServerConfig| config.memory_bound() >> 30;
+        let config = ServerConfig::default();
+        assert_eq!(gibibytes(&config), 771);
+        assert_eq!(gibibytes(&config.clone().max_connections(64)), 6);
+        for more in [
+            config.clone().request_bytes(1 << 32),
+            config.clone().inbox_bytes(1 << 32),
+            config.clone().reply_bytes(1 << 32),
+            config.clone().send_queue_bytes(1 << 32),
+            config.clone().max_calls(1 << 21),
+            config.clone().max_blocking_calls(1024),
+        ] {
+            assert!(more.memory_bound() > config.memory_bound());
+        }
+        let all = config.max_connections(usize::MAX).send_queue_bytes(usize::MAX);
+        assert_eq!(all.max_blocking_calls(usize::MAX).memory_bound(), u64::MAX);
     }
 }

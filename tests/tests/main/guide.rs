@@ -247,7 +247,7 @@ async fn with_limits(address: &str) -> Result<Client, ttrpc::Error> {
 
 fn for_peers_that_are_not_trusted() -> ServerConfig {
     ServerConfig::default()
-        .max_connections(64) // 64 × 24 MiB = 1.5 GiB in the worst case
+        .max_connections(64) // 64 × 48 MiB = 3 GiB in the worst case
         .max_calls_per_connection(32)
         .max_calls(1024)
         .request_bytes_per_connection(4 << 20)
