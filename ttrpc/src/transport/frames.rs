@@ -135,22 +135,12 @@ impl FrameBytes<'_> {
 
 /// Capacity that frames take in the queue: that of short frames, and that of long ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Capacity {
-    pub(super) short: Load,
-    pub(super) long: Load,
-}
-
-impl Capacity {
-    /// Returns whether it is that of a long frame.
-    pub(super) fn is_long(self) -> bool {
-        self.long.count > 0
-    }
-}
+pub(super) struct Capacity(pub(super) [Load; 2]);
 
 impl AddAssign for Capacity {
-    fn add_assign(&mut self, other: Capacity) {
-        self.short += other.short;
-        self.long += other.long;
+    fn add_assign(&mut self, Capacity([short, long]): Capacity) {
+        self.0[0] += short;
+        self.0[1] += long;
     }
 }
 
@@ -172,6 +162,12 @@ impl Chunk {
             next += HEADER_LEN + header.data_len as usize;
             Some((start, header))
         })
+    }
+
+    /// Returns the buffer to the pool, and the capacity.
+    pub(super) fn recycle(self) -> Capacity {
+        buffer_pool::put(self.bytes);
+        self.capacity
     }
 
     /// Drops the frames that start at `from` or after it and for which `is_dropped` says so.
@@ -312,7 +308,7 @@ mod tests {
     }
 
     fn short(load: Load) -> Capacity {
-        Capacity { short: load, ..Capacity::default() }
+        Capacity([load, Load::default()])
     }
 
     fn ids<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Vec<(FrameType, u32)> {

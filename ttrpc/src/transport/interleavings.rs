@@ -144,12 +144,13 @@ fn a_waiter_that_gives_up_leaves_its_place_and_what_it_was_granted() {
 #[test]
 fn a_newcomer_never_overtakes_a_waiter() {
     try_all(|| {
-        let limiter = limiter(1);
+        let limiter = limiter(2);
         let held = limiter.try_acquire(Load::one(1)).expect("there is room").into_load();
         let (releases, comes) = (limiter.clone(), limiter.clone());
         let mut others = None;
         block_on(async {
-            let mut waiting = pin!(limiter.acquire(Load::one(1)));
+            // There is capacity for one, which the newcomer would take.
+            let mut waiting = pin!(limiter.acquire(Load { count: 2, cost: 2 }));
             let mut permit = None;
             // The others begin when it stands in line, and it keeps what it is granted.
             poll_fn(|cx| {
@@ -334,7 +335,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
     let claim = |pushed: &mut Vec<u32>| {
         let stream_id = 2 * pushed.len() as u32 + 1;
         pushed.push(stream_id);
-        Some(PushDecision { stream_id, is_lone: true })
+        Some(PushDecision { stream_id, is_only: true })
     };
     room.push(FrameBytes::Small(&mut [0; 10]), claim).is_queued()
 }

@@ -56,10 +56,8 @@ pub(crate) struct Queue<T> {
 #[derive(Debug)]
 struct QueueState<T> {
     streams: T,
-    /// Short frames that are not yet written, and their bytes.
-    short: Quota,
-    /// Frames longer than [`LONG_FRAME_LEN`], and their bytes.
-    long: Quota,
+    /// Frames that are not yet written, and their bytes: short ones, and those longer than [`LONG_FRAME_LEN`].
+    quotas: [Quota; 2],
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: Vec<u32>,
@@ -72,13 +70,13 @@ struct QueueState<T> {
 pub(crate) struct PushDecision {
     /// The stream of the frame.
     pub(crate) stream_id: u32,
-    /// Nobody else is about to push: a batch would hold this frame alone. It may be written by its task.
-    pub(crate) is_lone: bool,
+    /// No other stream is open, or about to be, whose task could push next.
+    pub(crate) is_only: bool,
 }
 
 impl From<u32> for PushDecision {
     fn from(stream_id: u32) -> Self {
-        PushDecision { stream_id, is_lone: false }
+        PushDecision { stream_id, is_only: false }
     }
 }
 
@@ -131,17 +129,14 @@ impl<T> PushPermit<'_, T> {
 impl<T> Drop for PushPermit<'_, T> {
     fn drop(&mut self) {
         if self.capacity != Capacity::default() {
-            let wakers = lock(&self.queue.state).return_capacity(self.capacity);
+            let wakers = lock(&self.queue.state).release(self.capacity);
             wake_all(wakers);
         }
     }
 }
 
-/// The quota of a queue's short frames, or of its long ones.
-struct QuotaOf<'a, T> {
-    queue: &'a Queue<T>,
-    is_long: bool,
-}
+/// The quota of a queue's short frames (0), or of its long ones (1).
+struct QuotaOf<'a, T>(&'a Queue<T>, usize);
 
 impl<T> Clone for QuotaOf<'_, T> {
     fn clone(&self) -> Self {
@@ -153,7 +148,7 @@ impl<T> Copy for QuotaOf<'_, T> {}
 
 impl<T> Limited for QuotaOf<'_, T> {
     fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R {
-        act(lock(&self.queue.state).quota(self.is_long))
+        act(&mut lock(&self.0.state).quotas[self.1])
     }
 }
 
@@ -162,12 +157,12 @@ impl<T> Queue<T> {
     /// longer than `max_bytes` is admitted when there is no other of its kind.
     pub(crate) fn new(max_frames: usize, max_bytes: usize, streams: T) -> Self {
         let limit = Load::limit(max_frames, max_bytes);
+        let quota = || Quota::new(limit, Oversubscribe::OnlyWhenEmpty);
         Queue {
             limit,
             state: Mutex::new(QueueState {
                 streams,
-                short: Quota::new(limit, Oversubscribe::OnlyWhenEmpty),
-                long: Quota::new(limit, Oversubscribe::OnlyWhenEmpty),
+                quotas: [quota(), quota()],
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
                 gate: Gate::new(),
@@ -182,13 +177,11 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    /// The capacity that a frame of this length takes.
-    fn capacity_of(&self, len: usize) -> Capacity {
-        let load = Load::one(len.min(self.limit.cost));
-        match len > LONG_FRAME_LEN {
-            true => Capacity { long: load, ..Capacity::default() },
-            false => Capacity { short: load, ..Capacity::default() },
-        }
+    /// The capacity that a frame of this length takes, and in which of the quotas.
+    fn capacity_of(&self, len: usize) -> (Capacity, usize) {
+        let (mut capacity, kind) = (Capacity::default(), usize::from(len > LONG_FRAME_LEN));
+        capacity.0[kind] = Load::one(len.min(self.limit.cost));
+        (capacity, kind)
     }
 
     /// Encodes the frame and adds it, if there is capacity now, no task waits for that, and `claim` allows it. `claim` runs
@@ -199,10 +192,8 @@ impl<T> Queue<T> {
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         // What takes long to encode is not encoded in vain.
-        if frame.len() > SHARED_FRAME_LEN
-            && !lock(&self.state).has_capacity(self.capacity_of(frame.len()))
-        {
-            return if self.is_closed() { Pushed::Refused } else { Pushed::Full };
+        if frame.len() > SHARED_FRAME_LEN && matches!(self.try_reserve(frame.len()), Ok(None)) {
+            return Pushed::Full;
         }
         frame.encode(|bytes| self.push(bytes, None, claim))
     }
@@ -210,12 +201,12 @@ impl<T> Queue<T> {
     /// Reserves capacity for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
-        let capacity = self.capacity_of(len);
+        let (capacity, kind) = self.capacity_of(len);
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err(Closed);
         }
-        let is_granted = state.try_acquire(capacity);
+        let is_granted = state.quotas[kind].try_acquire(capacity.0[kind]);
         Ok(is_granted.then(|| PushPermit { queue: self, capacity }))
     }
 
@@ -224,10 +215,8 @@ impl<T> Queue<T> {
     ///
     /// Cancel safe: dropped, it leaves the queue and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
-        let capacity = self.capacity_of(len);
-        let is_long = capacity.is_long();
-        let load = if is_long { capacity.long } else { capacity.short };
-        acquire(QuotaOf { queue: self, is_long }, load).await?;
+        let (capacity, kind) = self.capacity_of(len);
+        acquire(QuotaOf(self, kind), capacity.0[kind]).await?;
         Ok(PushPermit { queue: self, capacity })
     }
 
@@ -243,7 +232,7 @@ impl<T> Queue<T> {
 
     /// Returns whether a short frame would have to wait now.
     pub(crate) fn is_full_for_short(&self) -> bool {
-        lock(&self.state).short.is_full()
+        lock(&self.state).quotas[0].is_full()
     }
 
     /// A condition that holds if anything has been written since the last evaluation, be it a part of a frame: the peer
@@ -255,15 +244,9 @@ impl<T> Queue<T> {
     /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
     /// since the last evaluation: it is the peer who blocks those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
-        let is_written = changed_since_last_check(|| {
-            let state = lock(&self.state);
-            state.short.releases().wrapping_add(state.long.releases())
-        });
-        let is_full = || {
-            let state = lock(&self.state);
-            state.short.is_full() || state.long.is_full()
-        };
-        move || !is_written() && is_full()
+        let is_written =
+            changed_since_last_check(|| lock(&self.state).quotas.iter().map(Quota::releases).sum());
+        move || !is_written() && lock(&self.state).quotas.iter().any(Quota::is_full)
     }
 
     /// Returns whether the connection has ended.
@@ -278,22 +261,26 @@ impl<T> Queue<T> {
         reserved: Option<Capacity>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
-        let capacity = reserved.unwrap_or_else(|| self.capacity_of(frame.len()));
+        let (of_len, kind) = self.capacity_of(frame.len());
+        let capacity = reserved.unwrap_or(of_len);
         let mut state = lock(&self.state);
-        if reserved.is_none() && !state.is_closed && !state.has_capacity(capacity) {
+        if reserved.is_none()
+            && !state.is_closed
+            && !state.quotas[kind].has_capacity(of_len.0[kind])
+        {
             return Pushed::Full;
         }
         let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(PushDecision { stream_id, is_lone }) = claimed else {
-            let wakers = reserved.map(|capacity| state.return_capacity(capacity));
+        let Some(PushDecision { stream_id, is_only }) = claimed else {
+            let wakers = state.release(reserved.unwrap_or_default());
             drop(state);
-            wake_all(wakers.unwrap_or_default());
+            wake_all(wakers);
             return Pushed::Refused;
         };
         if reserved.is_none() {
-            state.force(capacity);
+            state.quotas[kind].force(of_len.0[kind]);
         }
-        if is_lone
+        if is_only
             && state.chunks.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(borrowed) = state.gate.borrow_writer()
@@ -376,7 +363,7 @@ impl<T> Queue<T> {
                 return Poll::Pending;
             }
             // Those that are about to be pushed count as well.
-            if steps.is_due(state.short.used().count + state.long.used().count) {
+            if steps.is_due(state.quotas.iter().map(|quota| quota.used().count).sum()) {
                 drop(state);
                 // Unlike [`tokio::task::yield_now`], this leaves the task where other workers find
                 // it: a handler that blocks this one does not hold it up.
@@ -424,7 +411,7 @@ impl<T> Queue<T> {
     /// full.
     pub(crate) fn fill(&self) -> (Load, Load, Load, Blocked) {
         let state = lock(&self.state);
-        (state.short.used(), state.long.used(), self.limit, state.blocked)
+        (state.quotas[0].used(), state.quotas[1].used(), self.limit, state.blocked)
     }
 
     /// The streams whose Request is queued, rising.
@@ -441,8 +428,7 @@ impl<T> Queue<T> {
         state.is_closed = true;
         state.blocked.set(false);
         let mut wakers = state.gate.close();
-        wakers.append(&mut state.short.close());
-        wakers.append(&mut state.long.close());
+        state.quotas.iter_mut().for_each(|quota| wakers.append(&mut quota.close()));
         let chunks = mem::take(&mut state.chunks);
         drop(state);
         drop(chunks);
@@ -460,50 +446,13 @@ fn changed_since_last_check(count: impl Fn() -> u64) -> impl Fn() -> bool {
 }
 
 impl<T> QueueState<T> {
-    fn quota(&mut self, is_long: bool) -> &mut Quota {
-        if is_long { &mut self.long } else { &mut self.short }
-    }
-
-    fn has_capacity(&self, capacity: Capacity) -> bool {
-        match capacity.is_long() {
-            true => self.long.has_capacity(capacity.long),
-            false => self.short.has_capacity(capacity.short),
-        }
-    }
-
-    fn try_acquire(&mut self, capacity: Capacity) -> bool {
-        let has_capacity = self.has_capacity(capacity);
-        if has_capacity {
-            self.force(capacity);
-        }
-        has_capacity
-    }
-
-    fn force(&mut self, Capacity { short, long }: Capacity) {
-        self.short.force(short);
-        self.long.force(long);
-    }
-
-    fn release(&mut self, capacity: Capacity) -> Wakers {
-        self.each(capacity, Quota::release)
-    }
-
-    /// Returns capacity that was not used.
-    fn return_capacity(&mut self, capacity: Capacity) -> Wakers {
-        self.each(capacity, Quota::return_capacity)
-    }
-
-    fn each(
-        &mut self,
-        Capacity { short, long }: Capacity,
-        free: fn(&mut Quota, Load) -> Wakers,
-    ) -> Wakers {
+    /// Releases capacity, and returns the wakers of those that get it.
+    fn release(&mut self, Capacity(loads): Capacity) -> Wakers {
         let mut wakers = Wakers::new();
-        if short != Load::default() {
-            wakers = free(&mut self.short, short);
-        }
-        if long != Load::default() {
-            wakers.append(&mut free(&mut self.long, long));
+        for (quota, load) in self.quotas.iter_mut().zip(loads) {
+            if load != Load::default() {
+                wakers.append(&mut quota.release(load));
+            }
         }
         wakers
     }

@@ -21,10 +21,7 @@ use super::{
     io::{ReadHalf, Writer},
     queue::Queue,
 };
-use crate::proto::{
-    buffer_pool,
-    codec::{Decoded, Decoder},
-};
+use crate::proto::codec::{Decoded, Decoder};
 
 /// How often a receiver that is blocked looks whether its peer has gone.
 const HANG_UP_INTERVAL: Duration = Duration::from_millis(50);
@@ -246,8 +243,7 @@ impl<'a, T> Sender<'a, T> {
             && let Some(chunk) = self.chunks.pop_front()
         {
             self.written -= chunk.bytes.len();
-            freed += chunk.capacity;
-            buffer_pool::put(chunk.bytes);
+            freed += chunk.recycle();
         }
         self.queue.note_write(written > 0, freed);
     }

@@ -222,7 +222,7 @@ impl<Req: Message> PendingCall<Req> {
                 checked.as_ref().ok()?;
             }
             let stream_id = calls.open(&mut entry)?;
-            Some(PushDecision { stream_id, is_lone: calls.open_count() == 1 })
+            Some(PushDecision { stream_id, is_only: calls.open_count() == 1 })
         };
         let pushed = match queue {
             Some(capacity) => capacity.send(frame, claim),

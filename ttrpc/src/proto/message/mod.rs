@@ -10,16 +10,21 @@
 //! Written by hand on top of prost's wire primitives, so that a payload is encoded once, straight
 //! into its frame, and decoded without a copy in between.
 
-mod fields;
 mod request;
-mod response;
 
 use bytes::BufMut;
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{
+        DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint,
+        encoded_len_varint, key_len, skip_field,
+    },
+};
+use prost_types::Any;
 
 pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
-pub(crate) use response::begins_with_status;
-pub use response::{MAX_DETAILS, ResponseParts, decode_response, encode_status};
+
+use crate::Status;
 
 /// Data of a frame, to be encoded.
 pub trait FrameData {
@@ -89,4 +94,204 @@ impl FrameData for &[u8] {
     fn encode(&self, buf: &mut impl BufMut) {
         buf.put_slice(self);
     }
+}
+
+/// The most details of a status that are decoded; those after them are dropped. An empty detail takes
+/// two bytes on the wire and fifty in memory.
+pub const MAX_DETAILS: usize = 1024;
+
+/// The first byte of an encoded `status`, field 1 of a Response.
+const STATUS_KEY: u8 = delimited_key(1);
+
+/// Returns whether the data of a Response begins with a status, as that of a failure does.
+pub(crate) fn begins_with_status(data: &[u8]) -> bool {
+    data.first() == Some(&STATUS_KEY)
+}
+
+/// A decoded Response: the payload of a success, or the status of a failure, with no more than
+/// [`MAX_DETAILS`] details.
+///
+/// # Errors
+/// If the bytes are not a protobuf message of this shape.
+pub fn decode_response(mut data: &[u8]) -> Result<Result<&[u8], Status>, Malformed> {
+    let (mut status, mut payload) = (None, &[][..]);
+    while !data.is_empty() {
+        let (tag, wire_type) = take_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::LengthDelimited) => {
+                merge_status(status.get_or_insert_default(), take_bytes(&mut data)?)?;
+            }
+            (2, WireType::LengthDelimited) => payload = take_bytes(&mut data)?,
+            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+        }
+    }
+    match status {
+        Some(StatusMessage { code, message, details }) if code != 0 => {
+            Ok(Err(Status::received(code, message, details)))
+        }
+        _ => Ok(Ok(payload)),
+    }
+}
+
+/// A successful Response with this payload. Its status is left out, which means OK.
+#[derive(Debug)]
+pub struct ResponseParts<'a, M>(pub Measured<'a, M>);
+
+impl<M: Message> FrameData for ResponseParts<'_, M> {
+    fn encoded_len(&self) -> usize {
+        non_empty_len(2, self.0.encoded_len())
+    }
+
+    fn encode(&self, buf: &mut impl BufMut) {
+        put_message(2, &self.0, buf);
+    }
+}
+
+/// The data of a Response that carries a failure.
+pub fn encode_status(status: &Status) -> Vec<u8> {
+    let message = StatusMessage {
+        code: status.raw_code(),
+        message: status.message().to_owned(),
+        details: status.details().to_vec(),
+    };
+    let message = Measured::new(&message);
+    let mut data = Vec::with_capacity(delimited_len(1, message.encoded_len()));
+    put_message(1, &message, &mut data);
+    data
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct StatusMessage {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+/// Decodes what is found of a status into what there is of it, as protobuf merges messages.
+fn merge_status(status: &mut StatusMessage, mut data: &[u8]) -> Result<(), Malformed> {
+    while !data.is_empty() {
+        let (tag, wire_type) = take_key(&mut data)?;
+        match (tag, wire_type) {
+            (1, WireType::Varint) => status.code = decode_varint(&mut data)? as i32,
+            (2, WireType::LengthDelimited) => status.message = take_str(&mut data)?.to_owned(),
+            (3, WireType::LengthDelimited) if status.details.len() < MAX_DETAILS => {
+                status.details.push(Any::decode(take_bytes(&mut data)?)?);
+            }
+            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default())?,
+        }
+    }
+    Ok(())
+}
+
+// Fields, on top of prost's primitives. Empty ones are not written, as proto3 has it. What most fields of this protocol are is
+// inlined: a call has some twenty.
+
+/// Bytes of a length-delimited field.
+#[inline]
+fn delimited_len(tag: u32, len: usize) -> usize {
+    // Most lengths are one byte.
+    let len_len = if len < 0x80 { 1 } else { encoded_len_varint(len as u64) };
+    key_len(tag) + len_len + len
+}
+
+/// Bytes of a length-delimited field that is not written if it is empty.
+#[inline]
+fn non_empty_len(tag: u32, len: usize) -> usize {
+    if len == 0 { 0 } else { delimited_len(tag, len) }
+}
+
+/// Bytes of a number.
+#[inline]
+fn varint_len(tag: u32, number: u64) -> usize {
+    if number == 0 { 0 } else { key_len(tag) + encoded_len_varint(number) }
+}
+
+/// The key of a length-delimited field, which is one byte for the tags of this protocol.
+const fn delimited_key(tag: u8) -> u8 {
+    assert!(tag < 16, "its key is longer");
+    tag << 3 | WireType::LengthDelimited as u8
+}
+
+/// Begins a length-delimited field, whose tag is below 16.
+#[inline]
+fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+    match u8::try_from(len) {
+        // Most lengths are one byte as well.
+        Ok(len @ ..0x80) => buf.put_slice(&[delimited_key(tag), len]),
+        _ => put_long_key(tag, len, buf),
+    }
+}
+
+fn put_long_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+    buf.put_u8(delimited_key(tag));
+    encode_varint(len as u64, buf);
+}
+
+#[inline]
+fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
+    if !bytes.is_empty() {
+        put_key(tag, bytes.len(), buf);
+        buf.put_slice(bytes);
+    }
+}
+
+#[inline]
+fn put_message(tag: u8, message: &Measured<'_, impl Message>, buf: &mut impl BufMut) {
+    let len = message.encoded_len();
+    if len > 0 {
+        put_key(tag, len, buf);
+        message.encode(buf);
+    }
+}
+
+#[inline]
+fn put_varint(tag: u32, number: u64, buf: &mut impl BufMut) {
+    if number != 0 {
+        encode_key(tag, WireType::Varint, buf);
+        encode_varint(number, buf);
+    }
+}
+
+/// Takes the key of a field: its tag and its wire type.
+#[inline]
+fn take_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    match **data {
+        // All fields of this protocol but two have such a key.
+        [key @ 8..0x80, ref rest @ ..] if key & 7 == WireType::LengthDelimited as u8 => {
+            *data = rest;
+            Ok((u32::from(key >> 3), WireType::LengthDelimited))
+        }
+        _ => take_any_key(data),
+    }
+}
+
+fn take_any_key(data: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    Ok(decode_key(data)?)
+}
+
+/// Takes the bytes of a length-delimited field, after its key.
+#[inline]
+fn take_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    if let [len @ ..0x80, ref rest @ ..] = **data
+        && let Some((taken, rest)) = rest.split_at_checked(len.into())
+    {
+        *data = rest;
+        return Ok(taken);
+    }
+    take_long_bytes(data)
+}
+
+fn take_long_bytes<'a>(data: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
+    let len = usize::try_from(decode_varint(data)?).unwrap_or(usize::MAX);
+    let (taken, rest) = data.split_at_checked(len).ok_or(Malformed::Truncated)?;
+    *data = rest;
+    Ok(taken)
+}
+
+fn take_str<'a>(data: &mut &'a [u8]) -> Result<&'a str, Malformed> {
+    Ok(std::str::from_utf8(take_bytes(data)?)?)
 }

@@ -7,11 +7,8 @@ use prost::{
 };
 
 use super::{
-    FrameData, Malformed, Measured,
-    fields::{
-        delimited_len, non_empty_len, put_key, put_message, put_non_empty, put_varint, take_bytes,
-        take_key, varint_len,
-    },
+    FrameData, Malformed, Measured, delimited_len, non_empty_len, put_key, put_message,
+    put_non_empty, put_varint, take_bytes, take_key, varint_len,
 };
 use crate::{
     Metadata,

@@ -383,8 +383,8 @@ impl Call {
         // No other call is open, or about to be, that could reply.
         move |table| {
             table.remove(id)?;
-            let is_lone = table.is_empty() && !self.connection.starts.more_to_come();
-            Some(PushDecision { stream_id: id, is_lone })
+            let is_only = table.is_empty() && !self.connection.starts.more_to_come();
+            Some(PushDecision { stream_id: id, is_only })
         }
     }
 }

@@ -309,13 +309,13 @@ mod tests {
         frame
     }
 
-    fn push(queue: &Queue<()>, stream_id: u32, is_lone: bool) {
+    fn push(queue: &Queue<()>, stream_id: u32, is_only: bool) {
         let room = queue.try_reserve(LEN).expect("it is open").expect("it has room");
-        push_into(room, stream_id, is_lone);
+        push_into(room, stream_id, is_only);
     }
 
-    fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_lone: bool) {
-        let claim = |_: &mut ()| Some(PushDecision { stream_id, is_lone });
+    fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_only: bool) {
+        let claim = |_: &mut ()| Some(PushDecision { stream_id, is_only });
         let pushed = room.push(FrameBytes::Small(&mut frame()), claim);
         assert_eq!(pushed, Pushed::Queued(stream_id));
     }
