@@ -18,7 +18,7 @@ use tokio::{sync::Notify, task::yield_now, time::timeout};
 use super::{
     limiter::Load,
     lock,
-    messages::{Batch, Messages, cost, fits},
+    messages::{Batch, Messages, Run, cost, fits},
     stall::{Condition, StallBudget, stalled},
     wait_until,
 };
@@ -139,8 +139,8 @@ impl Inbox {
 
     /// Adds messages of this load, at least one, that lie in frames back to back, and for which there is capacity.
     pub(crate) fn push_frames(&self, frames: &[u8], load: Load, budget: &StallBudget) {
-        let frames = frames.to_vec();
-        self.append(load, budget, |messages| messages.push_frames(frames, load.count));
+        let run = Run::Many(frames.to_vec(), load.count);
+        self.append(load, budget, |messages| messages.push_run(run));
     }
 
     fn append(&self, load: Load, budget: &StallBudget, append: impl FnOnce(&mut Messages)) -> bool {

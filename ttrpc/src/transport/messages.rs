@@ -76,10 +76,9 @@ impl Messages {
         }
     }
 
-    /// Adds so many messages, at least one, that lie in frames back to back, in no more than [`RUN_LEN`] bytes.
-    pub(super) fn push_frames(&mut self, frames: Vec<u8>, count: usize) {
-        debug_assert!(frames.len() <= RUN_LEN);
-        self.0.push_back(Run::Many(frames, count));
+    /// Adds a run of messages, at least one.
+    pub(super) fn push_run(&mut self, run: Run) {
+        self.0.push_back(run);
     }
 
     /// The first message, with those that lie in one run with it.
