@@ -69,7 +69,9 @@ impl Debug {
     /// # drop(builder);
     /// ```
     ///
-    /// The counters of a method take 1.3 KiB, and 1,000 methods have some of their own.
+    /// The counters of a method take 1.3 KiB, and 1,000 methods have some of their own. A call costs 700 to 1,100
+    /// instructions more, two thirds of which are those of any observer: 4 % of an echo with one call in flight, 12 % with
+    /// 64 (`ttrpc-instructions --counters`).
     pub fn with_counters() -> Self {
         let (server, counters) = (OnceLock::new(), Some(Arc::default()));
         Debug { shared: Arc::new(Shared { server, counters }) }
