@@ -3,12 +3,13 @@
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Command, Stdio},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use ttrpc::{Status, async_trait, server::Listener};
 use ttrpc_nri::{
-    Container, ContainerEviction, ContainerUpdate, Event, PluginId, PodSandbox,
+    Container, ContainerEviction, ContainerUpdate, Context, Event, EventMask, Plugin, PluginId,
+    PodSandbox, Runtime, Stub, plugin,
     runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
 };
 
@@ -31,6 +32,83 @@ impl Host for Fake {
     async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
         (vec![PodSandbox::named("p")], vec![Container::named("c"), Container::named("d")])
     }
+}
+
+/// Calls its runtime when a container starts.
+#[derive(Default)]
+struct Caller {
+    runtime: OnceLock<Runtime>,
+}
+
+#[plugin]
+impl Plugin for Caller {
+    async fn configure(&self, runtime: &Runtime, _: &str) -> Result<EventMask, Status> {
+        let _ = self.runtime.set(runtime.clone());
+        Ok(Self::EVENTS)
+    }
+
+    async fn start_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        container: &Container,
+    ) -> Result<(), Status> {
+        let runtime = self.runtime.get().ok_or_else(|| Status::internal("not configured"))?;
+        let update = ContainerUpdate::of(&container.id).cpu_shares(7);
+        runtime.update_containers(vec![update]).await.map(drop)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trace_shows_the_calls_of_a_runtime_and_of_its_plugin() {
+    let folder = tempfile::tempdir().expect("there is a folder for files");
+    let path = |name: &str| folder.path().join(name).to_str().expect("it is text").to_owned();
+    let (upstream, listen) = (path("nri.sock"), path("t.sock"));
+    let adaptation = Arc::new(Adaptation::new(RuntimeInfo::new("fake", "1.2"), Fake));
+    let listener = Listener::bind(&upstream).expect("the path is free");
+    let served = adaptation.clone();
+    let served = tokio::spawn(async move { served.serve(listener).await });
+    let arguments = ["trace", "--listen", &listen, "--upstream", &upstream, "--schema", "builtin"];
+    let mut trace = ttrpc(&arguments).spawn().expect("it was built");
+    let mut notes = BufReader::new(trace.stderr.take().expect("it is piped"));
+    let mut line = String::new();
+    notes.read_line(&mut line).expect("it says that it listens");
+    let stub = Stub::new(Caller::default()).name("caller").index("10").socket(&listen);
+    let plugin = tokio::spawn(stub.run());
+    let mut lines = BufReader::new(trace.stdout.take().expect("it is piped")).lines();
+    let mut seen = String::new();
+    let mut wait_for = |method: &str| {
+        while !seen.contains(method) {
+            seen += &lines.next().expect("the call is shown").expect("it is text");
+            seen += "\n";
+        }
+    };
+    wait_for("Plugin/Synchronize");
+    // It takes part only once the runtime has the answer, which the trace has shown before.
+    while adaptation.plugins().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let (pod, container) = (PodSandbox::named("p"), Container::named("c"));
+    adaptation
+        .notify(Event::StartContainer, &pod, Some(&container))
+        .await
+        .expect("it changes nothing");
+    wait_for("Plugin/StartContainer");
+    for method in ["Runtime/RegisterPlugin", "Plugin/Configure", "Runtime/UpdateContainers"] {
+        let line = seen.lines().find(|line| line.contains(method));
+        let connection = if method.starts_with("Runtime") { "c2" } else { "c1" };
+        assert!(
+            line.is_some_and(|line| line.contains(connection) && line.contains("OK")),
+            "{method}: {seen}"
+        );
+    }
+    line.clear();
+    notes.read_line(&mut line).expect("it says what it is");
+    assert!(line.contains("c1 is of NRI"), "{line}");
+    plugin.abort();
+    served.abort();
+    trace.kill().expect("it runs");
+    trace.wait().expect("it is a child");
 }
 
 fn ttrpc(arguments: &[&str]) -> Command {

@@ -7,6 +7,7 @@
 pub mod filter;
 pub mod guard;
 pub mod messages;
+mod mux;
 mod names;
 pub mod observe;
 pub mod proxy;

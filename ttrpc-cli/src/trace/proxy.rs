@@ -18,6 +18,7 @@ use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
 use ttrpc_reflection::proto::debug::Sample;
 
 use super::{
+    mux::{Logical, Splitter},
     observe::{Call, Connection, Side},
     record::Recorder,
     report::Reporter,
@@ -36,6 +37,14 @@ const PENDING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long to wait when no more descriptors are to be had.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is followed of a client's connection: one, or of NRI two that are logical.
+#[derive(Debug)]
+struct Followed {
+    splitter: Splitter,
+    first: Arc<Mutex<Connection>>,
+    second: Option<Arc<Mutex<Connection>>>,
+}
 
 /// All connections of a trace.
 #[derive(Debug)]
@@ -79,7 +88,7 @@ impl Proxy {
 
     /// Passes a client on until its connection ends.
     pub fn pass_on(self: &Arc<Self>, client: Io) {
-        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
+        let id = self.next_id();
         self.open.send_modify(|open| *open += 1);
         let proxy = self.clone();
         tokio::spawn(async move {
@@ -94,18 +103,35 @@ impl Proxy {
         });
     }
 
+    fn next_id(&self) -> u32 {
+        self.connections_so_far.fetch_add(1, Relaxed) + 1
+    }
+
     async fn serve(&self, id: u32, client: Io, server: Io) {
-        let connection = Arc::new(Mutex::new(self.reporter.connection(id)));
-        self.enlist(&connection);
+        let followed = Mutex::new(self.followed(id));
         let ((client_read, client_write), (server_read, server_write)) =
             (split(client), split(server));
-        let requests = self.pump(Side::Client, client_read, server_write, &connection);
-        let answers = self.pump(Side::Server, server_read, client_write, &connection);
+        let requests = self.pump(Side::Client, client_read, server_write, &followed);
+        let answers = self.pump(Side::Server, server_read, client_write, &followed);
         let ((), ()) = tokio::join!(requests, answers);
-        let mut connection = lock(&connection);
-        let ended = connection.close(self.start.elapsed());
-        ended.iter().for_each(|ended| self.reporter.ended(ended));
-        self.record(|recorder, now| recorder.closed(id, now));
+        let Followed { first, second, .. } = &*lock(&followed);
+        for connection in [Some(first), second.as_ref()].into_iter().flatten() {
+            let mut connection = lock(connection);
+            let ended = connection.close(self.start.elapsed());
+            ended.iter().for_each(|ended| self.reporter.ended(ended));
+            self.record(|recorder, now| recorder.closed(connection.id, now));
+        }
+    }
+
+    /// Starts to follow a connection.
+    fn followed(&self, id: u32) -> Followed {
+        Followed { splitter: Splitter::default(), first: self.connection(id), second: None }
+    }
+
+    fn connection(&self, id: u32) -> Arc<Mutex<Connection>> {
+        let connection = Arc::new(Mutex::new(self.reporter.connection(id)));
+        self.enlist(&connection);
+        connection
     }
 
     pub fn open_connections(&self) -> u32 {
@@ -131,7 +157,7 @@ impl Proxy {
         side: Side,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
-        connection: &Mutex<Connection>,
+        followed: &Mutex<Followed>,
     ) {
         let mut buffer = vec![0; BUFFER_LEN];
         loop {
@@ -140,13 +166,31 @@ impl Proxy {
                 Ok(len) => len,
             };
             // Before it is passed on, so that no answer is seen before its request.
-            self.see(side, &buffer[..len], connection);
+            self.tell(side, &buffer[..len], &mut lock(followed));
             if to.write_all(&buffer[..len]).await.is_err() {
                 break;
             }
         }
         // The other side sees the end as it was. Closing fails if it is gone.
         let _ = to.shutdown().await;
+    }
+
+    /// Tells what passes, by logical connection.
+    fn tell(&self, side: Side, bytes: &[u8], followed: &mut Followed) {
+        let Followed { splitter, first, second } = followed;
+        splitter.split(side, bytes, &mut |logical: Logical, side: Side, bytes: &[u8]| match logical {
+            Logical::First => self.see(side, bytes, first),
+            Logical::Second => {
+                let second = second.get_or_insert_with(|| {
+                    let (id, of) = (self.next_id(), lock(first).id);
+                    output::note(format_args!(
+                        "c{of} is of NRI: its calls are the runtime's, and those of its plugin are c{id}'s"
+                    ));
+                    self.connection(id)
+                });
+                self.see(side, bytes, second);
+            }
+        });
     }
 
     /// Tells what passes. The connection is locked until all is told, so that [`Proxy::close`] finds a call

@@ -138,13 +138,13 @@ impl Reporter {
         frame: &Frame,
         now: Duration,
     ) -> Option<Ended> {
-        if let Some(speaks) = connection.foreign(frame)
+        if connection.is_foreign(frame)
             && self.foreign.fetch_add(1, Relaxed) == 0
             && !self.counts_only
         {
             let id = connection.id;
             output::note(format_args!(
-                "c{id} {speaks}: its bytes pass, and its calls are not shown"
+                "c{id} does not speak ttrpc: its bytes pass, and its calls are not shown"
             ));
         }
         if self.tells_messages

@@ -624,7 +624,7 @@ fn connections_that_were_one_after_the_other_are_made_again_so() {
 fn what_is_no_ttrpc_is_passed_on_and_told() {
     let folder = tempfile::tempdir().unwrap();
     let path_of = |name| folder.path().join(name).to_str().unwrap().to_owned();
-    let (upstream, listen) = (path_of("nri.sock"), path_of("t.sock"));
+    let (upstream, listen) = (path_of("other.sock"), path_of("t.sock"));
     let runtime = UnixListener::bind(&upstream).unwrap();
     let mut command = ttrpc(&["trace", "--listen", &listen, "--upstream", &upstream]);
     command.args(["--schema", "builtin"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -633,16 +633,19 @@ fn what_is_no_ttrpc_is_passed_on_and_told() {
     let mut stderr = BufReader::new(trace.process.stderr.take().unwrap());
     let mut line = String::new();
     stderr.read_line(&mut line).unwrap();
-    // Logical connection 1, and in it the start of a frame.
-    let plugin = [&[0, 0, 0, 1, 0, 0, 0, 12][..], &[0, 0, 0, 2, 0, 0, 0, 1, 1, 0, 8, 1]].concat();
+    // A frame of a type that ttrpc does not have.
+    let said = [&[0, 0, 0, 4, 0, 0, 0, 1, 9, 0][..], b"else"].concat();
     let mut client = UnixStream::connect(&listen).unwrap();
-    client.write_all(&plugin).unwrap();
-    let mut passed = vec![0; plugin.len()];
+    client.write_all(&said).unwrap();
+    let mut passed = vec![0; said.len()];
     runtime.accept().unwrap().0.read_exact(&mut passed).unwrap();
-    assert_eq!(passed, plugin);
+    assert_eq!(passed, said);
     line.clear();
     stderr.read_line(&mut line).unwrap();
-    assert!(line.contains("NRI") && line.contains("calls are not shown"), "{line}");
+    assert!(
+        line.contains("does not speak ttrpc") && line.contains("calls are not shown"),
+        "{line}"
+    );
 }
 
 /// 20,000 calls of methods that the client has made up.
