@@ -2,7 +2,7 @@
 //
 //	cri image FILE                       writes an image with this program, nri.test/cri:1
 //	cri run SOCKET LOGS NAME [K=V]...    runs a pod with these annotations, with one container that says what it sees
-//	cri keep SOCKET LOGS NAME            runs a pod whose container goes on, and leaves it
+//	cri keep SOCKET LOGS NAME            runs a pod whose container goes on, leaves it, and prints the container's id
 //	cri clean SOCKET                     removes all pods
 //	cri pause                            does nothing (in the pod)
 //	cri show                             says what it sees (in the container)
@@ -62,7 +62,10 @@ func run(args []string) error {
 	case "run":
 		return runPod(ctx, client, args[2], args[3], args[4:])
 	case "keep":
-		_, _, err := startPod(ctx, client, args[2], args[3], nil, "pause")
+		_, container, err := startPod(ctx, client, args[2], args[3], nil, "pause")
+		if err == nil {
+			fmt.Println(container)
+		}
 		return err
 	case "clean":
 		return clean(ctx, client)
