@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use tokio::sync::mpsc;
 use ttrpc::{Status, async_trait, server::Listener};
 use ttrpc_nri::{
     Container, ContainerEviction, ContainerUpdate, Context, Event, EventMask, Plugin, PluginId,
@@ -13,7 +14,15 @@ use ttrpc_nri::{
     runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
 };
 
-struct Fake;
+/// Reports each plugin that is about to be synchronized. From then on events wait until it takes part.
+struct Fake {
+    synchronizes: mpsc::UnboundedSender<()>,
+}
+
+fn fake() -> (Adaptation, mpsc::UnboundedReceiver<()>) {
+    let (synchronizes, synchronized) = mpsc::unbounded_channel();
+    (Adaptation::new(RuntimeInfo::new("fake", "1.2"), Fake { synchronizes }), synchronized)
+}
 
 #[async_trait]
 impl UpdateContainers for Fake {
@@ -30,6 +39,7 @@ impl UpdateContainers for Fake {
 #[async_trait]
 impl Host for Fake {
     async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+        let _ = self.synchronizes.send(());
         (vec![PodSandbox::named("p")], vec![Container::named("c"), Container::named("d")])
     }
 }
@@ -64,7 +74,8 @@ async fn trace_shows_the_calls_of_a_runtime_and_of_its_plugin() {
     let folder = tempfile::tempdir().expect("there is a folder for files");
     let path = |name: &str| folder.path().join(name).to_str().expect("it is text").to_owned();
     let (upstream, listen) = (path("nri.sock"), path("t.sock"));
-    let adaptation = Arc::new(Adaptation::new(RuntimeInfo::new("fake", "1.2"), Fake));
+    let (adaptation, _synchronized) = fake();
+    let adaptation = Arc::new(adaptation);
     let listener = Listener::bind(&upstream).expect("the path is free");
     let served = adaptation.clone();
     let served = tokio::spawn(async move { served.serve(listener).await });
@@ -84,10 +95,6 @@ async fn trace_shows_the_calls_of_a_runtime_and_of_its_plugin() {
         }
     };
     wait_for("Plugin/Synchronize");
-    // It takes part only once the runtime has the answer, which the trace has shown before.
-    while adaptation.plugins().is_empty() {
-        tokio::task::yield_now().await;
-    }
     let (pod, container) = (PodSandbox::named("p"), Container::named("c"));
     adaptation
         .notify(Event::StartContainer, &pod, Some(&container))
@@ -133,7 +140,8 @@ async fn check_names_the_runtime_and_watch_prints_events() {
     let (is_on, text) = output(ttrpc(&["nri", "check", &socket])).await;
     assert!(!is_on && text.contains("is NRI enabled there?"), "{text}");
 
-    let adaptation = Arc::new(Adaptation::new(RuntimeInfo::new("fake", "1.2"), Fake));
+    let (adaptation, mut synchronized) = fake();
+    let adaptation = Arc::new(adaptation);
     let listener = Listener::bind(&socket).expect("the path is free");
     let served = adaptation.clone();
     let served = tokio::spawn(async move { served.serve(listener).await });
@@ -150,8 +158,9 @@ async fn check_names_the_runtime_and_watch_prints_events() {
     let mut child = ttrpc(&["nri", "watch", &socket, "--events", "StartContainer"])
         .spawn()
         .expect("it was built");
-    while !adaptation.plugins().iter().any(|id| id.name() == "ttrpc-watch") {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    // Both checks, too, were plugins.
+    for _ in 0..3 {
+        synchronized.recv().await.expect("the runtime lives");
     }
     let (pod, container) = (PodSandbox::named("p"), Container::named("c\u{1b}[2J"));
     for event in [Event::RunPodSandbox, Event::StartContainer] {

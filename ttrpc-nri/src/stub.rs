@@ -133,7 +133,7 @@ impl<P: Plugin> Stub<P> {
     }
 
     /// Connects again when the connection to the socket is lost or the runtime is not there: after `first`, then after twice as long each time,
-    /// up to `longest`. `configure` and `synchronize` are called anew each time.
+    /// up to `longest`, each time less a random part of up to half. `configure` and `synchronize` are called anew each time.
     ///
     /// It is for external plugins. One that was launched, or that was given its connection, ends with it. One that the runtime refuses ends too.
     pub fn reconnect(mut self, first: Duration, longest: Duration) -> Self {
@@ -234,6 +234,7 @@ impl<P: Plugin> Stub<P> {
             };
             let now = if was_ready { first } else { wait.unwrap_or(first) };
             wait = Some((now * 2).min(longest));
+            let now = with_jitter(now);
             tracing::warn!(plugin = %id, error = &error as &dyn std::error::Error, ?now, "connecting to the runtime again");
             tokio::select! {
                 () = &mut signal => return Ok(()),
@@ -241,6 +242,11 @@ impl<P: Plugin> Stub<P> {
             }
         }
     }
+}
+
+/// Half of the time, and a random part of the other half: the plugins of a node have lost their runtime at one moment.
+fn with_jitter(time: Duration) -> Duration {
+    time.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// Whether another attempt may succeed: the runtime was not there or went away.

@@ -1,11 +1,8 @@
 //! A runtime with several plugins: launched ones, external ones, and what becomes of their wishes.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
-use tokio::{net::UnixStream, task::JoinSet};
+use tokio::{net::UnixStream, sync::Notify, task::JoinSet};
 use ttrpc::{Code, async_trait, server::Listener};
 use ttrpc_nri::{
     Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Event,
@@ -18,6 +15,8 @@ use ttrpc_nri::{
 #[derive(Clone, Default)]
 struct Fake {
     updates: Arc<Mutex<Vec<String>>>,
+    /// Notified when a plugin is about to be synchronized. From then on requests wait until it takes part.
+    synchronizes: Arc<Notify>,
 }
 
 #[async_trait]
@@ -37,6 +36,7 @@ impl UpdateContainers for Fake {
 #[async_trait]
 impl Host for Fake {
     async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+        self.synchronizes.notify_one();
         (vec![PodSandbox::named("p")], vec![Container::named("c")])
     }
 }
@@ -261,7 +261,7 @@ async fn external_plugins_are_accepted_and_dropped_when_they_go() {
     let folder = tempfile::tempdir().expect("there is a folder for files");
     let path = folder.path().join("nri.sock");
     let address = path.to_str().expect("it is text").to_owned();
-    let (_fake, adaptation) = adaptation();
+    let (fake, adaptation) = adaptation();
     let adaptation = Arc::new(adaptation);
     let listener = Listener::bind(&address).expect("the path is free");
     let served = adaptation.clone();
@@ -270,13 +270,12 @@ async fn external_plugins_are_accepted_and_dropped_when_they_go() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stub = Stub::new(Pins("1")).index("10").name("e").socket(address);
     let plugin = tokio::spawn(stub.run_until(async move { drop(stopped.await) }));
-    while adaptation.plugins().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    fake.synchronizes.notified().await;
     adaptation.create_container(request()).await.expect("it answers");
+    assert_eq!(adaptation.plugins().len(), 1);
     stop.send(()).expect("it runs");
     plugin.await.expect("it does not panic").expect("it was asked to end");
     while !adaptation.plugins().is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::task::yield_now().await;
     }
 }
