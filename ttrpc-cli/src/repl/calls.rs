@@ -1,6 +1,7 @@
 //! Calls of a session, in the foreground and in the background.
 
 use std::{
+    cell::Cell,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -15,7 +16,7 @@ use tokio::{
 use ttrpc::Client;
 
 use super::{
-    Failed, Session,
+    Session,
     command::Data,
     editor::{Context, Editor, Line},
     fill,
@@ -80,7 +81,7 @@ impl Session {
             is_json: self.is_json,
             state: self.state.clone(),
             editor: self.editor.clone(),
-            failed: self.failed.clone(),
+            has_failed: self.has_failed.clone(),
             _ending: ending,
         };
         // It runs when this waits, and is known by then.
@@ -259,7 +260,7 @@ struct Running {
     is_json: bool,
     state: Arc<State>,
     editor: Rc<Editor>,
-    failed: Rc<Failed>,
+    has_failed: Rc<Cell<bool>>,
     /// Dropped with this.
     _ending: watch::Sender<()>,
 }
@@ -301,16 +302,11 @@ impl Running {
         if let Err(failure) = &mut result {
             caller.learn_details(failure).await;
         }
-        if let Err(Failure::Call { status, .. }) = &result
-            && status.connection_error().is_some()
-        {
-            self.failed.connection.set(true);
-        }
         self.state.end(id);
         if !self.in_background {
             return result;
         }
-        self.failed.call.set(self.failed.call.get() || result.is_err());
+        self.has_failed.set(self.has_failed.get() || result.is_err());
         let time = output::duration(begun.elapsed());
         let name = &self.name;
         self.editor

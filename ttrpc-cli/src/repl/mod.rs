@@ -86,7 +86,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         arguments,
         calls_so_far: 0,
         is_json: json,
-        failed: Rc::default(),
+        has_failed: Rc::default(),
     };
     let tasks = LocalSet::new();
     tokio::select! {
@@ -116,7 +116,6 @@ impl Drop for Restored {
 
 struct Session {
     arguments: Arguments,
-    /// `None` after its connection has ended.
     client: Option<Client>,
     state: Arc<State>,
     editor: Rc<Editor>,
@@ -125,16 +124,8 @@ struct Session {
     timeout: Option<Duration>,
     calls_so_far: u32,
     is_json: bool,
-    failed: Rc<Failed>,
-}
-
-/// What has failed meanwhile.
-#[derive(Default)]
-struct Failed {
-    /// The connection has ended.
-    connection: Cell<bool>,
-    /// A call in the background.
-    call: Cell<bool>,
+    /// Whether a call in the background has failed.
+    has_failed: Rc<Cell<bool>>,
 }
 
 impl Session {
@@ -172,7 +163,7 @@ impl Session {
             return Ok(());
         }
         self.wait(None).await?;
-        if self.failed.call.get() { Err(Failure::Found) } else { Ok(()) }
+        if self.has_failed.get() { Err(Failure::Found) } else { Ok(()) }
     }
 
     async fn note(&self, text: &str) -> Result<(), Failure> {
@@ -185,11 +176,15 @@ impl Session {
 
     /// The connection, made again if it has ended. Then the schema is read again, too.
     async fn client(&mut self) -> Result<Client, Failure> {
-        if self.failed.connection.replace(false) {
-            self.client = None;
-        }
         if let Some(client) = &self.client {
-            return Ok(client.clone());
+            let is_closed = tokio::select! {
+                biased;
+                _ = client.closed() => true,
+                () = std::future::ready(()) => false,
+            };
+            if !is_closed {
+                return Ok(client.clone());
+            }
         }
         let client = session::connect(&self.arguments.address, self.limit()).await?;
         let options = &self.arguments.schema;

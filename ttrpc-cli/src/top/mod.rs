@@ -22,7 +22,7 @@ use crate::{
     options::{TimeoutOption, parse_duration},
     output,
     shims::{self, Location},
-    trace::{Ends, Position, Tracing},
+    trace::{Ends, Placed, Position},
 };
 use model::{News, Server};
 use source::Asked;
@@ -141,7 +141,11 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     };
     let mut ends = Ends::new()?;
     let tracing = match position.is_given() {
-        true => Some(Tracing::start(position, local::counter(), None)?),
+        true => {
+            let placed = Placed::open(position, local::counter(), None)?;
+            output::note(format_args!("clients of {} are seen", placed.listened));
+            Some((placed.listened.clone(), placed.accept()))
+        }
         false => None,
     };
     let mut servers: Vec<_> = addresses.iter().cloned().map(Server::new).collect();
@@ -149,10 +153,9 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     for (index, address) in addresses.into_iter().enumerate() {
         tokio::spawn(source::follow(address, index, asked.clone(), sender.clone()));
     }
-    if let Some(tracing) = &tracing {
-        output::note(format_args!("clients of {} are seen", tracing.listened));
+    if let Some((listened, tracing)) = &tracing {
         let (proxy, index) = (tracing.proxy.clone(), servers.len());
-        servers.push(Server::new(tracing.listened.clone()));
+        servers.push(Server::new(listened.clone()));
         tokio::spawn(local::follow(proxy, index, asked.clone(), sender.clone()));
     }
     if let Some(path) = recording {
@@ -165,7 +168,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         local::play(path, index, &asked, pace, sender.clone())?;
     }
     let shown = show(servers, news, &asked, arguments.once, json);
-    let Some(mut tracing) = tracing else { return shown.await };
+    let Some((_, mut tracing)) = tracing else { return shown.await };
     let shown = tokio::select! {
         shown = shown => shown,
         () = ends.any() => Ok(()),

@@ -148,8 +148,8 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let reporter = reporter.filter(arguments.filter.clone()).slowest(arguments.slowest);
     let reporter = reporter.counts_only(arguments.table.is_some());
     // From here on the address may be another's; it is put back when this is dropped.
-    let mut tracing = Tracing::start(&arguments.position, reporter, recorder)?;
-    let listened = &tracing.listened;
+    let placed = Placed::open(&arguments.position, reporter, recorder)?;
+    let listened = &placed.listened;
     let begun = format!("clients of {listened} are shown; Ctrl-C ends it");
     match json {
         true => output::note_json(&json!({ "note": begun, "listening": listened })),
@@ -161,6 +161,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
              Any holds"
         ));
     }
+    let mut tracing = placed.accept();
     let proxy = tracing.proxy.clone();
     let watched = async {
         match arguments.table {
@@ -180,32 +181,47 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     finished
 }
 
-/// A proxy that passes clients on. Dropped, it puts a server's socket back.
-pub struct Tracing {
+/// A proxy where clients can connect to it; nobody is accepted yet. Dropped, it puts a server's socket back.
+pub struct Placed {
     /// Where clients connect to.
     pub listened: String,
+    proxy: Arc<Proxy>,
+    acceptor: Acceptor,
+    wrapped: Option<Wrapped>,
+}
+
+/// A proxy that passes clients on. Dropped, it puts a server's socket back.
+pub struct Tracing {
     pub proxy: Arc<Proxy>,
     accepting: JoinHandle<()>,
     wrapped: Option<Wrapped>,
 }
 
-impl Tracing {
-    /// Takes the place of the server, and accepts clients.
+impl Placed {
+    /// Takes the place of the server.
     ///
     /// # Errors
     /// If an address cannot be used.
-    pub fn start(
+    pub fn open(
         position: &Position,
         reporter: Reporter,
         recorder: Option<record::Recorder>,
     ) -> Result<Self, Failure> {
         let Endpoint { listened, upstream, acceptor, wrapped } = Endpoint::open(position)?;
         let proxy = Arc::new(Proxy::new(upstream, reporter, recorder.map(Mutex::new)));
-        let accepts = proxy.clone();
-        let accepting = tokio::spawn(async move { accepts.accept(acceptor).await });
-        Ok(Tracing { listened, proxy, accepting, wrapped })
+        Ok(Placed { listened, proxy, acceptor, wrapped })
     }
 
+    /// Accepts clients.
+    pub fn accept(self) -> Tracing {
+        let Placed { proxy, acceptor, wrapped, .. } = self;
+        let accepts = proxy.clone();
+        let accepting = tokio::spawn(async move { accepts.accept(acceptor).await });
+        Tracing { proxy, accepting, wrapped }
+    }
+}
+
+impl Tracing {
     /// Gives a server that was wrapped its socket again.
     pub fn put_back(&mut self) {
         if let Some(wrapped) = &mut self.wrapped {
