@@ -28,6 +28,10 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The program's own way to connect failed, see
+    /// [`ConnectOptions::connect_through`](crate::client::ConnectOptions::connect_through).
+    #[error("cannot connect: {0}")]
+    Custom(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The hypervisor of a `hvsock://` address closed the connection instead of answering: nobody
     /// listens on that port in the virtual machine.
     #[error("cannot connect to `{address}`: nobody listens on this port in the virtual machine")]
@@ -163,6 +167,10 @@ pub enum ConnectionError {
         "the connection is that of the process that this one was forked from; connect after the fork"
     )]
     Forked,
+    /// A client that [reconnects](crate::client::ConnectOptions::reconnect) has no connection: the last attempt to make one
+    /// has failed.
+    #[error("{0}")]
+    NoConnection(#[source] Arc<Error>),
     /// Reading from the socket failed.
     #[error("reading from the server failed: {0}")]
     Read(#[source] Arc<io::Error>),

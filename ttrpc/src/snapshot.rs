@@ -24,7 +24,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    ConnectionError, Name,
+    ClientConfig, ConnectionError, Name,
+    client::ClientState,
     transport::{limiter::Load, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
@@ -86,7 +87,9 @@ pub struct CallSnapshot {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientSnapshot {
-    /// Why the connection ended, if it has.
+    /// Whether there is a connection, and if not, what is done about it.
+    pub state: ClientState,
+    /// Why the connection ended, if it has and there will be no other one.
     pub close_reason: Option<ConnectionError>,
     /// The outgoing queue.
     pub queue: QueueSnapshot,
@@ -164,6 +167,23 @@ impl QueueSnapshot {
             blocked: blocked.now(),
             blocked_total: blocked.total(),
             waited_total,
+        }
+    }
+}
+
+impl QueueSnapshot {
+    /// Returns the snapshot of the queue that a connection with this configuration would have.
+    pub(crate) fn of_no_connection(config: &ClientConfig) -> Self {
+        let fill = |limit| Fill { used: 0, limit };
+        let (frames, bytes) = (fill(config.send_queue_frames), fill(config.send_queue_bytes));
+        QueueSnapshot {
+            frames,
+            bytes,
+            long_frames: frames,
+            long_bytes: bytes,
+            blocked: None,
+            blocked_total: Duration::ZERO,
+            waited_total: Duration::ZERO,
         }
     }
 }
@@ -279,10 +299,7 @@ impl fmt::Display for CallSnapshot {
 
 impl fmt::Display for ClientSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.close_reason {
-            Some(reason) => write!(f, "client: closed, {reason}")?,
-            None => f.write_str("client: connected")?,
-        }
+        write!(f, "client: {}", self.state)?;
         write!(f, ", {} calls in flight\n  {}", self.calls.len(), self.queue)?;
         fmt_rest(f, "  ", self.receiver, &self.calls)
     }

@@ -137,6 +137,13 @@ async fn wait_for_agent(address: &str) -> Result<Client, ttrpc::Error> {
         .await
 }
 
+async fn client_of_a_daemon(address: &str) -> Result<Client, ttrpc::Error> {
+    use ttrpc::client::{Backoff, ConnectOptions};
+    let backoff = Backoff::new().longest(std::time::Duration::from_secs(5));
+    let client = ConnectOptions::new().reconnect(backoff).connect(address).await?;
+    Ok(client.with_wait_for_ready(true))
+}
+
 async fn serve_with_reflection(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     let health = Health::new();
     let server = Server::builder()
@@ -385,7 +392,7 @@ async fn a_socket_is_handed_on_as_the_page_says() {
     let handle = server.handle();
     let serving = tokio::spawn(server.serve());
 
-    let old = greeter::GreeterClient::new(wait_for_agent(&address).await.unwrap());
+    let old = greeter::GreeterClient::new(client_of_a_daemon(&address).await.unwrap());
     let (mut requests, mut replies) = old.chat().await.unwrap();
     requests.send(HelloRequest { name: "Ann".into() }).await.unwrap();
     assert_eq!(replies.recv().await.unwrap().unwrap().message, "Hello, Ann!");

@@ -33,6 +33,7 @@ mod proto;
 mod races;
 mod raw;
 mod readme;
+mod reconnecting;
 mod schedules;
 mod shutdown;
 mod snapshots;

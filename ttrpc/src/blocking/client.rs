@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ClientConfig, Connection, ConnectionError, Error, Name,
-    client::{ConnectOptions, Interceptor},
+    client::{ClientState, ConnectOptions, Interceptor},
     snapshot::ClientSnapshot,
 };
 
@@ -25,8 +25,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// One connection to a server, shared by all clones and all calls, for programs with threads.
 ///
 /// See [the module](super) for what happens while no thread waits. Clones are cheap. The connection
-/// lives as long as a clone, a call or a stream does. It does not reconnect: when it is lost,
-/// [`Client::closed`] says why.
+/// lives as long as a clone, a call or a stream does. When it is lost, [`Client::closed`] says why; a client made with
+/// [`ConnectOptions::reconnect`] has one connection after another.
 #[derive(Clone)]
 pub struct Client {
     // Dropped before the runtime.
@@ -91,6 +91,13 @@ impl Client {
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Client { client: self.client.with_timeout(timeout), ..self }
+    }
+
+    /// Says whether each call that this client makes from now on waits for a connection, if it
+    /// [reconnects](ConnectOptions::reconnect) and the last attempt has failed. Other clones of the client are as they were.
+    #[must_use]
+    pub fn with_wait_for_ready(self, waits: bool) -> Self {
+        Client { client: self.client.with_wait_for_ready(waits), ..self }
     }
 
     /// Adds a pair of metadata to each call that this client makes from now on, before the call's own. Other
@@ -160,6 +167,11 @@ impl Client {
         self.driver.wait(self.client.closed())
     }
 
+    /// Returns the state of the connection, as far as it was noticed, see [the module](super).
+    pub fn state(&self) -> ClientState {
+        self.client.state()
+    }
+
     /// Why the connection ended, if that was noticed, see [the module](super).
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.client.close_reason()
@@ -222,6 +234,19 @@ impl ConnectOptions {
         let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
         let driver = Driver::new().map_err(no_runtime)?;
         let client = driver.wait(self.connect(address))?;
+        Ok(Client { client, driver: Arc::new(driver) })
+    }
+
+    /// Returns a client that connects when a call needs it, as [`ConnectOptions::connect_lazy`] does.
+    ///
+    /// # Errors
+    /// [`Error::Address`]; [`Error::Connect`] if the system has no descriptors left.
+    pub fn connect_lazy_blocking(&self, address: &str) -> Result<Client, Error> {
+        let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
+        let driver = Driver::new().map_err(no_runtime)?;
+        let entered = driver.enter();
+        let client = self.connect_lazy(address)?;
+        drop(entered);
         Ok(Client { client, driver: Arc::new(driver) })
     }
 }

@@ -1,10 +1,14 @@
 //! How to connect: once, or again and again until a server is there.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{Client, connection::ConnectionTasks};
+use super::{
+    Backoff, Client,
+    connection::ConnectionTasks,
+    reconnect::{Link, Manager, Open, Plan},
+};
 use crate::{
     ClientConfig, Connection, Error,
     observer::{Observer, Observers},
@@ -20,6 +24,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The time that each attempt has at least. An attempt without any could only fail, since even a socket
 /// that is there takes the runtime a poll to connect to.
 const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
+
+/// The time that each attempt of a client that reconnects has.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 
 /// How to connect, for what [`Client::connect`] does not say.
 ///
@@ -43,6 +50,8 @@ pub struct ConnectOptions {
     retry_for: Option<Duration>,
     handshake_timeout: Duration,
     observers: Observers,
+    backoff: Option<Backoff>,
+    is_eager: bool,
 }
 
 impl Default for ConnectOptions {
@@ -52,6 +61,8 @@ impl Default for ConnectOptions {
             retry_for: None,
             handshake_timeout: Duration::from_secs(10),
             observers: Observers::default(),
+            backoff: None,
+            is_eager: false,
         }
     }
 }
@@ -92,7 +103,27 @@ impl ConnectOptions {
         self
     }
 
-    /// Uses a connection that the program already has, as [`Client::from_connection`] does.
+    /// Connects anew when the connection is lost: when a call needs it, or at once with [`ConnectOptions::keep_connected`].
+    /// An address is looked up each time. Each attempt has 20 s.
+    ///
+    /// A call whose Request has not begun to be written when its connection is lost is made again on the next one, within
+    /// its deadline. One that the server may have seen fails with UNAVAILABLE: the library never repeats it on its own.
+    ///
+    /// While there is no connection a call waits for the first attempt, and then fails with UNAVAILABLE and the attempt's
+    /// failure, unless it [waits until there is one](super::Call::wait_for_ready). A call with streams that is awaited waits
+    /// until its Request is written.
+    pub fn reconnect(mut self, backoff: Backoff) -> Self {
+        self.backoff = Some(backoff);
+        self
+    }
+
+    /// A client that reconnects does so as soon as there is no connection, and not only when a call needs one.
+    pub fn keep_connected(mut self) -> Self {
+        self.is_eager = true;
+        self
+    }
+
+    /// Uses a connection that the program already has, as [`Client::from_connection`] does. It is the only one.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -111,7 +142,83 @@ impl ConnectOptions {
     /// had one.
     pub async fn connect(&self, address: &str) -> Result<Client, Error> {
         let connection = self.open(address).await?;
-        Ok(self.from_connection(connection))
+        if self.backoff.is_none() {
+            return Ok(self.from_connection(connection));
+        }
+        Ok(self.managed(self.opener(address)?, Some(connection)))
+    }
+
+    /// Returns a client that connects to an address when a call needs it, or soon with
+    /// [`ConnectOptions::keep_connected`]; and anew, as with [`ConnectOptions::reconnect`], which it has with a
+    /// [`Backoff::default`] if nothing else is set.
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn connect_lazy(&self, address: &str) -> Result<Client, Error> {
+        Ok(self.managed(self.opener(address)?, None))
+    }
+
+    /// Returns a client as [`ConnectOptions::connect_lazy`] does that connects in the program's own way: through TLS, with a
+    /// descriptor that another process hands over, to a server that is found anew each time.
+    ///
+    /// ```
+    /// # use ttrpc::{Client, Error, client::{Backoff, ConnectOptions}};
+    /// fn client_of_the_newest_shim(find: fn() -> std::io::Result<String>) -> Client {
+    ///     ConnectOptions::new().reconnect(Backoff::new()).connect_through(move || async move {
+    ///         let connection = ConnectOptions::new().open(&find()?).await?;
+    ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(connection)
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// Its failures are [`Error::Custom`]. If it panics, the client is shut down.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn connect_through<F, E>(&self, connect: impl Fn() -> F + Send + Sync + 'static) -> Client
+    where
+        F: Future<Output = Result<Connection, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let open: Open = Box::new(move || {
+            let attempt = connect();
+            Box::pin(async move {
+                let end = Instant::now() + LONGEST_ATTEMPT;
+                let custom = |error: Box<dyn std::error::Error + Send + Sync>| Error::Custom(error);
+                match timeout_at(end, attempt).await {
+                    Ok(opened) => opened.map_err(|error| custom(error.into())),
+                    Err(_) => Err(custom(io::Error::from(io::ErrorKind::TimedOut).into())),
+                }
+            })
+        });
+        self.managed(open, None)
+    }
+
+    fn managed(&self, open: Open, first: Option<Connection>) -> Client {
+        let plan = Plan {
+            open,
+            backoff: self.backoff.clone().unwrap_or_default(),
+            is_eager: self.is_eager,
+            config: self.config.clone(),
+            observers: self.observers.clone(),
+        };
+        Client::from_link(Link::Managed(Manager::spawn(plan, first)))
+    }
+
+    /// Returns what makes one attempt.
+    fn opener(&self, address: &str) -> Result<Open, Error> {
+        let (address, handshake_timeout) = (address.to_owned(), self.handshake_timeout);
+        let parsed = Arc::new(Address::parse(&address)?);
+        Ok(Box::new(move || {
+            let (address, parsed) = (address.clone(), parsed.clone());
+            Box::pin(async move {
+                let end = Some(Instant::now() + LONGEST_ATTEMPT);
+                open_until(end, &address, connect(&address, &parsed, handshake_timeout, end)).await
+            })
+        }))
     }
 
     /// Connects, and leaves it to the program what the connection is for: to be wrapped (TLS), to be

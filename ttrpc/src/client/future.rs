@@ -22,9 +22,9 @@ use super::{
         owner::CallOwner,
         stream::{Reply, StreamReceiver, StreamSender},
     },
-    connection::ConnectionTasks,
     intercept::{Chain, OutgoingCall, intercepted},
     meta::DeadlineTimer,
+    reconnect::Link,
 };
 use crate::{
     Metadata, Raw, Status,
@@ -74,24 +74,21 @@ pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
 /// Awaiting it is as for a [`ServerStreamingCall`].
 pub type RawCall = Call<AnyKind, Raw, Raw>;
 
-/// Boxed, since few calls need it: those that the connection's limits keep waiting, and those with interceptors.
+/// Boxed, since few calls need it: those that the connection's limits keep waiting, those with interceptors, and those of
+/// clients that reconnect.
 type Queueing = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
-    /// With the connection's tasks until the call has an owner, who takes them.
-    Start(Option<Arc<ConnectionTasks>>, PendingCall<Req>),
+    /// With the way to a connection until the call has an owner, who takes that.
+    Start(Option<Link>, PendingCall<Req>),
     Queueing(Queueing),
     Queued(Option<CallOwner>, DeadlineTimer),
     Done,
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(
-        tasks: Arc<ConnectionTasks>,
-        interceptors: Option<Chain>,
-        pending: PendingCall<Req>,
-    ) -> Self {
-        Call { progress: Progress::Start(Some(tasks), pending), interceptors, kind: PhantomData }
+    pub(super) fn new(link: Link, interceptors: Option<Chain>, pending: PendingCall<Req>) -> Self {
+        Call { progress: Progress::Start(Some(link), pending), interceptors, kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
@@ -134,6 +131,13 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     /// Replaces all metadata of the call, [the client's](super::Client::with_metadata) included.
     pub fn with_metadata(self, metadata: Metadata) -> Self {
         self.with(|options| options.set_metadata(metadata))
+    }
+
+    /// Says whether the call waits for a connection within its deadline, if its client [reconnects](super::ConnectOptions::reconnect)
+    /// and the last attempt has failed. Else it fails at once with UNAVAILABLE and the cause. In place of
+    /// [the client's](super::Client::with_wait_for_ready); default no.
+    pub fn wait_for_ready(self, waits: bool) -> Self {
+        self.with(|options| options.waits_for_ready = waits)
     }
 
     /// Sets an option. A call that has been polled does not change any more.
@@ -221,16 +225,16 @@ where
 
     /// Queues the Request, or begins to wait until it may be. Pending if the call waits for its reply then.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        let Progress::Start(tasks, pending) = &mut self.progress else { only_at_the_start() };
-        let connection = tasks.as_ref().unwrap_or_else(|| only_at_the_start()).connection();
+        let Progress::Start(link, pending) = &mut self.progress else { only_at_the_start() };
         let times = pending.options.times();
         let mut record = None;
-        if self.interceptors.is_none() {
+        if let (Some(Link::Fixed(tasks)), None) = (&*link, &self.interceptors) {
+            let connection = tasks.connection();
             let begun = connection.observed.begin(pending.meta(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             match pending.try_queue(connection, times, begun, caller)? {
                 Attempt::Queued(call) => {
-                    let tasks = tasks.take().unwrap_or_else(|| only_at_the_start());
+                    let Some(Link::Fixed(tasks)) = link.take() else { only_at_the_start() };
                     let queued =
                         Progress::Queued(Some(call.owned(tasks)), DeadlineTimer::default());
                     // The request is the program's.
@@ -241,17 +245,22 @@ where
             }
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(Some(tasks), pending) =
-            mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(Some(link), pending) = mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
-        self.progress = Progress::Queueing(match self.interceptors.take() {
-            Some(chain) => {
+        self.progress = Progress::Queueing(match (self.interceptors.take(), link) {
+            (Some(chain), link) => {
                 let call = OutgoingCall::new(pending, times);
-                Box::pin(intercepted(chain, tasks, call, times))
+                Box::pin(intercepted(chain, link, call, times))
             }
-            None => Box::pin(async move { pending.wait_and_queue(&tasks, times, record).await }),
+            (None, Link::Fixed(tasks)) => {
+                Box::pin(async move { pending.wait_and_queue(&tasks, times, record).await })
+            }
+            (None, link @ Link::Managed(_)) => {
+                let record = link.observed().begin(pending.meta(times), None);
+                Box::pin(async move { pending.make_over(&link, times, record).await })
+            }
         });
         Poll::Ready(Ok(()))
     }

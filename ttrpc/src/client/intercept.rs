@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    future::poll_fn,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -14,11 +13,9 @@ use tokio::time::Instant;
 
 use super::{
     call::{PendingCall, owner::CallOwner},
-    connection::{
-        ConnectionTasks,
-        record::{CallRecord, Intercepted, OnMessage},
-    },
+    connection::record::{CallRecord, Intercepted, OnMessage},
     meta::{CallTimes, too_late, within},
+    reconnect::Link,
 };
 use crate::{
     Extensions, Metadata, Raw, Status,
@@ -170,7 +167,7 @@ impl fmt::Debug for OutgoingCall {
 #[must_use = "the call is not made unless `run` is awaited"]
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
-    tasks: &'a Arc<ConnectionTasks>,
+    link: &'a Link,
     /// The one that ends all of this already.
     deadline: Option<Instant>,
 }
@@ -186,7 +183,7 @@ impl Next<'_> {
     /// The status of the call, as its caller would get it.
     pub async fn run(&self, call: &mut OutgoingCall) -> Result<Answer, Status> {
         let Some((first, rest)) = self.rest.split_first() else {
-            return call.make(self.tasks).await;
+            return call.make(self.link).await;
         };
         let deadline = call.deadline();
         let intercepted = (**first).intercept(call, Next { rest, deadline, ..*self });
@@ -235,14 +232,14 @@ impl fmt::Debug for Answer {
 #[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
 pub(super) fn intercepted(
     chain: Chain,
-    tasks: Arc<ConnectionTasks>,
+    link: Link,
     mut call: OutgoingCall,
     times: CallTimes,
 ) -> impl Future<Output = Result<CallOwner, Status>> + Send {
     async move {
-        call.record = call.begin(&tasks, times);
+        call.record = call.begin(&link, times);
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let next = Next { rest, tasks: &tasks, deadline: times.deadline };
+        let next = Next { rest, link: &link, deadline: times.deadline };
         let intercepted = first.intercept(&mut call, next);
         // At the deadline, what has begun is dropped and reports that its time is over.
         let answer = within(times.deadline, intercepted).await?;
@@ -281,8 +278,8 @@ impl OutgoingCall {
     }
 
     /// Reports that the call begins, or begins again.
-    fn begin(&self, tasks: &ConnectionTasks, times: CallTimes) -> Option<Arc<CallRecord>> {
-        let observed = &tasks.connection().observed;
+    fn begin(&self, link: &Link, times: CallTimes) -> Option<Arc<CallRecord>> {
+        let observed = link.observed();
         let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
         let intercepted = Intercepted { extensions, on_message: self.on_message.clone() };
         observed.begin(self.pending.meta(times), Some(intercepted))
@@ -305,7 +302,7 @@ impl OutgoingCall {
     }
 
     /// Makes the call, and waits for the reply if there is only that to wait for.
-    async fn make(&mut self, tasks: &Arc<ConnectionTasks>) -> Result<Answer, Status> {
+    async fn make(&mut self, link: &Link) -> Result<Answer, Status> {
         let times = self.times();
         let record = match self.record.take() {
             Some(mut record) => {
@@ -315,19 +312,12 @@ impl OutgoingCall {
                 }
                 Some(record)
             }
-            None => self.begin(tasks, times),
+            None => self.begin(link, times),
         };
-        let owner = self.pending.queue(tasks, times, record).await?;
+        let owner = self.pending.make_over(link, times, record).await?;
         if self.pending.kind.is_unary() {
-            let answered = poll_fn(|cx| owner.poll_answered(cx));
-            let failure = match within(owner.deadline(), answered).await {
-                Ok(failure) => failure,
-                Err(_) => {
-                    owner.expire();
-                    owner.failure()
-                }
-            };
-            if let Some(status) = failure {
+            owner.wait_for_progress().await;
+            if let Some(status) = owner.failure() {
                 return Err(status);
             }
         }

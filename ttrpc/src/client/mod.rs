@@ -58,6 +58,7 @@ mod connection;
 mod future;
 mod intercept;
 mod meta;
+mod reconnect;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -71,6 +72,7 @@ use self::{
     connection::ConnectionTasks,
     intercept::Chain,
     meta::MethodKind,
+    reconnect::Link,
 };
 pub use self::{
     call::{
@@ -83,6 +85,10 @@ pub use self::{
         ClientStreamingCall, RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
     },
     intercept::{Answer, Interceptor, Next, OutgoingCall},
+    reconnect::{
+        Backoff,
+        state::{ClientState, StateWatch},
+    },
 };
 use crate::{
     ClientConfig, Connection, ConnectionError, Error, Name, Raw,
@@ -93,10 +99,11 @@ use crate::{
 /// One connection to a server, shared by all clones and all calls.
 ///
 /// Clones are cheap. The connection lives until the last clone and the last call are gone; it has two tasks,
-/// which end with it. It does not reconnect: when it is lost, [`Client::closed`] says why.
+/// which end with it. When it is lost, [`Client::closed`] says why; a client made with
+/// [`ConnectOptions::reconnect`] has one connection after another.
 #[derive(Clone)]
 pub struct Client {
-    tasks: Arc<ConnectionTasks>,
+    link: Link,
     /// The options of each call that this clone makes.
     options: CallOptions,
     interceptors: Option<Chain>,
@@ -163,7 +170,11 @@ impl Client {
     }
 
     fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
-        Client { tasks, options: CallOptions::default(), interceptors: None }
+        Client::from_link(Link::Fixed(tasks))
+    }
+
+    fn from_link(link: Link) -> Self {
+        Client { link, options: CallOptions::default(), interceptors: None }
     }
 
     /// Sets the time of each call that this client makes from now on, as [`Call::timeout`] does, unless the
@@ -188,6 +199,15 @@ impl Client {
     #[must_use]
     pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.with_options(|options| options.metadata_mut().append(key, value))
+    }
+
+    /// Says whether each call that this client makes from now on waits for a connection, as [`Call::wait_for_ready`] does,
+    /// unless the call says something else.
+    ///
+    /// Other clones of the client are as they were.
+    #[must_use]
+    pub fn with_wait_for_ready(self, waits: bool) -> Self {
+        self.with_options(|options| options.waits_for_ready = waits)
     }
 
     /// Runs this around each call that this client makes from now on, inside of those that were added before.
@@ -268,25 +288,43 @@ impl Client {
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
-        let (tasks, interceptors) = (self.tasks.clone(), self.interceptors.clone());
+        let (link, interceptors) = (self.link.clone(), self.interceptors.clone());
         let options = self.options.clone();
         let pending = PendingCall { kind, service, method, request, options };
-        Call::new(tasks, interceptors, pending)
+        Call::new(link, interceptors, pending)
     }
 
-    /// Waits for the connection's end and says why it ended.
+    /// Returns the state of the connection.
+    pub fn state(&self) -> ClientState {
+        self.link.state()
+    }
+
+    /// Follows the state of the connection.
+    ///
+    /// ```
+    /// # use ttrpc::Client;
+    /// async fn log_states(client: &Client) {
+    ///     let mut states = client.watch_state();
+    ///     while let Some(state) = states.changed().await {
+    ///         println!("the agent's connection: {state}");
+    ///     }
+    /// }
+    /// ```
+    pub fn watch_state(&self) -> StateWatch {
+        StateWatch(self.link.watch())
+    }
+
+    /// Waits for the connection's end and says why it ended. A client that reconnects has ended when it was closed or has
+    /// given up.
     ///
     /// Cancel safe.
     pub async fn closed(&self) -> ConnectionError {
-        if !self.tasks.connection().origin.is_here() {
-            return ConnectionError::Forked;
-        }
-        self.tasks.connection().closed().await
+        self.link.closed().await
     }
 
-    /// Returns why the connection ended, if it has.
+    /// Returns why the connection ended, if it has, as [`Client::closed`] does.
     pub fn close_reason(&self) -> Option<ConnectionError> {
-        self.tasks.connection().close_reason()
+        self.link.close_reason()
     }
 
     /// Ends the connection when all that has been queued is written: messages whose `send` has returned,
@@ -302,31 +340,34 @@ impl Client {
     ///
     /// Cancel safe: dropped before all is written, it leaves the connection open, for what is pending.
     pub async fn shutdown(&self) {
-        let connection = self.tasks.connection();
+        let Some(tasks) = self.link.connection(true) else { return };
+        let connection = tasks.connection();
         if !connection.origin.is_here() {
             return;
         }
         connection.refuse_calls();
         connection.queue.flushed().await;
-        self.close();
+        tasks.close(ConnectionError::ClosedLocally);
         connection.sender_ended.wait().await;
     }
 
     /// Ends the connection now: pending calls fail with UNAVAILABLE, later ones too. What is queued and
     /// not written is lost; [`Client::shutdown`] lets it leave.
     pub fn close(&self) {
-        self.tasks.close(ConnectionError::ClosedLocally);
+        if let Some(tasks) = self.link.connection(true) {
+            tasks.close(ConnectionError::ClosedLocally);
+        }
     }
 
     /// Returns what the connection and its calls are waiting for at this moment. It takes a few locks one after
     /// another and may be made under load.
     pub fn snapshot(&self) -> ClientSnapshot {
-        self.tasks.connection().snapshot()
+        self.link.snapshot()
     }
 
     /// Returns the number of calls that have not ended, from the moment when their Request is queued.
     pub fn calls_in_flight(&self) -> usize {
-        self.tasks.connection().streams_open()
+        self.link.connection(false).map_or(0, |tasks| tasks.connection().streams_open())
     }
 }
 

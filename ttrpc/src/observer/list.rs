@@ -10,6 +10,7 @@ use std::{
 
 use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, MessageInfo, Observer};
 use crate::{
+    client::ClientState,
     contain::{Contained, contain},
     snapshot::HeldUp,
     trace,
@@ -63,6 +64,10 @@ impl Observers {
 
     pub(crate) fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
         self.notify(|observer| observer.receiver_held_up(connection, held_up));
+    }
+
+    pub(crate) fn client_state_changed(&self, state: &ClientState) {
+        self.notify(|observer| observer.client_state_changed(state));
     }
 
     pub(crate) fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {

@@ -56,7 +56,9 @@ pub(crate) use list::Observers;
 pub(crate) use stats::{CallOutcome, CallStats};
 use tokio::time::Instant;
 
-use crate::{Code, Extensions, Metadata, snapshot::HeldUp, transport::peer::Peer};
+use crate::{
+    Code, Extensions, Metadata, client::ClientState, snapshot::HeldUp, transport::peer::Peer,
+};
 
 /// Receives the events of connections and calls. All methods do nothing unless they are implemented.
 ///
@@ -81,6 +83,9 @@ pub trait Observer: Send + Sync + 'static {
     /// The receiver of a connection was blocked and goes on: meanwhile it has read nothing. `held_up` says by
     /// what and for how long. A call that a limit has refused for it ends, which is an event of its own.
     fn receiver_held_up(&self, _connection: &ConnectionInfo<'_>, _held_up: &HeldUp) {}
+
+    /// The state of a client that [reconnects](crate::client::ConnectOptions::reconnect) has changed.
+    fn client_state_changed(&self, _state: &ClientState) {}
 
     /// A call begins.
     fn call_begun(&self, _call: &CallInfo<'_>) {}
@@ -117,6 +122,10 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
         (**self).receiver_held_up(connection, held_up);
+    }
+
+    fn client_state_changed(&self, state: &ClientState) {
+        (**self).client_state_changed(state);
     }
 
     fn call_begun(&self, call: &CallInfo<'_>) {

@@ -136,12 +136,12 @@ impl<T> ClientTable<T> {
         Some(handle)
     }
 
-    /// Ends all streams, which stay in the table. Returns the handles of all that are there.
-    pub(crate) fn end_all(&mut self) -> impl Iterator<Item = &mut T> {
+    /// Ends all streams, which stay in the table. Returns all that are there.
+    pub(crate) fn end_all(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.open = 0;
-        self.streams.values_mut().map(|(stream, handle)| {
+        self.streams.iter_mut().map(|(id, (stream, handle))| {
             stream.end();
-            handle
+            (*id, handle)
         })
     }
 

@@ -279,16 +279,31 @@ impl Chunks {
             chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
         }
         let mut freed = Capacity::default();
-        for chunks in [batch, &mut self.chunks] {
-            chunks.retain(|chunk| {
-                if chunk.bytes.is_empty() {
-                    freed += chunk.capacity;
-                }
-                !chunk.bytes.is_empty()
-            });
-        }
+        take_empty(batch, &mut freed);
+        take_empty(&mut self.chunks, &mut freed);
         freed
     }
+
+    /// Drops all frames of the sender's `batch` that have not begun to be written, its first `written` bytes being. Returns
+    /// the capacity of chunks that are gone.
+    pub(super) fn drop_unbegun(batch: &mut VecDeque<Chunk>, written: usize) -> Capacity {
+        for (index, chunk) in batch.iter_mut().enumerate() {
+            chunk.drop_frames(if index == 0 { written } else { 0 }, |_| true);
+        }
+        let mut freed = Capacity::default();
+        take_empty(batch, &mut freed);
+        freed
+    }
+}
+
+/// Removes the chunks that have no frames left, and adds their capacities to `freed`.
+fn take_empty(chunks: &mut VecDeque<Chunk>, freed: &mut Capacity) {
+    chunks.retain(|chunk| {
+        if chunk.bytes.is_empty() {
+            *freed += chunk.capacity;
+        }
+        !chunk.bytes.is_empty()
+    });
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
-    pin::pin,
+    io,
+    pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -19,20 +20,22 @@ use shuttle::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
     thread::{JoinHandle, spawn},
 };
+use tokio::io::AsyncWrite;
 
 use super::{
     fake_socket::FakeSocket,
     frames::{Chunk, FrameBytes},
     inbox::Inbox,
-    io::Writer,
+    io::{WriteHalf, Writer},
     limiter::{Closed, Limiter, Load, Oversubscribe},
+    lock,
     messages::Batch,
     queue::{PushDecision, Queue},
     stall::StallBudget,
     wait_until,
     wire::Sender,
 };
-use crate::proto::payload::Payload;
+use crate::{proto::payload::Payload, sync::Mutex};
 
 /// Runs a model with as many schedules as `TTRPC_INTERLEAVINGS` says, all drawn at random from one seed.
 pub(crate) fn try_all(model: impl Fn() + Send + Sync + 'static) {
@@ -600,5 +603,71 @@ fn an_inbox_whose_consumer_goes_away_counts_nothing() {
         inbox.abandon(&mut batch);
         join([producer]);
         assert_eq!(inbox.fill().0, Load::default());
+    });
+}
+
+/// Takes a frame and a half at a time, and nothing in between.
+struct Narrow {
+    taken: Arc<Mutex<usize>>,
+    is_full: bool,
+}
+
+impl AsyncWrite for Narrow {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.is_full = !self.is_full;
+        if !self.is_full {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let len = bytes.len().min(15);
+        *lock(&self.taken) += len;
+        Poll::Ready(Ok(len))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl WriteHalf for Narrow {}
+
+/// Else a call that its server has seen could be made again on another connection.
+#[test]
+fn of_a_request_that_counts_as_unsent_not_a_byte_is_written() {
+    try_all(|| {
+        let (queue, taken) = (Arc::new(Queue::new(10, 1000, 0)), Arc::new(Mutex::new(0)));
+        queue.keep_unsent();
+        let producers = (0..2).map(|_| {
+            let queue = queue.clone();
+            spawn(move || {
+                for _ in 0..2 {
+                    let Ok(room) = block_on(queue.reserve(10)) else { return };
+                    let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+                    room.push(FrameBytes::Small(&mut request), |pushed| {
+                        *pushed += 1;
+                        Some(2 * *pushed - 1)
+                    });
+                }
+            })
+        });
+        let (sends, writer) = (queue.clone(), Narrow { taken: taken.clone(), is_full: false });
+        let sender = spawn(move || {
+            block_on(Sender::new(Box::new(writer), &sends).run()).expect("it never fails");
+        });
+        let closes = queue.clone();
+        join(producers.chain([sender, spawn(move || closes.close())]));
+        // Requests are written in the order of their ids: this is the last one of which a byte was.
+        let frames_begun = lock(&taken).div_ceil(10) as u32;
+        let last_begun = (2 * frames_begun).checked_sub(1);
+        let first_unsent = queue.first_unsent();
+        assert!(first_unsent.is_none_or(|first| last_begun.is_none_or(|last| last < first)));
     });
 }

@@ -13,6 +13,7 @@
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 
 mod gate;
+mod unsent;
 
 use std::{
     collections::VecDeque,
@@ -21,7 +22,10 @@ use std::{
     task::{Poll, Waker},
 };
 
-use self::gate::{Gate, StepBack};
+use self::{
+    gate::{Gate, StepBack},
+    unsent::Unsent,
+};
 use super::{
     blocked::Blocked,
     frames::{Capacity, Chunk, Chunks, Frame, FrameBytes, IDLE_CHUNKS, SHARED_FRAME_LEN},
@@ -63,6 +67,7 @@ struct QueueState<T> {
     withdrawn: Vec<u32>,
     gate: Gate,
     blocked: Blocked,
+    unsent: Unsent,
     is_closed: bool,
 }
 
@@ -167,6 +172,7 @@ impl<T> Queue<T> {
                 withdrawn: Vec::new(),
                 gate: Gate::new(),
                 blocked: Blocked::default(),
+                unsent: Unsent::default(),
                 is_closed: false,
             }),
         }
@@ -373,6 +379,7 @@ impl<T> Queue<T> {
             let written = state.gate.begin_batch();
             state.chunks.swap(batch);
             let wakers = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
+            state.unsent.note_taken(written.is_err().then_some(&*batch));
             drop(state);
             wake_all(wakers);
             Poll::Ready(Some(written))
@@ -383,7 +390,15 @@ impl<T> Queue<T> {
     /// Drops the frames of streams that were given up and whose Request has not begun to be written,
     /// from the sender's batch, of whose first chunk so many bytes are written, and from the queue.
     pub(super) fn drop_withdrawn(&self, batch: &mut VecDeque<Chunk>, written: usize) {
-        let wakers = lock(&self.state).drop_withdrawn(batch, written);
+        let mut state = lock(&self.state);
+        let wakers = match state.unsent.resume() {
+            true => state.drop_withdrawn(batch, written),
+            false => {
+                let freed = Chunks::drop_unbegun(batch, written);
+                state.release(freed)
+            }
+        };
+        drop(state);
         wake_all(wakers);
     }
 
@@ -425,6 +440,9 @@ impl<T> Queue<T> {
     /// Closes the queue: all waits for capacity end, and no frame is pushed or taken any more.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
+        if !state.is_closed {
+            state.note_unsent();
+        }
         state.is_closed = true;
         state.blocked.set(false);
         let mut wakers = state.gate.close();

@@ -14,6 +14,8 @@ use crate::{Name, sync::Mutex, trace};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallWait {
+    /// Client: a connection, which is to be made.
+    Connection,
     /// Client: one of [`max_calls`](crate::ClientConfig::max_calls) places.
     Place,
     /// Room in the send queue, for a request, a message or a reply.
@@ -184,6 +186,7 @@ impl Drop for ReceiverRegistration<'_> {
 impl fmt::Display for CallWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            CallWait::Connection => "a connection",
             CallWait::Place => "a place among the calls in flight",
             CallWait::Room => "room in the send queue",
             CallWait::Sender => "its turn to be written",

@@ -183,6 +183,10 @@ impl<'a, T> Sender<'a, T> {
                     Poll::Ready(Ok(())) => held(&mut self.writer).poll_flush(cx),
                     result => result,
                 };
+                // What it has not begun to write may be sent by another connection.
+                if !matches!(result, Poll::Ready(Ok(()))) {
+                    self.queue.note_paused(&self.chunks, self.written);
+                }
                 if result.is_pending() != is_blocked {
                     is_blocked = !is_blocked;
                     self.queue.note_blocked(is_blocked);

@@ -76,7 +76,7 @@ impl<Req> PendingCall<Req> {
         CallMeta { kind: *kind, service, method, metadata: options.metadata(), times }
     }
 
-    fn info(&self, CallTimes { started, deadline }: CallTimes) -> CallInfo {
+    pub(super) fn info(&self, CallTimes { started, deadline }: CallTimes) -> CallInfo {
         let (service, method) = (self.service.clone(), self.method.clone());
         CallInfo { service, method, stream_id: None, started, deadline }
     }
@@ -159,21 +159,29 @@ impl<Req: Message> PendingCall<Req> {
         times: CallTimes,
         record: Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
+        let admitted = self.admit(tasks, times, record.as_ref()).await;
+        admitted.map_err(|status| not_queued(record.as_deref(), status))
+    }
+
+    /// Queues the Request as [`PendingCall::wait_and_queue`] does, and leaves it to its caller to report a failure.
+    pub(super) async fn admit(
+        &self,
+        tasks: &Arc<ConnectionTasks>,
+        times: CallTimes,
+        record: Option<&Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
         let connection = tasks.connection();
         let queue = async {
             let len = self.frame(times)?.len();
             let info = self.info(times);
-            let capacity = reserve(connection, len, info, record.as_deref()).await?;
+            let capacity = reserve(connection, len, info, record.map(|record| &**record)).await?;
             // The deadline has come nearer meanwhile; a smaller number is not longer.
             let frame = self.frame(times)?;
-            let queued = self.push(connection, times, &frame, capacity, record.clone(), None);
+            let queued = self.push(connection, times, &frame, capacity, record.cloned(), None);
             Ok(queued?.expect("its capacity is reserved"))
         };
-        let queued = within(times.deadline, queue).await.and_then(|queued| queued);
-        match queued {
-            Ok(call) => Ok(call.owned(tasks.clone())),
-            Err(status) => Err(not_queued(record.as_deref(), status)),
-        }
+        let queued = within(times.deadline, queue).await.and_then(|queued| queued)?;
+        Ok(queued.owned(tasks.clone()))
     }
 
     /// Returns the Request's frame; its timeout is what is left now.
@@ -284,7 +292,7 @@ async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status
 }
 
 /// Reports that a call has failed before it was queued. Returns the status with which it has.
-fn not_queued(record: Option<&CallRecord>, status: Status) -> Status {
+pub(super) fn not_queued(record: Option<&CallRecord>, status: Status) -> Status {
     if let Some(record) = record {
         record.not_queued(&status);
     }

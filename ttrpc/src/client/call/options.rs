@@ -12,6 +12,8 @@ pub(in crate::client) struct CallOptions {
     /// From the moment when the call is first polled.
     pub(in crate::client) timeout: Option<Duration>,
     pub(in crate::client) deadline: Option<Instant>,
+    /// Without a connection, waits for one also after an attempt has failed.
+    pub(in crate::client) waits_for_ready: bool,
     /// The client's, until the call has its own.
     metadata: Option<Arc<Metadata>>,
 }

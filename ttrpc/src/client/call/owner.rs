@@ -1,6 +1,7 @@
 //! The caller's hold on a call that has been queued.
 
 use std::{
+    future::poll_fn,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -133,6 +134,25 @@ impl CallOwner {
     pub(in crate::client) fn expire(&self) -> Status {
         self.connection().expire(self.stream_id, too_late());
         too_late()
+    }
+
+    /// Waits for the reply of a unary call; for any other one, until its Request has been written. The deadline ends both.
+    pub(in crate::client) async fn wait_for_progress(&self) {
+        if !self.kind.is_unary() {
+            let _ = self.flushed().await;
+        } else if within(self.deadline(), poll_fn(|cx| self.poll_answered(cx))).await.is_err() {
+            self.expire();
+        }
+    }
+
+    /// Returns whether the connection was lost before the Request began to be written, so that nobody can have seen it.
+    pub(in crate::client) fn is_unsent(&self) -> bool {
+        self.connection().queue.is_unsent(self.stream_id)
+    }
+
+    /// Gives up a call that was not sent. Returns its record, to which no end was reported.
+    pub(in crate::client) fn into_record(mut self) -> Option<Arc<CallRecord>> {
+        self.record.take()
     }
 
     /// Waits until all that is queued now has been written to the socket, within the call's deadline.

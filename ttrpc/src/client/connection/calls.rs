@@ -237,9 +237,15 @@ impl Calls {
         (was_open, self.fail(id, CallFailure::deadline(status)))
     }
 
-    /// All calls fail that have not ended.
-    pub(super) fn fail_all(&mut self, failure: &CallFailure) -> Vec<Change> {
-        self.0.end_all().map(|call| call.fail(failure.clone())).collect()
+    /// All calls fail that have not ended. The end of those from `unsent` on is left to their owners to report, who may make
+    /// them again.
+    pub(super) fn fail_all(&mut self, failure: &CallFailure, unsent: Option<u32>) -> Vec<Change> {
+        let fail = |(id, call): (u32, &mut Box<CallEntry>)| {
+            let change = call.fail(failure.clone());
+            let is_unsent = unsent.is_some_and(|first| id >= first);
+            if is_unsent { Change { end: None, ..change } } else { change }
+        };
+        self.0.end_all().map(fail).collect()
     }
 
     /// Removes a call whose owner lets go of it. Returns whether the stream was open until now.
@@ -403,7 +409,7 @@ mod tests {
 
     fn fail_all(calls: &mut Calls, _: u32) {
         let failure = CallFailure::lost(EndCause::PeerGone, Status::unavailable("gone"));
-        calls.fail_all(&failure).into_iter().for_each(Change::publish);
+        calls.fail_all(&failure, None).into_iter().for_each(Change::publish);
     }
 
     #[tokio::test]

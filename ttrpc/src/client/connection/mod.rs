@@ -16,12 +16,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::{sync::SetOnce, time::Instant};
 
-pub(super) use self::tasks::ConnectionTasks;
 use self::{
     calls::{Calls, Change, Observed},
-    observe::{ObservedConnection, lost_call},
+    observe::lost_call,
     state::CallFailure,
 };
+pub(super) use self::{observe::ObservedConnection, tasks::ConnectionTasks};
+use super::reconnect::state::state_of;
 use crate::{
     ClientConfig, ConnectionError, Status,
     contain::{contain, drop_contained},
@@ -98,8 +99,10 @@ impl ClientConnection {
         let unsent = self.queue.unsent_requests();
         let calls = self.queue.streams(|calls| calls.sketches());
         let calls = calls.into_iter().map(|call| call.finish(&unsent));
+        let close_reason = self.close_reason();
         ClientSnapshot {
-            close_reason: self.close_reason(),
+            state: state_of(close_reason.clone()),
+            close_reason,
             queue: QueueSnapshot::new(&self.queue, self.registry.total()),
             receiver: self.registry.receiver(),
             calls: merge_calls(calls, self.registry.callers()),
@@ -188,7 +191,8 @@ impl ClientConnection {
         // Nothing is queued, and so no call comes into the table, from here on.
         let _ = contain(|| self.queue.close());
         let failure = CallFailure::lost(lost_call(self.closed.get()), self.unavailable());
-        for change in self.queue.streams(|calls| calls.fail_all(&failure)) {
+        let unsent = self.queue.first_unsent();
+        for change in self.queue.streams(|calls| calls.fail_all(&failure, unsent)) {
             let _ = contain(move || change.publish());
         }
         if let Some(reason) = self.closed.get() {
@@ -197,6 +201,7 @@ impl ClientConnection {
     }
 }
 
-fn unavailable(reason: ConnectionError) -> Status {
+/// The status of a call without a connection, for this reason.
+pub(super) fn unavailable(reason: ConnectionError) -> Status {
     Status::unavailable(reason.to_string()).with_source(reason)
 }

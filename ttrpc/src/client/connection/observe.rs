@@ -44,6 +44,18 @@ impl ObservedConnection {
         Arc::new(connection)
     }
 
+    /// What stands in for the connection of calls that have none yet, with the id 0.
+    pub(in crate::client) fn none(observers: Observers) -> Arc<Self> {
+        Arc::new(ObservedConnection {
+            observers,
+            id: 0,
+            peer: Peer::unknown(),
+            opened: std::time::Instant::now(),
+            extensions: Extensions::default(),
+            span: trace::span!("connection", id = 0),
+        })
+    }
+
     /// Reports that the connection has ended.
     pub(super) fn closed(&self, reason: &ConnectionError) {
         let duration = self.opened.elapsed();
@@ -57,9 +69,10 @@ impl ObservedConnection {
                 ConnectionEndCause::ClosedHere
             }
             ConnectionError::IdsExhausted => ConnectionEndCause::IdsExhausted,
-            ConnectionError::Truncated | ConnectionError::Read(_) | ConnectionError::Write(_) => {
-                ConnectionEndCause::Failed
-            }
+            ConnectionError::Truncated
+            | ConnectionError::NoConnection(_)
+            | ConnectionError::Read(_)
+            | ConnectionError::Write(_) => ConnectionEndCause::Failed,
         };
         let end = ConnectionEnd { cause, message: &reason.to_string(), duration };
         self.observers.connection_closed(&self.info(), &end);

@@ -83,6 +83,11 @@ impl CallRecord {
         self.connection.observers.call_begun(&self.info());
     }
 
+    /// The call is made on this connection.
+    pub(in crate::client) fn move_to(&mut self, connection: &Arc<ObservedConnection>) {
+        self.connection.clone_from(connection);
+    }
+
     /// Takes over what interceptors have changed before the call is made.
     pub(in crate::client) fn change(
         &mut self,

@@ -55,6 +55,10 @@ impl ConnectionTasks {
         &self.connection
     }
 
+    pub(in crate::client) fn shared_connection(&self) -> Arc<ClientConnection> {
+        self.connection.clone()
+    }
+
     /// Ends the connection, unless it is that of a parent process.
     pub(in crate::client) fn close(&self, reason: ConnectionError) {
         if !self.connection.origin.is_here() {

@@ -136,6 +136,11 @@ impl Gate {
         }
     }
 
+    /// Returns how many bytes of the first chunk are written already.
+    pub(super) fn partially_written(&self) -> usize {
+        self.partial_inline_write.as_ref().map_or(0, |written| *written.as_ref().unwrap_or(&0))
+    }
+
     /// Counts the batch that the sender takes. Returns how many bytes of its first chunk are written already.
     pub(super) fn begin_batch(&mut self) -> io::Result<usize> {
         let partial = self.partial_inline_write.take();

@@ -1,0 +1,474 @@
+//! Clients that connect anew when their connection is lost.
+
+use std::{
+    collections::HashSet,
+    future::{Future, pending, poll_fn},
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
+};
+
+use tempfile::tempdir;
+use tokio::{
+    io::{DuplexStream, duplex},
+    net::UnixListener,
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+use ttrpc::{
+    Client, Code, Connection, ConnectionError, Error, Server, Status,
+    client::{Backoff, ClientState, ConnectOptions},
+    observer::{CallEnd, CallInfo, EndCause, Observer},
+};
+use ttrpc_tests::{
+    conformance::*,
+    harness::*,
+    process::Process,
+    service::ConformanceService,
+    wire::{self, Frame, Peer},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The other ends of the connections that a client has made.
+type Connections = mpsc::UnboundedReceiver<Played>;
+
+/// A client that has one connection after another, through pipes of this many bytes.
+fn client_over_pipes(options: ConnectOptions, pipe_len: usize) -> (Client, Connections) {
+    let (connections, accepted) = mpsc::unbounded_channel();
+    let client = options.connect_through(move || {
+        let (here, there) = duplex(pipe_len);
+        let opened = connections.send(Peer::new(there));
+        let opened = opened.map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused));
+        async move { opened.map(|()| Connection::new(here)) }
+    });
+    (client, accepted)
+}
+
+fn at_once() -> ConnectOptions {
+    ConnectOptions::new().reconnect(Backoff::new().first(Duration::ZERO))
+}
+
+fn serve(address: &str) -> JoinHandle<Result<(), Error>> {
+    let service = ConformanceServer::new(ConformanceService::default());
+    let server = Server::builder().add_service(service).bind(address).expect("it is free");
+    tokio::spawn(server.serve())
+}
+
+async fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
+    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx).is_pending())).await
+}
+
+#[tokio::test]
+async fn a_client_goes_on_when_its_server_is_killed_and_started_again() {
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a.sock").to_str().unwrap().to_owned();
+    let start = || {
+        let program = env!("CARGO_BIN_EXE_ttrpc-conformance-server");
+        Process::start_conformance_server(program, &address).expect("it starts")
+    };
+    let mut server = start();
+    let client = ConnectOptions::new().reconnect(Backoff::new()).connect(&address).await.unwrap();
+    let conformance = ConformanceClient::new(client.clone().with_wait_for_ready(true));
+    for _ in 0..3 {
+        conformance.echo(echo_request([])).await.unwrap();
+        server.kill();
+        let gone = conformance.echo(echo_request([])).timeout(PATIENCE);
+        let (reply, started) = tokio::join!(gone, async { start() });
+        // The client may have learnt of the end before or after it sent the call.
+        if let Err(status) = reply {
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            assert!(status.connection_error().is_some());
+        }
+        server = started;
+        conformance.echo(echo_request([])).timeout(PATIENCE).await.unwrap();
+    }
+    assert!(matches!(client.state(), ClientState::Ready));
+}
+
+#[tokio::test]
+async fn a_lazy_client_connects_when_a_call_needs_it_and_finds_a_server_that_was_replaced() {
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a.sock").to_str().unwrap().to_owned();
+    let client = ConnectOptions::new().connect_lazy(&address).unwrap();
+    let conformance = ConformanceClient::new(client.clone());
+    settle().await;
+    assert!(matches!(client.state(), ClientState::Idle));
+    for _ in 0..2 {
+        let serving = serve(&address);
+        conformance.echo(echo_request([])).wait_for_ready(true).await.unwrap();
+        assert!(matches!(client.state(), ClientState::Ready));
+        serving.abort();
+        let _ = serving.await;
+        let is_idle =
+            || matches!(client.state(), ClientState::Idle | ClientState::BackingOff { .. });
+        eventually("the client notices", is_idle).await;
+    }
+    let error = ConnectOptions::new().connect_lazy("tcp:nowhere").unwrap_err();
+    assert!(matches!(error, Error::Address { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_server_a_call_fails_at_once_with_the_cause_or_waits_within_its_deadline() {
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a.sock").to_str().unwrap().to_owned();
+    let client = ConnectOptions::new().connect_lazy(&address).unwrap();
+    let conformance = ConformanceClient::new(client.clone());
+    for _ in 0..3 {
+        let start = Instant::now();
+        let status = conformance.echo(echo_request([])).await.unwrap_err();
+        assert_eq!((status.code(), start.elapsed()), (Code::Unavailable, Duration::ZERO));
+        let cause = status.connection_error();
+        assert!(matches!(cause, Some(ConnectionError::NoConnection(_))), "{status:?}");
+        assert!(status.message().contains("No such file"), "{status}");
+    }
+    assert!(matches!(client.state(), ClientState::BackingOff { .. }));
+    let start = Instant::now();
+    let waits = conformance.echo(echo_request([])).wait_for_ready(true).timeout(30 * SECOND);
+    let waits = tokio::spawn(waits.into_future());
+    tokio::task::yield_now().await;
+    let snapshot = client.snapshot().to_string();
+    assert!(snapshot.contains("Echo: 0.0ns of 30s, waits for a connection"), "{snapshot}");
+    assert!(snapshot.contains("client: connects again in"), "{snapshot}");
+    let status = waits.await.unwrap().unwrap_err();
+    assert_eq!((status.code(), start.elapsed()), (Code::DeadlineExceeded, 30 * SECOND));
+    assert!(status.message().contains("No such file"), "{status}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_gives_up_is_shut_down_with_the_cause() {
+    let limits = [Backoff::new().max_attempts(5), Backoff::new().give_up_after(60 * SECOND)];
+    for backoff in limits {
+        let (client, accepted) = client_over_pipes(ConnectOptions::new().reconnect(backoff), 100);
+        drop(accepted);
+        let mut states = client.watch_state();
+        let conformance = ConformanceClient::new(client.clone().with_wait_for_ready(true));
+        let status = conformance.echo(echo_request([])).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        let reason = client.closed().await.to_string();
+        assert_eq!(reason, "cannot connect: connection refused");
+        assert_eq!(status.message(), reason);
+        let last = states.changed().await.expect("it has not seen this");
+        assert!(matches!(last, ClientState::ShutDown { .. }), "{last:?}");
+        assert!(states.changed().await.is_none());
+        assert_eq!(conformance.echo(echo_request([])).await.unwrap_err().message(), reason);
+    }
+}
+
+/// Whatever it is doing.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_a_client_whose_last_clone_is_dropped() {
+    let before = alive_tasks();
+    type Make = fn() -> (Client, Option<Connections>);
+    let makes: [Make; 4] = [
+        || (client_over_pipes(at_once(), 100).0, None),
+        || (at_once().keep_connected().connect_through(pending::<io::Result<Connection>>), None),
+        || (client_over_pipes(at_once().keep_connected(), 100).0, None),
+        || {
+            let (client, accepted) = client_over_pipes(at_once().keep_connected(), 100);
+            (client, Some(accepted))
+        },
+    ];
+    for make in makes {
+        let (client, accepted) = make();
+        let mut states = client.watch_state();
+        settle().await;
+        assert!(alive_tasks() > before);
+        let mut call = client.unary::<(), ()>("S", "M", ()).wait_for_ready(true);
+        assert!(is_pending(&mut call).await);
+        drop(client);
+        settle().await;
+        drop((call, accepted));
+        tasks_are_back_at(before).await;
+        while let Some(state) = states.changed().await {
+            drop(state);
+        }
+    }
+}
+
+/// Notes how calls begin and end.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Calls {
+    fn call_begun(&self, call: &CallInfo<'_>) {
+        self.0.lock().unwrap().push(format!("{} begins", call.method));
+    }
+
+    fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+        let end = if end.cause == EndCause::Replied { "is answered" } else { "fails" };
+        self.0.lock().unwrap().push(format!("{} {end}", call.method));
+    }
+
+    fn client_state_changed(&self, state: &ClientState) {
+        self.0.lock().unwrap().push(state.to_string());
+    }
+}
+
+/// The first call is half written, the others lie in the sender's batch and in the queue.
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_not_sent_are_made_again_and_one_that_may_have_been_seen_never_is() {
+    let calls = Calls::default();
+    let (client, mut accepted) = client_over_pipes(at_once().observe(calls.clone()), 80);
+    let conformance = ConformanceClient::new(client.clone());
+    // Connects, so that the next ones are made on a connection that is there.
+    let mut seen = conformance.echo(echo_request([1; 100]));
+    assert!(is_pending(&mut seen).await);
+    let first = accepted.recv().await.unwrap();
+    settle().await;
+    assert!(is_pending(&mut seen).await);
+    let mut in_batch = conformance.sleep(SleepRequest { millis: 1 });
+    let mut stream = conformance.generate(GenerateRequest::default());
+    assert!(is_pending(&mut in_batch).await && is_pending(&mut stream).await);
+    settle().await;
+    assert!(is_pending(&mut in_batch).await && is_pending(&mut stream).await);
+    let mut queued = conformance.inspect(Empty {});
+    assert!(is_pending(&mut queued).await);
+
+    drop(first);
+    let status = seen.await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(
+        matches!(
+            status.connection_error(),
+            Some(ConnectionError::Truncated | ConnectionError::ClosedByServer)
+        ),
+        "{status:?}"
+    );
+    let server = async {
+        let mut second = accepted.recv().await.unwrap();
+        let mut methods = HashSet::new();
+        for _ in 0..3 {
+            let frame = second.receive().await;
+            let method = frame.as_request().method;
+            if method == "Generate" {
+                second
+                    .send(Frame::new(frame.id, wire::DATA, wire::REMOTE_CLOSED | wire::NO_DATA, []))
+                    .await;
+            } else {
+                second.send(Frame::reply(frame.id, &Empty {})).await;
+            }
+            methods.insert(method);
+        }
+        assert_eq!(methods, HashSet::from(["Sleep", "Inspect", "Generate"].map(String::from)));
+        assert!(second.is_quiet().await, "nothing is made twice");
+        second
+    };
+    let client_side = async {
+        let (slept, replies, inspected) = tokio::join!(in_batch, stream, queued);
+        slept.unwrap();
+        inspected.unwrap();
+        assert_eq!(replies.unwrap().recv().await.unwrap(), None);
+    };
+    let (_second, ()) = tokio::join!(server, client_side);
+    let mut told = calls.0.lock().unwrap().clone();
+    let states: Vec<_> =
+        told.extract_if(.., |line| !line.contains(' ') || line.contains("again")).collect();
+    assert_eq!(states[..2], ["connecting", "connected"]);
+    assert_eq!(states.last().unwrap(), "connected");
+    told.sort();
+    let expected = [
+        "Echo begins",
+        "Echo fails",
+        "Generate begins",
+        "Generate is answered",
+        "Inspect begins",
+        "Inspect is answered",
+        "Sleep begins",
+        "Sleep is answered",
+    ];
+    assert_eq!(told, expected, "one call with all its attempts");
+}
+
+/// Whatever a server has seen of a call, it is not made again.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_written_is_not_made_again_however_its_connection_ends() {
+    for sees in [1, 10, 50, usize::MAX] {
+        let (client, mut accepted) = client_over_pipes(at_once().keep_connected(), 1 << 16);
+        let mut call = client.unary::<EchoRequest, Empty>("S", "M", echo_request([0; 100]));
+        let mut first: DuplexStream = accepted.recv().await.unwrap().into_inner();
+        settle().await;
+        assert!(is_pending(&mut call).await);
+        settle().await;
+        let mut bytes = vec![0; sees.min(100)];
+        tokio::io::AsyncReadExt::read_exact(&mut first, &mut bytes).await.unwrap();
+        drop(first);
+        assert_eq!(call.await.unwrap_err().code(), Code::Unavailable);
+        let mut second = accepted.recv().await.unwrap();
+        assert!(second.is_quiet().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_made_again_keeps_its_deadline() {
+    let (client, mut accepted) = client_over_pipes(at_once(), 80);
+    let start = Instant::now();
+    let mut seen = client.unary::<EchoRequest, Empty>("S", "M", echo_request([1; 100]));
+    assert!(is_pending(&mut seen).await);
+    let first = accepted.recv().await.unwrap();
+    settle().await;
+    assert!(is_pending(&mut seen).await);
+    let unsent = client.unary::<EchoRequest, Empty>("S", "M", echo_request([])).timeout(SECOND);
+    let unsent = tokio::spawn(unsent.into_future());
+    tokio::time::sleep(SECOND / 2).await;
+    drop(first);
+    let mut second = accepted.recv().await.unwrap();
+    let request = second.receive().await.as_request();
+    let left = Duration::from_nanos(request.timeout_nano as u64);
+    assert!(left > SECOND / 10 && left <= SECOND / 2, "{left:?}");
+    let status: Status = unsent.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert!(start.elapsed() < SECOND * 11 / 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn interceptors_and_clones_with_options_work_over_every_connection() {
+    let (client, mut accepted) = client_over_pipes(at_once(), PIPE_LEN);
+    let client = client.with_interceptor(PassesThrough).with_metadata("user", "ann");
+    let client = client.with_wait_for_ready(true);
+    let conformance = ConformanceClient::new(client);
+    for _ in 0..3 {
+        let calling = tokio::spawn(conformance.echo(echo_request(*b"a")).into_future());
+        let mut server = accepted.recv().await.unwrap();
+        let frame = server.receive().await;
+        assert_eq!(frame.as_request().metadata[0].value, "ann");
+        server.send(Frame::reply(frame.id, &EchoResponse { payload: b"b".to_vec() })).await;
+        assert_eq!(calling.await.unwrap().unwrap().payload, b"b");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_every_connection_is_not_called_in_a_spin() {
+    let backoff = Backoff::new().first(SECOND).longest(SECOND);
+    let options = ConnectOptions::new().reconnect(backoff).keep_connected();
+    let (_client, mut accepted) = client_over_pipes(options, PIPE_LEN);
+    let mut attempts = 0;
+    let counting = async {
+        while let Some(connection) = accepted.recv().await {
+            drop(connection);
+            attempts += 1;
+        }
+    };
+    assert!(timeout(1000 * SECOND, counting).await.is_err());
+    // A pause of half a second on average, with an even spread.
+    assert!((1500..2500).contains(&attempts), "{attempts}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_or_shut_down_connects_no_more() {
+    for is_shut_down in [true, false] {
+        let (client, mut accepted) = client_over_pipes(at_once().keep_connected(), PIPE_LEN);
+        let mut server = accepted.recv().await.unwrap();
+        settle().await;
+        let mut call = client.unary::<(), ()>("S", "M", ());
+        assert!(is_pending(&mut call).await);
+        settle().await;
+        assert!(is_pending(&mut call).await);
+        if is_shut_down {
+            client.shutdown().await;
+            assert_eq!(server.receive().await.as_request().method, "M");
+        } else {
+            client.close();
+        }
+        assert_eq!(call.await.unwrap_err().code(), Code::Unavailable);
+        let later = client.unary::<(), ()>("S", "M", ()).wait_for_ready(true).await.unwrap_err();
+        assert!(matches!(later.connection_error(), Some(ConnectionError::ClosedLocally)));
+        assert!(matches!(client.closed().await, ConnectionError::ClosedLocally));
+        server.expect_end().await;
+        settle().await;
+        assert!(accepted.try_recv().is_err());
+    }
+}
+
+#[test]
+fn a_blocking_client_reconnects() {
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a.sock").to_str().unwrap().to_owned();
+    let start = || {
+        let program = env!("CARGO_BIN_EXE_ttrpc-conformance-server");
+        Process::start_conformance_server(program, &address).expect("it starts")
+    };
+    let mut server = start();
+    let options = ConnectOptions::new().reconnect(Backoff::new());
+    let client = options.connect_blocking(&address).unwrap().with_wait_for_ready(true);
+    let echo = || client.unary::<EchoRequest, EchoResponse>(SERVICE, "Echo", echo_request([]));
+    echo().call().unwrap();
+    server.kill();
+    server = start();
+    // It learns of the end while a thread waits, at the latest with a call that was sent.
+    if let Err(status) = echo().call() {
+        assert_eq!(status.code(), Code::Unavailable);
+        echo().call().unwrap();
+    }
+    drop(server);
+}
+
+/// Their attempts come spread over the bound of the pauses, not in one burst.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_clients_that_lose_their_server_spread_their_attempts() {
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let lost = Arc::new(Mutex::new(None::<Instant>));
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    let clients: Vec<_> = (0..1000)
+        .map(|_| {
+            let (attempts, lost, connections) =
+                (attempts.clone(), lost.clone(), connections.clone());
+            let options =
+                ConnectOptions::new().reconnect(Backoff::new().first(SECOND)).keep_connected();
+            options.connect_through(move || {
+                let (here, there) = duplex(100);
+                let opened = match *lost.lock().unwrap() {
+                    None => connections
+                        .send(there)
+                        .map(|()| Connection::new(here))
+                        .map_err(|_| io::ErrorKind::BrokenPipe),
+                    Some(lost) => {
+                        attempts.lock().unwrap().push(lost.elapsed());
+                        Err(io::ErrorKind::ConnectionRefused)
+                    }
+                };
+                async move { opened.map_err(io::Error::from) }
+            })
+        })
+        .collect();
+    let mut servers = Vec::new();
+    accepted.recv_many(&mut servers, 1000).await;
+    while servers.len() < 1000 {
+        accepted.recv_many(&mut servers, 1000).await;
+    }
+    tokio::time::sleep(60 * SECOND).await;
+    *lost.lock().unwrap() = Some(Instant::now());
+    drop(servers);
+    tokio::time::sleep(SECOND).await;
+    // After the first attempt of each, which fails at once, 1,000 more are drawn from a second.
+    let mut tenths = [0; 10];
+    for at in attempts.lock().unwrap().iter().filter(|at| !at.is_zero() && **at < SECOND) {
+        tenths[at.as_millis() as usize / 100] += 1;
+    }
+    println!("attempts in each tenth of the first second: {tenths:?}");
+    assert!(tenths.iter().all(|count| (50..400).contains(count)), "{tenths:?}");
+    drop(clients);
+}
+
+/// An address is looked up for each attempt.
+#[tokio::test]
+async fn a_socket_that_is_replaced_by_another_one_is_found() {
+    let folder = tempdir().unwrap();
+    let address = folder.path().join("a.sock");
+    let connect = |name: &'static str| {
+        let path = folder.path().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        std::fs::rename(&path, &address).unwrap();
+        listener
+    };
+    let first = connect("first");
+    let client = at_once().keep_connected().connect(address.to_str().unwrap()).await.unwrap();
+    let (accepted, _) = first.accept().await.unwrap();
+    let second = connect("second");
+    drop((first, accepted));
+    timeout(PATIENCE, second.accept()).await.expect("the client finds it").unwrap();
+    drop(client);
+}

@@ -1,0 +1,134 @@
+//! How long to wait between attempts to connect, and when to give up.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// Else a client without pauses would do nothing but connect.
+const SHORTEST_BOUND: Duration = Duration::from_millis(1);
+
+/// The pauses between a client's attempts to connect, and their limit.
+///
+/// A pause is drawn at random between zero and a bound: [`first`](Backoff::first) after the first failure, twice as long after
+/// each later one, up to [`longest`](Backoff::longest). So clients that lose their server at the same moment do not come back
+/// at the same moment. Without a limit a client tries for ever.
+///
+/// ```
+/// # use ttrpc::client::Backoff; use std::time::Duration;
+/// let backoff = Backoff::new().longest(Duration::from_secs(2)).give_up_after(Duration::from_secs(60));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a client gets it with `ConnectOptions::reconnect`"]
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+    max_attempts: Option<u32>,
+    max_time: Option<Duration>,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff {
+            first: Duration::from_millis(100),
+            longest: Duration::from_secs(10),
+            max_attempts: None,
+            max_time: None,
+        }
+    }
+}
+
+impl Backoff {
+    /// Pauses of up to 100 ms at first and 10 s at last, without a limit.
+    pub fn new() -> Self {
+        Backoff::default()
+    }
+
+    /// The bound of the first pause, at least 1 ms. Default 100 ms.
+    pub fn first(mut self, bound: Duration) -> Self {
+        self.first = bound;
+        self
+    }
+
+    /// The bound of every pause. Default 10 s.
+    pub fn longest(mut self, bound: Duration) -> Self {
+        self.longest = bound;
+        self
+    }
+
+    /// Gives up after so many failures in a row, at least one. Default: never.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts.max(1));
+        self
+    }
+
+    /// Gives up at the first failure this long after the connection was lost, or after a call needed the first one.
+    /// Default: never.
+    pub fn give_up_after(mut self, time: Duration) -> Self {
+        self.max_time = Some(time);
+        self
+    }
+
+    /// Returns the bound of the pause after so many failures in a row.
+    pub(super) fn bound(&self, failures: u32) -> Duration {
+        let factor = 2u32.checked_pow(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.longest).max(SHORTEST_BOUND)
+    }
+
+    /// Draws the pause after so many failures in a row.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        // Each state has random keys: its hash of anything is a random number.
+        let random = RandomState::new().hash_one(failures);
+        self.bound(failures).mul_f64(random as f64 / (u64::MAX as f64 + 1.0))
+    }
+
+    /// Returns whether to give up after so many failures since this moment.
+    pub(super) fn is_exhausted(&self, failures: u32, since: Instant) -> bool {
+        self.max_attempts.is_some_and(|max| failures >= max)
+            || self.max_time.is_some_and(|max| since.elapsed() >= max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_bound_of_a_pause_doubles_up_to_the_longest() {
+        let backoff = Backoff::new().first(10 * MS).longest(70 * MS);
+        assert_eq!(
+            [1, 2, 3, 4, 100].map(|failures| backoff.bound(failures)),
+            [10, 20, 40, 70, 70].map(|ms| ms * MS)
+        );
+    }
+
+    /// Else a thousand clients of a server that comes back would come back together.
+    #[test]
+    fn the_pauses_of_a_thousand_clients_are_spread_over_the_whole_bound() {
+        let backoff = Backoff::new().first(1000 * MS);
+        let mut tenths = [0; 10];
+        for _ in 0..1000 {
+            let pause = backoff.pause(1);
+            assert!(pause < 1000 * MS);
+            tenths[pause.as_millis() as usize / 100] += 1;
+        }
+        // A hundred are expected in each; fifty or less is a chance of one in a million.
+        assert!(tenths.iter().all(|count| (50..=160).contains(count)), "{tenths:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_exhausted_by_failures_or_by_time() {
+        let since = Instant::now();
+        let (attempts, time) =
+            (Backoff::new().max_attempts(2), Backoff::new().give_up_after(5 * MS));
+        assert!(!attempts.is_exhausted(1, since) && attempts.is_exhausted(2, since));
+        assert!(!time.is_exhausted(100, since));
+        tokio::time::advance(5 * MS).await;
+        assert!(time.is_exhausted(1, since));
+        assert!(!Backoff::new().is_exhausted(u32::MAX, since));
+    }
+}

@@ -1,0 +1,139 @@
+//! A call of a client that reconnects: which connection it is made on, and when on another one.
+
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::{Link, Manager, state::LinkState};
+use crate::{
+    ConnectionError, Status,
+    client::{
+        call::{PendingCall, not_queued, owner::CallOwner},
+        connection::{ConnectionTasks, record::CallRecord, unavailable},
+        meta::{CallTimes, within},
+    },
+    transport::registry::CallWait,
+};
+
+impl<Req: Message> PendingCall<Req> {
+    /// Queues the Request on the connection that there is, or makes the call on one after another.
+    ///
+    /// # Errors
+    /// Those of [`PendingCall::queue`], and those of [`Manager::make`].
+    pub(in crate::client) async fn make_over(
+        &self,
+        link: &Link,
+        times: CallTimes,
+        record: Option<Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        match link {
+            Link::Fixed(tasks) => self.queue(tasks, times, record).await,
+            Link::Managed(manager) => Box::pin(manager.make(self, times, record)).await,
+        }
+    }
+}
+
+impl Manager {
+    /// Makes a call, and waits for its reply; for a call with streams, until its Request is written. One whose Request has
+    /// not begun to be written when its connection is lost is made again on the next one. The end of a call that is not
+    /// made is reported to the record.
+    ///
+    /// # Errors
+    /// Those of a call that is queued on a connection; UNAVAILABLE if there is no connection and the call does not wait for
+    /// one.
+    async fn make<Req: Message>(
+        &self,
+        pending: &PendingCall<Req>,
+        times: CallTimes,
+        mut record: Option<Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        let made = self.try_make(pending, times, &mut record).await;
+        made.map_err(|status| not_queued(record.as_deref(), status))
+    }
+
+    async fn try_make<Req: Message>(
+        &self,
+        pending: &PendingCall<Req>,
+        times: CallTimes,
+        record: &mut Option<Arc<CallRecord>>,
+    ) -> Result<CallOwner, Status> {
+        times.check()?;
+        loop {
+            let tasks = self.wait_for_connection(pending, times).await?;
+            if let Some(record) = record.as_mut().and_then(Arc::get_mut) {
+                record.move_to(&tasks.connection().observed);
+            }
+            match pending.admit(&tasks, times, record.as_ref()).await {
+                Ok(owner) => {
+                    owner.wait_for_progress().await;
+                    if !owner.is_unsent() {
+                        return Ok(owner);
+                    }
+                    *record = owner.into_record();
+                }
+                Err(status) => match status.connection_error() {
+                    Some(ConnectionError::IdsExhausted) => self.leave(&tasks),
+                    Some(_) => {}
+                    None => return Err(status),
+                },
+            }
+        }
+    }
+
+    /// Waits for a connection, within the call's deadline.
+    async fn wait_for_connection<Req>(
+        &self,
+        pending: &PendingCall<Req>,
+        times: CallTimes,
+    ) -> Result<Arc<ConnectionTasks>, Status> {
+        if let Some(tasks) = self.connection().filter(|tasks| is_usable(tasks)) {
+            return Ok(tasks);
+        }
+        // The task that connects is not in a child of its process.
+        self.origin.check()?;
+        let _waiting = self.shared.registry.enter(pending.info(times), CallWait::Connection);
+        let ready = self.ready(pending.options.waits_for_ready);
+        within(times.deadline, ready).await.unwrap_or_else(|late| match self.failure() {
+            Some(cause) => Err(Status::deadline_exceeded(format!("{}: {cause}", late.message()))),
+            None => Err(late),
+        })
+    }
+
+    async fn ready(&self, waits: bool) -> Result<Arc<ConnectionTasks>, Status> {
+        let mut state = self.shared.state.subscribe();
+        loop {
+            let is_idle = match &*state.borrow_and_update() {
+                LinkState::Ready(tasks) if is_usable(tasks) => return Ok(tasks.clone()),
+                LinkState::ShutDown(cause) => return Err(unavailable(cause.clone())),
+                LinkState::Idle => true,
+                other => match other.failure().filter(|_| !waits) {
+                    Some(cause) => return Err(unavailable(cause.clone())),
+                    None => false,
+                },
+            };
+            if is_idle {
+                let is_idle = |state: &LinkState| matches!(state, LinkState::Idle);
+                self.shared.change_if(LinkState::Connecting(None), is_idle);
+            }
+            // The sender lives as long as this manager.
+            let _ = state.changed().await;
+        }
+    }
+
+    /// Why there is no connection, if an attempt has failed.
+    fn failure(&self) -> Option<ConnectionError> {
+        self.shared.state.borrow().failure().cloned()
+    }
+
+    /// Has another connection made in place of this one, which has no stream ids left. Its calls go on.
+    fn leave(&self, spent: &Arc<ConnectionTasks>) {
+        let is_it = |state: &LinkState| matches!(state, LinkState::Ready(tasks) if Arc::ptr_eq(tasks, spent));
+        self.shared.change_if(LinkState::Connecting(None), is_it);
+    }
+}
+
+/// Returns whether calls may be made on a connection: it has not begun to end.
+fn is_usable(tasks: &ConnectionTasks) -> bool {
+    let connection = tasks.connection();
+    connection.close_reason().is_none() && !connection.calls.is_closed()
+}

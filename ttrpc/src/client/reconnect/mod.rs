@@ -1,0 +1,368 @@
+//! A connection that is made anew when it is lost.
+//!
+//! A [`Link`] is what a client's calls go over: one connection, or a [`Manager`], whose task connects, waits until the
+//! connection is lost, and begins again. All of them, and whoever waits for a connection, look at one [`LinkState`]. The
+//! manager knows nothing of calls but whether one waits; [`make`](Manager::make) chooses the connection for one, and chooses
+//! again if it was lost before the Request began to be written.
+
+mod backoff;
+mod call;
+pub(super) mod state;
+
+use std::{fmt, future::Future, mem, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+pub use self::backoff::Backoff;
+use self::state::{ClientState, LinkState, LinkWatch, Watched, state_of};
+use super::connection::{ConnectionTasks, ObservedConnection};
+use crate::{
+    ClientConfig, Connection, ConnectionError, Error,
+    observer::Observers,
+    snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
+    transport::{BoxFuture, fork::Origin, registry::Registry, spawn},
+};
+
+/// What a client's calls go over.
+#[derive(Clone)]
+pub(super) enum Link {
+    /// One connection, until it ends.
+    Fixed(Arc<ConnectionTasks>),
+    /// One after another.
+    Managed(Arc<Manager>),
+}
+
+/// Opens a connection.
+pub(super) type Open = Box<dyn Fn() -> BoxFuture<'static, Result<Connection, Error>> + Send + Sync>;
+
+/// How a manager connects, and when.
+pub(super) struct Plan {
+    pub(super) open: Open,
+    pub(super) backoff: Backoff,
+    /// Connects as soon as there is no connection; else when a call needs one.
+    pub(super) is_eager: bool,
+    pub(super) config: ClientConfig,
+    pub(super) observers: Observers,
+}
+
+/// Owns the task that connects. It ends when the last client and the last call that waits for a connection are gone.
+pub(super) struct Manager {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+    origin: Origin,
+}
+
+/// What the task and those that wait for it share.
+struct Shared {
+    state: watch::Sender<LinkState>,
+    /// The calls that wait for a connection.
+    registry: Registry,
+    /// For calls that have no connection yet.
+    observed: Arc<ObservedConnection>,
+    plan: Plan,
+}
+
+impl Manager {
+    /// Spawns the task, which begins with a connection if there is one.
+    pub(super) fn spawn(plan: Plan, first: Option<Connection>) -> Arc<Self> {
+        let observed = ObservedConnection::none(plan.observers.clone());
+        let state = watch::Sender::new(LinkState::Idle);
+        let shared = Arc::new(Shared { state, registry: Registry::default(), observed, plan });
+        let first = first.and_then(|connection| shared.adopt(connection));
+        // It says so also where nothing can be spawned, or when the runtime ends.
+        let guard = EndGuard(shared.clone());
+        let run = async move { guard.0.run(first).await.unwrap_or_default() };
+        let task = spawn(run).abort_handle();
+        Arc::new(Manager { shared, task, origin: Origin::here() })
+    }
+
+    /// Makes no more connections. The present one is left to the caller.
+    pub(super) fn shut_down(&self, reason: ConnectionError) -> Option<Arc<ConnectionTasks>> {
+        if !self.origin.is_here() {
+            return None;
+        }
+        match self.shared.change(LinkState::ShutDown(reason)) {
+            Some(LinkState::Ready(tasks)) => Some(tasks),
+            _ => None,
+        }
+    }
+
+    fn connection(&self) -> Option<Arc<ConnectionTasks>> {
+        match &*self.shared.state.borrow() {
+            LinkState::Ready(tasks) => Some(tasks.clone()),
+            _ => None,
+        }
+    }
+
+    fn snapshot(&self) -> ClientSnapshot {
+        let state = self.shared.state.borrow().clone();
+        let waiting = merge_calls([], self.shared.registry.callers());
+        let mut snapshot = match &state {
+            LinkState::Ready(tasks) => tasks.connection().snapshot(),
+            _ => ClientSnapshot {
+                state: ClientState::Idle,
+                close_reason: None,
+                queue: QueueSnapshot::of_no_connection(&self.shared.plan.config),
+                receiver: None,
+                calls: Vec::new(),
+            },
+        };
+        snapshot.close_reason = close_reason(&state);
+        snapshot.state = state.public();
+        snapshot.calls.extend(waiting);
+        snapshot
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            self.task.abort();
+            self.shared.change(LinkState::ShutDown(ConnectionError::ClosedLocally));
+        }
+    }
+}
+
+/// Says that there will be no connection, in whatever way the task ends.
+struct EndGuard(Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.change(LinkState::ShutDown(ConnectionError::ClosedLocally));
+    }
+}
+
+/// Failures in a row.
+struct Outage {
+    failures: u32,
+    since: Instant,
+}
+
+impl Outage {
+    fn begin() -> Self {
+        Outage { failures: 0, since: Instant::now() }
+    }
+}
+
+impl Shared {
+    /// Connects, again and again, until the state is `ShutDown`.
+    async fn run(&self, mut current: Option<Arc<ConnectionTasks>>) -> Option<()> {
+        let mut state = self.state.subscribe();
+        let backoff = &self.plan.backoff;
+        if current.is_none() {
+            self.needed(None, &mut state).await?;
+        }
+        let mut outage = Outage::begin();
+        loop {
+            let failure = match current.take() {
+                Some(tasks) => {
+                    let opened = Instant::now();
+                    let reason = lost(tasks, &mut state).await?;
+                    let is_short = opened.elapsed() < backoff.bound(outage.failures + 1);
+                    if !is_short {
+                        outage = Outage::begin();
+                    }
+                    // One that is lost at once is no better than none: else the client would spin.
+                    is_short.then_some(reason)
+                }
+                None => match self.attempt(&mut state).await? {
+                    Ok(tasks) => {
+                        current = Some(tasks);
+                        continue;
+                    }
+                    Err(cause) => Some(cause),
+                },
+            };
+            if let Some(cause) = &failure {
+                outage.failures += 1;
+                if is_final(cause) || backoff.is_exhausted(outage.failures, outage.since) {
+                    self.change(LinkState::ShutDown(cause.clone()));
+                    return None;
+                }
+                let until = Instant::now() + backoff.pause(outage.failures);
+                self.change(LinkState::BackingOff(until, cause.clone()));
+                unless_shut_down(&mut state, sleep_until(until)).await?;
+            }
+            if self.needed(failure, &mut state).await? {
+                outage.since = Instant::now();
+            }
+        }
+    }
+
+    /// Waits until a connection is needed, which it is already while a call waits. Returns whether it waited. `None` when the
+    /// client is shut down.
+    async fn needed(
+        &self,
+        failure: Option<ConnectionError>,
+        state: &mut watch::Receiver<LinkState>,
+    ) -> Option<bool> {
+        if self.plan.is_eager || !self.registry.callers().is_empty() {
+            self.change(LinkState::Connecting(failure))?;
+            return Some(false);
+        }
+        self.change(LinkState::Idle)?;
+        let is_needed = state.wait_for(|state| !matches!(state, LinkState::Idle)).await.ok()?;
+        (!is_needed.is_shut_down()).then_some(true)
+    }
+
+    /// Connects once. `None` when the client is shut down.
+    async fn attempt(
+        &self,
+        state: &mut watch::Receiver<LinkState>,
+    ) -> Option<Result<Arc<ConnectionTasks>, ConnectionError>> {
+        match unless_shut_down(state, (self.plan.open)()).await? {
+            Ok(connection) => self.adopt(connection).map(Ok),
+            Err(error) => Some(Err(ConnectionError::NoConnection(Arc::new(error)))),
+        }
+    }
+
+    /// Uses a connection from now on. `None` when the client is shut down.
+    fn adopt(&self, connection: Connection) -> Option<Arc<ConnectionTasks>> {
+        let Plan { config, observers, .. } = &self.plan;
+        let tasks = ConnectionTasks::spawn(connection, config.clone(), observers.clone());
+        tasks.connection().queue.keep_unsent();
+        self.change(LinkState::Ready(tasks.clone()))?;
+        Some(tasks)
+    }
+
+    /// Changes the state, unless it is `ShutDown`. Returns the state before.
+    fn change(&self, state: LinkState) -> Option<LinkState> {
+        self.change_if(state, |_| true)
+    }
+
+    /// Changes the state if it is what is expected, and not `ShutDown`. Returns the state before.
+    fn change_if(
+        &self,
+        state: LinkState,
+        is_expected: impl FnOnce(&LinkState) -> bool,
+    ) -> Option<LinkState> {
+        let public = state.public();
+        let mut before = None;
+        let is_seen = self.state.send_if_modified(|present| {
+            if present.is_shut_down() || !is_expected(present) {
+                return false;
+            }
+            // A call and the task may both see that a connection is needed.
+            let is_seen = !matches!(
+                (&*present, &state),
+                (LinkState::Connecting(_), LinkState::Connecting(_))
+            );
+            before = Some(mem::replace(present, state));
+            is_seen
+        });
+        if is_seen {
+            self.plan.observers.client_state_changed(&public);
+        }
+        before
+    }
+}
+
+/// Returns whether it makes no sense to try again.
+fn is_final(cause: &ConnectionError) -> bool {
+    matches!(cause, ConnectionError::NoConnection(error) if matches!(**error, Error::Address { .. }))
+}
+
+/// Waits until a connection has ended, or has no stream ids left. `None` when the client is shut down.
+async fn lost(
+    tasks: Arc<ConnectionTasks>,
+    state: &mut watch::Receiver<LinkState>,
+) -> Option<ConnectionError> {
+    tokio::select! {
+        reason = tasks.connection().closed() => Some(reason),
+        changed = state.wait_for(|state| !matches!(state, LinkState::Ready(_))) => {
+            let is_shut_down = changed.is_ok_and(|state| !state.is_shut_down());
+            is_shut_down.then_some(ConnectionError::IdsExhausted)
+        }
+    }
+}
+
+/// Waits for something else, as long as the client is not shut down.
+async fn unless_shut_down<T>(
+    state: &mut watch::Receiver<LinkState>,
+    other: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        biased;
+        _ = state.wait_for(LinkState::is_shut_down) => None,
+        output = other => Some(output),
+    }
+}
+
+fn close_reason(state: &LinkState) -> Option<ConnectionError> {
+    match state {
+        LinkState::ShutDown(cause) => Some(cause.clone()),
+        _ => None,
+    }
+}
+
+impl Link {
+    /// What observers know of a call that has no connection yet.
+    pub(super) fn observed(&self) -> &Arc<ObservedConnection> {
+        match self {
+            Link::Fixed(tasks) => &tasks.connection().observed,
+            Link::Managed(manager) => &manager.shared.observed,
+        }
+    }
+
+    pub(super) fn state(&self) -> ClientState {
+        match self {
+            Link::Fixed(tasks) => state_of(tasks.connection().close_reason()),
+            Link::Managed(manager) => manager.shared.state.borrow().public(),
+        }
+    }
+
+    pub(super) fn watch(&self) -> Watched {
+        match self {
+            Link::Fixed(tasks) => Watched::Connection(tasks.shared_connection()),
+            Link::Managed(manager) => Watched::Link(LinkWatch(manager.shared.state.subscribe())),
+        }
+    }
+
+    /// Waits until there is no connection, and never will be.
+    pub(super) async fn closed(&self) -> ConnectionError {
+        match self {
+            Link::Fixed(tasks) if !tasks.connection().origin.is_here() => ConnectionError::Forked,
+            Link::Fixed(tasks) => tasks.connection().closed().await,
+            Link::Managed(manager) if !manager.origin.is_here() => ConnectionError::Forked,
+            Link::Managed(manager) => {
+                let mut state = manager.shared.state.subscribe();
+                let end = state.wait_for(LinkState::is_shut_down).await;
+                let end = end.ok().and_then(|state| close_reason(&state));
+                end.unwrap_or(ConnectionError::ClosedLocally)
+            }
+        }
+    }
+
+    pub(super) fn close_reason(&self) -> Option<ConnectionError> {
+        match self {
+            Link::Fixed(tasks) => tasks.connection().close_reason(),
+            Link::Managed(manager) => close_reason(&manager.shared.state.borrow()),
+        }
+    }
+
+    /// The connection that there is. With `is_last` there will be no other one.
+    pub(super) fn connection(&self, is_last: bool) -> Option<Arc<ConnectionTasks>> {
+        match self {
+            Link::Fixed(tasks) => Some(tasks.clone()),
+            Link::Managed(manager) if is_last => manager.shut_down(ConnectionError::ClosedLocally),
+            Link::Managed(manager) => manager.connection(),
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> ClientSnapshot {
+        match self {
+            Link::Fixed(tasks) => tasks.connection().snapshot(),
+            Link::Managed(manager) => manager.snapshot(),
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.state(), f)
+    }
+}

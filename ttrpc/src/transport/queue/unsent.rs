@@ -1,0 +1,90 @@
+//! Which Requests had not begun to be written when their connection ended.
+//!
+//! Only such a call may be made again on another connection: the peer cannot have seen it. Requests are written in the
+//! order of their stream ids, so one number says which they are: the first of them. While the sender writes, its whole batch
+//! counts as begun. Where it waits for a socket that takes no more, or has failed, the rest of its batch does not; once the
+//! queue is closed, a sender that goes on drops that rest instead of writing it.
+//!
+//! Only a queue of which that is asked ([`Queue::keep_unsent`]) notes anything.
+
+use std::collections::VecDeque;
+
+use super::{Queue, QueueState};
+use crate::{
+    proto::frame::FrameType,
+    transport::{frames::Chunk, lock},
+};
+
+/// What a queue notes of Requests that have not begun to be written.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    is_kept: bool,
+    /// The first one in the batch of a sender that is not writing.
+    in_batch: Option<u32>,
+    /// The first one of all when the queue was closed.
+    at_close: Option<u32>,
+}
+
+impl Unsent {
+    /// The sender has taken a batch, and begins to write it; or it has failed, and this is what it has taken.
+    pub(super) fn note_taken(&mut self, failed: Option<&VecDeque<Chunk>>) {
+        self.in_batch = failed.filter(|_| self.is_kept).and_then(|batch| first(batch, 0));
+    }
+
+    /// The sender is about to write on. Returns whether it may: else the rest of its batch counts as unsent.
+    pub(super) fn resume(&mut self) -> bool {
+        if self.at_close.is_some() {
+            return false;
+        }
+        self.in_batch = None;
+        true
+    }
+}
+
+impl<T> Queue<T> {
+    /// Notes from now on which Requests have not begun to be written, for [`Queue::is_unsent`].
+    pub(crate) fn keep_unsent(&self) {
+        lock(&self.state).unsent.is_kept = true;
+    }
+
+    /// Returns whether the queue was closed before the Request of this stream, which was pushed, began to be written.
+    pub(crate) fn is_unsent(&self, stream_id: u32) -> bool {
+        self.first_unsent().is_some_and(|first| stream_id >= first)
+    }
+
+    /// Returns the first Request that had not begun to be written when the queue was closed; none did that came after it.
+    pub(crate) fn first_unsent(&self) -> Option<u32> {
+        lock(&self.state).unsent.at_close
+    }
+
+    /// The sender writes nothing until it looks at the queue again, or never again. So many bytes of the batch's first chunk
+    /// are written.
+    pub(in crate::transport) fn note_paused(&self, batch: &VecDeque<Chunk>, written: usize) {
+        let mut state = lock(&self.state);
+        if state.unsent.is_kept && !state.is_closed {
+            state.unsent.in_batch = first(batch, written);
+        }
+    }
+}
+
+impl<T> QueueState<T> {
+    /// The queue is about to be closed.
+    pub(super) fn note_unsent(&mut self) {
+        if self.unsent.is_kept {
+            let written = self.gate.partially_written();
+            let queued = || first(self.chunks.iter(), written);
+            self.unsent.at_close = self.unsent.in_batch.or_else(queued);
+        }
+    }
+}
+
+/// Returns the stream of the first Request that begins after so many bytes of the first chunk.
+fn first<'a>(chunks: impl IntoIterator<Item = &'a Chunk>, written: usize) -> Option<u32> {
+    let mut skip = written;
+    chunks.into_iter().find_map(|chunk| {
+        let from = std::mem::take(&mut skip);
+        let mut unbegun = chunk.headers().filter(|(start, _)| *start >= from);
+        let request = unbegun.find(|(_, header)| header.frame_type == FrameType::Request);
+        request.map(|(_, header)| header.stream_id)
+    })
+}
