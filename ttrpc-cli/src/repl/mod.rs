@@ -35,7 +35,7 @@ const PROMPT: &str = "ttrpc> ";
 /// Call methods of a server in a session
 ///
 /// A line is a method and its request, or a command; `help` lists the commands. Tab completes commands, methods, fields and
-/// enum values. With `?` behind a method its fields are asked for, with `&` the call runs in the background. Requests of a stream are
+/// enum values. With `?` after a method its fields are asked for, with `&` the call runs in the background. Requests of a stream are
 /// typed line by line. A server that was restarted is connected to again, and its schema is read again. Where the input is
 /// no terminal, the first failure ends the session.
 #[derive(Debug, Args)]

@@ -79,7 +79,7 @@ pub struct Arguments {
     table: Option<Duration>,
     #[command(flatten)]
     slowest: Slowest,
-    /// Tell of a call that is pending for longer than this
+    /// Print a call that is pending for longer than this
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pending: Duration,
     /// How long connecting, and then the server's schema, may take before what is built in is used: 300ms, 5s, 2m; 0
@@ -101,7 +101,7 @@ pub struct Position {
     /// Where the server listens
     #[arg(long, value_name = "ADDRESS", requires = "listen")]
     pub upstream: Option<String>,
-    /// Stand before the server that listens on this Unix socket
+    /// Take the place of the server that listens on this Unix socket, and put it back at the end
     #[arg(long, value_name = "ADDRESS")]
     pub wrap: Option<String>,
 }
