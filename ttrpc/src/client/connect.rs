@@ -107,7 +107,7 @@ impl ConnectOptions {
     /// An address is looked up each time. Each attempt has 20 s.
     ///
     /// A call whose Request has not begun to be written when its connection is lost is made again on the next one, within
-    /// its deadline. One that the server may have seen fails with UNAVAILABLE: the library never repeats it on its own.
+    /// its deadline, as a new call would be. One that the server may have seen fails with UNAVAILABLE: the library never repeats it on its own.
     ///
     /// While there is no connection a call waits for the first attempt, and then fails with UNAVAILABLE and the attempt's
     /// failure, unless it [waits until there is one](super::Call::wait_for_ready). A call with streams that is awaited waits

@@ -651,9 +651,9 @@ fn of_a_request_that_counts_as_unsent_not_a_byte_is_written() {
                 for _ in 0..2 {
                     let Ok(room) = block_on(queue.reserve(10)) else { return };
                     let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-                    room.push(FrameBytes::Small(&mut request), |pushed| {
+                    let _ = room.push(FrameBytes::Small(&mut request), |pushed: &mut u32| {
                         *pushed += 1;
-                        Some(2 * *pushed - 1)
+                        Some((2 * *pushed - 1).into())
                     });
                 }
             })
