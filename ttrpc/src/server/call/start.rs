@@ -39,7 +39,8 @@ use crate::{
 /// Calls that may be opened before the first of them starts: few enough for one pass of the runtime over its tasks.
 const MAX_UNSTARTED: u32 = 32;
 
-/// A first step that takes longer than this has the next [`SPAWNED`] calls of its connection spawned.
+/// Two first steps in a row that take longer than this have the next [`SPAWNED`] calls of their connection spawned. One
+/// may be slow because its thread was preempted.
 const QUICK: Duration = Duration::from_millis(1);
 
 const SPAWNED: u32 = 1024;
@@ -55,6 +56,8 @@ pub(in crate::server) struct Starts {
     /// Calls that are spawned on one thread as well, since a handler computes for long: the runtime looks at sockets
     /// and timers after so many polls, however long these take.
     spawned: AtomicU32,
+    /// The first step that was timed last was slow.
+    was_slow: AtomicBool,
     /// Calls whose tasks have been spawned and have not started.
     unstarted: AtomicU32,
     /// Frames have arrived behind the last call's Request: its reply is not the only one to be written.
@@ -65,8 +68,8 @@ impl Starts {
     pub(in crate::server) fn new() -> Self {
         let is_one_thread = Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
-        let (begun, spawned, unstarted, more_to_come) = Default::default();
-        Starts { is_one_thread, begun, spawned, unstarted, more_to_come }
+        let (begun, spawned, was_slow, unstarted, more_to_come) = Default::default();
+        Starts { is_one_thread, begun, spawned, was_slow, unstarted, more_to_come }
     }
 
     /// Returns whether calls are about to be opened, whose replies may follow.
@@ -99,13 +102,17 @@ impl Starts {
 
     /// Makes the first step of a call. One that goes on has a task, which polls it again.
     fn begin(&self, mut task: BoxFuture<'static, ()>) {
-        // The first one since the receiver gave way is timed.
-        let began = (self.begun.fetch_add(1, Relaxed) == 0).then(Instant::now);
+        // The first one since the receiver gave way is timed, and the one after a slow one.
+        let is_timed = self.begun.fetch_add(1, Relaxed) == 0 || self.was_slow.load(Relaxed);
+        let began = is_timed.then(Instant::now);
         if task.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
             spawn(task);
         }
-        if began.is_some_and(|began| began.elapsed() > QUICK) {
-            self.spawned.store(SPAWNED, Relaxed);
+        if let Some(began) = began {
+            let is_slow = began.elapsed() > QUICK;
+            if self.was_slow.swap(is_slow, Relaxed) && is_slow {
+                self.spawned.store(SPAWNED, Relaxed);
+            }
         }
     }
 }
