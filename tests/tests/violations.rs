@@ -143,8 +143,29 @@ async fn the_access_log_has_one_short_line_for_each_call_whoever_refuses_it() {
     }
     let lines = log.lines(&[]);
     assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(log.lines(&["error="]).len(), 3, "a call that succeeds has no error: {lines:?}");
     let longest = lines.iter().map(String::len).max();
     assert!(longest < Some(2000), "{longest:?}");
+}
+
+/// So that logs and traces can be joined.
+#[tokio::test(start_paused = true)]
+async fn the_access_log_is_written_in_the_call_s_span_with_its_trace_id() {
+    let (log, _guard) = Log::start(Level::DEBUG);
+    let (here, there) = duplex(PIPE_LEN);
+    let server = TestServer::start_with(ServerConfig::default(), |builder| {
+        builder.observe(AccessLog::default()).io(there)
+    });
+    let conformance = ConformanceClient::new(Client::from_io(here, ClientConfig::default()));
+    let trace_id = "0af7651916cd43dd8448eb211c80319c";
+    for traceparent in [&format!("00-{trace_id}-b7ad6b7169203331-01"), "00-no\ntrace-b7-01"] {
+        conformance.echo(echo_request([7])).metadata("traceparent", traceparent).await.unwrap();
+    }
+    server.is_idle().await;
+    let lines = log.lines(&["ttrpc::access"]);
+    assert_eq!((lines.len(), log.lines(&["ttrpc::access", "call{"]).len()), (2, 2), "{lines:?}");
+    let with_trace_id = log.lines(&[&format!("trace_id={trace_id:?}")]);
+    assert_eq!((with_trace_id.len(), log.lines(&["trace_id="]).len()), (1, 1), "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -183,6 +183,9 @@ impl Interceptor for Authorize {
 /// Logs one line for each call when it has ended, at level INFO with the target `ttrpc::access`. It is an
 /// observer, for servers and for clients.
 ///
+/// The line is logged in the call's span, and its field `trace_id` is that of the call's metadata `traceparent` (W3C
+/// Trace Context), so logs and traces can be joined. Calls that succeed have no field `error`.
+///
 /// A client can make up the names of methods that a server does not have, and so of calls that a fallback takes: names
 /// and message of those are cut to 500 characters each.
 #[cfg(feature = "tracing")]
@@ -194,18 +197,28 @@ impl crate::observer::Observer for AccessLog {
     fn call_ended(&self, call: &crate::observer::CallInfo<'_>, end: &crate::observer::CallEnd<'_>) {
         tracing::info!(
             target: "ttrpc::access",
+            trace_id = trace_id(call.metadata),
             side = call.side.name(),
             service = cut(call, call.service),
             method = cut(call, call.method),
             peer = %call.peer,
             code = %end.code,
             cause = %end.cause,
-            error = cut(call, end.message),
+            error = (!end.message.is_empty()).then(|| cut(call, end.message)),
             duration = ?end.duration(),
             bytes_received = end.traffic.bytes_received,
             bytes_sent = end.traffic.bytes_sent,
         );
     }
+}
+
+/// Returns the trace id of a `traceparent`: version, trace id, parent id and flags, in hexadecimal digits.
+#[cfg(feature = "tracing")]
+fn trace_id(metadata: &crate::Metadata) -> Option<&str> {
+    const LEN: usize = 32;
+    let trace_id = metadata.get("traceparent")?.split('-').nth(1)?;
+    let is_valid = trace_id.len() == LEN && trace_id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_valid.then_some(trace_id)
 }
 
 /// Shortens and escapes a text that a client may have made up, for the log.

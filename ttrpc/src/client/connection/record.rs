@@ -174,7 +174,8 @@ impl CallRecord {
         });
         let observers = &self.connection.observers;
         if !observers.is_empty() {
-            observers.call_ended(&self.info(), &self.stats.end(outcome));
+            let end = self.stats.end(outcome);
+            self.span.in_scope(|| observers.call_ended(&self.info(), &end));
         }
         self.call_on_end(on_end, outcome);
     }

@@ -59,7 +59,8 @@ impl Call {
             self.tell_message(self.count_sent(len).as_ref());
         }
         if let Some(stats) = &self.stats {
-            self.connection.server.observers.call_ended(&self.observed(), &stats.end(outcome));
+            let observers = &self.connection.server.observers;
+            self.span.in_scope(|| observers.call_ended(&self.observed(), &stats.end(outcome)));
         }
     }
 
