@@ -131,7 +131,14 @@ pub fn remove_if_dead(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::Shutdown;
+
     use super::*;
+
+    /// Has a listener end, also if a process that another test starts has inherited it and not called `exec` yet.
+    fn end(listener: UnixListener) {
+        rustix::net::shutdown(&listener, Shutdown::Both).unwrap();
+    }
 
     fn new(path: &Path) -> (UnixListener, Socket) {
         match bind(path).unwrap() {
@@ -149,8 +156,8 @@ mod tests {
         remove_if_dead(from_uri(&to_uri(&path)).unwrap()).unwrap();
         assert!(path.exists(), "a living shim keeps its socket");
 
-        drop(first);
-        drop(new(&path));
+        end(first.0);
+        end(new(&path).0);
         remove_if_dead(from_uri(&to_uri(&path)).unwrap()).unwrap();
         assert!(!path.exists());
         remove_if_dead(&path).unwrap();
@@ -163,7 +170,7 @@ mod tests {
         let path = folder.path().join("socket");
         for round in 0..200 {
             if round % 2 == 0 {
-                drop(UnixListener::bind(&path).unwrap());
+                end(UnixListener::bind(&path).unwrap());
             }
             let bound: Vec<Bound> = std::thread::scope(|scope| {
                 let threads: Vec<_> =
@@ -203,7 +210,7 @@ mod tests {
 
         // The next came before the first had ended.
         let _second = new(&path);
-        drop(first);
+        end(first);
         socket.remove().unwrap();
         assert!(path.exists());
     }
