@@ -231,6 +231,15 @@ impl Tracing {
 
     /// Waits until the connections to a server that was wrapped end, or until they shall be cut.
     pub async fn pass_on_the_rest(mut self, ends: &mut Ends) {
+        self.connections_end(ends).await;
+        // The file of a socket goes with the task that accepts, which the runtime's end may not wait for.
+        self.accepting.abort();
+        if !self.accepting.is_finished() {
+            let _ = self.accepting.await;
+        }
+    }
+
+    async fn connections_end(&mut self, ends: &mut Ends) {
         let open = self.proxy.open_connections();
         if self.wrapped.is_none() || open == 0 {
             return;
