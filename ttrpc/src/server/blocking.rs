@@ -89,7 +89,7 @@ where
         let Ok((result, _permit)) = handler.await else {
             return Err(Status::unavailable("the server's runtime is shutting down"));
         };
-        // Contained again by the call's driver, which answers.
+        // Contained again by the call's task, which answers.
         result.into_inner().unwrap_or_else(|Panicked| resume_unwind(Box::new(Panicked)))
     })
 }
@@ -116,7 +116,7 @@ async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
         return Ok(used(place));
     }
     drop(place);
-    // Its driver polls it when it has a permit to go on.
+    // Its task polls it when it has a permit to go on.
     yield_now().await;
     Ok(used(self::place(call).await?))
 }

@@ -165,7 +165,7 @@ impl Connection {
     }
 }
 
-/// A call that is counted until this is dropped, or until the call's driver releases it.
+/// A call that is counted until this is dropped, or until the call's task releases it.
 #[derive(Debug)]
 pub(in crate::server) struct CallPermit<'a> {
     connection: &'a Connection,

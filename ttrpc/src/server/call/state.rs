@@ -408,7 +408,11 @@ mod tests {
     use super::*;
     use crate::{
         ServerConfig,
-        server::tests::{idle_connection, unary_call},
+        proto::payload::Payload,
+        server::{
+            call::{start::AdmittedCall, task::CallOwner},
+            tests::{idle_connection, unary_call},
+        },
         transport::{fake_socket::FakeSocket, wire::Sender},
     };
 
@@ -449,5 +453,24 @@ mod tests {
         assert_eq!(socket.stream_ids(), [3, 1]);
         assert!(third.respond(Ok(())).is_none());
         assert_eq!(socket.stream_ids(), [3, 1, 5]);
+    }
+
+    /// Each reply of a burst was a system call of its own where the receiver makes the first steps.
+    #[tokio::test]
+    async fn a_reply_is_sent_by_its_handler_only_if_no_other_request_has_arrived() {
+        let (_server, connection) = idle_connection(ServerConfig::default());
+        let socket = FakeSocket::with_room(100);
+        let mut sender = Sender::new(socket.writer(), &connection.queue);
+        let mut sender = pin!(sender.run());
+        poll_sender(&mut sender).await;
+        for (stream_id, more_to_come, sent) in [(1, true, &[][..]), (3, false, &[1, 3])] {
+            let owner = CallOwner::new(unary_call(connection.clone(), stream_id));
+            let admitted = AdmittedCall { owner, request_bytes: 0, more_to_come, chain: None };
+            let handler = |_, ()| async { Ok(()) };
+            let payload = Payload::borrowed(&[]);
+            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
+            assert_eq!(socket.stream_ids(), sent);
+            poll_sender(&mut sender).await;
+        }
     }
 }
