@@ -44,7 +44,8 @@ pub(crate) async fn run<P: Plugin>(
     let session = Arc::new(Session::new(runtime.clone()));
     let service =
         Service { plugin: plugin.clone(), options: options.clone(), session: session.clone() };
-    let server = Server::builder().config(options.server.clone());
+    // The runtime measures the time of each request. Late, a plugin is dropped; a status of its own would fail the request.
+    let server = Server::builder().config(options.server.clone().answer_late_calls(false));
     let server = server.add_service(PluginServer::new(service)).connection(served).build();
     let server = match server {
         Ok(server) => server,

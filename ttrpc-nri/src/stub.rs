@@ -171,7 +171,7 @@ impl<P: Plugin> Stub<P> {
         self
     }
 
-    /// Sets the limits of calls of the runtime.
+    /// Sets the limits of calls of the runtime. A late call is not answered whatever they say: the runtime measures the time.
     pub fn server_config(mut self, config: ServerConfig) -> Self {
         self.options.server = config;
         self

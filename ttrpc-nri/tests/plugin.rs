@@ -9,11 +9,14 @@ use std::{
 };
 
 use tokio::{
-    io::duplex,
+    io::{AsyncReadExt, AsyncWriteExt, duplex},
     net::{UnixListener, UnixStream},
     sync::{Notify, oneshot},
 };
-use ttrpc::{Code, Connection, async_trait};
+use ttrpc::{
+    Client, ClientConfig, Code, Connection, Server, async_trait,
+    server::{Routes, Service},
+};
 use ttrpc_nri::{
     Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Error,
     Event, EventMask, FailurePolicy, LinuxResources, Plugin, PluginId, PodSandbox, Runtime, Status,
@@ -396,6 +399,83 @@ async fn a_slow_handler_is_reported_before_the_runtime_drops_the_plugin() {
     );
     assert_eq!(slow.elapsed, Duration::from_millis(1500));
     assert!(runtime.plugin().is_closed());
+}
+
+/// A field of a protobuf message that has a length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(bytes.len()).expect("it is short");
+    [&[number << 3 | 2, len], bytes].concat()
+}
+
+/// A runtime in Go takes its own timer or the plugin's status, whichever comes first, and fails the request for the latter.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_is_late_is_not_answered_for() {
+    let (here, there) = duplex(1 << 16);
+    let stub = Stub::new(All::default()).name("late").index("10");
+    let _stub = tokio::spawn(stub.connection(Connection::new(here)).run());
+    let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
+    let (_mux, [mut called, _served]) =
+        Mux::start(Connection::new(there), MuxConfig::default(), ids);
+    let container = Container { name: "slow".into(), ..Container::default() };
+    let request = proto::CreateContainerRequest { pod: None, container: Some(container) };
+    let mut data = field(1, b"nri.pkg.api.v1alpha1.Plugin");
+    data.extend(field(2, b"CreateContainer"));
+    data.extend(field(3, &ttrpc::prost::Message::encode_to_vec(&request)));
+    // A timeout of 100 ms.
+    data.extend([4 << 3, 0x80, 0xc2, 0xd7, 0x2f]);
+    let header = [0, 0, 0, u8::try_from(data.len()).expect("it is short"), 0, 0, 0, 1, 1, 0];
+    called.write_all(&[&header[..], &data].concat()).await.expect("the plugin reads");
+    let answer = tokio::time::timeout(Duration::from_secs(2), called.read_u8()).await;
+    assert!(answer.is_err(), "it is answered");
+}
+
+/// A plugin on a stub that answers at a handler's deadline.
+struct AnswersLate;
+
+impl Service for AnswersLate {
+    fn into_routes(self) -> Routes {
+        let service = Arc::new(self);
+        Routes::new("nri.pkg.api.v1alpha1.Plugin")
+            .unary("Configure", &service, |_, _, _: proto::ConfigureRequest| {
+                Box::pin(async { Ok(proto::ConfigureResponse::default()) })
+            })
+            .unary("CreateContainer", &service, |_, ctx, _: proto::CreateContainerRequest| {
+                Box::pin(async move {
+                    tokio::time::sleep_until(ctx.deadline().expect("it has one")).await;
+                    Err::<proto::CreateContainerResponse, _>(Status::deadline_exceeded("late"))
+                })
+            })
+    }
+}
+
+/// Whichever is looked at first, the runtime's timer or the status.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_says_itself_that_it_is_late_is_late() {
+    let (here, there) = duplex(1 << 16);
+    let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
+    let (_mux, [served, called]) = Mux::start(Connection::new(here), MuxConfig::default(), ids);
+    let server = Server::builder().add_service(AnswersLate).connection(served);
+    tokio::spawn(server.build().expect("it has a connection").serve());
+    let plugin = tokio::spawn(accept(Connection::new(there)));
+    let request = proto::RegisterPluginRequest {
+        plugin_name: "late".into(),
+        plugin_idx: "10".into(),
+        ..Default::default()
+    };
+    let client = Client::from_connection(called, ClientConfig::default());
+    proto::RuntimeClient::new(client).register_plugin(request).await.expect("it is valid");
+    let plugin = plugin.await.expect("it does not panic").expect("it registers");
+    let mut call =
+        std::pin::pin!(plugin.create_container(proto::CreateContainerRequest::default()));
+    tokio::select! {
+        biased;
+        _ = &mut call => panic!("it is answered at once"),
+        () = tokio::task::yield_now() => {}
+    }
+    // The runtime is busy: when it looks again, both have come.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(call.await.expect("the request goes on"), None);
+    assert!(plugin.is_closed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -170,6 +170,11 @@ pub struct ServerConfig {
     /// Time for which a handler that has asked for its cancellation token may go on after the token fired, because its deadline
     /// passed or its client went away. Default 1 s. A handler that never asked is dropped at once.
     pub cancellation_grace: Duration,
+    /// Whether a call whose deadline passes is answered with DEADLINE_EXCEEDED. Default true.
+    ///
+    /// With false it ends here without a frame, and its client has to measure the time itself. A client in Go does: where both
+    /// come at the same moment it takes either its own timeout or this status, at random, and to some programs they differ.
+    pub answer_late_calls: bool,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
     pub more_may_come: (),
@@ -195,6 +200,7 @@ impl Default for ServerConfig {
             stream_inbox_bytes: 1 << 20,
             stall_timeout: Duration::from_secs(1),
             cancellation_grace: Duration::from_secs(1),
+            answer_late_calls: true,
             more_may_come: (),
         }
     }
@@ -295,6 +301,7 @@ setters! {
         stream_inbox_bytes: usize,
         stall_timeout: Duration,
         cancellation_grace: Duration,
+        answer_late_calls: bool,
     }
 }
 

@@ -14,7 +14,7 @@ use ttrpc::{
 use ttrpc_tests::{
     conformance::*,
     harness::{code::DEADLINE_EXCEEDED, *},
-    wire::{Frame, Request},
+    wire::{Frame, Peer, Request},
 };
 
 const LIMIT: Duration = Duration::from_millis(300);
@@ -276,6 +276,40 @@ async fn a_server_ends_a_call_at_its_deadline_and_drops_its_handler() {
     peer.send(Frame::message(3, &chunk(0))).await;
     peer.send(Frame::end(3)).await;
     assert!(peer.is_quiet().await);
+}
+
+/// A handler that fails at its deadline.
+fn late() -> Routes {
+    Routes::new("Late").unary("Call", &Arc::new(()), |_, ctx, ()| {
+        Box::pin(async move {
+            tokio::time::sleep_until(ctx.deadline().expect("it has one")).await;
+            Err::<(), _>(Status::deadline_exceeded("a call within has failed"))
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_no_late_calls_ends_them_and_is_silent() {
+    let config = ServerConfig::default().answer_late_calls(false);
+    let (server, mut peer) = played_client(config.clone());
+    let nanos = LIMIT.as_nanos() as i64;
+    // In its handler; streamed; before it starts.
+    for (id, method, flags, nanos) in
+        [(1, "Wait", 0, nanos), (3, "Hold", 2, nanos), (5, "Wait", 0, -1)]
+    {
+        peer.send(timed(id, method, flags, nanos)).await;
+        assert!(peer.is_quiet().await, "{method} is answered");
+    }
+    eventually("the handlers are dropped", || server.service.calls_cancelled() == 2).await;
+    server.is_idle().await;
+    expect_echo(&mut peer, 7).await;
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let mut peer = Peer::new(here);
+    tokio::spawn(Server::builder().config(config).add_service(Handmade(late())).io(there).serve());
+    let frame = Frame::request(1, 0, "Late", "Call", &());
+    let request = Request { timeout_nano: nanos, ..frame.as_request() };
+    peer.send(Frame { data: ttrpc::prost::Message::encode_to_vec(&request), ..frame }).await;
+    assert!(peer.is_quiet().await, "the handler's own status is sent");
 }
 
 #[tokio::test(start_paused = true)]

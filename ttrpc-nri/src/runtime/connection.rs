@@ -184,18 +184,25 @@ impl PluginConnection {
         if !self.events.contains(event) || self.is_closed() {
             return Ok(None);
         }
+        let asked = Instant::now();
         match call(&self.client).timeout(self.about.request_timeout).await {
             Ok(reply) => Ok(Some(reply)),
-            Err(status) => self.failed(event, status).map(|()| None),
+            Err(status) => self.failed(event, status, asked).map(|()| None),
         }
     }
 
-    /// What becomes of a request that the plugin has not answered. A status that it has answered with is the request's.
-    fn failed(&self, event: Event, status: Status) -> Result<(), Status> {
-        if status.is_from_peer() {
+    /// Whether the plugin has taken too long. It may have said so itself, at the moment at which this side gave up.
+    fn is_late(&self, status: &Status, asked: Instant) -> bool {
+        status.code() == Code::DeadlineExceeded
+            && (!status.is_from_peer() || asked.elapsed() >= self.about.request_timeout)
+    }
+
+    /// What becomes of a request that the plugin has not answered. A status that it has answered with in time is the request's.
+    fn failed(&self, event: Event, status: Status, asked: Instant) -> Result<(), Status> {
+        let is_late = self.is_late(&status, asked);
+        if status.is_from_peer() && !is_late {
             return Err(status);
         }
-        let is_late = status.code() == Code::DeadlineExceeded;
         if !is_late || !self.policy.keep_connected {
             tracing::error!(plugin = %self.id, %event, %status, "the plugin is disconnected");
             self.close();
@@ -285,11 +292,12 @@ impl PluginConnection {
         if !self.events.contains(Event::ValidateContainerAdjustment) {
             return Ok(());
         }
+        let asked = Instant::now();
         let call = self.client.validate_container_adjustment(request);
         let verdict = call.timeout(self.about.request_timeout).await;
         let verdict = verdict.inspect_err(|status| {
-            let is_kept = status.code() == Code::DeadlineExceeded && self.policy.keep_connected;
-            if !status.is_from_peer() && !is_kept {
+            let is_late = self.is_late(status, asked);
+            if (is_late && !self.policy.keep_connected) || (!is_late && !status.is_from_peer()) {
                 self.close();
             }
         })?;

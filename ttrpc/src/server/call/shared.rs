@@ -11,6 +11,7 @@ use crate::server::{
 };
 use crate::{
     Code, Extensions, Status,
+    observer::EndCause,
     proto::{
         frame::{Flags, FrameType, MAX_DATA_LEN},
         message::encode_status,
@@ -179,14 +180,23 @@ impl Connection {
         self.queue.reserve(len).await
     }
 
+    /// Returns whether the client learns from this side that a call has ended for this cause.
+    pub(in crate::server) fn answers(&self, cause: EndCause) -> bool {
+        cause != EndCause::DeadlineHere || self.server.config.answer_late_calls
+    }
+
     /// Sends a Response that carries a failure, of a call that was taken out of the table or is refused; waits
-    /// for capacity. A connection that has ended drops it.
+    /// for capacity. A connection that has ended drops it, and so does one that answers no late calls.
     pub(in crate::server) async fn send_status(
         &self,
         stream_id: u32,
+        cause: EndCause,
         status: &Status,
         call: Option<&Call>,
     ) {
+        if !self.answers(cause) {
+            return;
+        }
         let data = encode_failure(status);
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
         let frame = frame.expect("a status is cut to what a frame may hold").to_vec();

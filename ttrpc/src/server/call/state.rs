@@ -324,6 +324,10 @@ impl Call {
     }
 
     fn fail(self: &Arc<Self>, cause: EndCause, status: Status) -> ReplyRest {
+        if !self.connection.answers(cause) {
+            self.take_end(CallOutcome { cause, status: Some(&status) });
+            return None;
+        }
         let data = encode_failure(&status);
         let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
         self.send_last(&frame, cause, Some(status))

@@ -314,8 +314,8 @@ async fn end(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, outcome: Outc
         handler.as_mut().drop_now();
     };
     let send_status = async {
-        if let Some((_, status)) = &end {
-            call.connection.send_status(call.head.stream_id, status, Some(call)).await;
+        if let Some((cause, status)) = &end {
+            call.connection.send_status(call.head.stream_id, *cause, status, Some(call)).await;
         }
     };
     tokio::join!(clean_up, unconstrained(send_status));

@@ -86,7 +86,7 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
             },
         };
         let refuse = async move {
-            connection.send_status(header.stream_id, &refusal.status, None).await;
+            connection.send_status(header.stream_id, refusal.cause, &refusal.status, None).await;
         };
         Box::pin(refuse).await;
     }
