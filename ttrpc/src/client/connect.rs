@@ -149,8 +149,9 @@ impl ConnectOptions {
     }
 
     /// Returns a client that connects to an address when a call needs it, or soon with
-    /// [`ConnectOptions::keep_connected`]; and anew, as with [`ConnectOptions::reconnect`], which it has with a
-    /// [`Backoff::default`] if nothing else is set.
+    /// [`ConnectOptions::keep_connected`].
+    ///
+    /// It connects anew as with [`ConnectOptions::reconnect`], with a [`Backoff::default`] unless another one is set.
     ///
     /// # Errors
     /// [`Error::Address`].
@@ -161,8 +162,10 @@ impl ConnectOptions {
         Ok(self.managed(self.opener(address)?, None))
     }
 
-    /// Returns a client as [`ConnectOptions::connect_lazy`] does that connects in the program's own way: through TLS, with a
-    /// descriptor that another process hands over, to a server that is found anew each time.
+    /// Returns a client that connects in the program's own way, when a call needs it.
+    ///
+    /// It is for TLS, for a descriptor that another process hands over, or for a server that is found anew each time.
+    /// The rest is as with [`ConnectOptions::connect_lazy`].
     ///
     /// ```
     /// # use ttrpc::{Client, Error, client::{Backoff, ConnectOptions}};
@@ -221,8 +224,7 @@ impl ConnectOptions {
         }))
     }
 
-    /// Connects, and leaves it to the program what the connection is for: to be wrapped (TLS), to be
-    /// looked at, to be passed on.
+    /// Connects, and returns the connection, for programs that wrap it (TLS), inspect it or pass it on.
     ///
     /// Cancel safe, as [`ConnectOptions::connect`] is.
     ///

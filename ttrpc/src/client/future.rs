@@ -31,12 +31,12 @@ use crate::{
     contain::{Panicked, contain, drop_contained},
 };
 
-/// A call of the kind `K`. It is made when it is first polled, and is a future: it can be awaited, spawned
-/// and joined with others as it is.
+/// A call of the kind `K`, as a future. It is made when it is first polled, and can be awaited, spawned and joined with
+/// others.
 ///
 /// The metadata and the timeout that are set before go with the Request.
 ///
-/// Cancel safe: dropped, the call is given up, see [the module](super).
+/// Cancel safe: dropping it cancels the call, see [the module](super).
 ///
 /// # Panics
 /// A call that has a deadline, when it is polled outside of a tokio runtime. Any call that is polled
@@ -91,10 +91,11 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         Call { progress: Progress::Start(Some(link), pending), interceptors, kind: PhantomData }
     }
 
-    /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, in whatever phase it is:
-    /// waiting to be queued, being written, waiting for the answer. The time runs from the moment when
-    /// the call is first awaited. The Request carries it, and the server ends its side too. The last timeout that is set
-    /// counts, in place of [the client's](super::Client::with_timeout).
+    /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this.
+    ///
+    /// The time covers every phase: queueing, writing, waiting for the answer. It runs from the moment when the call is
+    /// first awaited. The Request carries it, and the server ends its side too. The last timeout that is set counts, in
+    /// place of [the client's](super::Client::with_timeout).
     ///
     /// For calls with streams, this is the time of the whole stream.
     pub fn timeout(self, timeout: Duration) -> Self {
@@ -133,9 +134,9 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self.with(|options| options.set_metadata(metadata))
     }
 
-    /// Says whether the call waits for a connection within its deadline, if its client [reconnects](super::ConnectOptions::reconnect)
-    /// and the last attempt has failed. Else it fails at once with UNAVAILABLE and the cause. In place of
-    /// [the client's](super::Client::with_wait_for_ready); default no.
+    /// Sets whether the call waits for a connection when its client [reconnects](super::ConnectOptions::reconnect) and
+    /// the last attempt has failed. It waits within its deadline. Otherwise it fails at once with UNAVAILABLE and the
+    /// cause. In place of [the client's](super::Client::with_wait_for_ready); default no.
     pub fn wait_for_ready(self, waits: bool) -> Self {
         self.with(|options| options.waits_for_ready = waits)
     }

@@ -27,8 +27,7 @@ use crate::{
 /// The interceptors of a client, outermost first.
 pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 
-/// Runs around each call of a client, whatever its kind: adds metadata, refuses calls, makes them again, looks
-/// at how they end.
+/// Runs around each call of a client: adds metadata, refuses calls, repeats them, sees how they end.
 ///
 /// [`Client::with_interceptor`](super::Client::with_interceptor) adds one. The one that was added first is the
 /// outermost. An [`Arc`] of an interceptor is an interceptor.
@@ -55,9 +54,9 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 ///
 /// # What holds for it
 ///
-/// An interceptor runs in the future of its call, and its time is a part of the call's: at the deadline that
-/// the caller has said the call ends, whatever the interceptor waits for. It is dropped with the call. If it
-/// panics, the call fails with INTERNAL.
+/// An interceptor runs in the future of its call, and its time is a part of the call's. At the caller's deadline
+/// the call ends, whatever the interceptor waits for. It is dropped with the call. If it panics, the call fails
+/// with INTERNAL.
 ///
 /// An [observer](crate::observer) receives the call when it is first polled, before any interceptor runs: one
 /// that is never made ends as well, refused or given up.
@@ -98,17 +97,17 @@ pub struct OutgoingCall {
 }
 
 impl OutgoingCall {
-    /// Full protobuf name of the service.
+    /// Returns the full protobuf name of the service.
     pub fn service(&self) -> &str {
         &self.pending.service
     }
 
-    /// Bare name of the method.
+    /// Returns the bare name of the method.
     pub fn method(&self) -> &str {
         &self.pending.method
     }
 
-    /// The call is a stream, of requests or of replies; otherwise it is unary.
+    /// Returns whether the call has a stream of requests or of replies. Otherwise it is unary.
     pub fn is_stream(&self) -> bool {
         self.pending.kind.is_stream()
     }
@@ -133,19 +132,22 @@ impl OutgoingCall {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
-    /// Ends the call at this moment, unless it ends before: what [`Next::run`] runs from now on, the interceptors
-    /// after this one as well. A later moment than the present deadline changes nothing.
+    /// Ends the call at this moment, unless it ends before.
+    ///
+    /// The deadline holds for what [`Next::run`] runs from now on, the interceptors after this one as well. A
+    /// later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
         self.pending.options.end_by(deadline);
     }
 
-    /// The request, encoded. Empty for a stream of requests.
+    /// Returns the encoded request. Empty for a stream of requests.
     pub fn request_bytes(&self) -> &[u8] {
         self.pending.request.as_ref().map_or(&[], |Raw(bytes)| bytes)
     }
 
-    /// Calls this for each message that the call sends and receives when it is made from now on, in the task that
-    /// does: it has to return at once. The last one that is set counts.
+    /// Calls this for each message that the call sends and receives when it is made from now on.
+    ///
+    /// It runs in the task that sends or receives, and has to return at once. The last one that is set counts.
     pub fn on_message(&mut self, told: impl Fn(&MessageInfo) + Send + Sync + 'static) {
         self.on_message = Some(Contained::new(Arc::new(told)));
     }
@@ -173,11 +175,12 @@ pub struct Next<'a> {
 }
 
 impl Next<'_> {
-    /// Makes the call, and returns its answer: for a unary call, when the reply has come; for one with
-    /// streams, and for a [raw](crate::Client::raw) one, when its Request is queued. It may be run again, which
-    /// makes the call again.
+    /// Makes the call, and returns its answer. It may be run again, which makes the call again.
     ///
-    /// Dropped before it is done, the call is given up.
+    /// A unary call has its answer when the reply has come. One with streams, or a [raw](crate::Client::raw)
+    /// one, has it when its Request is queued.
+    ///
+    /// Dropping it before it is done cancels the call.
     ///
     /// # Errors
     /// The status of the call, as its caller would get it.
@@ -203,20 +206,22 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// How a call was answered: with its reply, or, where it has streams or is [raw](crate::Client::raw), by
-/// being open. It answers the call for which it was made.
+/// The answer to a call: its reply, or, where it has streams or is [raw](crate::Client::raw), the open call. It
+/// answers the call for which it was made.
 #[must_use = "dropping the answer gives the call up"]
 pub struct Answer(pub(super) CallOwner);
 
 impl Answer {
-    /// The reply of a unary call, encoded; `None` for calls with streams.
+    /// Returns the encoded reply of a unary call; `None` for calls with streams.
     pub fn reply_bytes(&self) -> Option<Bytes> {
         self.0.reply_bytes()
     }
 
-    /// Calls this when the call ends, exactly once, in the task that finds the end: as
-    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call ends
-    /// when the caller has taken the reply, which may not decode.
+    /// Calls this exactly once, when the call ends.
+    ///
+    /// It runs in the task that finds the end. As
+    /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call
+    /// ends when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
         self.0.on_end(Box::new(told));
     }

@@ -12,23 +12,23 @@
 //!
 //! # How a call ends
 //!
-//! With its reply, with the status that the server gave, or with one made here:
+//! With its reply, with the server's status, or with one that the client makes:
 //!
 //! | code | when |
 //! |---|---|
 //! | DEADLINE_EXCEEDED | the deadline passed, in whatever phase the call was |
 //! | UNAVAILABLE | the connection is gone; the source is a [`ConnectionError`] |
-//! | RESOURCE_EXHAUSTED | the request is longer than a frame can be (nothing was sent), the reply was, the stream's consumer stalled, or too many calls are in flight and none ends |
+//! | RESOURCE_EXHAUSTED | the request (nothing was sent) or the reply is longer than a frame; the stream's consumer stalled; or too many calls are in flight and none ends |
 //! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
 //!
 //! # Order
 //!
-//! Messages of one stream arrive in the order in which they were sent. A call whose reply was awaited
-//! before another call was made reaches the server before it. There is no order beyond that: calls that
-//! are under way at the same time may be written in any order, whichever was awaited first. They wait for a
-//! permit ([`ClientConfig::max_calls`]), for capacity in the queue, and for their tasks to run. Each limit is first come, first
-//! served, but a later call may come to the next one first. So a call that must arrive after
-//! another one is made when the other has been answered, or has had an effect that can be seen.
+//! Messages of one stream arrive in the order in which they were sent. A call whose reply was awaited before another
+//! call was made reaches the server before it. There is no order beyond that: calls in flight at the same time may be
+//! written in any order, whichever was awaited first. They wait for a permit ([`ClientConfig::max_calls`]), for
+//! capacity in the queue, and for their tasks to run. Each limit is first come, first served, but a later call may come
+//! to the next one first. So a call that must arrive after another one is made when the other has been answered, or has
+//! had an effect that can be seen.
 //!
 //! # Runtime
 //!
@@ -47,9 +47,8 @@
 //!
 //! # Cancel safety
 //!
-//! A call that is dropped is given up. If its Request has not begun to be written it never is.
-//! ttrpc has no frame that cancels: the server finishes what it has begun, and what it answers is
-//! dropped here.
+//! Dropping a call cancels it. If its Request has not begun to be written it never is. ttrpc has no frame that cancels.
+//! So the server finishes what it has begun, and its answer is dropped here.
 
 // Imports run downwards: each of these knows those after it.
 mod call;
@@ -177,8 +176,9 @@ impl Client {
         Client { link, options: CallOptions::default(), interceptors: None }
     }
 
-    /// Sets the time of each call that this client makes from now on, as [`Call::timeout`] does, unless the
-    /// call says another one. For calls with streams, this is the time of the whole stream.
+    /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
+    ///
+    /// It is the same as [`Call::timeout`]: for calls with streams, the time of the whole stream.
     ///
     /// Other clones of the client are as they were; all share the connection.
     ///
@@ -201,8 +201,8 @@ impl Client {
         self.with_options(|options| options.metadata_mut().append(key, value))
     }
 
-    /// Says whether each call that this client makes from now on waits for a connection, as [`Call::wait_for_ready`] does,
-    /// unless the call says something else.
+    /// Sets whether calls that this client makes from now on wait for a connection, as [`Call::wait_for_ready`] does. A
+    /// call's own setting comes first.
     ///
     /// Other clones of the client are as they were.
     #[must_use]
@@ -236,7 +236,7 @@ impl Client {
         self.call(Kind::Unary.into(), service.into(), method.into(), Some(request))
     }
 
-    /// Calls a method that answers with a stream. Generated clients call this.
+    /// Calls a method that returns a stream. Generated clients call this.
     pub fn server_streaming<Req, Resp>(
         &self,
         service: impl Into<Name>,
@@ -255,7 +255,7 @@ impl Client {
         self.call(Kind::ClientStreaming.into(), service.into(), method.into(), None)
     }
 
-    /// Calls a method that takes a stream and answers with one. Generated clients call this.
+    /// Calls a method that takes and returns a stream. Generated clients call this.
     pub fn bidi_streaming<Req, Resp>(
         &self,
         service: impl Into<Name>,
@@ -264,13 +264,15 @@ impl Client {
         self.call(Kind::Bidirectional.into(), service.into(), method.into(), None)
     }
 
-    /// Makes a call of any kind from a Request, for programs that do not know the kind, such as a proxy.
+    /// Makes a call of any kind from a Request, for programs such as proxies that do not know the kind.
     ///
-    /// The flags of a Request say what the caller is about to send: [`Flags::NONE`], a unary call;
-    /// [`Flags::REMOTE_CLOSED`], one request with which a stream of replies is asked for;
-    /// [`Flags::REMOTE_OPEN`], a stream of requests, which can begin with the payload if that is not
-    /// empty. Whether one reply or a stream of them is the answer to those is for the server to say,
-    /// and a [`RawReceiver`] tells.
+    /// The flags of a Request say what the caller is about to send:
+    ///
+    /// - [`Flags::NONE`]: a unary call.
+    /// - [`Flags::REMOTE_CLOSED`]: one request, which asks for a stream of replies.
+    /// - [`Flags::REMOTE_OPEN`]: a stream of requests, whose first message is the payload if that is not empty.
+    ///
+    /// The server decides whether the last two get one reply or a stream of them. A [`RawReceiver`] tells which.
     pub fn raw(
         &self,
         service: impl Into<Name>,
@@ -327,13 +329,14 @@ impl Client {
         self.link.close_reason()
     }
 
-    /// Ends the connection when all that has been queued is written: messages whose `send` has returned,
-    /// requests of calls that have been made, and the ends of streams whose senders were dropped. Without
-    /// this, what is queued when the last client and the last call are dropped is lost.
+    /// Writes everything that is queued, and ends the connection.
     ///
-    /// Later calls fail with UNAVAILABLE at once; those that are pending do when the connection ends, so
-    /// await first what is to be answered. A server that does not read blocks this without end: give it a
-    /// timeout where that may be.
+    /// Queued are messages whose `send` has returned, requests of calls that have been made, and the ends of streams
+    /// whose senders were dropped. Without this, what is queued when the last client and the last call are dropped is
+    /// lost.
+    ///
+    /// Later calls fail with UNAVAILABLE at once, pending ones when the connection ends. So first await the calls whose
+    /// answers you need. A server that does not read blocks this for ever: give it a timeout where that can happen.
     ///
     /// When it returns, the writer is shut down, too: a program may end its runtime. A stream that wraps another
     /// one (TLS) has up to 100 ms for what it says at its end.

@@ -170,7 +170,8 @@ impl fmt::Debug for Lifecycle {
     }
 }
 
-/// Acts on a server from wherever: shuts it down, gives it connections, looks at it. Cheap to clone.
+/// Controls a server from anywhere: shuts it down, adds listeners and connections, takes snapshots. Cheap to
+/// clone.
 ///
 /// It does not keep the server alive, so that a service of the server may hold it.
 #[derive(Clone, Debug, Default)]
@@ -194,9 +195,9 @@ impl ServerHandle {
     /// done after `limit` is aborted as by [`ServerHandle::close`]. Of several calls the earliest
     /// limit counts. A server that is not served yet will not be.
     ///
-    /// The future takes up to a second longer than `limit` while handlers run that cannot be dropped, as those of
-    /// [`server::blocking`](crate::server::blocking) and those that block their thread: their calls have been answered, and
-    /// their threads go on.
+    /// The future takes up to a second longer than `limit` while handlers run that cannot be dropped. These are
+    /// the handlers of [`server::blocking`](crate::server::blocking) and those that block their thread. Their
+    /// calls have been answered, and their threads go on.
     ///
     /// A handler that awaits this waits for itself, and is aborted at the limit: there, use
     /// [`ServerHandle::begin_shutdown`].
@@ -216,8 +217,10 @@ impl ServerHandle {
         self.lifecycle.drain(now.checked_add(limit).unwrap_or(now + far));
     }
 
-    /// Closes the server at once, and completes when it has ended: pending calls are lost with
-    /// their connections, handlers are polled once more with their tokens fired and are dropped.
+    /// Closes the server at once, and completes when it has ended.
+    ///
+    /// Pending calls are lost with their connections. Handlers are polled once more with their tokens fired,
+    /// and are dropped.
     ///
     /// The future waits up to a second for handlers that cannot be dropped, as those of
     /// [`server::blocking`](crate::server::blocking). Listeners, connections and calls have ended before that.
@@ -259,19 +262,21 @@ impl ServerHandle {
         self.accept_control.add(listener.into())
     }
 
-    /// Serves a connection that the program has made or accepted itself, as if a listener had accepted
-    /// it: the server's limits, policy, snapshot and shutdown hold for it. Returns when the connection
-    /// is being served, not when it ends.
+    /// Serves a connection that the program has made or accepted itself, as if a listener had accepted it.
+    ///
+    /// The server's limits, policy, snapshot and shutdown hold for it. Returns when the connection is being
+    /// served, not when it ends.
     ///
     /// Waits while the server is not served yet, while
-    /// [`max_connections`](crate::ServerConfig::max_connections) are open, and until the server's
-    /// [`ConnectionHook`](super::ConnectionHook), if it has one, is done with the connection, which depends on the
-    /// peer and may take as long as the hook's limit. So a program that accepts connections in a loop does not
-    /// await this there, where one peer would hold up the next: it spawns a task for each
-    /// (`tokio::spawn(async move { handle.serve_connection(connection).await })`), or serves
+    /// [`max_connections`](crate::ServerConfig::max_connections) are open, and while the server's
+    /// [`ConnectionHook`](super::ConnectionHook) runs. The hook depends on the peer and may take as long as its
+    /// limit.
+    ///
+    /// So do not await this in a loop that accepts connections: one peer would delay the next. Spawn a task for
+    /// each (`tokio::spawn(async move { handle.serve_connection(connection).await })`), or serve
     /// [`Listener::incoming`], whose connections do not wait for each other's hooks.
     ///
-    /// A server that does not accept ([`ServerHandle::pause_accepting`]) serves it all the same.
+    /// A server that does not accept ([`ServerHandle::pause_accepting`]) serves it nevertheless.
     ///
     /// Cancel safe: dropped before it is done, it closes the connection.
     ///
@@ -296,9 +301,10 @@ impl ServerHandle {
         }
     }
 
-    /// Stops to accept connections from all listeners, without touching those that are open; clients
-    /// wait in the listeners' backlogs. A supervisor that hands its socket to another process does this
-    /// before that one begins to accept.
+    /// Stops accepting connections from all listeners. Open connections go on; new clients wait in the
+    /// listeners' backlogs.
+    ///
+    /// A supervisor that hands its socket to another process does this before that one begins to accept.
     ///
     /// It takes effect whether or not the future is awaited. When the future completes, no connection
     /// is accepted any more, until [`ServerHandle::resume_accepting`].
@@ -316,20 +322,20 @@ impl ServerHandle {
     }
 
     /// Returns what the server, its connections and its calls are waiting for at this moment. It takes a few
-    /// locks one after another and may be made under load. Of a server that is not built yet, or has
-    /// ended, it tells no limits.
+    /// locks one after another and may be made under load. For a server that is not built yet, or has ended, it
+    /// has no limits.
     pub fn snapshot(&self) -> ServerSnapshot {
         let nothing = || ServerSnapshot::of_no_server(self.lifecycle.snapshot());
         self.server().map_or_else(nothing, |server| server.snapshot())
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.server().map_or(0, |server| lock(&server.connections).len())
     }
 
-    /// Calls in flight on all connections. A call is counted until its handler has ended, which may
-    /// be later than its answer.
+    /// Returns the number of calls in flight on all connections. A call is counted until its handler has ended,
+    /// which may be later than its answer.
     pub fn calls_in_flight(&self) -> usize {
         self.server().map_or(0, |server| server.call_load().count)
     }

@@ -20,8 +20,9 @@ use crate::{
     transport::BoxFuture,
 };
 
-/// Looks at each connection of a server before its first frame: at who is there, at what is said in a
-/// handshake of the program's own. [`ServerBuilder::on_connection`](crate::server::ServerBuilder::on_connection) adds one.
+/// Checks each connection of a server before its first frame, such as by a handshake of the program's own.
+///
+/// [`ServerBuilder::on_connection`](crate::server::ServerBuilder::on_connection) adds one.
 ///
 /// ```
 /// use ttrpc::{Connection, async_trait, server::ConnectionHook};

@@ -27,12 +27,14 @@ use crate::{
 
 type Incoming = Contained<Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>>;
 
-/// Where a server gets connections from: an address that is bound, a socket that the program has, or
-/// connections that the program accepts itself.
+/// A source of a server's connections.
 ///
-/// Made from an address ([`Listener::bind`]), from listeners of the standard library and of tokio, from
-/// the descriptor of a listening socket (Unix, TCP or vsock), and from a stream of connections
-/// ([`Listener::incoming`]).
+/// Made from
+///
+/// - an address: [`Listener::bind`];
+/// - a listener of the standard library or of tokio;
+/// - the descriptor of a listening socket (Unix, TCP or vsock);
+/// - a stream of connections that the program accepts itself: [`Listener::incoming`].
 pub struct Listener {
     /// Dropped before the socket: while that listens, no other server takes the file for stale and puts
     /// its own in its place.
@@ -58,7 +60,7 @@ impl Listener {
     /// - `hvsock:///path:PORT`: what a guest of Firecracker, Cloud Hypervisor or Dragonball sends to
     ///   this port of the host (CID 2). This is the Unix socket `/path_PORT`.
     /// - `tcp://HOST:PORT`. A name is resolved, which blocks. With port 0 the system chooses one, which
-    ///   [`Listener::socket_addr`] tells.
+    ///   [`Listener::socket_addr`] returns.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::AddressInUse`], [`Error::NotASocket`], [`Error::Bind`].
@@ -75,12 +77,13 @@ impl Listener {
         bind(address, Some(mode))
     }
 
-    /// Takes connections from a stream of them: for programs that accept by themselves, look at what
-    /// has connected, or wrap it (TLS).
+    /// Takes connections from a stream of them.
+    ///
+    /// This is for programs that accept by themselves, check what has connected, or wrap it (TLS).
     ///
     /// An error in the stream is traced as a failed `accept`, and the stream goes on. It is polled again at
-    /// once, or 50 ms later if the error is a lack of descriptors or memory (EMFILE, ENFILE, ENOBUFS,
-    /// ENOMEM), or the 16th one in a row. The listener is done when the stream ends, or panics.
+    /// once. After a lack of descriptors or memory (EMFILE, ENFILE, ENOBUFS, ENOMEM), or the 16th error in a
+    /// row, it is polled 50 ms later. The listener is done when the stream ends, or panics.
     pub fn incoming<C: Into<Connection>>(
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {
@@ -93,8 +96,8 @@ impl Listener {
         Listener { file: None, source: Source::Socket(socket) }
     }
 
-    /// The address of a TCP listener, with the port that the system chose if it was bound with port 0. `None`
-    /// for other kinds.
+    /// Returns the address of a TCP listener, with the port that the system chose if it was bound with port 0.
+    /// `None` for other kinds.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match &self.source {
             Source::Socket(socket) => socket.as_ref().ok()?.local_addr().ok()?.as_socket(),
@@ -102,9 +105,10 @@ impl Listener {
         }
     }
 
-    /// The descriptor of the listening socket, for programs that hand the socket on to another process. They
-    /// serve a clone of it, which goes into [`ServerBuilder::listener`](crate::server::ServerBuilder::listener).
-    /// A socket's file is the program's from now on, and nobody removes it.
+    /// Returns the descriptor of the listening socket, for programs that hand the socket on to another process.
+    /// They serve a clone of it, which goes into
+    /// [`ServerBuilder::listener`](crate::server::ServerBuilder::listener). A socket's file is the program's
+    /// from now on, and nobody removes it.
     ///
     /// ```no_run
     /// # use ttrpc::server::{Listener, ServerBuilder};
@@ -129,8 +133,10 @@ impl Listener {
         Ok(socket.into())
     }
 
-    /// Registers the listener with the runtime, for programs that accept connections by themselves: those
-    /// that give each one to a server of its own, for example.
+    /// Registers the listener with the runtime.
+    ///
+    /// This is for programs that accept connections by themselves, such as those with a server for each
+    /// connection.
     ///
     /// # Errors
     /// If the listener cannot be used with this runtime.

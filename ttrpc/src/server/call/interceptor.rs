@@ -24,8 +24,9 @@ pub(in crate::server) type Chain = Arc<[SharedInterceptor]>;
 /// An interceptor of a server, or of a service.
 pub(in crate::server) type SharedInterceptor = Contained<Arc<dyn Interceptor>>;
 
-/// Runs around each call of a server or of one service, whatever its kind: decides who may call, adds what
-/// handlers need, looks at how the call ended.
+/// Runs around each call of a server or of one service.
+///
+/// It decides who may call, adds what handlers need, and sees how the call ended, whatever the call's kind.
 ///
 /// [`ServerBuilder::intercept`](crate::server::ServerBuilder::intercept) adds one for all services and the fallback,
 /// [`Service::intercept`](crate::server::Service::intercept) for one service.
@@ -55,10 +56,10 @@ pub(in crate::server) type SharedInterceptor = Contained<Arc<dyn Interceptor>>;
 ///
 /// # What holds for it
 ///
-/// An interceptor runs in its call's own task, as a part of its handler: the call has been let in and
-/// counts for the limits, its time runs, and it is dropped with the handler when the call ends first, see
-/// [`Context::cancellation_token`]. If it panics the call answers INTERNAL. It may wait for other calls,
-/// on the same connection as well.
+/// An interceptor runs in its call's own task, as a part of its handler. The call has been admitted and counts for
+/// the limits, and its time runs. If the call ends first, the interceptor is dropped with the handler, see
+/// [`Context::cancellation_token`]. If it panics the call answers INTERNAL. It may wait for other calls, on the same
+/// connection as well.
 ///
 /// It runs before the request is decoded and before the handler begins. A call that it refuses takes no thread of
 /// [`max_blocking_calls`](field@crate::ServerConfig::max_blocking_calls), and holds nothing when the interceptor has returned.
@@ -95,7 +96,7 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
     }
 }
 
-/// The rest of a call: the interceptors behind this one, and the handler.
+/// The rest of a call: the interceptors after this one, and the handler.
 #[must_use = "the handler does not run unless `run` is awaited"]
 pub struct Next<'a> {
     rest: &'a [SharedInterceptor],
@@ -104,9 +105,9 @@ pub struct Next<'a> {
 }
 
 impl Next<'_> {
-    /// The payload of the Request, encoded: the request of a unary call or of one that asks for a stream of
-    /// replies; what a stream of requests begins with, which most clients leave empty. It is decoded
-    /// when the handler's turn has come.
+    /// Returns the payload of the Request, encoded. It is decoded when the handler starts.
+    ///
+    /// This is the request of a unary or server-streaming call. In a stream of requests most clients leave it empty.
     pub fn request_bytes(&self) -> &[u8] {
         self.request
     }
@@ -117,8 +118,8 @@ impl Next<'_> {
     /// deadline has passed, does not begin.
     ///
     /// # Errors
-    /// The status of the handler or of an interceptor behind this one; INVALID_ARGUMENT if the request does
-    /// not decode; DEADLINE_EXCEEDED or CANCELLED if the handler does not begin.
+    /// The status of the handler or of an interceptor after this one; INVALID_ARGUMENT if the request does not
+    /// decode; DEADLINE_EXCEEDED or CANCELLED if the handler does not begin.
     pub async fn run(self, ctx: &mut Context) -> Result<(), Status> {
         match self.rest.split_first() {
             Some((first, rest)) => (***first).intercept(ctx, Next { rest, ..self }).await,
