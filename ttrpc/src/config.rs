@@ -94,16 +94,17 @@ pub struct ServerConfig {
     pub max_calls_per_connection: usize,
     /// Calls in flight on all connections together. Default 16,384.
     ///
-    /// At the limit the connections are treated as at `max_calls_per_connection`. The only call of a connection is admitted all the
-    /// same if its Request costs no more than 4 KiB, so that a few clients cannot shut the others out: there are at most
-    /// `max_connections` more.
+    /// At the limit the connections are treated as at `max_calls_per_connection`. A connection's only call is admitted
+    /// beyond the limit if its Request costs no more than 4 KiB. So a few clients cannot shut the others out, and there
+    /// are at most `max_connections` calls more.
     pub max_calls: usize,
-    /// Handlers without `async` that run at a time, each on a thread of its own, see
-    /// [`server::blocking`](crate::server::blocking). One more waits, within its deadline, while
-    /// others end; after [`stall_timeout`] without any ending it fails with RESOURCE_EXHAUSTED. A quarter is for
-    /// connections that run none. A reply counts until its call takes it, which may have to wait
-    /// for a client that does not read. Default 256, half of the threads that a runtime has for that and for the
-    /// program.
+    /// Handlers without `async` that run at a time, each on a thread of its own. Default 256, half of the threads that
+    /// a runtime has for them and for the program.
+    ///
+    /// One more waits, within its deadline, while others end; after [`stall_timeout`] without any ending it fails with
+    /// RESOURCE_EXHAUSTED. A quarter is for connections that run none. A handler's permit is free when its call has
+    /// taken the reply, which may have to wait for a client that does not read. See
+    /// [`server::blocking`](crate::server::blocking).
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub max_blocking_calls: usize,
@@ -116,15 +117,16 @@ pub struct ServerConfig {
     pub request_bytes_per_connection: usize,
     /// Bytes of those Requests on all connections together. Default 256 MiB.
     pub request_bytes: usize,
-    /// Pairs of metadata that a Request may have. One that has more is refused with
-    /// RESOURCE_EXHAUSTED. A pair of empty strings takes two bytes on the wire and
-    /// 48 in memory. Default 1,024. Of other fields a Request may have 4,096, unknown ones included.
+    /// Pairs of metadata that a Request may have. Default 1,024.
+    ///
+    /// A Request with more is refused with RESOURCE_EXHAUSTED. A pair of empty strings takes two bytes on the wire and
+    /// 48 in memory. Of other fields a Request may have 4,096, unknown ones included.
     pub max_metadata_pairs: usize,
-    /// Bytes of the messages of one connection's streams that handlers have not taken, with 64 more
-    /// for each message, which is what it costs to keep one. When they are reached (the last message
-    /// may go over) the connection is not read while handlers take messages; after
-    /// [`stall_timeout`] without any taken, the stream whose message has no room fails with
-    /// RESOURCE_EXHAUSTED. Default 16 MiB.
+    /// Bytes of the messages of one connection's streams that handlers have not taken. Default 16 MiB.
+    ///
+    /// Each message counts 64 bytes more than its length, which is what it costs to keep. At the limit, which the last
+    /// message may exceed, the connection is not read while handlers take messages. After [`stall_timeout`] without any
+    /// taken, the stream whose message does not fit fails with RESOURCE_EXHAUSTED.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub inbox_bytes_per_connection: usize,
@@ -143,8 +145,8 @@ pub struct ServerConfig {
     pub send_queue_bytes: usize,
     /// Bytes of the replies and messages of one connection that wait for capacity in its send queue. Default 4 MiB.
     ///
-    /// At the limit no call begins and the connection is not read; after [`stall_timeout`] in which the client reads nothing, what
-    /// exceeds the limit is dropped and its call gets RESOURCE_EXHAUSTED.
+    /// At the limit no call begins and the connection is not read. When the client has read nothing for
+    /// [`stall_timeout`], replies beyond the limit are dropped, and their calls get RESOURCE_EXHAUSTED.
     ///
     /// [`stall_timeout`]: field@ServerConfig::stall_timeout
     pub reply_bytes_per_connection: usize,
@@ -167,8 +169,10 @@ pub struct ServerConfig {
     /// Progress is a handler that ends or takes a message. All stalled streams of a connection together block it for at most twice
     /// this time. Some of the time in which the handler of such a stream waits to send does not count.
     pub stall_timeout: Duration,
-    /// Time for which a handler that has asked for its cancellation token may go on after the token fired, because its deadline
-    /// passed or its client went away. Default 1 s. A handler that never asked is dropped at once.
+    /// Time for which a handler may go on after its cancellation token fired. Default 1 s.
+    ///
+    /// The token fires when the deadline passes or the client goes away. A handler that never asked for its token is
+    /// dropped at once.
     pub cancellation_grace: Duration,
     /// Whether a call whose deadline passes is answered with DEADLINE_EXCEEDED. Default true.
     ///
@@ -215,8 +219,9 @@ const POOLED: u64 = 17 << 19;
 const ALLOCATION_FACTOR: u64 = 2;
 
 impl ServerConfig {
-    /// Returns the bytes that all clients together can make a server with these limits hold, in the worst case: each of
-    /// `max_connections` reaches each limit at once.
+    /// Returns the bytes that all clients together can make a server with these limits hold.
+    ///
+    /// This is the worst case: each of `max_connections` reaches each limit at once.
     ///
     /// It grows with `max_connections`, since the frame that is arriving, the send queue, one message and one reply are
     /// bounded for each connection alone. Not included is what handlers hold besides their replies, and what requests

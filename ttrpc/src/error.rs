@@ -32,8 +32,8 @@ pub enum Error {
     /// [`ConnectOptions::connect_through`](crate::client::ConnectOptions::connect_through).
     #[error("cannot connect: {0}")]
     Custom(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The hypervisor of a `hvsock://` address closed the connection instead of answering: nobody
-    /// listens on that port in the virtual machine.
+    /// The hypervisor of a `hvsock://` address closed the connection: nobody listens on that port of the virtual
+    /// machine.
     #[error("cannot connect to `{address}`: nobody listens on this port in the virtual machine")]
     #[non_exhaustive]
     HandshakeRefused {
@@ -130,14 +130,15 @@ pub enum Error {
     /// The server is shutting down or has ended.
     #[error("the server has ended, or is about to")]
     ServerEnded,
-    /// The only connection of a server without listeners has failed: it ended in the middle of a frame, or could not be
-    /// read or written.
+    /// The only connection of a server without listeners has failed.
+    ///
+    /// It ended within a frame, or could not be read or written.
     #[error("the connection of {peer} failed: {reason}")]
     #[non_exhaustive]
     ConnectionFailed {
-        /// What is known of the peer.
+        /// The peer, as far as it is known.
         peer: String,
-        /// What has failed.
+        /// The failure.
         reason: String,
     },
 }

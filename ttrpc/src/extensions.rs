@@ -8,8 +8,9 @@ use std::{
 
 use crate::{contain::drop_contained, sync::Mutex, trace, transport::lock};
 
-/// Values that interceptors, observers and handlers add to a call or to a connection, for those that
-/// come after them: an authenticated user, a session, a span. One for each type.
+/// Values that the program adds to a call or to a connection: an authenticated user, a session, a span.
+///
+/// Interceptors, observers and handlers add them for those that come after. There is one value of each type.
 ///
 /// Nothing is allocated before the first value is added.
 ///
@@ -60,7 +61,7 @@ impl Extensions {
         before.and_then(|value| value.downcast().ok())
     }
 
-    /// The value of this type.
+    /// Returns the value of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let values = lock(self.values.get()?);
         let value = values.0.iter().find(|value| (***value).is::<T>()).cloned();

@@ -35,8 +35,8 @@ use crate::{
     server::{Interceptor, Next, PeerPolicy},
 };
 
-/// Gives calls a deadline that have none, and shortens those that are too long. The handler sees it, and the
-/// call ends with DEADLINE_EXCEEDED when it passes.
+/// Sets a default deadline for calls that have none, and a maximum for all. The handler sees it, and the call ends
+/// with DEADLINE_EXCEEDED when it passes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deadlines {
     default: Option<Duration>,
@@ -44,14 +44,14 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// The time of a call whose client has said none. It runs from the moment when the interceptor does.
+    /// Sets the timeout of calls whose client sent none. It runs from the moment when the interceptor starts.
     #[must_use]
     pub fn default_timeout(mut self, timeout: Duration) -> Self {
         self.default = Some(timeout);
         self
     }
 
-    /// The longest time of any call, counted in the same way; of one whose client has said none, too.
+    /// Sets the longest timeout of any call, counted in the same way. It also holds for calls whose client sent none.
     #[must_use]
     pub fn max_timeout(mut self, timeout: Duration) -> Self {
         self.max = Some(timeout);
@@ -71,8 +71,9 @@ impl Interceptor for Deadlines {
     }
 }
 
-/// Lets only so many calls run at a time: of the server, or of the service, that it is added to. Others are
-/// refused with RESOURCE_EXHAUSTED, at once or after a wait. Waiting is first come, first served.
+/// Limits the calls that run at a time, of the server or the service that it is added to.
+///
+/// Further calls are refused with RESOURCE_EXHAUSTED, at once or after a wait. Waiting is first come, first served.
 #[derive(Debug)]
 pub struct ConcurrencyLimit {
     permits: Semaphore,
@@ -80,14 +81,14 @@ pub struct ConcurrencyLimit {
 }
 
 impl ConcurrencyLimit {
-    /// So many calls at a time. Further ones are refused at once.
+    /// Makes a limit of so many calls at a time. Further ones are refused at once.
     pub fn new(calls: usize) -> Self {
         let permits = Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
         ConcurrencyLimit { permits, patience: Duration::ZERO }
     }
 
-    /// Has further calls wait for this long, within their deadlines, before they are refused. A call that
-    /// waits counts for [`ServerConfig::max_calls`](crate::ServerConfig::max_calls).
+    /// Makes further calls wait for this long, within their deadlines, before they are refused. A call that waits
+    /// counts for [`ServerConfig::max_calls`](crate::ServerConfig::max_calls).
     #[must_use]
     pub fn wait_for(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -113,8 +114,10 @@ impl Interceptor for ConcurrencyLimit {
     }
 }
 
-/// Says which peers may call what, by their credentials or addresses. What a rule for a method says counts
-/// before one for its service, and that before the rule for everything. Others get PERMISSION_DENIED.
+/// Decides which peers may call what, by their credentials or addresses.
+///
+/// A rule for a method comes before one for its service, and that before the rule for everything. Peers that are not
+/// allowed get PERMISSION_DENIED.
 #[derive(Clone, Debug, Default)]
 pub struct Authorize {
     all: Option<PeerPolicy>,
@@ -133,21 +136,21 @@ impl Authorize {
         Authorize::default()
     }
 
-    /// Whom everything is allowed that no other rule is about.
+    /// Allows these peers everything that no other rule is about.
     #[must_use]
     pub fn allow(mut self, peers: PeerPolicy) -> Self {
         self.all = Some(peers);
         self
     }
 
-    /// Who may call a service, by its full protobuf name.
+    /// Allows these peers a service, by its full protobuf name.
     #[must_use]
     pub fn allow_service(mut self, service: impl Into<String>, peers: PeerPolicy) -> Self {
         self.services.entry(service.into()).or_default().all = Some(peers);
         self
     }
 
-    /// Who may call a method of a service.
+    /// Allows these peers a method of a service.
     #[must_use]
     pub fn allow_method(
         mut self,
@@ -186,8 +189,8 @@ impl Interceptor for Authorize {
 /// The line is logged in the call's span, and its field `trace_id` is that of the call's metadata `traceparent` (W3C
 /// Trace Context), so logs and traces can be joined. Calls that succeed have no field `error`.
 ///
-/// A client can make up the names of methods that a server does not have, and so of calls that a fallback takes: names
-/// and message of those are cut to 500 characters each.
+/// A client can make up the names of methods that a server does not have, and of calls that a fallback takes. Names
+/// and message of such calls are cut to 500 characters each.
 #[cfg(feature = "tracing")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessLog {}

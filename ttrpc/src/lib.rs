@@ -1,13 +1,41 @@
 //! ttrpc clients and servers that cannot deadlock.
 //!
-//! ttrpc is containerd's RPC protocol: frames of ten bytes and protobuf messages over a Unix socket or
-//! vsock, used where gRPC is too heavy: between containerd and its shims, in sandboxes, in NRI plugins. This
-//! crate speaks it from both sides, with all four kinds of calls, metadata, deadlines, cancellation,
-//! and a limit on every buffer.
+//! [ttrpc](https://github.com/containerd/ttrpc/blob/main/PROTOCOL.md) is containerd's RPC protocol: protobuf messages
+//! in frames with a header of ten bytes, over a Unix socket, vsock or TCP. It is used where gRPC is too heavy: between
+//! containerd and its shims, in sandboxes, in NRI plugins. This crate has all four kinds of calls on both sides,
+//! metadata, deadlines, cancellation, and a limit on every buffer.
 //!
-//! Clients and servers are generated from .proto files by the crate `ttrpc-codegen`, in `build.rs`
-//! and without protoc, and included with [`include_proto!`]. What is generated is one line per
-//! method on top of [`Client`] and [`server::Routes`], which can be used by hand too:
+//! # Serve and call
+//!
+//! `build.rs` generates clients and servers from .proto files, without protoc:
+//! `ttrpc_codegen::compile_protos(&["proto/greeter.proto"], &["proto"])`. The package is `ttrpc-tokio-codegen`.
+//! Include the code, implement the trait, and serve it:
+//!
+//! ```ignore
+//! mod greeter {
+//!     ttrpc::include_proto!("greeter.v1");
+//! }
+//! use greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+//! use ttrpc::{Client, Context, Server, Status, async_trait};
+//!
+//! struct MyGreeter;
+//!
+//! #[async_trait]
+//! impl Greeter for MyGreeter {
+//!     async fn say_hello(&self, _ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+//!         Ok(HelloReply { message: format!("Hello, {}!", request.name) })
+//!     }
+//! }
+//!
+//! // In the server:
+//! Server::builder().add_service(GreeterServer::new(MyGreeter)).bind("unix:///run/greeter.sock")?.serve().await?;
+//! // In the client:
+//! let greeter = GreeterClient::new(Client::connect("unix:///run/greeter.sock").await?);
+//! let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).timeout(Duration::from_secs(1)).await?;
+//! ```
+//!
+//! Generated code is one line per method on top of [`Client`] and [`server::Routes`], which work without a generator
+//! too:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,29 +64,44 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # Where to read on
+//! # Modules
 //!
-//! - [`client`]: making calls, how they end, what happens when one is dropped.
-//! - [`server`]: serving, handlers, shutdown, what a peer can cost.
-//! - [`blocking`]: clients and handlers without `async`.
-//! - [Addresses](#addresses), for [`Client::connect`] and [`server::Listener::bind`];
-//!   [`client::ConnectOptions`] waits for a server; [`Connection`] is one that the program has already.
-//! - [`testing`]: tests of handlers, and of code that uses a client, without a socket.
-//! - [`ClientConfig`] and [`ServerConfig`]: every limit.
-//! - [`snapshot`]: what a running client or server is waiting for; and `tracing` tells what happens:
-//!   connections and calls at level DEBUG, what an operator should look at WARN.
-//! - [`proto`]: the protocol itself, for tools that speak frames.
+//! | module | for |
+//! |---|---|
+//! | [`client`] | making calls: how they end, what dropping one does, [options of a connection](client::ConnectOptions), interceptors |
+//! | [`server`] | serving: [listeners](server::Listener), handlers, [who may connect](server::PeerPolicy), interceptors, [shutdown](server::ServerHandle) |
+//! | [`blocking`], [`server::blocking`] | clients and handlers without `async` |
+//! | [`interceptors`] | authorization, default deadlines, a concurrency limit, an access log |
+//! | [`observer`] | metrics: each call and connection, reported exactly once |
+//! | [`snapshot`] | the present state of a client or server that seems to hang |
+//! | [`testing`] | tests without a socket |
+//! | [`proto`] | the protocol itself, for tools that speak frames |
+//!
+//! [`ClientConfig`] and [`ServerConfig`] have every limit. A call fails with a [`Status`], connecting and serving with
+//! an [`Error`]. [`Connection`] is a connection that the program has made itself, [`Raw`] a message that stays encoded.
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `tracing` | yes | connections and calls as spans and events of the crate `tracing`, at level DEBUG; what an operator should look at, at WARN |
+//!
+//! # Guides
+//!
+//! The repository has a page for each task: `docs/guide/` for getting started, serving, calling, blocking code,
+//! generating code, interceptors, testing, shims and the migration from the registry's crate `ttrpc`; `docs/operate/`
+//! for systemd, security, limits and monitoring; `docs/internals/` for maintainers.
 //!
 //! # Addresses
 //!
-//! [`Client::connect`], [`server::Listener::bind`], and what else connects to or binds a text understand:
+//! [`Client::connect`], [`server::Listener::bind`] and all other functions with an address understand:
 //!
 //! | text | what it names |
 //! |---|---|
 //! | `unix:///run/a.sock`, `/run/a.sock`, `a.sock` | a Unix socket's file |
 //! | `unix://@name`, `@name` | an abstract Unix socket; Linux alone |
 //! | `vsock://CID:PORT` | a port of a virtual machine or of its host; Linux alone |
-//! | `hvsock:///run/vm.sock:PORT` | a port behind the Unix socket of a hypervisor (Firecracker, Cloud Hypervisor, Dragonball): for a client, one of the guest; for a server, one of the host, which the guest connects to and which is the Unix socket `/run/vm.sock_PORT` |
+//! | `hvsock:///run/vm.sock:PORT` | a port behind the Unix socket of a hypervisor (Firecracker, Cloud Hypervisor, Dragonball). For a client, the guest's port. For a server, the host's port, to which the guest connects: the Unix socket `/run/vm.sock_PORT` |
 //! | `tcp://HOST:PORT` | a TCP socket; HOST is a name, an IPv4 address, or an IPv6 address in brackets |
 //!
 //! - A CID, the number of a machine, is a decimal number or a name: `hypervisor` is 0, `local` (this machine)
@@ -67,10 +110,10 @@
 //! - The two slashes may be left out: `unix:a.sock`, `vsock:3:1024`, `tcp:localhost:80`.
 //! - With them or without, what follows `unix:` is the path as it is. There is no host, so `unix://run/a.sock` is the
 //!   relative path `run/a.sock`. Percent signs are part of a name and not decoded.
-//! - A scheme is in lower case. What else has a colon in front of its first slash, such as `localhost:1234`,
-//!   `Unix:///a.sock` or `http://host`, is refused with [`Error::Address`]: taken for a path, a mistyped scheme
-//!   would become a file. A file whose name has a colon is written `./a:1.sock` or `unix:a:1.sock`, and one whose
-//!   name begins with `@` is `./@name`.
+//! - A scheme is in lower case. Any other text with a colon before its first slash is refused with [`Error::Address`],
+//!   such as `localhost:1234`, `Unix:///a.sock` or `http://host`. As a path, a mistyped scheme would become a file. A
+//!   file whose name has a colon is written `./a:1.sock` or `unix:a:1.sock`, and one whose name begins with `@` is
+//!   `./@name`.
 //! - The name of a Unix socket has at most 107 bytes on Linux and 103 elsewhere, the `_PORT` of a server's
 //!   included, and no zero byte.
 

@@ -5,8 +5,8 @@ use std::fmt;
 /// Pairs of keys and values that a client sends with a call, in order.
 ///
 /// A key may repeat, and the order of its values counts. Keys are lower-case on the wire: a client
-/// lowers them as they are added; look-ups ignore case, so that a peer that does not keep to the
-/// rule is still understood. A server sees the pairs as they arrived.
+/// lowers them as they are added. Look-ups ignore case, for peers that break this rule. A server
+/// sees the pairs as they arrived.
 ///
 /// ```
 /// use ttrpc::Metadata;
@@ -23,7 +23,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// No metadata; allocates nothing.
+    /// Makes empty metadata, without an allocation.
     pub const fn new() -> Self {
         Metadata { pairs: Vec::new() }
     }
@@ -52,22 +52,22 @@ impl Metadata {
         self.pairs.retain(|(k, _)| !k.eq_ignore_ascii_case(key));
     }
 
-    /// The first value of the key.
+    /// Returns the first value of the key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.iter().find(|(k, _)| k.eq_ignore_ascii_case(key)).map(|(_, value)| value)
     }
 
-    /// All values of the key, in order.
+    /// Returns all values of the key, in order.
     pub fn get_all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.iter().filter(move |(k, _)| k.eq_ignore_ascii_case(key)).map(|(_, value)| value)
     }
 
-    /// All pairs, in the order in which they travel.
+    /// Returns all pairs, in the order in which they are sent.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The number of pairs.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }

@@ -5,13 +5,15 @@ use std::future::pending;
 use crate::{Client, Context, RawEnd, Status, client::RawReply, server::FallbackCall};
 
 impl FallbackCall {
-    /// Passes the call on to another server: its metadata, the time that its deadline leaves, its messages as
-    /// the other side has capacity for them, and its end with the status and its details.
+    /// Passes the call on to another server, and its answer back.
     ///
-    /// `upstream` is a connection for this call's client alone. ttrpc has no frame that cancels a call: a
-    /// client does that by closing its connection. So when the client goes before the end of its messages,
-    /// `upstream` is closed, and when `upstream` ends it is for the program to close the client's connection
-    /// (`examples/proxy`). A call whose deadline passes leaves the connections alone.
+    /// Metadata, the time until the deadline, messages, status and details go through. Messages are taken as the other
+    /// side has capacity for them.
+    ///
+    /// Use a connection of its own as `upstream` for each client. ttrpc has no frame that cancels a call: a client
+    /// cancels by closing its connection. So when the client goes before the end of its messages, `upstream` is closed.
+    /// When `upstream` ends, the program closes the client's connection, as `examples/proxy` does. A call whose
+    /// deadline passes leaves the connections alone.
     ///
     /// # Errors
     /// The status of the other server; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.

@@ -8,7 +8,7 @@ use prost::{
     encoding::{DecodeContext, WireType, encode_key, skip_field},
 };
 
-/// A message that stays encoded: for proxies, recorders, and messages whose types are known at run time.
+/// A message that stays encoded, for proxies, recorders, and types that are known at run time.
 ///
 /// It goes wherever a message goes: as request and reply of a call, as message of a stream, on both sides.
 /// Its encoding is its bytes, whatever they are.
@@ -21,9 +21,9 @@ use prost::{
 /// # let _: bytes::Bytes = reply; Ok(()) }
 /// ```
 ///
-/// Bytes that are read from a connection are copied once, or not at all if it is much of a long frame: the bytes are a part of the
-/// buffer into which that was read then, and keep at most sixteen times their length alive. Short messages of a stream share
-/// up to 32 KiB, which any of them keeps alive. What is sent is copied into its frame.
+/// Received bytes are copied once. The bulk of a long frame is not copied: it stays a part of its read buffer, and
+/// keeps at most sixteen times its length alive. Short messages of a stream share up to 32 KiB, which any of them keeps
+/// alive. Sent bytes are copied into their frame.
 ///
 /// A message type that has no `Default`, such as prost-reflect's `DynamicMessage`, is decoded from the
 /// bytes: `DynamicMessage::decode(descriptor, reply.0)`, and encoded into them:
@@ -31,7 +31,7 @@ use prost::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Raw(pub Bytes);
 
-/// How a call ended well, where its kind is not known.
+/// The successful end of a call whose kind is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RawEnd {
     /// With a Response: the one reply, be it empty. Some servers end a stream of replies so, with a

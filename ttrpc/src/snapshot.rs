@@ -1,9 +1,8 @@
-//! What a client or a server is doing at this moment, as a value that prints well.
+//! The present state of a client or a server, as a value that prints well.
 //!
-//! [`Client::snapshot`](crate::Client::snapshot) and
-//! [`ServerHandle::snapshot`](crate::server::ServerHandle::snapshot) make one. It answers the question
-//! that is asked of a process which seems to hang: who waits for whom, and since when. Print it on a
-//! signal, in a debug endpoint, or when a watchdog barks:
+//! [`Client::snapshot`](crate::Client::snapshot) and [`ServerHandle::snapshot`](crate::server::ServerHandle::snapshot)
+//! make one. It says of a process that seems to hang who waits for whom, and since when. Print it on a signal, in a
+//! debug endpoint, or when a watchdog fires:
 //!
 //! ```text
 //! server: serving, 1/16384 connections
@@ -70,8 +69,10 @@ pub struct CallSnapshot {
     pub method: Name,
     /// `None` while the Request is not written.
     pub stream_id: Option<u32>,
-    /// Time since the call began. A client's call without a deadline, which nobody measures, begins with the calls that
-    /// wait to be written with it, and may seem older by as long as these have waited.
+    /// Time since the call began.
+    ///
+    /// The start of a client's call without a deadline or observer is taken once for all calls that are written
+    /// together. It may seem older by the time for which these have waited.
     pub age: Duration,
     /// The time that the call has in all, if it has a deadline.
     pub timeout: Option<Duration>,
@@ -87,7 +88,7 @@ pub struct CallSnapshot {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientSnapshot {
-    /// Whether there is a connection, and if not, what is done about it.
+    /// The state of the connection, and of the attempts to make one.
     pub state: ClientState,
     /// Why the connection ended, if it has and there will be no other one.
     pub close_reason: Option<ConnectionError>,

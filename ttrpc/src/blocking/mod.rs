@@ -20,10 +20,10 @@
 //!
 //! # Threads
 //!
-//! Any number of threads may share a client, each with its own calls and streams. A client has no
-//! thread of its own. It has a runtime, of three descriptors, that the threads which wait drive: one of
-//! them reads and writes the socket for all, and when its own call is done the next one takes over. Names in
-//! `tcp://` addresses are the exception: they are looked up on a thread, which lives for some seconds.
+//! Any number of threads may share a client, each with its own calls and streams. A client has no thread of its own. It
+//! has a runtime, of three descriptors, that the waiting threads drive. One of them reads and writes the socket for
+//! all; when its own call is done the next one takes over. Only names in `tcp://` addresses are looked up on a thread,
+//! which lives for some seconds.
 //!
 //! No thread waits for another's call: a thread returns when its reply has come or its deadline has passed, however
 //! many others go on. The system decides which of the threads that may return runs first. Calls of several threads
@@ -34,9 +34,9 @@
 //! Nothing is read, nothing is written, and no time is kept while no thread is in one of the client's
 //! functions:
 //!
-//! - What the functions have sent is in the socket, since they return when it is. Exceptions are the end
-//!   of a stream whose [`StreamSender`] was dropped and not finished, and a message whose `send` failed at its
-//!   deadline: these wait for the next function that is called.
+//! - Functions that send return when their bytes are in the socket. There are two exceptions, which wait for the next
+//!   function that is called: the end of a stream whose [`StreamSender`] was dropped and not finished, and a message
+//!   whose `send` failed at its deadline.
 //! - To the server this client is a peer that does not read. Replies that no thread waits for stay in the
 //!   socket's buffers, and when these are full the server's handlers wait.
 //! - Deadlines pass. A reply that is still in the socket when its stream's deadline passes is lost, though it

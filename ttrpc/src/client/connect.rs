@@ -28,7 +28,7 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_millis(5);
 /// The time that each attempt of a client that reconnects has.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 
-/// How to connect, for what [`Client::connect`] does not say.
+/// Options of a connection: limits, retries, observers, reconnection.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), ttrpc::Error> {
@@ -79,10 +79,11 @@ impl ConnectOptions {
         self
     }
 
-    /// Tries again and again for this long, until a server is there: with a pause of 5 ms after the
-    /// first attempt, twice as long after each later one, up to 500 ms, but no longer than half of the
-    /// time that is left. No attempt begins in the last 5 ms. An attempt that is under way when the time is
-    /// over is given up. Less than 5 ms counts as 5 ms, which is one attempt.
+    /// Retries the first connection for this long, until a server is there.
+    ///
+    /// The pause is 5 ms after the first attempt and doubles after each later one, up to 500 ms or half of the time
+    /// that is left. No attempt begins in the last 5 ms, and one that is under way at the end is abandoned. Less than 5
+    /// ms counts as 5 ms, which is one attempt.
     ///
     /// Whatever an attempt meets is tried again, but for an address that makes no sense.
     pub fn retry_for(mut self, limit: Duration) -> Self {
@@ -90,14 +91,15 @@ impl ConnectOptions {
         self
     }
 
-    /// The time for the handshake of a `hvsock://` address, in each attempt. Default 10 s: a guest that
-    /// is about to listen may leave it without any answer. Shorten it where attempts are repeated.
+    /// Sets the time for the handshake of a `hvsock://` address, in each attempt. Default 10 s.
+    ///
+    /// A guest that is about to listen may leave it without any answer. Shorten it where attempts are repeated.
     pub fn handshake_timeout(mut self, limit: Duration) -> Self {
         self.handshake_timeout = limit;
         self
     }
 
-    /// Tells this of the connection and each of its calls. May be called several times.
+    /// Adds an observer, which is notified of the connection and of each call. May be called several times.
     pub fn observe(mut self, observer: impl Observer) -> Self {
         self.observers.add(observer);
         self
@@ -117,7 +119,7 @@ impl ConnectOptions {
         self
     }
 
-    /// A client that reconnects does so as soon as there is no connection, and not only when a call needs one.
+    /// Makes a client that reconnects do so at once, and not only when a call needs a connection.
     pub fn keep_connected(mut self) -> Self {
         self.is_eager = true;
         self

@@ -45,9 +45,10 @@ pub enum EndCause {
     Failed,
     /// An interceptor of this side has refused the call, before it came to its handler or to the connection.
     Refused,
-    /// A limit of this side has refused the call or ended it: calls or bytes in flight, threads of blocking
-    /// handlers, stream ids, the length of a message, a stream's inbox that nobody empties, replies that wait for a
-    /// client who does not read.
+    /// A limit of this side has refused or ended the call.
+    ///
+    /// It is one of: calls or bytes in flight, threads of blocking handlers, stream ids, the length of a message, a
+    /// full inbox of a stream, or replies that wait for a client that does not read.
     Limit,
     /// Server: there is no such service or method.
     Unimplemented,

@@ -26,14 +26,14 @@
 //!
 //! # What is reported
 //!
-//! - Each call that begins ends once, also one that is refused, that no service takes, or that is given up before it was
+//! - Each call that begins ends once, also one that is refused, that no service takes, or that is dropped before it was
 //!   sent.
 //! - A server's call begins when its Request has been read, and ends when its last frame is queued or
 //!   its connection ends. The handler may go on after that, for its grace.
-//! - A client's call begins when it is first polled, before its interceptors run. A call with a stream of
-//!   replies ends as soon as their end has arrived or the call has failed; what the caller finds out
-//!   later, such as a message that does not decode, changes nothing. Others end when their caller has taken the reply.
-//!   Any call ends when its caller drops it.
+//! - A client's call begins when it is first polled, before its interceptors run. A call with a stream of replies ends
+//!   when their end has arrived or the call has failed. What the caller finds later, such as a message that does not
+//!   decode, changes nothing. Other calls end when their caller has taken the reply. Any call ends when its caller
+//!   drops it.
 //! - A client's call that an interceptor makes again is reported once for each time that it is made, and one that
 //!   an interceptor never makes is reported once.
 //!
@@ -80,8 +80,8 @@ pub trait Observer: Send + Sync + 'static {
     /// it, that is an event of its own.
     fn protocol_violation(&self, _connection: &ConnectionInfo<'_>, _rule: &str) {}
 
-    /// The receiver of a connection was blocked and goes on: meanwhile it has read nothing. `held_up` says by
-    /// what and for how long. A call that a limit has refused for it ends, which is an event of its own.
+    /// The receiver of a connection reads again after it was blocked. `held_up` says by what and for how long. A call
+    /// that a limit has refused meanwhile ends, which is an event of its own.
     fn receiver_held_up(&self, _connection: &ConnectionInfo<'_>, _held_up: &HeldUp) {}
 
     /// The state of a client that [reconnects](crate::client::ConnectOptions::reconnect) has changed.
@@ -145,7 +145,7 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
     }
 }
 
-/// Which side of a connection observes.
+/// The side of a connection that observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The one that makes calls.
@@ -182,9 +182,9 @@ pub struct ConnectionInfo<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ConnectionEnd<'a> {
-    /// Why.
+    /// The cause.
     pub cause: ConnectionEndCause,
-    /// More about it: the error of the system, for example. Empty where there is nothing to say.
+    /// Details, such as the system's error. Empty where there are none.
     pub message: &'a str,
     /// The time for which it was open.
     pub duration: Duration,
@@ -206,9 +206,10 @@ pub struct CallInfo<'a> {
     pub service: &'a str,
     /// Bare name of the method. Empty if a server could not read the Request.
     pub method: &'a str,
-    /// The program knows these names: a server has the method, a client has said them. Otherwise they are
-    /// what a client has written, for a [fallback](crate::server::Fallback) or for nobody, and a client can make
-    /// up any number of them: no labels of metrics should be made of them.
+    /// Whether the program knows these names: a server has the method, or a client of this program has set them.
+    ///
+    /// If not, a client has written them, for a [fallback](crate::server::Fallback) or for a method that does not
+    /// exist. Clients can make up any number of such names: do not use them as labels of metrics.
     pub is_known: bool,
     /// The client has opened the call as a stream, of requests or of replies; otherwise it is unary.
     pub is_stream: bool,
@@ -216,7 +217,7 @@ pub struct CallInfo<'a> {
     pub metadata: &'a Metadata,
     /// When the call was made, or its Request was read.
     pub started: Instant,
-    /// When its time is over.
+    /// Its deadline.
     pub deadline: Option<Instant>,
     /// Values that were added to the call. An observer may add something itself when the call begins, and finds
     /// it when the call ends.
@@ -267,10 +268,9 @@ pub struct Traffic {
     pub messages_sent: u64,
     /// Messages that came from the peer, taken or not.
     pub messages_received: u64,
-    /// Bytes of the Request, and of the frames that carry messages, without their headers: those that were
-    /// queued for the peer.
+    /// Bytes that were queued for the peer: the Request and the frames that carry messages, without headers.
     pub bytes_sent: u64,
-    /// Bytes of the Request, and of the frames that carry messages, without their headers: those that came from the peer.
+    /// Bytes that came from the peer: the Request and the frames that carry messages, without headers.
     pub bytes_received: u64,
 }
 
@@ -278,7 +278,7 @@ pub struct Traffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageInfo {
-    /// Which way it goes.
+    /// Its direction.
     pub direction: Direction,
     /// Counts the messages of the call in this direction, from 1.
     pub number: u64,
@@ -286,7 +286,7 @@ pub struct MessageInfo {
     pub bytes: usize,
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// To the peer.

@@ -1,10 +1,10 @@
-//! Handlers without `async`: for what computes, reads files or waits for processes.
+//! Handlers without `async`, for code that computes, reads files or waits for processes.
 //!
 //! Generated with the option `blocking_server`: a trait `GreeterBlocking` whose methods are no `async fn`, and a
 //! `GreeterBlockingServer` that serves it.
 //!
-//! Each call runs on a thread of its own, from the pool of [`tokio::task::spawn_blocking`], so that it holds
-//! up neither its connection nor the runtime. A handler that panics answers INTERNAL.
+//! Each call runs on a thread of its own, from the pool of [`tokio::task::spawn_blocking`]. So it blocks neither its
+//! connection nor the runtime. A handler that panics answers INTERNAL.
 //!
 //! # How many
 //!
@@ -12,11 +12,11 @@
 //! time, however many connections there are. One more waits, within its deadline, while others end; after
 //! `stall_timeout` without any ending it fails with RESOURCE_EXHAUSTED, and so does the next one at once, until one ends.
 //!
-//! A connection that runs no blocking handler comes first, in the order of arrival; connections that run some take
-//! turns for what is left. A quarter of the permits is for connections that run none, so one client whose handlers never
-//! end does not shut the others out. As many connections as there are permits, each with one handler that never ends,
-//! do: their calls and those of others are refused after `stall_timeout`. Limit such peers with
-//! [`max_connections`](field@crate::ServerConfig::max_connections), and handlers with deadlines that they keep.
+//! A connection that runs no blocking handler comes first, in the order of arrival. Connections that run some share the
+//! other permits, one call each in rotation. A quarter of the permits is for connections that run none, so one client
+//! whose handlers never end does not shut the others out. As many connections as there are permits, each with one
+//! handler that never ends, do: their calls and those of others are refused after `stall_timeout`. Limit such peers
+//! with [`max_connections`](field@crate::ServerConfig::max_connections), and handlers with deadlines that they keep.
 //!
 //! The runtime's pool needs a thread for each. Set
 //! [`max_blocking_threads`](tokio::runtime::Builder::max_blocking_threads), 512 by default, to at least the sum of
@@ -29,10 +29,10 @@
 //!
 //! # When the call is over
 //!
-//! A thread cannot be stopped. When the deadline passes, the client goes away or the server shuts down, the
-//! client gets its answer at once; the handler goes on, and keeps its permit, until it returns. Its streams fail
-//! with CANCELLED, [`Context::is_cancelled`] says so, and [`Context::cancellation_token`] can be waited for or
-//! handed on. A server that ends waits for such handlers for a second: [`close`](crate::server::ServerHandle::close) and
+//! A thread cannot be stopped. When the deadline passes, the client goes away or the server shuts down, the call ends
+//! at once. Its handler goes on, and keeps its permit, until it returns. Its streams fail with CANCELLED,
+//! [`Context::is_cancelled`] says so, and [`Context::cancellation_token`] can be waited for or handed on. A server that
+//! ends waits for such handlers for a second: [`close`](crate::server::ServerHandle::close) and
 //! [`shutdown`](crate::server::ServerHandle::shutdown) take that much longer. A runtime that is dropped waits until the
 //! last of them has returned: [`Runtime::shutdown_timeout`](tokio::runtime::Runtime::shutdown_timeout) does not.
 
@@ -141,9 +141,8 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
 /// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as an
 /// [`Iterator`].
 ///
-/// Messages come in the order in which the client sent them. A handler that takes none for long
-/// holds up its connection, and loses the stream after
-/// [`ServerConfig::stall_timeout`](field@crate::ServerConfig::stall_timeout).
+/// Messages come in the order in which the client sent them. A handler that takes none for long blocks its connection,
+/// and loses the stream after [`ServerConfig::stall_timeout`](field@crate::ServerConfig::stall_timeout).
 pub struct StreamReceiver<Req> {
     receiver: super::StreamReceiver<Req>,
     runtime: Handle,
@@ -161,8 +160,8 @@ impl<Req: Message + Default> StreamReceiver<Req> {
     /// Waits for the next message; `None` when the client has said that nothing more comes.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler stood still with a
-    /// full inbox, CANCELLED when the call is over. The stream is over then.
+    /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler took nothing from a full inbox
+    /// for too long, CANCELLED when the call is over. The stream is over then.
     ///
     /// # Panics
     /// In a task of a tokio runtime, if no message is there.

@@ -45,9 +45,11 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// A handle of the server that will be built, for a service that shuts its server down, hands it
-    /// connections or shows its snapshot. Before the server is built it tells of none, and what is asked of
-    /// it holds from the beginning. If the server is never built it has ended.
+    /// Returns a handle of the server that will be built.
+    ///
+    /// It is for a service that shuts its server down, adds connections to it or shows its snapshot. What is
+    /// asked of it before the server is built takes effect when the server starts. If the server is never built,
+    /// the handle's server has ended.
     ///
     /// ```
     /// # use ttrpc::{Server, server::ServerHandle};
@@ -69,16 +71,19 @@ impl ServerBuilder {
         self
     }
 
-    /// Has every call that no service takes handled by this one, in place of UNIMPLEMENTED: the method of
-    /// an unknown service, and an unknown method of a known one. The last one that is said counts.
+    /// Handles every call that no service takes, instead of answering UNIMPLEMENTED.
+    ///
+    /// These are the methods of an unknown service, and an unknown method of a known one. The last fallback that
+    /// is set counts.
     pub fn fallback(mut self, fallback: impl Fallback) -> Self {
         self.services.set_fallback(fallback);
         self
     }
 
-    /// Listens on an [address](crate#addresses): `unix:///path`, `unix://@abstract`, a path, `vsock://CID:PORT`,
-    /// `hvsock:///path:PORT` or `tcp://HOST:PORT`, as [`Listener::bind`] describes them. May be called
-    /// several times.
+    /// Binds an [address](crate#addresses) and listens on it. May be called several times.
+    ///
+    /// An address is `unix:///path`, `unix://@abstract`, a path, `vsock://CID:PORT`, `hvsock:///path:PORT` or
+    /// `tcp://HOST:PORT`, as [`Listener::bind`] describes them.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::AddressInUse`], [`Error::NotASocket`], [`Error::Bind`].
@@ -86,9 +91,10 @@ impl ServerBuilder {
         Ok(self.listener(Listener::bind(address)?))
     }
 
-    /// Listens on a listener that the program already has: a [`Listener`], one of the standard library
-    /// or of tokio, or the descriptor of one, such as its parent handed over. A socket file that was
-    /// not bound by [`Listener::bind`] is left alone. May be called several times.
+    /// Accepts connections from a listener that the program already has. May be called several times.
+    ///
+    /// It is a [`Listener`], one of the standard library or of tokio, or a descriptor, such as the program's
+    /// parent passed on. A socket file that was not bound by [`Listener::bind`] is left alone.
     pub fn listener(mut self, listener: impl Into<Listener>) -> Self {
         self.listeners.push(listener.into());
         self
@@ -111,8 +117,9 @@ impl ServerBuilder {
         self.connection(Connection::new(io))
     }
 
-    /// Serves until the server is shut down, even while it has neither a listener nor a connection:
-    /// for a server that gets them from its [`ServerHandle`](super::ServerHandle).
+    /// Keeps serving while there is neither a listener nor a connection, until the server is shut down.
+    ///
+    /// It is for a server that gets them from its [`ServerHandle`](super::ServerHandle).
     pub fn keep_open(mut self) -> Self {
         self.keep_open = true;
         self
@@ -131,15 +138,15 @@ impl ServerBuilder {
         self
     }
 
-    /// Has this look at each connection before its first frame, behind
-    /// [`allow_peers`](ServerBuilder::allow_peers). A connection with which it is not done after `limit` is
-    /// refused. Of several, the last one counts.
+    /// Runs a hook on each connection before its first frame, after [`allow_peers`](ServerBuilder::allow_peers).
+    ///
+    /// A connection with which it is not done after `limit` is refused. Of several hooks, the last one counts.
     pub fn on_connection(mut self, hook: impl ConnectionHook, limit: Duration) -> Self {
         self.hook = Some(Hook { hook: Contained::new(Box::new(hook)), limit });
         self
     }
 
-    /// Tells this of each connection and each call. May be called several times.
+    /// Adds an observer, which is notified of each connection and each call. May be called several times.
     pub fn observe(mut self, observer: impl Observer) -> Self {
         self.observers.add(observer);
         self
@@ -151,7 +158,7 @@ impl ServerBuilder {
         self
     }
 
-    /// The server, ready to serve.
+    /// Builds the server.
     ///
     /// # Errors
     /// [`Error::DuplicateService`]; [`Error::NothingToServe`] without listener and connection, unless
@@ -206,8 +213,7 @@ impl ServerBuilder {
         })
     }
 
-    /// Builds the server and serves until the future is dropped: the short way where nothing else
-    /// is to be done with it.
+    /// Builds the server and serves until the future is dropped.
     ///
     /// # Errors
     /// Those of [`ServerBuilder::build`] and [`Server::serve`].

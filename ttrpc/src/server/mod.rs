@@ -1,4 +1,4 @@
-//! Serving methods: [`Server`], and what handlers get and give.
+//! Serving methods: [`Server`], and what handlers receive and return.
 //!
 //! ```no_run
 //! # use std::{sync::Arc, time::Duration};
@@ -22,20 +22,23 @@
 //! # Handlers
 //!
 //! Each call runs on a task of its own, so handlers may wait for each other. (On a runtime of one thread, a handler is
-//! first polled by its connection's task, and gets its own when it waits.) A handler that blocks its thread, which it
-//! should not, blocks a worker of the runtime, as in every tokio program; the other calls of its connection continue on
-//! the other workers. A handler that panics answers INTERNAL and harms nobody else. When its call is cancelled a handler is dropped, see
-//! [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
+//! first polled by its connection's task, and gets its own when it waits.) A handler should not block its thread: it
+//! blocks a worker of the runtime, as in every tokio program. The other calls of its connection continue on the other
+//! workers. A handler that panics answers INTERNAL and harms no other call. When its call is cancelled a handler is
+//! dropped, see [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
 //! [`blocking`].
 //!
 //! # What a peer can cost
 //!
-//! Every buffer has a limit in [`ServerConfig`], which says what happens when it is reached.
-//! At most, a server holds [`request_bytes`](ServerConfig::request_bytes) of requests,
-//! [`inbox_bytes`](ServerConfig::inbox_bytes) of stream messages and
-//! [`reply_bytes`](ServerConfig::reply_bytes) of replies that wait, and per connection a frame that is
-//! arriving (4 MiB) and its send queue (twice [`send_queue_bytes`](ServerConfig::send_queue_bytes)); and what its
-//! handlers hold.
+//! Every buffer has a limit in [`ServerConfig`], which says what happens when it is reached. A server holds at most
+//!
+//! - [`request_bytes`](ServerConfig::request_bytes) of requests, [`inbox_bytes`](ServerConfig::inbox_bytes) of stream
+//!   messages and [`reply_bytes`](ServerConfig::reply_bytes) of replies that wait;
+//! - for each connection, a frame that is arriving (4 MiB) and its send queue (twice
+//!   [`send_queue_bytes`](ServerConfig::send_queue_bytes));
+//! - what its handlers hold.
+//!
+//! [`ServerConfig::memory_bound`] returns the sum.
 
 mod accept;
 pub mod blocking;
@@ -202,26 +205,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to put a server together.
+    /// Returns a builder of a server.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// A handle by which other tasks shut the server down. Any number may exist.
+    /// Returns a handle by which other tasks control the server. Any number may exist.
     pub fn handle(&self) -> ServerHandle {
         self.handle.clone()
     }
 
-    /// Serves until the server is shut down by a [`ServerHandle`], or, without a listener, until
-    /// all connections that were handed over have ended.
+    /// Serves until a [`ServerHandle`] shuts the server down. Without a listener, it also ends with its last
+    /// connection.
     ///
     /// Dropping the future closes the server at once: listeners, connections, handlers.
     ///
     /// # Errors
-    /// [`Error::Listener`] if a listener cannot be used with this runtime. [`Error::ConnectionFailed`] if the server has
-    /// served one connection, without a listener and without [`keep_open`](ServerBuilder::keep_open), and that did not end
-    /// between two frames. What becomes of the connections of other servers is told to
-    /// [observers](crate::observer::Observer::connection_closed).
+    /// [`Error::Listener`] if a listener cannot be used with this runtime. [`Error::ConnectionFailed`] if the server
+    /// has served one connection, without a listener and without [`keep_open`](ServerBuilder::keep_open), and that did
+    /// not end between two frames. [Observers](crate::observer::Observer::connection_closed) learn how the connections
+    /// of other servers end.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

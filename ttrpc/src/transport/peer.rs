@@ -6,8 +6,7 @@ use tokio::net::UnixStream;
 
 use crate::contain::{Contained, contain};
 
-/// Facts about the other side of a connection: what the operating system says, and what the
-/// program adds for connections that it hands over.
+/// The other side of a connection, as the operating system and the program describe it.
 ///
 /// Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +40,7 @@ pub struct Credentials {
     pub uid: u32,
     /// The peer's effective group id.
     pub gid: u32,
-    /// The peer's process id, where the operating system gives it.
+    /// The peer's process id, where the operating system knows it.
     pub pid: Option<i32>,
 }
 
@@ -104,7 +103,7 @@ impl Peer {
         Arc::make_mut(self.added.get_or_insert_default())
     }
 
-    /// User, group and process. `None` for what is no Unix socket.
+    /// Returns user, group and process. `None` unless this is a Unix socket.
     pub fn credentials(&self) -> Option<Credentials> {
         match self.origin {
             Origin::Unix(credentials) => Some(credentials),
@@ -112,7 +111,7 @@ impl Peer {
         }
     }
 
-    /// Context id and port. `None` for what is no vsock socket.
+    /// Returns context id and port. `None` unless this is a vsock socket.
     ///
     /// A guest behind hybrid vsock has [`Peer::credentials`] instead: those of its hypervisor.
     pub fn vsock_addr(&self) -> Option<VsockAddr> {
@@ -122,7 +121,7 @@ impl Peer {
         }
     }
 
-    /// The remote address. `None` for what is no TCP socket.
+    /// Returns the remote address. `None` unless this is a TCP socket.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self.origin {
             Origin::Tcp(address) => Some(address),
@@ -130,12 +129,12 @@ impl Peer {
         }
     }
 
-    /// The name that the program gave the peer.
+    /// Returns the name that the program gave the peer.
     pub fn name(&self) -> Option<&str> {
         self.added.as_ref()?.name.as_deref()
     }
 
-    /// The value of this type that was added last.
+    /// Returns the value of this type that was added last.
     pub fn get<T: Any>(&self) -> Option<&T> {
         self.added.as_ref()?.values.iter().rev().find_map(|value| (**value).downcast_ref())
     }
@@ -189,48 +188,49 @@ pub struct PeerPolicy {
 }
 
 impl PeerPolicy {
-    /// The user that this process runs as.
+    /// Allows the user that this process runs as.
     pub fn same_user() -> Self {
         PeerPolicy::user(rustix::process::geteuid().as_raw())
     }
 
-    /// The superuser, user id 0.
+    /// Allows the superuser, user id 0.
     pub fn root() -> Self {
         PeerPolicy::user(0)
     }
 
-    /// One user, by id.
+    /// Allows one user, by id.
     pub fn user(uid: u32) -> Self {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.uid == uid))
     }
 
-    /// All processes whose effective group is this one.
+    /// Allows all processes whose effective group is this one.
     pub fn group(gid: u32) -> Self {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.gid == gid))
     }
 
-    /// One process, by its id. The system may have given that to another process since the peer connected.
+    /// Allows one process, by its id. The system may have given that id to another process since the peer
+    /// connected.
     pub fn process(pid: i32) -> Self {
         PeerPolicy::custom(move |peer| peer.credentials().is_some_and(|peer| peer.pid == Some(pid)))
     }
 
-    /// Every peer, known or not.
+    /// Allows every peer, known or not.
     pub fn anybody() -> Self {
         PeerPolicy::custom(|_| true)
     }
 
-    /// One machine, by its vsock context id: 2 is the host.
+    /// Allows one machine, by its vsock context id: 2 is the host.
     pub fn machine(cid: u32) -> Self {
         PeerPolicy::custom(move |peer| peer.vsock_addr().is_some_and(|peer| peer.cid == cid))
     }
 
-    /// A function of your own. It runs on the task that accepts connections and should not block. A peer for
-    /// which it panics may not connect.
+    /// Decides by a function of your own. It runs on the task that accepts connections and should not block.
+    /// A peer for which it panics may not connect.
     pub fn custom(allows: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
         PeerPolicy { allows: Contained::new(Arc::new(allows)) }
     }
 
-    /// Allows whom either policy allows.
+    /// Allows every peer that one of the two policies allows.
     #[must_use]
     pub fn or(self, other: PeerPolicy) -> Self {
         PeerPolicy::custom(move |peer| self.allows(peer) || other.allows(peer))

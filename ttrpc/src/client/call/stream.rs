@@ -49,9 +49,9 @@ fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Stat
 
 /// The caller's side of a stream of requests.
 ///
-/// Dropping it says that nothing more comes, as [`StreamSender::finish`] does: ttrpc has no frame
-/// that takes a stream back, so where half an upload must not be taken for a whole one, the last
-/// message has to say that it is the last. A call whose deadline has passed sends nothing more.
+/// Dropping it closes the stream, as [`StreamSender::finish`] does: ttrpc has no frame that cancels a
+/// stream. Where half an upload must not be taken for a whole one, the last message has to say that it
+/// is the last. A call whose deadline has passed sends nothing more.
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
     owner: Arc<CallOwner>,
@@ -64,7 +64,7 @@ impl<Req> StreamSender<Req> {
         StreamSender { owner, request: PhantomData, budget: CoopBudget::default() }
     }
 
-    /// Says that nothing more comes.
+    /// Closes the stream of requests: nothing more comes.
     pub fn finish(self) {}
 
     /// Waits, for the blocking client, until all has been written, within the call's deadline.

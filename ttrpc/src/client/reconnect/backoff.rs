@@ -46,13 +46,13 @@ impl Backoff {
         Backoff::default()
     }
 
-    /// The bound of the first pause, at least 1 ms. Default 100 ms.
+    /// Sets the bound of the first pause, at least 1 ms. Default 100 ms.
     pub fn first(mut self, bound: Duration) -> Self {
         self.first = bound;
         self
     }
 
-    /// The bound of every pause. Default 10 s.
+    /// Sets the bound of every pause. Default 10 s.
     pub fn longest(mut self, bound: Duration) -> Self {
         self.longest = bound;
         self
@@ -64,8 +64,9 @@ impl Backoff {
         self
     }
 
-    /// Gives up at the first failure this long after the connection was lost, or after a call needed the first one.
-    /// Default: never.
+    /// Gives up at the first failure after this time. Default: never.
+    ///
+    /// The time runs from the loss of the connection, or from the call that needed the first one.
     pub fn give_up_after(mut self, time: Duration) -> Self {
         self.max_time = Some(time);
         self

@@ -11,7 +11,7 @@ use crate::server::{
 };
 use crate::{Extensions, Metadata, Name, observer::EndCause};
 
-/// What a handler knows of its call: who calls, what for, until when.
+/// A handler's view of its call: the caller, the method, metadata, the deadline.
 ///
 /// Cheap to clone, so that a handler can take it along into other tasks.
 #[derive(Clone)]
@@ -40,75 +40,81 @@ impl Context {
         self.call.end.set_failure_cause(cause);
     }
 
-    /// Full protobuf name of the service, `containerd.task.v2.Task` for example.
+    /// Returns the full protobuf name of the service, `containerd.task.v2.Task` for example.
     pub fn service(&self) -> &str {
         &self.call.head.service
     }
 
-    /// Bare name of the method, `State` for example.
+    /// Returns the bare name of the method, `State` for example.
     pub fn method(&self) -> &str {
         &self.call.head.method
     }
 
-    /// Names of the service and the method, without a copy of their text.
+    /// Returns the names of the service and the method, without a copy of their text.
     pub(crate) fn names(&self) -> (Name, Name) {
         let head = &self.call.head;
         (head.service.clone(), head.method.clone())
     }
 
-    /// The metadata that came with the call, in order, with what interceptors have changed.
+    /// Returns the metadata that came with the call, in order, with what interceptors have changed.
     pub fn metadata(&self) -> &Metadata {
         self.metadata.as_deref().unwrap_or(&self.call.head.metadata)
     }
 
-    /// For interceptors: the metadata, to be changed for what comes behind. In a handler, it changes what
-    /// this context says and its later clones.
+    /// Returns the metadata for an interceptor to change, for later interceptors and the handler.
+    ///
+    /// In a handler, this changes this context and its later clones.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         let new = || Arc::new(self.call.head.metadata.clone());
         Arc::make_mut(self.metadata.get_or_insert_with(new))
     }
 
-    /// What interceptors, observers and this handler have added to the call.
+    /// Returns the values that interceptors, observers and this handler have added to the call.
     pub fn extensions(&self) -> &Extensions {
         &self.call.extensions
     }
 
-    /// What was added to the connection, by other calls as well.
+    /// Returns the values that were added to the connection, by other calls as well.
     pub fn connection_extensions(&self) -> &Extensions {
         &self.call.connection.extensions
     }
 
-    /// What is known of who calls: the credentials of a Unix socket's other side, taken when it
-    /// connected; the address of a vsock or TCP socket; and what the program has added.
+    /// Returns what is known of the caller.
+    ///
+    /// For a Unix socket, these are the other side's credentials when it connected; for vsock and TCP, the
+    /// address. The program may have added more.
     pub fn peer(&self) -> &Peer {
         &self.call.connection.peer
     }
 
-    /// The time that the client gave the call, as it arrived, whatever became of it here.
+    /// Returns the timeout that the client sent. Changes made here do not show in it.
     pub fn timeout(&self) -> Option<Duration> {
         let CallHead { started, deadline, .. } = self.call.head;
         deadline.map(|deadline| deadline - started)
     }
 
-    /// When the call's time is over: its arrival plus [`Context::timeout`], or what an interceptor has said.
+    /// Returns the call's deadline: its arrival plus [`Context::timeout`], or an earlier one that an
+    /// interceptor set.
     pub fn deadline(&self) -> Option<Instant> {
         self.call.deadline()
     }
 
-    /// For interceptors: ends the call with DEADLINE_EXCEEDED at this moment, unless it ends before. A later
-    /// moment than the present deadline changes nothing.
+    /// Moves the deadline to this moment, after which the call ends with DEADLINE_EXCEEDED. For interceptors.
+    ///
+    /// A later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
         self.call.end.shorten_deadline(deadline);
     }
 
-    /// What is left of the call's time; zero when it is over, `None` without a deadline.
+    /// Returns the time until the deadline: zero when it has passed, `None` without one.
     pub fn remaining(&self) -> Option<Duration> {
         Some(self.deadline()?.saturating_duration_since(Instant::now()))
     }
 
-    /// A token that fires when the call is over, in whatever way: its handler has returned, its
-    /// deadline has passed, its client has gone away, or the server shuts down without waiting for it.
-    /// Tasks that work for the call can wait for it.
+    /// Returns a token that fires when the call is over. Tasks that work for the call can wait for it.
+    ///
+    /// A call is over when its handler has returned, its deadline has passed, its client has gone away, or the
+    /// server shuts down without waiting for it.
     ///
     /// A handler whose call ends before it is dropped at once. One that has asked for the token is
     /// polled on, so that it can clean up, for [`ServerConfig::cancellation_grace`] at most. When the
@@ -126,8 +132,7 @@ impl Context {
         self.cancellation_token().cancelled().await;
     }
 
-    /// Returns whether the connection has ended on which the call came: its client has gone, or the server has
-    /// closed it.
+    /// Returns whether the call's connection has ended: the client has gone, or the server has closed it.
     pub fn is_disconnected(&self) -> bool {
         self.call.connection.queue.is_closed()
     }

@@ -37,8 +37,8 @@ use crate::{
 /// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as a
 /// [`Stream`].
 ///
-/// Messages come in the order in which the client sent them. A handler that takes none for long
-/// holds up its connection, and loses the stream after [`ServerConfig::stall_timeout`].
+/// Messages come in the order in which the client sent them. A handler that takes none for long blocks its
+/// connection, and loses the stream after [`ServerConfig::stall_timeout`].
 ///
 /// [`ServerConfig::stall_timeout`]: crate::ServerConfig::stall_timeout
 pub struct StreamReceiver<Req> {
@@ -53,15 +53,16 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         StreamReceiver { call, batch: Batch::default(), is_done: false, request: PhantomData }
     }
 
-    /// The next message; `None` when the client has said that nothing more comes. A client that
-    /// gives a call up says so too: ttrpc knows no difference.
+    /// Waits for the next message. Returns `None` when the client has closed its side of the stream.
+    ///
+    /// A client that drops its call closes it too: ttrpc makes no difference.
     ///
     /// Cancel safe: dropped before it is done, no message is lost.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler stood
-    /// still with a full inbox, CANCELLED when the handler has ended before the stream of requests has
-    /// and this was handed on to another task. The stream is over then.
+    /// INVALID_ARGUMENT if a message does not decode, RESOURCE_EXHAUSTED if the handler took nothing from a full
+    /// inbox for too long. CANCELLED in another task, when the handler has ended before the stream of requests
+    /// has. The stream is over then.
     pub async fn recv(&mut self) -> Result<Option<Req>, Status> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
@@ -142,7 +143,7 @@ impl<Resp: Message> StreamSender<Resp> {
     /// which they were sent.
     ///
     /// Cancel safe: dropped before it is done, the message is not sent. Poll it until it is done, or drop it: one
-    /// that is kept unpolled may hold capacity that all other replies of its connection wait for.
+    /// that is kept unpolled may hold capacity for which all other replies of its connection wait.
     ///
     /// # Errors
     /// CANCELLED when the call is over: its deadline passed, its client went away, its handler has

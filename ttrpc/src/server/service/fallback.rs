@@ -14,8 +14,9 @@ use crate::server::{
 };
 use crate::{Raw, RawEnd, Status, proto::frame::Flags};
 
-/// Handles every call that no service of a server takes, whatever its service, its method and its kind:
-/// for proxies and recorders. [`ServerBuilder::fallback`](crate::server::ServerBuilder::fallback) adds one.
+/// Handles every call that no service of a server takes, for proxies and recorders.
+///
+/// [`ServerBuilder::fallback`](crate::server::ServerBuilder::fallback) adds one.
 ///
 /// Its calls are like any others: they count for the limits, end with their deadlines, and are cancelled
 /// with their connection. [`Context::service`] and [`Context::method`] tell what is called.
@@ -53,7 +54,7 @@ pub struct FallbackCall {
     pub flags: Flags,
     /// The Request's payload.
     pub payload: Raw,
-    /// What the client sends after its Request; `None` if it has said that nothing follows.
+    /// Receives the messages after the Request; `None` if the client has said that nothing follows.
     pub requests: Option<StreamReceiver<Raw>>,
     /// Sends messages before the end; `None` if the call is unary.
     pub replies: Option<StreamSender<Raw>>,
