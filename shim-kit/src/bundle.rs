@@ -26,24 +26,26 @@ impl Bundle {
         Bundle(path.into())
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The root of the container's file system.
+    /// Returns the root of the container's file system.
     pub fn rootfs(&self) -> PathBuf {
         self.0.join("rootfs")
     }
 
-    /// Where the pid of the container's first process is kept for [`Runtime::clean_up`](crate::Runtime::clean_up).
-    /// The kit writes it when it is told the pid. A runtime whose program writes it before that loses no
-    /// process if the shim dies in between.
+    /// Returns the file with the pid of the container's first process, for
+    /// [`Runtime::clean_up`](crate::Runtime::clean_up).
+    ///
+    /// The kit writes it when it learns the pid. A runtime whose program writes it before that loses no process if
+    /// the shim dies in between.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("init.pid")
     }
 
-    /// The pid of the container's first process, if it was ever known.
+    /// Returns the pid of the container's first process, if it was ever known.
     pub fn pid(&self) -> Option<Pid> {
         read_pid(&self.pid_file()).ok()
     }
@@ -119,7 +121,7 @@ impl Bundle {
         }
     }
 
-    /// What the container is to be, as the OCI runtime specification writes it.
+    /// Reads the container's `config.json`, the OCI runtime specification.
     ///
     /// # Errors
     /// Those of reading a file and parsing JSON.
@@ -138,7 +140,7 @@ impl Spec {
         self.0.get("annotations")?.get(POD_LABEL)?.as_str()
     }
 
-    /// The group of containers that one shim is to serve, if not this one alone.
+    /// Returns the group of containers that one shim serves, if it is not this one alone.
     pub fn group(&self) -> Option<&str> {
         let annotations = self.0.get("annotations")?;
         GROUP_LABELS.iter().find_map(|label| annotations.get(label)?.as_str())
@@ -154,7 +156,7 @@ impl Spec {
         self.0.pointer("/root/path").and_then(Value::as_str).is_some_and(|path| !path.is_empty())
     }
 
-    /// The whole specification.
+    /// Returns the whole specification.
     pub fn json(&self) -> &Value {
         &self.0
     }

@@ -44,7 +44,7 @@ impl ConsoleSocket {
         Ok(ConsoleSocket { listener, file: bundle.join(name), short, _bundle: folder })
     }
 
-    /// What runc is given for `--console-socket`.
+    /// Returns the path for runc's `--console-socket`.
     pub fn path(&self) -> &Path {
         &self.short
     }
@@ -91,7 +91,9 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Makes the terminal on stdin the controlling one of a new session, so that its user's Ctrl-C
-/// arrives: for the process that [`crate::Launch::stdio`] gave a terminal, before it becomes the
+/// arrives.
+///
+/// The process that has a terminal from [`crate::Launch::stdio`] calls it, before it becomes the
 /// container's program.
 ///
 /// # Errors

@@ -58,13 +58,14 @@ impl Launch {
         }
     }
 
-    /// Whether the process is to have a terminal.
+    /// Returns whether the process is to have a terminal.
     pub fn wants_terminal(&self) -> bool {
         self.paths.terminal
     }
 
-    /// What was asked for, a terminal or pipes, which belongs to this user and group. A process with a
-    /// terminal calls [`crate::take_terminal`].
+    /// Makes the process's standard streams, a terminal or pipes as the client asked, owned by this user and group.
+    ///
+    /// A process with a terminal calls [`crate::take_terminal`].
     ///
     /// # Errors
     /// Those of [`pipes`](Launch::pipes) and [`connect_terminal`](Launch::connect_terminal);
@@ -82,7 +83,7 @@ impl Launch {
         Ok(Descriptors { stdin, stdout, stderr: process })
     }
 
-    /// Pipes for a process without a terminal, which belong to this user and group.
+    /// Makes pipes for a process without a terminal, owned by this user and group.
     ///
     /// # Errors
     /// If a FIFO cannot be opened, a logger does not start, or a descriptor is not to be had.
@@ -121,19 +122,20 @@ impl Launch {
         }
     }
 
-    /// A number that no other process of the container has, for the names of files.
+    /// Returns a number that no other process of the container has, for the names of files.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Starts programs and learns of their ends. What has not ended when the container is deleted is killed,
-    /// also if that is while it is being made.
+    /// Returns the container's reaper, which starts programs and collects their ends. Programs that still run when the
+    /// container is deleted are killed, also while it is being made.
     pub fn reaper(&self) -> &Reaper {
         &self.reaper
     }
 
-    /// Says in which control group the container is, where its first process is in another or will only join it: the folder of
-    /// the group, without the mount point. What the container uses and whether it runs out of memory is read there.
+    /// Sets the container's control group, where its first process is in another one or joins it later.
+    ///
+    /// `path` is the folder of the group, without the mount point. Metrics and events of the OOM killer are read there.
     pub fn set_cgroup(&mut self, path: &str) {
         self.cgroup = Some(Cgroup::at(path));
     }

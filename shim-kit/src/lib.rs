@@ -1,4 +1,4 @@
-//! What every containerd shim needs and its runtime has nothing to do with.
+//! A kit for containerd shims: all of a shim but its runtime.
 //!
 //! A shim stands between containerd and containers, so that these live on while containerd is
 //! replaced. containerd runs the shim's program three ways: `start` starts a daemon and prints its
@@ -25,16 +25,15 @@
 //!
 //! Three rules run through all of it:
 //!
-//! - **One thread, nothing that blocks.** Children are waited for by SIGCHLD, stdio is copied
-//!   between descriptors that never block, and nothing is looked at by the clock.
-//! - **What was begun is finished.** The library drops a handler whose client is gone; half a
-//!   container must not be left, so what changes something runs in a task of its own.
-//! - **The order that is seen is the order in which it happened.** A process's start is published
-//!   before its end is, its output is delivered before its end is told, execs end before their
-//!   container does.
+//! - **One thread, nothing that blocks.** SIGCHLD reports the ends of children, stdio is copied between
+//!   descriptors that never block, and nothing polls on a timer.
+//! - **What was begun is finished.** The library drops a handler whose client is gone. No half-made container
+//!   may stay, so every change runs in a task of its own.
+//! - **Clients see events in the order in which they happened.** A process's start is published before its end.
+//!   Its output is delivered before its end is reported. Execs end before their container.
 //!
-//! The feature `debug`, which is on by default, lets daemons serve reflection, health and a debug service, by
-//! which the command line `ttrpc` lists and calls their services and asks what they are waiting for.
+//! The feature `debug`, on by default, lets daemons serve reflection, health and a debug service. With these,
+//! the command line `ttrpc` lists and calls their services and shows what they wait for.
 
 mod address;
 mod args;

@@ -47,7 +47,7 @@ pub(crate) fn open(fifo: &Path, id: &str, is_debug: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Something went wrong that containerd is told of by an answer too, or that it need not know.
+/// Logs a failure that containerd also learns from an answer, or that it need not know.
 pub fn warn(message: impl Display) {
     write("warning", message);
 }
@@ -61,12 +61,12 @@ pub(crate) fn fatal(name: &str, error: impl Display) {
     }
 }
 
-/// Something that happens once in a shim's life.
+/// Logs something that happens once in a shim's life.
 pub(crate) fn info(message: impl Display) {
     write("info", message);
 }
 
-/// Something that happens often. Only with `-debug`.
+/// Logs something that happens often. Only with `-debug`.
 pub fn debug(message: impl Display) {
     if LOG.get().is_some_and(|log| log.is_debug) {
         write("debug", message);

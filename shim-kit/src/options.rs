@@ -21,9 +21,10 @@ pub enum Given<'a> {
         /// The message.
         bytes: &'a [u8],
     },
-    /// The table `options` of a runtime in containerd's configuration: what Kubernetes has
-    /// containerd send to every runtime whose type it does not know. Or the file that such a table
-    /// or a client names.
+    /// The table `options` of a runtime in containerd's configuration, or the file that such a
+    /// table or a client names.
+    ///
+    /// Kubernetes has containerd send it to every runtime whose type it does not know.
     Toml(&'a str),
 }
 

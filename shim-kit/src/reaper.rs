@@ -26,7 +26,7 @@ use crate::{descriptors, spawn};
 pub struct Exit {
     /// The exit code, or 128 and the signal's number.
     pub status: u32,
-    /// When its parent was told.
+    /// The moment when its parent learned of it.
     pub at: SystemTime,
 }
 

@@ -21,18 +21,19 @@ use crate::{
 /// [`Launch::reaper`], or with [`crate::Reaper`] later.
 #[async_trait]
 pub trait Runtime: Sized + Send + Sync + 'static {
-    /// What containerd's configuration and clients may say about this runtime.
+    /// The options of this runtime in containerd's configuration and in clients' requests.
     type Options: Default + Send + Sync + 'static;
 
-    /// The version that containerd is told: `env!("CARGO_PKG_VERSION")` in the shim's own crate.
+    /// The version that containerd shows: `env!("CARGO_PKG_VERSION")` in the shim's own crate.
     const VERSION: &'static str;
 
-    /// How long a process's output may hold back that its end is told, in total: while a client
-    /// that is there has not read it, or has not come yet.
+    /// The longest time for which unread output delays the report of a process's end.
+    ///
+    /// It counts while a client has not read the output, or has not come yet.
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    /// Whether containers get the user namespace that their `config.json` asks for. Where they do not,
-    /// as by default, the shim makes no pods that have one.
+    /// Set to true if containers get the user namespace that their `config.json` asks for. Otherwise, as by default,
+    /// the shim makes no pods that have one.
     const USER_NAMESPACES: bool = false;
 
     /// Understands the options.
@@ -49,9 +50,10 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         }
     }
 
-    /// Chooses the options among the messages that came with `start`: one from a containerd before 2.3, and the
-    /// extensions of the bootstrap protocol from a later one. By default the first that [`options`](Runtime::options)
-    /// understands.
+    /// Chooses the options among the messages that came with `start`. By default the first that
+    /// [`options`](Runtime::options) understands.
+    ///
+    /// A containerd before 2.3 sends one message, a later one the extensions of its bootstrap protocol.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if there are some and none is understood.
@@ -59,14 +61,14 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         options::choose(given, Self::options)
     }
 
-    /// The control group that the shim itself is to be put into: for all of the controllers where
-    /// there are version 1 groups. By default none.
+    /// Returns the control group for the shim itself, for all controllers where there are version 1 groups. By default
+    /// none.
     fn shim_cgroup(_options: &Self::Options) -> Option<&str> {
         None
     }
 
-    /// Makes a container. Its root file system is mounted. Its first process is made here and waits
-    /// for [`start`](Runtime::start); where that cannot be, `start` makes it, and no pid is given.
+    /// Makes a container. Its root file system is mounted. Its first process is made here and waits for
+    /// [`start`](Runtime::start). Where that is impossible, `start` makes it, and this returns no pid.
     ///
     /// If it is deleted meanwhile, since its client has left, the programs that were started with
     /// [`Launch::reaper`] are killed.
@@ -78,14 +80,13 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         launch: &mut Launch,
     ) -> Result<(Self, Option<Started>), Status>;
 
-    /// Lets the first process run, or makes it and gives its pid if `create` did not.
+    /// Lets the first process run. If `create` made none, makes it and returns its pid.
     ///
     /// # Errors
     /// Whatever is in the way.
     async fn start(&self, launch: &mut Launch) -> Result<Option<Started>, Status>;
 
-    /// Makes a process beside the first and lets it run. `spec` is the OCI runtime specification's
-    /// `process`, as JSON.
+    /// Makes a further process and lets it run. `spec` is the OCI runtime specification's `process`, as JSON.
     ///
     /// # Errors
     /// Whatever is in the way. UNIMPLEMENTED by default.
@@ -110,7 +111,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// is done meanwhile, so that this may block.
     ///
     /// # Errors
-    /// What is to be written to the log.
+    /// The message for the log.
     fn clean_up(remains: Remains<'_, Self::Options>) -> Result<(), String>;
 
     /// Freezes all processes.
@@ -129,7 +130,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Err(Status::unimplemented("this runtime has no resume"))
     }
 
-    /// The pids of all processes, as this machine counts them.
+    /// Returns the pids of all processes, as this machine counts them.
     ///
     /// # Errors
     /// Whatever is in the way. UNIMPLEMENTED by default.
@@ -155,8 +156,9 @@ pub trait Runtime: Sized + Send + Sync + 'static {
         Err(Status::unimplemented("this runtime has no checkpoints"))
     }
 
-    /// What the container uses, if that is not what its first process's control group counts: a message
-    /// that clients know, `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`.
+    /// Returns the container's metrics, if they are not those of its first process's control group.
+    ///
+    /// The type is one that clients know, `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`.
     ///
     /// # Errors
     /// Whatever is in the way.
@@ -174,7 +176,7 @@ pub trait Runtime: Sized + Send + Sync + 'static {
     /// Called when containerd has ended the shim, after its last container; it has 5 s. Not called when a signal ends the shim.
     async fn at_end() {}
 
-    /// What the runtime can do, for `-info`. By default nothing is said.
+    /// Returns the runtime's features, for `-info`. By default none.
     fn features(options: &Self::Options) -> Option<Any> {
         let _ = options;
         None
@@ -198,7 +200,7 @@ pub struct New<'a, O> {
     pub events: &'a Outbox,
 }
 
-/// What may be left of a container.
+/// A container whose shim has died.
 #[derive(Debug)]
 pub struct Remains<'a, O> {
     /// Its id.

@@ -7,7 +7,7 @@ use ttrpc::Status;
 
 use crate::reaper::Exit;
 
-/// What a runtime has started. A [`Pid`] is made one by `into`.
+/// A process, or something else with an end, that a runtime has started. A [`Pid`] converts into it.
 #[derive(Debug)]
 pub enum Started {
     /// A process whose end this shim collects: its child, or a process that a child has left behind.
@@ -39,15 +39,17 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// What ends when this future does. `pid` is what containerd is told: that of a process of this machine, or a number of the
-    /// runtime's own, which must not be 0.
+    /// Makes a handle of something that ends when this future does.
+    ///
+    /// `pid` is what containerd shows: the pid of a process of this machine, or a number of the runtime's own other
+    /// than 0.
     pub fn new(pid: u32, ended: impl Future<Output = Exit> + Send + 'static) -> Handle {
         let unknown = |_| Err(Status::unimplemented("this process cannot be signalled"));
         Handle { pid, ended: Box::pin(ended), kill: Box::new(unknown) }
     }
 
-    /// How a signal, by its number, is sent to what came from Exec. Must not block. A container's first process has
-    /// [`Runtime::kill`](crate::Runtime::kill).
+    /// Sets the function that sends a signal, by its number, to what came from Exec. It must not block. A container's
+    /// first process has [`Runtime::kill`](crate::Runtime::kill).
     pub fn with_kill(
         mut self,
         kill: impl Fn(u32) -> Result<(), Status> + Send + Sync + 'static,

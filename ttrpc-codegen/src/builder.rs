@@ -72,43 +72,47 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Whether clients are generated. Default: yes.
+    /// Sets whether clients are generated. Default: yes.
     pub fn client(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.client(is_wanted);
         self
     }
 
-    /// Whether servers and the traits behind them are generated. Default: yes.
+    /// Sets whether servers and their traits are generated. Default: yes.
     pub fn server(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.server(is_wanted);
         self
     }
 
-    /// Whether clients without `async` are generated, too: `GreeterBlockingClient`, which wraps
-    /// `ttrpc::blocking::Client`. Default: no.
+    /// Also generates clients without `async`: `GreeterBlockingClient`, which wraps `ttrpc::blocking::Client`.
+    /// Default: no.
     pub fn blocking_client(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.blocking_client(is_wanted);
         self
     }
 
-    /// Whether traits whose methods are no `async fn` are generated, too, and the servers that run each call
-    /// on a thread: `GreeterBlocking` and `GreeterBlockingServer`, see `ttrpc::server::blocking`. Default: no.
+    /// Also generates traits without `async`, and servers that run each call on a thread. Default: no.
+    ///
+    /// They are called `GreeterBlocking` and `GreeterBlockingServer`, see `ttrpc::server::blocking`.
     pub fn blocking_server(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.blocking_server(is_wanted);
         self
     }
 
-    /// Whether the methods of servers' traits return `impl Future + Send`, which implementations write as plain
-    /// `async fn` without the attribute `async_trait`. A unary call then allocates once less. But such a trait is no
-    /// object: there is no `dyn Greeter`. Default: no.
+    /// Lets implementations of servers' traits write plain `async fn`, without the attribute `async_trait`. Default:
+    /// no.
+    ///
+    /// The methods then return `impl Future + Send`, and a unary call allocates once less. But such a trait is not
+    /// an object: there is no `dyn Greeter`.
     pub fn async_fn_in_trait(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.async_fn_in_trait(is_wanted);
         self
     }
 
-    /// Whether the methods of servers' traits have bodies, which answer UNIMPLEMENTED as a server
-    /// does that has no such method. A method that is added to the service later then breaks no
-    /// implementation of the trait. Default: no, so that the compiler names what is missing.
+    /// Adds bodies to the methods of servers' traits, which answer UNIMPLEMENTED. Default: no, so that the compiler
+    /// names what is missing.
+    ///
+    /// A method that is added to the service later then breaks no implementation of the trait.
     pub fn default_bodies(mut self, is_wanted: bool) -> Self {
         self.generator = self.generator.default_bodies(is_wanted);
         self
@@ -163,8 +167,8 @@ impl Builder {
         self
     }
 
-    /// Writes a file of this name too, which includes all packages, each in a module that lies as its
-    /// package does: see [Packages](crate#packages).
+    /// Also writes a file of this name that includes all packages, in modules nested as the packages are: see
+    /// [Packages](crate#packages).
     pub fn include_file(mut self, name: impl Into<String>) -> Self {
         self.include_file = Some(name.into());
         self
@@ -176,7 +180,7 @@ impl Builder {
         self
     }
 
-    /// Whether the file descriptor set has the files' comments and positions, often more than half of its
+    /// Sets whether the file descriptor set has the files' comments and positions, often more than half of its
     /// bytes. Default: yes. Code has comments either way.
     pub fn file_descriptor_set_source_info(mut self, is_wanted: bool) -> Self {
         self.has_source_info = is_wanted;

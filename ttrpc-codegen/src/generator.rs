@@ -41,47 +41,51 @@ impl ServiceGenerator {
         }
     }
 
-    /// Whether clients are generated. Default: yes.
+    /// Sets whether clients are generated. Default: yes.
     #[must_use]
     pub fn client(mut self, is_wanted: bool) -> Self {
         self.client = is_wanted;
         self
     }
 
-    /// Whether servers and the traits behind them are generated. Default: yes.
+    /// Sets whether servers and their traits are generated. Default: yes.
     #[must_use]
     pub fn server(mut self, is_wanted: bool) -> Self {
         self.server = is_wanted;
         self
     }
 
-    /// Whether clients without `async` are generated, too: `GreeterBlockingClient`. Default: no.
+    /// Also generates clients without `async`: `GreeterBlockingClient`. Default: no.
     #[must_use]
     pub fn blocking_client(mut self, is_wanted: bool) -> Self {
         self.blocking_client = is_wanted;
         self
     }
 
-    /// Whether traits whose methods are no `async fn` are generated, too, and the servers that run each call
-    /// on a thread: `GreeterBlocking` and `GreeterBlockingServer`. Default: no.
+    /// Also generates traits without `async`, and servers that run each call on a thread. Default: no.
+    ///
+    /// They are called `GreeterBlocking` and `GreeterBlockingServer`.
     #[must_use]
     pub fn blocking_server(mut self, is_wanted: bool) -> Self {
         self.blocking_server = is_wanted;
         self
     }
 
-    /// Whether the methods of servers' traits return `impl Future + Send`, which implementations write as plain
-    /// `async fn` without the attribute `async_trait`. A unary call then allocates once less. But such a trait is no
-    /// object: there is no `dyn Greeter`. Default: no.
+    /// Lets implementations of servers' traits write plain `async fn`, without the attribute `async_trait`. Default:
+    /// no.
+    ///
+    /// The methods then return `impl Future + Send`, and a unary call allocates once less. But such a trait is not
+    /// an object: there is no `dyn Greeter`.
     #[must_use]
     pub fn async_fn_in_trait(mut self, is_wanted: bool) -> Self {
         self.async_fn_in_trait = is_wanted;
         self
     }
 
-    /// Whether the methods of servers' traits have bodies, which answer UNIMPLEMENTED as a server
-    /// does that has no such method. A method that is added to the service later then breaks no
-    /// implementation of the trait. Default: no, so that the compiler names what is missing.
+    /// Adds bodies to the methods of servers' traits, which answer UNIMPLEMENTED. Default: no, so that the compiler
+    /// names what is missing.
+    ///
+    /// A method that is added to the service later then breaks no implementation of the trait.
     #[must_use]
     pub fn default_bodies(mut self, is_wanted: bool) -> Self {
         self.style.default_bodies = is_wanted;

@@ -1,4 +1,4 @@
-//! What happens in containerd and its shims: the messages, their topics, and the service that takes them.
+//! Events of containerd and its shims: the messages, their topics, and the service that takes them.
 
 mod outbox;
 

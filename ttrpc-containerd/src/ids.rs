@@ -3,8 +3,10 @@
 /// containerd's limit, in bytes.
 const MAX_LEN: usize = 76;
 
-/// Whether containerd allows this as an identifier: letters and digits in groups that one of `.`, `_`, `-` separates, 76 bytes
-/// at most. Such a name is safe as a part of a path.
+/// Returns whether containerd allows this as an identifier.
+///
+/// Identifiers have letters and digits in groups that one of `.`, `_`, `-` separates, 76 bytes at most. Such a name is
+/// safe as a part of a path.
 pub fn is_identifier(text: &str) -> bool {
     let is_group =
         |group: &str| !group.is_empty() && group.bytes().all(|b| b.is_ascii_alphanumeric());

@@ -25,8 +25,8 @@ with_protocols! {
     pub mod any;
     pub mod namespace;
 
-    /// What is generated, nested as the packages are: paths such as `containerd::task::v3`. The other modules of this crate have
-    /// shorter names for it.
+    /// Generated code, nested as the packages are: paths such as `containerd::task::v3`. The other modules of this
+    /// crate have shorter names for it.
     #[allow(missing_docs, reason = "the .proto files say what there is to say")]
     pub mod proto {
         ttrpc::include_proto!("containerd");

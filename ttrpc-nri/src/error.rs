@@ -13,7 +13,7 @@ pub enum Error {
     /// There is no valid index and name.
     #[error("{problem}")]
     Identity {
-        /// What is wrong, and what to do.
+        /// The fault and its remedy.
         problem: String,
     },
     /// The runtime launched the plugin with a descriptor that is no socket.
@@ -21,9 +21,9 @@ pub enum Error {
         "NRI_PLUGIN_SOCKET is `{value}`, which is not the number of a connected socket of this process"
     )]
     Descriptor {
-        /// What the variable says.
+        /// The variable's value.
         value: String,
-        /// What the system says, if it was asked.
+        /// The system's error, if there is one.
         #[source]
         source: Option<io::Error>,
     },
@@ -66,7 +66,7 @@ pub enum Error {
     /// A plugin could not be launched or found.
     #[error("cannot {what}")]
     Launch {
-        /// What was tried, with the file's name.
+        /// The action that failed, with the file's name.
         what: String,
         /// Why not.
         #[source]

@@ -66,8 +66,8 @@ impl Runtime {
 
     /// Changes containers now, without an event. Returns the updates that failed, without those that ignore failures.
     ///
-    /// In a handler, return updates instead. containerd 2.4 updates no container while an event passes: such a call ends when its time is over,
-    /// so give it less than [`Runtime::request_timeout`], after which the plugin would be dropped.
+    /// In a handler, return updates instead. containerd 2.4 updates no container while an event passes, so such a call
+    /// ends with its timeout. Give it less than [`Runtime::request_timeout`], after which the plugin would be dropped.
     ///
     /// # Errors
     /// The runtime's; DEADLINE_EXCEEDED after [`Runtime::with_timeout`]; UNAVAILABLE when the connection has ended.

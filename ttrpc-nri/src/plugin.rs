@@ -34,8 +34,10 @@ pub trait Plugin: Send + Sync + 'static {
     /// The events that have handlers. [`plugin`](macro@crate::plugin) writes this.
     const EVENTS: EventMask;
 
-    /// Takes what the runtime has for the plugin: a configuration, which is empty unless the runtime launched the plugin and has a file for
-    /// it, and a handle for calls. Called again after each reconnection.
+    /// Receives the plugin's configuration and a handle for calls of the runtime.
+    ///
+    /// The configuration is empty unless the runtime launched the plugin and has a file for it. Called again after each
+    /// reconnection.
     ///
     /// Returns the events to subscribe to: `Self::EVENTS`, or fewer. The runtime gets those of them that it knows.
     fn configure(
@@ -217,7 +219,7 @@ pub trait Plugin: Send + Sync + 'static {
     }
 }
 
-/// What a plugin wants when a container is created. Made of an adjustment by `into()`.
+/// A plugin's answer when a container is created. Made of an adjustment by `into()`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Creation {
@@ -257,7 +259,7 @@ impl From<(ContainerAdjustment, Vec<ContainerUpdate>)> for Creation {
     }
 }
 
-/// What a plugin wants when a container is updated. Made of one update or several by `into()`.
+/// A plugin's answer when a container is updated. Made of one update or several by `into()`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Updates {

@@ -70,7 +70,7 @@ pub(crate) struct Options {
 ///
 /// # Where the runtime is
 ///
-/// 1. A connection that the program gives ([`Stub::connection`]).
+/// 1. A connection of the program's own ([`Stub::connection`]).
 /// 2. The descriptor whose number is in `NRI_PLUGIN_SOCKET`: the runtime has launched the plugin. It becomes close-on-exec.
 /// 3. The socket ([`Stub::socket`], [`DEFAULT_SOCKET`]).
 #[must_use = "a plugin runs when `run` is awaited"]
@@ -102,13 +102,15 @@ impl<P: Plugin> Stub<P> {
         }
     }
 
-    /// Sets the plugin's name, in place of `NRI_PLUGIN_NAME` and of what follows the first `-` in the name of the program's file.
+    /// Sets the plugin's name. Default: `NRI_PLUGIN_NAME`, or what follows the first `-` in the name of the program's
+    /// file.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Sets the plugin's index, two digits, in place of `NRI_PLUGIN_IDX` and of what precedes the first `-` in the name of the program's file.
+    /// Sets the plugin's index, two digits. Default: `NRI_PLUGIN_IDX`, or what precedes the first `-` in the name of
+    /// the program's file.
     pub fn index(mut self, index: impl Into<String>) -> Self {
         self.index = Some(index.into());
         self
@@ -132,8 +134,10 @@ impl<P: Plugin> Stub<P> {
         self
     }
 
-    /// Connects again when the connection to the socket is lost or the runtime is not there: after `first`, then after twice as long each time,
-    /// up to `longest`, each time less a random part of up to half. `configure` and `synchronize` are called anew each time.
+    /// Connects again when the connection to the socket is lost or the runtime is not there.
+    ///
+    /// The pause is `first`, then twice as long each time, up to `longest`, each time less a random part of up to half.
+    /// `configure` and `synchronize` are called anew each time.
     ///
     /// It is for external plugins. One that was launched, or that was given its connection, ends with it. One that the runtime refuses ends too.
     pub fn reconnect(mut self, first: Duration, longest: Duration) -> Self {

@@ -88,7 +88,7 @@ impl Setup {
         self.start_stub(Stub::new(plugin)).await
     }
 
-    /// The same with a stub that has options.
+    /// Starts a runtime with a plugin whose stub has options.
     ///
     /// # Errors
     /// Those of [`Setup::start`].

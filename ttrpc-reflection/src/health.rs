@@ -54,8 +54,9 @@ impl Health {
         HealthService { health: self.clone() }
     }
 
-    /// Says whether a service can do its work; `service` is its full name, or empty for the server as
-    /// a whole. Nothing happens after [`Health::shut_down`].
+    /// Sets whether a service can do its work. It has no effect after [`Health::shut_down`].
+    ///
+    /// `service` is its full name, or empty for the server as a whole.
     pub fn set_serving(&self, service: &str, is_serving: bool) {
         self.state.send_if_modified(|state| {
             let is_new = state.services.get(service) != Some(&is_serving);
@@ -67,8 +68,8 @@ impl Health {
         });
     }
 
-    /// Says of all services that they do not serve, and ends every `Watch`, which would hold up the
-    /// end of the server otherwise. For a program that is about to shut its server down.
+    /// Reports all services as not serving, and ends every `Watch`. Call it before the server's
+    /// shutdown, which would wait for open `Watch` calls otherwise.
     pub fn shut_down(&self) {
         self.state.send_modify(|state| {
             state.services.values_mut().for_each(|is_serving| *is_serving = false);

@@ -19,7 +19,7 @@ pub enum DescriptorError {
     MissingImport {
         /// The file.
         file: String,
-        /// What it imports.
+        /// The missing import.
         import: String,
     },
     /// Two sets have files of one name that declare different things.

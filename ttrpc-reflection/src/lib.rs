@@ -52,7 +52,7 @@ pub use index::DescriptorError;
 #[cfg(feature = "reflection")]
 pub use reflection::Reflection;
 
-/// What is generated from the services' .proto files: messages and clients.
+/// Generated messages and clients of the services' .proto files.
 pub mod proto {
     /// Package `grpc.reflection.v1`.
     #[cfg(feature = "reflection")]

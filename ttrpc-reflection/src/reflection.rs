@@ -25,8 +25,8 @@ const ENVELOPE_LEN: usize = 32;
 
 /// Tells clients which services a server has and what their messages look like.
 ///
-/// It answers from descriptor sets, imports included, as `ttrpc_codegen`'s
-/// `file_descriptor_set_path` writes them. Custom options are told, and comments where the set has them.
+/// It answers from descriptor sets, imports included, as `ttrpc_codegen`'s `file_descriptor_set_path` writes them.
+/// Answers include custom options, and comments where the set has them.
 ///
 /// A file comes with its imports, as far as they fit into a message of 4 MiB. A client asks for what it misses.
 #[derive(Debug)]

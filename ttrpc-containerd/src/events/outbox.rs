@@ -124,7 +124,7 @@ impl Outbox {
         self.queue().events.iter().map(|(_, event)| event.topic.clone()).collect()
     }
 
-    /// What the connection to containerd is waiting for, if there is one.
+    /// Returns what the connection to containerd waits for, if there is one.
     pub fn snapshot(&self) -> Option<ClientSnapshot> {
         self.connection().as_ref().map(Client::snapshot)
     }

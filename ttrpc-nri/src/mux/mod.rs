@@ -29,11 +29,11 @@
 //! sender of a logical connection → trunk writer → (socket) → trunk reader → nobody
 //! ```
 //!
-//! - The trunk reader waits for the socket alone. It appends what it reads to the queue of its logical connection, and never
-//!   waits for room there. If it did, a server that stops reading at its limits, since its handlers wait for replies, would
-//!   keep the trunk reader from the replies, which come over the other logical connection: a cycle.
-//! - The trunk writer waits for the socket alone. It takes whole mux frames, in turns from each logical connection, so a
-//!   logical connection that ends in the middle of a message, or that has nothing to write, holds up nobody.
+//! - The trunk reader waits for the socket alone. It appends what it reads to the queue of its logical connection, and
+//!   never waits for capacity there. Otherwise there would be a cycle: a server that stops reading at its limits, since
+//!   its handlers wait for replies, would keep the trunk reader from these replies on the other logical connection.
+//! - The trunk writer waits for the socket alone. It takes whole mux frames from the logical connections in rotation.
+//!   So a logical connection that ends within a message, or has nothing to write, blocks no other.
 //! - A sender waits for the trunk writer, while more than [`MuxConfig::unsent_bytes`] of its own wait to be written. That is
 //!   the backpressure that a sender on a socket of its own would get.
 //!
@@ -42,19 +42,20 @@
 //! # Memory
 //!
 //! A queue that nobody waits for needs a bound. [`MuxConfig::unread_bytes`] bounds each logical connection's. The trunk
-//! ends when it is exceeded, with [`MuxError::Unread`], which names the logical connection and the bound: bytes
-//! cannot be left out of a stream, and the peer would never hear that one logical connection has ended. In NRI a runtime has one
-//! request in flight to each plugin, and a plugin's replies are bounded by its calls, so a bound of several messages is met by a
-//! peer that violates the protocol, or by a program that has stopped reading altogether.
+//! ends when it is exceeded, with [`MuxError::Unread`], which names the logical connection and the bound. Bytes cannot
+//! be left out of a stream, and the peer would never hear that one logical connection has ended. In NRI a runtime has
+//! one request in flight to each plugin, and a plugin's replies are bounded by its calls. So only a peer that violates
+//! the protocol, or a program that has stopped reading, reaches a bound of several messages.
 //!
-//! A multiplexer holds at most, for each logical connection, twice `unread_bytes` (queues double as they grow), `unsent_bytes`
-//! and two messages of 4 MiB on their way out; and two buffers of 64 KiB.
+//! For each logical connection a multiplexer holds at most twice `unread_bytes` (queues double as they grow),
+//! `unsent_bytes`, and two messages of 4 MiB on their way out. Two buffers of 64 KiB come on top.
 //!
 //! # What is written
 //!
-//! A peer in Go takes a mux frame whole or fails with ENOMEM: its ttrpc reads into a buffer of 4,096 bytes, or, when that is empty,
-//! the rest of one message's payload directly. It holds 256 frames for a logical connection and ends the trunk at the next one. So
-//! this multiplexer follows the ttrpc frames that are written through it, and never cuts them otherwise:
+//! A peer in Go takes a mux frame whole or fails with ENOMEM. Its ttrpc reads into a buffer of 4,096 bytes, or, when
+//! that is empty, the rest of one message's payload directly. It holds 256 frames for a logical connection and ends the
+//! trunk at the next one. So this multiplexer follows the ttrpc frames that are written through it, and never cuts them
+//! otherwise:
 //!
 //! - A ttrpc frame of up to 4,096 bytes with its header shares a mux frame of up to 4,096 bytes with its neighbours.
 //! - Of a longer one the header is in a mux frame of up to 4,096 bytes, and the payload in a mux frame of its own.
@@ -178,7 +179,7 @@ pub enum MuxError {
         "a mux frame of {len} bytes for connection number {connection} exceeds {MAX_PAYLOAD}: the peer is no NRI multiplexer"
     )]
     FrameTooLong {
-        /// What stood where the number of a logical connection does.
+        /// The bytes in the place of the logical connection's number.
         connection: u32,
         /// The length that the frame claims.
         len: u32,
@@ -206,13 +207,13 @@ impl From<MuxError> for io::Error {
     }
 }
 
-/// What a logical connection holds at one moment.
+/// The state of a logical connection at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogicalSnapshot {
     /// Which one it is.
     pub id: ConnId,
-    /// Whether the program still has it. What arrives for one that was dropped is dropped.
+    /// True while the program has it. What arrives for one that was dropped is dropped.
     pub is_open: bool,
     /// Bytes that have arrived and were not read.
     pub unread_bytes: usize,
@@ -285,7 +286,7 @@ impl Mux {
         self.tasks.shutdown().await;
     }
 
-    /// What each logical connection holds now, by number.
+    /// Returns the state of each logical connection, by number.
     pub fn snapshot(&self) -> Vec<LogicalSnapshot> {
         self.queues.snapshot()
     }

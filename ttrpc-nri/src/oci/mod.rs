@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::proto::*;
 
-/// What NRI has and the OCI specification does not know.
+/// A value of NRI that the OCI specification does not have.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} cannot be expressed in the OCI specification")]
 pub struct OciError {

@@ -30,7 +30,8 @@ use crate::{
 /// Plugins that may register at a time. Others wait in the socket's backlog.
 const REGISTRATIONS: usize = 64;
 
-/// The plugins of a runtime: launches and accepts them, and passes requests through all of them in the order of their indexes.
+/// The plugins of a runtime. It launches and accepts them, and passes requests through all of them in the order of
+/// their indexes.
 ///
 /// One request passes at a time, in the order in which they came: a plugin sees the state that the plugins before it have left. Each plugin has
 /// [`RuntimeInfo::request_timeout`] for it, so a request waits for those before it no longer than plugins and requests are many. A plugin's own

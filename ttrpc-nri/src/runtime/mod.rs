@@ -53,7 +53,7 @@ pub use launch::{Installed, config, installed};
 
 use crate::{Container, ContainerEviction, ContainerUpdate, NRI_VERSION, PluginId, PodSandbox};
 
-/// What a runtime says of itself to plugins, and the times that they have.
+/// A runtime's description of itself for plugins, and their time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeInfo {
@@ -61,7 +61,7 @@ pub struct RuntimeInfo {
     pub name: String,
     /// The runtime's version.
     pub version: String,
-    /// The version of NRI that plugins are told: this crate's. Empty stands for a runtime of before v0.12.
+    /// The version of NRI that plugins learn: this crate's. Empty stands for a runtime of before v0.12.
     pub nri_version: String,
     /// The time from a plugin's connection to its registration: 5 s.
     pub registration_timeout: Duration,

@@ -70,8 +70,8 @@ impl Debug {
     /// ```
     ///
     /// The counters of a method take 1.3 KiB, and 1,000 methods have some of their own. A call costs 700 to 1,100
-    /// instructions more, two thirds of which are those of any observer: 4 % of an echo with one call in flight, 12 % with
-    /// 64 (`ttrpc-instructions --counters`).
+    /// instructions more, two thirds of which are those of any observer. That is 4 % of an echo with one call in
+    /// flight, 12 % with 64 (`ttrpc-instructions --counters`).
     pub fn with_counters() -> Self {
         let (server, counters) = (OnceLock::new(), Some(Arc::default()));
         Debug { shared: Arc::new(Shared { server, counters }) }
@@ -87,7 +87,7 @@ impl Debug {
         DebugObserver { counters: self.shared.counters.clone() }
     }
 
-    /// Shows this server. The first one that is given stays.
+    /// Sets the server to show. Only the first call of this has an effect.
     pub fn show(&self, server: ServerHandle) {
         // A second one has nowhere to go.
         let _ = self.shared.server.set(server);

@@ -1,7 +1,7 @@
 //! Metrics of connections and calls, through the facade crate [`metrics`].
 //!
-//! [`Metrics`] is an [`Observer`]: it is told of each call exactly once when it begins and once when it ends,
-//! also of those that are refused, dropped or cut off. So `begun` less `ended` is what is in flight.
+//! [`Metrics`] is an [`Observer`]: it counts each call once when it begins and once when it ends, including refused,
+//! dropped and aborted ones. So `begun` minus `ended` is the number in flight.
 //!
 //! | name | kind | labels |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `ttrpc_calls_ended_total` | counter | side, service, method, code, cause |
 //! | `ttrpc_calls_in_flight` | gauge | side, service, method |
 //! | `ttrpc_call_duration_seconds` | histogram | side, service, method |
-//! | `ttrpc_call_waited_for_place_seconds` | histogram of the calls that have waited among those that are let in | side, service, method |
-//! | `ttrpc_call_waited_for_room_seconds` | histogram of the calls that have waited for room in the send queue | side, service, method |
+//! | `ttrpc_call_waited_for_place_seconds` | histogram of the calls that have waited to be admitted | side, service, method |
+//! | `ttrpc_call_waited_for_room_seconds` | histogram of the calls that have waited for capacity in the send queue | side, service, method |
 //! | `ttrpc_messages_sent_total`, `ttrpc_messages_received_total` | counter | side, service, method |
 //! | `ttrpc_bytes_sent_total`, `ttrpc_bytes_received_total` | counter, bytes of frames without their headers | side, service, method |
 //! | `ttrpc_connections_opened_total` | counter | side |
@@ -26,16 +26,16 @@
 //! [`ConnectionEndCause`](ttrpc::observer::ConnectionEndCause). Messages and bytes of a call are added when it
 //! ends.
 //!
-//! `by` says what held the receiver up: `room` in the send queue, `admission` where calls or bytes are at a limit,
-//! `stream` for an inbox that nobody empties.
+//! `by` says what blocked the receiver: `room` is a full send queue, `admission` a limit on calls or bytes, `stream` an
+//! inbox that nobody empties.
 //!
 //! How full queues are, and what stands still now, is not an event but a state: [`Metrics::sample_server`] and
 //! [`Metrics::sample_clients`] read it from snapshots.
 //!
 //! # Labels that a peer cannot fill
 //!
-//! Names of methods that a server does not have are labelled [`OTHER`]; so are those behind the first
-//! [`MAX_METHODS`] of a side, for clients that take their names from somebody else.
+//! Methods that a server does not have are labelled [`OTHER`]; so are those beyond the first [`MAX_METHODS`] of a side,
+//! since a client may take its names from elsewhere.
 
 mod names;
 mod sample;

@@ -22,11 +22,11 @@ impl Metrics {
     /// | `ttrpc_server_fill_ratio` | of: `calls`, `request_bytes`, `inbox_bytes`, `connections` | used part of the limit, 0 to 1 |
     /// | `ttrpc_queue_frames`, `ttrpc_queue_bytes` | side | in the send queues of all connections |
     /// | `ttrpc_queue_fill_ratio` | side | of the fullest send queue, 0 to 1; frames longer than 128 KiB are as a queue of their own |
-    /// | `ttrpc_connections_stalled` | side, by | connections that are held up |
+    /// | `ttrpc_connections_stalled` | side, by | connections that are blocked |
     /// | `ttrpc_stall_seconds` | side, by | the longest time for which one is |
     ///
-    /// `by` says what holds up: `socket`, which the peer does not empty; for a receiver, `room` in a full send
-    /// queue, `admission` where calls or bytes are at a limit, `stream` for an inbox that nobody empties.
+    /// `by` says what blocks: `socket` is a peer that does not read. For a receiver, `room` is a full send queue,
+    /// `admission` a limit on calls or bytes, `stream` an inbox that nobody empties.
     ///
     /// ```no_run
     /// # use std::time::Duration; use ttrpc_telemetry::Metrics;
@@ -56,7 +56,7 @@ impl Metrics {
         self.sample(Side::Server, server.connections.iter().map(parts));
     }
 
-    /// The same for all clients of a program: the gauges with `side`.
+    /// Sets the gauges with the label `side` from the snapshots of all clients of a program.
     pub fn sample_clients<'a>(&self, clients: impl IntoIterator<Item = &'a ClientSnapshot>) {
         let parts = |client: &ClientSnapshot| (client.queue.clone(), client.receiver);
         self.sample(Side::Client, clients.into_iter().map(parts));

@@ -23,15 +23,15 @@
 //!
 //! # Where a span ends
 //!
-//! A server's span begins with its call, so the time in which the call waits to be let in is a part of it, and
-//! ends when the library says how the call has ended: also if the handler was dropped or has panicked. Calls
-//! that come to no handler, since there is none or a limit refuses them, have no span on the server. A client's
-//! span begins when the call is first polled. If the caller drops the call, its code is CANCELLED.
+//! A server's span begins with its call, so it includes the time in which the call waits to be admitted. It ends
+//! with the call, also if the handler was dropped or has panicked. Calls that come to no handler, since there is
+//! none or a limit refuses them, have no span on the server. A client's span begins when the call is first
+//! polled. If the caller drops the call, its code is CANCELLED.
 //!
 //! # In handlers
 //!
 //! A handler runs in the context of its span: what it calls with a traced client goes into the same trace, and
-//! so does the baggage. A task that it spawns is told with
+//! so does the baggage. A task that it spawns gets the context by
 //! [`with_current_context`](opentelemetry::context::FutureExt::with_current_context).
 
 mod client;
@@ -117,10 +117,11 @@ impl Tracing {
         self
     }
 
-    /// Makes spans of `tracing`, at level INFO and with the target `ttrpc_telemetry`, which the layer of
-    /// `tracing-opentelemetry` turns into OpenTelemetry's: for programs whose logs should name the call as well.
-    /// The tracer is the layer's then. A call whose span is filtered out hands on the context in which
-    /// it is made.
+    /// Makes spans of `tracing`, which the layer of `tracing-opentelemetry` exports. Log lines then belong to
+    /// the call.
+    ///
+    /// The spans have level INFO and the target `ttrpc_telemetry`. The tracer is the layer's. A call whose span
+    /// is filtered out hands on the context in which it is made.
     ///
     /// Without this, spans that a program makes with `tracing` are in the right trace too: the layer
     /// looks at the current context of OpenTelemetry.
