@@ -5,6 +5,7 @@ use std::{error::Error, time::Duration};
 use clap::Parser;
 use ttrpc::{
     Client, ClientConfig, Connection, Context, RawEnd, Server, ServerConfig, Status, async_trait,
+    client::ConnectOptions,
     server::{Fallback, FallbackCall, Listener},
 };
 
@@ -40,7 +41,9 @@ async fn serve(
     stall_timeout: Duration,
 ) -> Result<(), ttrpc::Error> {
     let config = ClientConfig::default().stall_timeout(stall_timeout);
-    let upstream = Client::connect_with(&upstream, config).await?;
+    // A call that the client gives up is given up at the server.
+    let options = ConnectOptions::new().config(config).cancel_at_server();
+    let upstream = options.connect(&upstream).await?;
     let proxy = Proxy { upstream: upstream.clone() };
     let config = ServerConfig::default().stall_timeout(stall_timeout);
     let server = Server::builder().config(config).fallback(proxy).connection(connection).build()?;

@@ -179,6 +179,18 @@ pub struct ServerConfig {
     /// With false it ends here without a frame, and its client has to measure the time itself. A client in Go does: where both
     /// come at the same moment it takes either its own timeout or this status, at random, and to some programs they differ.
     pub answer_late_calls: bool,
+    /// Time after which a connection is closed on which no call is open and nothing has arrived. Default none.
+    ///
+    /// Its client sees it closed, and one that reconnects does so when a call needs it. A call that the client sends at the same
+    /// moment is lost, as at any other end of a connection: this is for clients that leak connections, not for short times.
+    /// While a client takes the last replies, however slowly, its connection is not idle.
+    pub max_idle: Option<Duration>,
+    /// Lets clients cancel their calls, through the service `ttrpc.control.v1.Control`, see
+    /// [`ConnectOptions::cancel_at_server`](crate::client::ConnectOptions::cancel_at_server). Default yes.
+    ///
+    /// One call of it may name 1,024 calls; more are refused with RESOURCE_EXHAUSTED. It reaches no service, fallback, interceptor
+    /// or observer of the server's and counts at no limit. A service of that name that the program adds takes its place.
+    pub cancellable: bool,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]
     pub more_may_come: (),
@@ -205,6 +217,8 @@ impl Default for ServerConfig {
             stall_timeout: Duration::from_secs(1),
             cancellation_grace: Duration::from_secs(1),
             answer_late_calls: true,
+            max_idle: None,
+            cancellable: true,
             more_may_come: (),
         }
     }
@@ -307,6 +321,16 @@ setters! {
         stall_timeout: Duration,
         cancellation_grace: Duration,
         answer_late_calls: bool,
+        cancellable: bool,
+    }
+}
+
+impl ServerConfig {
+    /// Sets [`max_idle`](field@Self::max_idle).
+    #[must_use]
+    pub fn max_idle(mut self, limit: Duration) -> Self {
+        self.max_idle = Some(limit);
+        self
     }
 }
 

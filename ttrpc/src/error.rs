@@ -172,6 +172,9 @@ pub enum ConnectionError {
     /// has failed.
     #[error("{0}")]
     NoConnection(#[source] Arc<Error>),
+    /// The server gave no sign of life for as long as [`Keepalive`](crate::client::Keepalive) allows.
+    #[error("the server gave no sign of life in the time that the keepalive allows")]
+    KeepaliveTimeout,
     /// Reading from the socket failed.
     #[error("reading from the server failed: {0}")]
     Read(#[source] Arc<io::Error>),

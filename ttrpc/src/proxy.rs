@@ -2,7 +2,11 @@
 
 use std::future::pending;
 
-use crate::{Client, Context, RawEnd, Status, client::RawReply, server::FallbackCall};
+use crate::{
+    Client, Context, Raw, RawEnd, Status,
+    client::{RawReply, StreamSender},
+    server::FallbackCall,
+};
 
 impl FallbackCall {
     /// Passes the call on to another server, and its answer back.
@@ -13,7 +17,8 @@ impl FallbackCall {
     /// Use a connection of its own as `upstream` for each client. ttrpc has no frame that cancels a call: a client
     /// cancels by closing its connection. So when the client goes before the end of its messages, `upstream` is closed.
     /// When `upstream` ends, the program closes the client's connection, as `examples/proxy` does. A call whose
-    /// deadline passes leaves the connections alone.
+    /// deadline passes, or which its client [cancels](crate::client::ConnectOptions::cancel_at_server), leaves the
+    /// connections alone. The server behind is told of it if `upstream` was made with that option.
     ///
     /// # Errors
     /// The status of the other server; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.
@@ -24,14 +29,15 @@ impl FallbackCall {
         let opened = call.with_metadata(ctx.metadata().clone()).within(ctx).await;
         let (outgoing, mut incoming) = opened.map_err(of_upstream)?;
         let pass_requests = async move {
-            if let (Some(mut requests), Some(mut outgoing)) = (requests, outgoing) {
-                let _hang_up = HangUp { ctx, upstream };
+            if let (Some(mut requests), Some(outgoing)) = (requests, outgoing) {
+                let mut outgoing = Outgoing { ctx, upstream, sender: outgoing, is_over: false };
                 // If they end early, the replies tell why.
                 while let Ok(Some(message)) = requests.recv().await {
-                    if outgoing.send(message).await.is_err() {
+                    if outgoing.sender.send(message).await.is_err() {
                         break;
                     }
                 }
+                outgoing.is_over = true;
             }
             pending().await
         };
@@ -63,17 +69,21 @@ fn of_upstream(status: Status) -> Status {
     }
 }
 
-/// Closes the connection to the server when the client has gone, before the end of a stream of requests
-/// could be taken for a good one.
-struct HangUp<'a> {
+/// The stream of requests to the server, which could take its end for a good one. So when the client has gone before the
+/// end, the connection is closed; when the call is over for another reason, it is given up.
+struct Outgoing<'a> {
     ctx: &'a Context,
     upstream: &'a Client,
+    sender: StreamSender<Raw>,
+    is_over: bool,
 }
 
-impl Drop for HangUp<'_> {
+impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
         if self.ctx.is_disconnected() {
             self.upstream.close();
+        } else if !self.is_over {
+            self.sender.give_up();
         }
     }
 }

@@ -144,6 +144,14 @@ async fn client_of_a_daemon(address: &str) -> Result<Client, ttrpc::Error> {
     Ok(client.with_wait_for_ready(true))
 }
 
+async fn client_of_a_guest(address: &str) -> Result<Client, ttrpc::Error> {
+    use std::time::Duration;
+    use ttrpc::client::{Backoff, ConnectOptions, Keepalive};
+    let keepalive = Keepalive::new(Duration::from_secs(10), Duration::from_secs(3));
+    let options = ConnectOptions::new().reconnect(Backoff::new()).keepalive(keepalive);
+    options.connect(address).await
+}
+
 async fn serve_with_reflection(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     let health = Health::new();
     let server = Server::builder()
@@ -397,6 +405,7 @@ async fn a_socket_is_handed_on_as_the_page_says() {
     requests.send(HelloRequest { name: "Ann".into() }).await.unwrap();
     assert_eq!(replies.recv().await.unwrap().unwrap().message, "Hello, Ann!");
     let new_client = async {
+        client_of_a_guest(&address).await.unwrap().close();
         let new = greeter::GreeterClient::new(wait_for_agent(&address).await.unwrap());
         let reply = new.say_hello(HelloRequest { name: "Ben".into() }).await.unwrap();
         assert_eq!(reply.message, "Hello, Ben!");

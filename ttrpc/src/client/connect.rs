@@ -6,7 +6,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Backoff, Client,
-    connection::ConnectionTasks,
+    connection::{
+        ConnectionTasks,
+        upkeep::{Keepalive, Upkeep},
+    },
     reconnect::{Link, Manager, Open, Plan},
 };
 use crate::{
@@ -52,6 +55,7 @@ pub struct ConnectOptions {
     observers: Observers,
     backoff: Option<Backoff>,
     is_eager: bool,
+    upkeep: Upkeep,
 }
 
 impl Default for ConnectOptions {
@@ -63,6 +67,7 @@ impl Default for ConnectOptions {
             observers: Observers::default(),
             backoff: None,
             is_eager: false,
+            upkeep: Upkeep::default(),
         }
     }
 }
@@ -125,13 +130,38 @@ impl ConnectOptions {
         self
     }
 
+    /// Ends a connection whose peer gives no sign of life with
+    /// [`ConnectionError::KeepaliveTimeout`](crate::ConnectionError::KeepaliveTimeout): its calls fail with UNAVAILABLE, and a
+    /// client that reconnects does. Without this a peer that has died, or is stopped, while its socket stays open is noticed by
+    /// nothing but the deadlines of calls.
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.upkeep.keepalive = Some(keepalive);
+        self
+    }
+
+    /// Tells the server of calls that are given up after their Request was written: dropped, or past their deadline. A server
+    /// of this library cancels them as if their client had gone; without this it runs them to their end or their deadline.
+    ///
+    /// ttrpc has no frame for it, so that it is a call of the service `ttrpc.control.v1.Control`. A server that does not have it
+    /// is asked once a connection. Nothing waits for it: one such call is under way at a time, with the ids of up to 1,024 calls;
+    /// those beyond that are given up as without this.
+    pub fn cancel_at_server(mut self) -> Self {
+        self.upkeep.cancels = true;
+        self
+    }
+
     /// Uses a connection that the program already has, as [`Client::from_connection`] does. It is the only one.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_connection(&self, connection: impl Into<Connection>) -> Client {
         let (config, observers) = (self.config.clone(), self.observers.clone());
-        Client::from_tasks(ConnectionTasks::spawn(connection.into(), config, observers))
+        Client::from_tasks(ConnectionTasks::spawn(
+            connection.into(),
+            config,
+            observers,
+            &self.upkeep,
+        ))
     }
 
     /// Connects to an [address](crate#addresses), as [`Client::connect`] does.
@@ -209,6 +239,7 @@ impl ConnectOptions {
             is_eager: self.is_eager,
             config: self.config.clone(),
             observers: self.observers.clone(),
+            upkeep: self.upkeep.clone(),
         };
         Client::from_link(Link::Managed(Manager::spawn(plan, first)))
     }

@@ -48,7 +48,8 @@
 //! # Cancel safety
 //!
 //! Dropping a call cancels it. If its Request has not begun to be written it never is. ttrpc has no frame that cancels.
-//! So the server finishes what it has begun, and its answer is dropped here.
+//! So the server finishes what it has begun, and its answer is dropped here, unless the client
+//! [tells it](ConnectOptions::cancel_at_server).
 
 // Imports run downwards: each of these knows those after it.
 mod call;
@@ -79,6 +80,7 @@ pub use self::{
         stream::{Reply, StreamReceiver, StreamSender},
     },
     connect::ConnectOptions,
+    connection::upkeep::Keepalive,
     future::{
         AnyKind, BidiStreaming, BidiStreamingCall, Call, CallKind, ClientStreaming,
         ClientStreamingCall, RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,

@@ -14,6 +14,10 @@ pub enum ConnectionEndCause {
     Failed,
     /// A client has used up its stream ids.
     IdsExhausted,
+    /// Client: the server gave no sign of life, see [`Keepalive`](crate::client::Keepalive).
+    KeepaliveTimeout,
+    /// Server: no call was open and nothing arrived for [`max_idle`](field@crate::ServerConfig::max_idle).
+    Idle,
 }
 
 impl ConnectionEndCause {
@@ -24,6 +28,8 @@ impl ConnectionEndCause {
             ConnectionEndCause::ClosedHere => "closed_here",
             ConnectionEndCause::Failed => "failed",
             ConnectionEndCause::IdsExhausted => "ids_exhausted",
+            ConnectionEndCause::KeepaliveTimeout => "keepalive_timeout",
+            ConnectionEndCause::Idle => "idle",
         }
     }
 }
@@ -57,7 +63,8 @@ pub enum EndCause {
     DeadlineHere,
     /// Client: the server says that the deadline has passed there.
     DeadlineAtPeer,
-    /// Client: the caller has dropped the call before its end.
+    /// The caller has dropped the call before its end. A server knows it from clients that
+    /// [say so](crate::client::ConnectOptions::cancel_at_server).
     GivenUp,
     /// The connection has ended first, and not by this side.
     PeerGone,
@@ -106,6 +113,8 @@ mod tests {
             (ConnectionEndCause::ClosedHere, "closed_here"),
             (ConnectionEndCause::Failed, "failed"),
             (ConnectionEndCause::IdsExhausted, "ids_exhausted"),
+            (ConnectionEndCause::KeepaliveTimeout, "keepalive_timeout"),
+            (ConnectionEndCause::Idle, "idle"),
         ];
         for (cause, name) in names {
             assert_eq!((cause.name(), cause.to_string()), (name, name.to_owned()));

@@ -10,6 +10,7 @@
 
 pub(crate) mod buffer_pool;
 pub mod codec;
+pub(crate) mod control;
 pub mod frame;
 pub(crate) mod heap;
 pub mod message;

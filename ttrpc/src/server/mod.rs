@@ -46,6 +46,8 @@ mod blocking_places;
 mod builder;
 mod call;
 mod connection;
+mod control;
+mod idle;
 #[cfg(all(test, shuttle))]
 mod interleavings;
 mod service;

@@ -31,6 +31,7 @@ pub(crate) mod coop;
 pub(crate) mod fake_socket;
 pub(crate) mod fork;
 pub(crate) mod frames;
+pub(crate) mod heard;
 pub(crate) mod hvsock;
 pub(crate) mod inbox;
 #[cfg(all(test, shuttle))]

@@ -317,14 +317,18 @@ impl<T> Queue<T> {
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
-    /// dropped if its Request has not begun to be written.
-    pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) {
+    /// dropped if its Request has not begun to be written. Returns the id if it has, for a queue that
+    /// [knows](Queue::follow_requests).
+    pub(crate) fn withdraw(&self, remove: impl FnOnce(&mut T) -> Option<u32>) -> Option<u32> {
         let mut state = lock(&self.state);
-        if let Some(id) = remove(&mut state.streams)
-            && !(state.gate.is_idle() && state.chunks.is_empty())
-        {
+        let id = remove(&mut state.streams)?;
+        if state.has_begun(id) {
+            return Some(id);
+        }
+        if !(state.gate.is_idle() && state.chunks.is_empty()) {
             state.withdrawn.push(id);
         }
+        None
     }
 
     /// Waits until there are frames and moves them all into `batch`, which is empty. Returns how many bytes of the

@@ -136,6 +136,11 @@ impl CallOwner {
         too_late()
     }
 
+    /// Gives a call up whose parts are still there.
+    pub(super) fn give_up(&self) {
+        self.connection().give_up(self.stream_id);
+    }
+
     /// Waits for the reply of a unary call; for any other one, until its Request has been written. The deadline ends both.
     pub(in crate::client) async fn wait_for_progress(&self) {
         if !self.kind.is_unary() {

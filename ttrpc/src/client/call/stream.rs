@@ -22,7 +22,7 @@ use crate::{
     contain::{Contained, Panicked, contain},
     observer::MessageInfo,
     proto::{
-        frame::{Flags, FrameType, Header},
+        frame::{Flags, FrameType, HEADER_LEN, Header},
         message::Measured,
         payload::Payload,
     },
@@ -66,6 +66,12 @@ impl<Req> StreamSender<Req> {
 
     /// Closes the stream of requests: nothing more comes.
     pub fn finish(self) {}
+
+    /// Gives the call up. Where the server is told so, its handler sees no end of the requests that it could take for a good
+    /// one.
+    pub(crate) fn give_up(&self) {
+        self.owner.give_up();
+    }
 
     /// Waits, for the blocking client, until all has been written, within the call's deadline.
     pub(crate) async fn flushed(&self) -> Result<(), Status> {
@@ -178,13 +184,15 @@ impl<Req> Drop for StreamSender<Req> {
             return;
         }
         let id = self.owner.stream_id;
-        let frame =
-            Header { data_len: 0, stream_id: id, frame_type: FrameType::Data, flags: Flags::END };
-        self.owner
-            .connection()
-            .queue
-            .push_without_room(&mut frame.to_bytes(), |calls| calls.end_requests(id).then_some(id));
+        let claim = |calls: &mut Calls| calls.end_requests(id).then_some(id);
+        self.owner.connection().queue.push_without_room(&mut end_of_requests(id), claim);
     }
+}
+
+/// The frame that ends a stream of requests.
+pub(in crate::client) fn end_of_requests(stream_id: u32) -> [u8; HEADER_LEN] {
+    let (frame_type, flags) = (FrameType::Data, Flags::END);
+    Header { data_len: 0, stream_id, frame_type, flags }.to_bytes()
 }
 
 impl<Req> fmt::Debug for StreamSender<Req> {

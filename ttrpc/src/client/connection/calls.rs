@@ -7,7 +7,7 @@
 //! | who | method |
 //! |---|---|
 //! | the receiver | [`Calls::end_by_response`], [`Calls::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
-//! | the caller's deadline | [`Calls::expire`] |
+//! | the caller's deadline | [`Calls::fail`] |
 //! | the caller, who drops the call or takes its reply | [`Calls::release`], [`Calls::poll_reply`] |
 //! | the connection's end | [`Calls::fail_all`] |
 //!
@@ -16,6 +16,7 @@
 use std::{sync::Arc, task::Waker};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{
     record::CallRecord,
@@ -231,12 +232,6 @@ impl Calls {
         self.0.get_mut(id).map_or_else(Change::default, |call| call.fail(failure))
     }
 
-    /// The call's deadline has passed. Returns whether the stream was open until now.
-    pub(super) fn expire(&mut self, id: u32, status: Status) -> (bool, Change) {
-        let was_open = self.0.contains(id);
-        (was_open, self.fail(id, CallFailure::deadline(status)))
-    }
-
     /// All calls fail that have not ended. The end of those from `unsent` on is left to their owners to report, who may make
     /// them again.
     pub(super) fn fail_all(&mut self, failure: &CallFailure, unsent: Option<u32>) -> Vec<Change> {
@@ -304,6 +299,11 @@ impl Calls {
         self.0.get(id).map(|call| call.info(Some(id)))
     }
 
+    /// Returns when the oldest call began that has not ended.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.0.iter().map(|(_, call)| call.times.started).min()
+    }
+
     /// Returns whether a call is there and has not ended.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.0.contains(id)
@@ -369,8 +369,6 @@ impl CallSketch {
 mod tests {
     use std::task::Wake;
 
-    use tokio::time::Instant;
-
     use super::*;
     use crate::{Code, proto::frame::Flags};
 
@@ -404,7 +402,7 @@ mod tests {
     }
 
     fn expire(calls: &mut Calls, id: u32) {
-        calls.expire(id, Status::deadline_exceeded("late")).1.publish();
+        calls.fail(id, CallFailure::deadline(Status::deadline_exceeded("late"))).publish();
     }
 
     fn fail_all(calls: &mut Calls, _: u32) {

@@ -10,6 +10,7 @@ mod receiver;
 pub(super) mod record;
 pub(super) mod state;
 mod tasks;
+pub(super) mod upkeep;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use self::{
     calls::{Calls, Change, Observed},
     observe::lost_call,
     state::CallFailure,
+    upkeep::cancel::{self, Cancels, GivenUp},
 };
 pub(super) use self::{observe::ObservedConnection, tasks::ConnectionTasks};
 use super::reconnect::state::state_of;
@@ -52,6 +54,8 @@ pub(super) struct ClientConnection {
     pub(super) patience: StallBudget,
     pub(super) registry: Registry,
     pub(super) observed: Arc<ObservedConnection>,
+    /// The calls that the server is to be told of, if it is.
+    cancels: Option<Box<Cancels>>,
     /// A call found that all stream ids have been used.
     is_spent: AtomicBool,
     closed: SetOnce<ConnectionError>,
@@ -73,6 +77,7 @@ impl ClientConnection {
             patience: StallBudget::new(config.stall_timeout),
             registry: Registry::default(),
             observed,
+            cancels: None,
             is_spent: AtomicBool::new(false),
             closed: SetOnce::new(),
             write_error: SetOnce::new(),
@@ -154,31 +159,63 @@ impl ClientConnection {
     /// Fails a call for a reason that this side has found.
     fn fail(&self, id: u32, cause: EndCause, status: Status) {
         let failure = CallFailure::here(cause, status);
-        self.queue.streams(|calls| calls.fail(id, failure)).publish();
+        let (was_open, change) =
+            self.queue.streams(|calls| (calls.contains(id), calls.fail(id, failure)));
+        change.publish();
+        self.given_up(was_open.then_some(id), false);
     }
 
     /// Ends a call because its deadline has passed, unless it has ended before. A Request that has not begun to be
     /// written never is.
     pub(super) fn expire(&self, id: u32, status: Status) {
+        self.withdraw(id, CallFailure::deadline(status), false);
+    }
+
+    /// Gives a call up whose owner still has it, where the server is to be told: its requests do not end then.
+    pub(super) fn give_up(&self, id: u32) {
+        if self.cancels.is_some() {
+            self.withdraw(id, CallFailure::given_up(), true);
+        }
+    }
+
+    /// Fails a call of which the server hears nothing more, but that it was given up.
+    fn withdraw(&self, id: u32, failure: CallFailure, owes_close: bool) {
         let mut change = Change::default();
-        self.queue.withdraw(|calls| {
-            let (was_open, expired) = calls.expire(id, status);
-            change = expired;
+        let begun = self.queue.withdraw(|calls| {
+            let was_open = calls.contains(id);
+            change = calls.fail(id, failure);
             was_open.then_some(id)
         });
         change.publish();
+        self.given_up(begun, owes_close);
     }
 
     /// Removes a call whose owner lets go of it. A Request that has not begun to be written never is.
     pub(super) fn release(&self, id: u32) {
+        self.given_up(self.remove(id), false);
+    }
+
+    /// Removes a call. Returns its id if it was open, and its Request has begun to be written.
+    fn remove(&self, id: u32) -> Option<u32> {
         let mut entry = None;
-        self.queue.withdraw(|calls| {
+        let begun = self.queue.withdraw(|calls| {
             let (was_open, released) = calls.release(id);
             entry = released;
             was_open.then_some(id)
         });
         // Dropped without the lock: it has a waker.
         let _ = drop_contained(entry);
+        begun
+    }
+
+    /// The server may work for a call that was given up.
+    fn given_up(&self, id: Option<u32>, owes_close: bool) {
+        if let (Some(stream_id), Some(cancels)) = (id, &self.cancels) {
+            let call = GivenUp { stream_id, owes_close };
+            if !cancels.note(call) {
+                cancel::close(self, &[call]);
+            }
+        }
     }
 
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The

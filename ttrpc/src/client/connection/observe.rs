@@ -69,6 +69,7 @@ impl ObservedConnection {
                 ConnectionEndCause::ClosedHere
             }
             ConnectionError::IdsExhausted => ConnectionEndCause::IdsExhausted,
+            ConnectionError::KeepaliveTimeout => ConnectionEndCause::KeepaliveTimeout,
             ConnectionError::Truncated
             | ConnectionError::NoConnection(_)
             | ConnectionError::Read(_)

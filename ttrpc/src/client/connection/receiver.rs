@@ -255,7 +255,10 @@ mod tests {
     fn connect(observers: Observers) -> (Arc<ConnectionTasks>, DuplexStream) {
         let (here, there) = duplex(1 << 20);
         let config = ClientConfig::default();
-        (ConnectionTasks::spawn(Connection::new(here), config, observers), there)
+        (
+            ConnectionTasks::spawn(Connection::new(here), config, observers, &Default::default()),
+            there,
+        )
     }
 
     async fn poll<T>(call: &mut UnaryCall<(), T>) -> Poll<Result<T, Status>>

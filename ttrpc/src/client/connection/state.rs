@@ -59,6 +59,13 @@ impl CallFailure {
         CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
     }
 
+    /// The caller has given the call up, and the server is told so.
+    pub(super) fn given_up() -> Self {
+        let status = Status::cancelled("the call was given up");
+        let cause = EndCause::GivenUp;
+        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
+    }
+
     /// The connection has ended. What has arrived may still be taken.
     pub(super) fn lost(cause: EndCause, status: Status) -> Self {
         CallFailure { cause, status, is_unknown_to_server: false, drops_messages: false }

@@ -4,7 +4,9 @@ use std::{io, sync::Arc, thread, time::Duration};
 
 use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
-use super::{ClientConnection, calls::Calls, observe::ObservedConnection, receiver};
+use super::{
+    ClientConnection, calls::Calls, observe::ObservedConnection, receiver, upkeep::Upkeep,
+};
 use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
@@ -28,26 +30,31 @@ impl ConnectionTasks {
         io: Connection,
         config: ClientConfig,
         observers: Observers,
+        upkeep: &Upkeep,
     ) -> Arc<Self> {
-        ConnectionTasks::with_table(io, config, observers, Calls::default())
+        ConnectionTasks::with_table(io, config, observers, upkeep, Calls::default())
     }
 
     fn with_table(
         io: Connection,
         config: ClientConfig,
         observers: Observers,
+        upkeep: &Upkeep,
         table: Calls,
     ) -> Arc<Self> {
         let observed = ObservedConnection::open(observers, io.peer, io.extensions);
         let span = observed.span.clone();
-        let connection = Arc::new(ClientConnection::new(config, table, observed));
+        let mut connection = ClientConnection::new(config, table, observed);
+        let (reader, upkeep) = upkeep.prepare(&mut connection, io.reader);
+        let connection = Arc::new(connection);
         let (signal, ended) = oneshot::channel();
         // They tell of the end even where nothing can be spawned.
         let sender = SenderGuard(connection.clone());
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
-        let (reader, writer) = (Original::new(io.reader), Box::new(Original::new(io.writer)));
+        let (reader, writer) = (Original::new(reader), Box::new(Original::new(io.writer)));
         spawn(span.instrument(run_sender(sender, writer, ended)));
         let receiver = spawn(span.instrument(run_receiver(guard, reader))).abort_handle();
+        upkeep.start(&connection, &receiver);
         Arc::new(ConnectionTasks { connection, receiver })
     }
 
@@ -151,6 +158,8 @@ mod tests {
         proto::frame::{Flags, FrameType, HEADER_LEN, Header},
     };
 
+    const NO_UPKEEP: &Upkeep = &Upkeep { keepalive: None, cancels: false };
+
     fn call(tasks: &Arc<ConnectionTasks>) -> UnaryCall<(), ()> {
         Client::from_tasks(tasks.clone()).unary("S", "M", ())
     }
@@ -177,6 +186,7 @@ mod tests {
             Connection::new(here),
             ClientConfig::default(),
             Observers::default(),
+            NO_UPKEEP,
             Calls::default(),
         );
         let mut call = call(&tasks);
@@ -207,7 +217,8 @@ mod tests {
     async fn a_queue_is_closed_when_its_sender_is_told_of_the_end_also_if_two_end_the_connection() {
         let (here, _there) = tokio::io::duplex(1000);
         let config = ClientConfig::default().max_calls(1);
-        let tasks = ConnectionTasks::spawn(Connection::new(here), config, Observers::default());
+        let tasks =
+            ConnectionTasks::spawn(Connection::new(here), config, Observers::default(), NO_UPKEEP);
         let mut first = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx))).await.is_pending());
         let guard =
@@ -239,8 +250,13 @@ mod tests {
         let mut observers = Observers::default();
         observers.add(causes.clone());
         let connection = Connection::new(here);
-        let tasks =
-            ConnectionTasks::with_table(connection, ClientConfig::default(), observers, table);
+        let tasks = ConnectionTasks::with_table(
+            connection,
+            ClientConfig::default(),
+            observers,
+            NO_UPKEEP,
+            table,
+        );
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
 
@@ -270,6 +286,7 @@ mod tests {
             Connection::new(here),
             ClientConfig::default(),
             Observers::default(),
+            NO_UPKEEP,
             Calls::starting_at(u32::MAX),
         );
         let mut last = call(&tasks);
@@ -300,8 +317,13 @@ mod tests {
         let (here, mut there) = tokio::io::duplex(1000);
         let table = Calls::starting_at(u32::MAX - 2);
         let config = ClientConfig::default();
-        let tasks =
-            ConnectionTasks::with_table(Connection::new(here), config, Observers::default(), table);
+        let tasks = ConnectionTasks::with_table(
+            Connection::new(here),
+            config,
+            Observers::default(),
+            NO_UPKEEP,
+            table,
+        );
         let mut left = vec![u32::MAX, u32::MAX - 2];
         let (mut in_flight, mut is_noticed) = (Vec::new(), false);
         for step in steps {

@@ -19,7 +19,7 @@ use tokio::{
 
 pub use self::backoff::Backoff;
 use self::state::{ClientState, LinkState, LinkWatch, Watched, state_of};
-use super::connection::{ConnectionTasks, ObservedConnection};
+use super::connection::{ConnectionTasks, ObservedConnection, upkeep::Upkeep};
 use crate::{
     ClientConfig, Connection, ConnectionError, Error,
     observer::Observers,
@@ -47,6 +47,7 @@ pub(super) struct Plan {
     pub(super) is_eager: bool,
     pub(super) config: ClientConfig,
     pub(super) observers: Observers,
+    pub(super) upkeep: Upkeep,
 }
 
 /// Owns the task that connects. It ends when the last client and the last call that waits for a connection are gone.
@@ -222,8 +223,9 @@ impl Shared {
 
     /// Uses a connection from now on. `None` when the client is shut down.
     fn adopt(&self, connection: Connection) -> Option<Arc<ConnectionTasks>> {
-        let Plan { config, observers, .. } = &self.plan;
-        let tasks = ConnectionTasks::spawn(connection, config.clone(), observers.clone());
+        let Plan { config, observers, upkeep, .. } = &self.plan;
+        let (config, observers) = (config.clone(), observers.clone());
+        let tasks = ConnectionTasks::spawn(connection, config, observers, upkeep);
         tasks.connection().queue.keep_unsent();
         self.change(LinkState::Ready(tasks.clone()))?;
         Some(tasks)

@@ -1,6 +1,6 @@
 //! Why a connection has ended, and why a call comes to no handler.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::time::Instant;
 
@@ -59,6 +59,12 @@ impl EndReason {
 
     pub(in crate::server) fn closed_here() -> Self {
         EndReason { cause: ConnectionEndCause::ClosedHere, message: String::new() }
+    }
+
+    /// No call was open and nothing arrived for this long.
+    pub(in crate::server) fn idle(max_idle: Duration) -> Self {
+        let message = format!("no call was open and nothing arrived for {max_idle:?}");
+        EndReason { cause: ConnectionEndCause::Idle, message }
     }
 
     /// Writing has failed: most often since the client has gone.

@@ -19,6 +19,7 @@ use crate::server::{
         state::Call,
     },
     connection::request::{Failure, Received, open},
+    control,
 };
 use crate::{
     proto::{
@@ -76,6 +77,11 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
             Received::Ignored => {
                 // Nothing waits for what is ignored, however much of it comes at once.
                 consume_budget().await;
+                continue;
+            }
+            Received::Answered => {
+                consume_budget().await;
+                Box::pin(control::answer(connection, header.stream_id)).await;
                 continue;
             }
             Received::Refused(refusal) => refusal,

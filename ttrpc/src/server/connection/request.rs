@@ -13,13 +13,15 @@ use crate::server::{
         state::{Call, CallHead},
         task::CallOwner,
     },
+    control,
     service::services::Target,
 };
 use crate::{
     Status,
     observer::{CallOutcome, EndCause},
     proto::{
-        frame::Header,
+        control::{CANCEL, SERVICE},
+        frame::{Flags, Header},
         message::{Malformed, Request, RequestDecoder},
         payload::Payload,
     },
@@ -42,6 +44,8 @@ pub(in crate::server) enum Received<'a> {
     Ignored,
     /// Its stream is refused, or ends, with this status.
     Refused(Refusal),
+    /// It was a call of the receiver's own, to be answered with OK.
+    Answered,
     /// It has to wait until its call, or its message, is let in. The wait is boxed, as all are that an idle connection
     /// has no need of.
     Waits(BoxFuture<'a, Result<(), Failure>>),
@@ -80,10 +84,13 @@ pub(in crate::server) fn open<'a, R: ReadHalf>(
             let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
             incoming.open_in_turn(io).await
         })),
-        Err(refusal) => {
-            incoming.refuse(&refusal, false);
-            Received::Refused(refusal)
-        }
+        Err(refusal) => match incoming.control(refusal) {
+            Ok(()) => Received::Answered,
+            Err(refusal) => {
+                incoming.refuse(&refusal, false);
+                Received::Refused(refusal)
+            }
+        },
     }
 }
 
@@ -134,6 +141,28 @@ impl<'a> IncomingRequest<'a> {
             return Ok(false);
         };
         self.start(routed, permit, false).map(|()| true)
+    }
+
+    /// Acts on a call of the service that the two sides have for themselves, which no service, fallback or limit has seen.
+    ///
+    /// # Errors
+    /// The refusal of any other call, and that of the service.
+    fn control(&self, refusal: Refusal) -> Result<(), Refusal> {
+        let Header { stream_id, flags, .. } = self.header;
+        let mut decoder = self.decoder();
+        if !self.connection.server.config.cancellable
+            || !matches!(refusal.cause, EndCause::Unimplemented | EndCause::Shutdown)
+            || !decoder.advance(FIELDS_PER_TURN).is_ok_and(|is_whole| is_whole)
+            || !decoder.request().names().is_ok_and(|names| names == (SERVICE, CANCEL))
+        {
+            return Err(refusal);
+        }
+        if flags.contains(Flags::REMOTE_OPEN) {
+            let message = format!("method {SERVICE}/{CANCEL} is unary and was called as a stream");
+            return Err(violation(Status::invalid_argument(message)));
+        }
+        self.connection.queue.streams(|table| table.refuse(stream_id, flags));
+        control::cancel(self.connection, decoder.request().payload)
     }
 
     /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.

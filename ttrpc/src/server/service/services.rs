@@ -17,6 +17,7 @@ use crate::{
     Error, Name, Status,
     contain::Contained,
     proto::{
+        control,
         frame::Flags,
         message::{Malformed, Request},
         payload::Payload,
@@ -173,7 +174,11 @@ impl Services {
         service: &str,
         method: &str,
     ) -> Result<Target<'_>, Status> {
-        let fallback = || self.fallback.as_ref().map(Target::Fallback);
+        // What the two sides of a connection use for themselves is not passed on: stream ids are those of the connection.
+        let fallback = || {
+            let fallback = self.fallback.as_ref().filter(|_| service != control::SERVICE);
+            fallback.map(Target::Fallback)
+        };
         let known = self.find_method(service.as_bytes(), method.as_bytes());
         known.or_else(fallback).ok_or_else(|| {
             Status::unimplemented(match self.service(service.as_bytes()) {

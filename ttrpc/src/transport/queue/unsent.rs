@@ -5,7 +5,7 @@
 //! counts as begun. Where it waits for a socket that takes no more, or has failed, the rest of its batch does not; once the
 //! queue is closed, a sender that goes on drops that rest instead of writing it.
 //!
-//! Only a queue of which that is asked ([`Queue::keep_unsent`]) notes anything.
+//! Only a queue of which that is asked ([`Queue::keep_unsent`], [`Queue::follow_requests`]) notes anything.
 
 use std::collections::VecDeque;
 
@@ -18,6 +18,9 @@ use crate::{
 /// What a queue notes of Requests that have not begun to be written.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
+    /// The first one in the batch is noted while the sender is not writing.
+    is_followed: bool,
+    /// The first one of all is noted when the queue is closed.
     is_kept: bool,
     /// The first one in the batch of a sender that is not writing.
     in_batch: Option<u32>,
@@ -28,7 +31,7 @@ pub(super) struct Unsent {
 impl Unsent {
     /// The sender has taken a batch, and begins to write it; or it has failed, and this is what it has taken.
     pub(super) fn note_taken(&mut self, failed: Option<&VecDeque<Chunk>>) {
-        self.in_batch = failed.filter(|_| self.is_kept).and_then(|batch| first(batch, 0));
+        self.in_batch = failed.filter(|_| self.is_followed).and_then(|batch| first(batch, 0));
     }
 
     /// The sender is about to write on. Returns whether it may: else the rest of its batch counts as unsent.
@@ -44,7 +47,14 @@ impl Unsent {
 impl<T> Queue<T> {
     /// Notes from now on which Requests have not begun to be written, for [`Queue::is_unsent`].
     pub(crate) fn keep_unsent(&self) {
-        lock(&self.state).unsent.is_kept = true;
+        let unsent = &mut lock(&self.state).unsent;
+        unsent.is_followed = true;
+        unsent.is_kept = true;
+    }
+
+    /// Knows from now on which Requests have begun to be written, for [`Queue::withdraw`].
+    pub(crate) fn follow_requests(&self) {
+        lock(&self.state).unsent.is_followed = true;
     }
 
     /// Returns whether the queue was closed before the Request of this stream, which was pushed, began to be written.
@@ -61,7 +71,7 @@ impl<T> Queue<T> {
     /// are written.
     pub(in crate::transport) fn note_paused(&self, batch: &VecDeque<Chunk>, written: usize) {
         let mut state = lock(&self.state);
-        if state.unsent.is_kept && !state.is_closed {
+        if state.unsent.is_followed && !state.is_closed {
             state.unsent.in_batch = first(batch, written);
         }
     }
@@ -71,10 +81,20 @@ impl<T> QueueState<T> {
     /// The queue is about to be closed.
     pub(super) fn note_unsent(&mut self) {
         if self.unsent.is_kept {
-            let written = self.gate.partially_written();
-            let queued = || first(self.chunks.iter(), written);
-            self.unsent.at_close = self.unsent.in_batch.or_else(queued);
+            self.unsent.at_close = self.first_unbegun();
         }
+    }
+
+    /// Returns whether the Request of this stream, which was pushed, has begun to be written, as far as that is followed.
+    pub(super) fn has_begun(&self, stream_id: u32) -> bool {
+        self.unsent.is_followed
+            && !self.is_closed
+            && self.first_unbegun().is_none_or(|first| stream_id < first)
+    }
+
+    fn first_unbegun(&self) -> Option<u32> {
+        let queued = || first(self.chunks.iter(), self.gate.partially_written());
+        self.unsent.in_batch.or_else(queued)
     }
 }
 

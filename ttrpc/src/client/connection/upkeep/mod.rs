@@ -1,0 +1,84 @@
+//! What a connection does beside the program's calls, for programs that ask for it: it notices a peer that has died
+//! ([`keepalive`]), and tells the server of calls that were given up ([`cancel`]).
+//!
+//! Each is a task that ends with the connection, and makes calls of its own ([`own_call`]). Nobody else has any of it.
+
+pub(super) mod cancel;
+mod keepalive;
+mod own_call;
+
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+
+pub use self::keepalive::Keepalive;
+use super::ClientConnection;
+use crate::{
+    ConnectionError,
+    transport::{
+        heard::{Heard, Listening},
+        io::ReadHalf,
+        spawn,
+    },
+};
+
+/// What a program asks for.
+#[derive(Clone, Debug, Default)]
+pub(in crate::client) struct Upkeep {
+    pub(in crate::client) keepalive: Option<Keepalive>,
+    /// The server is told of calls that were given up.
+    pub(in crate::client) cancels: bool,
+}
+
+impl Upkeep {
+    /// Prepares a connection that is being made. Returns what it reads from, and what is to be started.
+    pub(super) fn prepare(
+        &self,
+        connection: &mut ClientConnection,
+        reader: Box<dyn ReadHalf + Send>,
+    ) -> (Box<dyn ReadHalf + Send>, Prepared) {
+        if self.cancels {
+            connection.queue.follow_requests();
+            connection.cancels = Some(Box::default());
+        }
+        match &self.keepalive {
+            None => (reader, Prepared(None)),
+            Some(keepalive) => {
+                let heard = Heard::new();
+                let reader = Listening::new(reader, heard.clone());
+                (Box::new(reader), Prepared(Some((keepalive.clone(), heard))))
+            }
+        }
+    }
+}
+
+/// What is to be started when the connection has its receiver.
+pub(super) struct Prepared(Option<(Keepalive, Arc<Heard>)>);
+
+impl Prepared {
+    pub(super) fn start(self, connection: &Arc<ClientConnection>, receiver: &AbortHandle) {
+        if connection.cancels.is_some() {
+            let connection = connection.clone();
+            spawn(async move { until_closed(&connection, cancel::run(&connection)).await });
+        }
+        if let Some((keepalive, heard)) = self.0 {
+            let (connection, receiver) = (connection.clone(), receiver.clone());
+            spawn(async move {
+                let gone = async {
+                    keepalive::peer_is_gone(&keepalive, &connection, &heard).await;
+                    connection.end(ConnectionError::KeepaliveTimeout);
+                    receiver.abort();
+                };
+                until_closed(&connection, gone).await;
+            });
+        }
+    }
+}
+
+async fn until_closed(connection: &ClientConnection, task: impl Future<Output = ()>) {
+    tokio::select! {
+        biased;
+        _ = connection.closed() => {}
+        () = task => {}
+    }
+}

@@ -1,0 +1,52 @@
+//! The service `ttrpc.control.v1.Control`, through which a client cancels its calls.
+//!
+//! The receiver acts on its calls itself: they need neither a task nor a permit, and so reach a server whose limits are
+//! exhausted by the calls that they cancel.
+
+use prost::Message;
+
+use crate::server::call::{reasons::Refusal, shared::Connection, state::Call};
+use crate::{
+    Status,
+    contain::contain,
+    observer::{CallOutcome, EndCause},
+    proto::{
+        control::{CancelRequest, MAX_CANCEL_LEN, MAX_CANCELLED},
+        frame::{Flags, FrameType},
+    },
+    transport::frames::{Frame, FrameBytes},
+};
+
+/// Cancels the calls that a request of [`Cancel`](crate::proto::control::CANCEL) names, as if their client had gone. Nothing is
+/// sent for them any more. An id of which no call is open, over or never made, is nothing to do.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the payload is no such request, RESOURCE_EXHAUSTED if it names too many.
+pub(in crate::server) fn cancel(connection: &Connection, payload: &[u8]) -> Result<(), Refusal> {
+    let too_many = || Refusal::limit(format!("more than {MAX_CANCELLED} calls to cancel at once"));
+    if payload.len() > MAX_CANCEL_LEN {
+        return Err(too_many());
+    }
+    let decoded = CancelRequest::decode(payload);
+    let ids = decoded.map_err(|error| Refusal::violation(error.to_string()))?.stream_id;
+    if ids.len() > MAX_CANCELLED {
+        return Err(too_many());
+    }
+    let status = Status::cancelled("the client has given the call up");
+    let outcome = CallOutcome { cause: EndCause::GivenUp, status: Some(&status) };
+    for id in ids {
+        if let Some(call) = connection.queue.streams(|table| table.remove(id)) {
+            let _ = contain(|| Call::taken_out(&call, outcome));
+        }
+    }
+    Ok(())
+}
+
+/// Answers a call of the receiver's own with OK, once there is capacity for that.
+pub(in crate::server) async fn answer(connection: &Connection, stream_id: u32) {
+    let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &[][..]);
+    let frame = frame.expect("no data fits into any frame").to_vec();
+    if let Ok(permit) = connection.reserve(frame.len(), None).await {
+        let _ = permit.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
+    }
+}
