@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use ttrpc_plot::Curve;
+
 use crate::{
     costs::Costs,
     fairness::{self, Seen},
@@ -11,7 +13,6 @@ use crate::{
         CALLERS_FLOOR, Cpus, FLOOR, IN_FLIGHT_16, IN_FLIGHT_64, IN_FLIGHT_256, INCUMBENT, KIB_4,
         MIB_1, OURS, SEQUENTIAL, STREAM, Setting, WORKLOADS,
     },
-    plot::Curve,
     report::{Report, number},
     speed::{Run, cpu, figure},
 };

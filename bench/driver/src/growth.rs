@@ -2,10 +2,11 @@
 
 use std::{fs, io};
 
+use ttrpc_plot::{Curve, Panel, Scale};
+
 use crate::{
     bench::Bench,
     plan::{Contender, Cpus},
-    plot::{Curve, Plot},
     process::move_to,
     report::{Report, median, number},
 };
@@ -99,8 +100,9 @@ fn measure_point(
 fn add_axis(axis: &Axis, curves: &[Curve], report: &mut Report) -> io::Result<()> {
     report.heading(3, &format!("{}: {}", axis.title, axis.unit));
     if let Some(path) = report.beside(axis.file) {
-        let plot = Plot { title: axis.title, unit: axis.unit, curves };
-        fs::write(&path, plot.to_svg())?;
+        let panel = Panel { x: axis.title, y: axis.unit, scale: Scale::Logarithmic, curves };
+        let picture = ttrpc_plot::svg(axis.title, &[panel])?;
+        fs::write(&path, picture)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         report.text(&format!("![{}]({name})\n", axis.title));
     }

@@ -13,7 +13,6 @@ mod latency;
 mod machine;
 mod memory;
 mod plan;
-mod plot;
 mod process;
 mod report;
 mod speed;

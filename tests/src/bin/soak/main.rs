@@ -5,7 +5,6 @@
 
 mod hostile;
 mod load;
-mod plot;
 mod samples;
 
 use std::{

@@ -2,6 +2,7 @@
 
 use std::{fs, io, path::Path, time::Duration};
 
+use ttrpc_plot::{Curve, Panel, Scale};
 use ttrpc_tests::{
     conformance::{ConformanceClient, Empty, StatsResponse},
     harness::alive_tasks,
@@ -9,10 +10,7 @@ use ttrpc_tests::{
     trend::Trend,
 };
 
-use crate::{
-    load::{GENEROUS, unexpected},
-    plot::{Curve, Panel, to_svg},
-};
+use crate::load::{GENEROUS, unexpected};
 
 /// One look at both processes.
 #[derive(Clone, Copy, Debug)]
@@ -94,27 +92,33 @@ impl Samples {
     /// # Errors
     /// If the file cannot be written.
     pub(crate) fn plot(&self, file: &Path, elapsed: Duration) -> io::Result<()> {
+        let minutes = elapsed.as_secs_f64() / 60.0;
         let curve = |name, index: usize| {
             let (_, figure, _) = FIGURES[index];
-            Curve { name, values: self.values(figure) }
+            Curve { name, points: columns(&self.values(figure), minutes) }
         };
+        let memory = [curve("server", 0), curve("clients", 1)];
+        let descriptors = [curve("server", 2), curve("clients", 3)];
+        let work =
+            [curve("server's tasks", 4), curve("server's calls", 5), curve("clients' tasks", 6)];
         let panels = [
-            Panel {
-                title: "resident memory, MiB",
-                curves: vec![curve("server", 0), curve("clients", 1)],
-            },
-            Panel { title: "descriptors", curves: vec![curve("server", 2), curve("clients", 3)] },
-            Panel {
-                title: "tasks, and calls in flight",
-                curves: vec![
-                    curve("server's tasks", 4),
-                    curve("server's calls", 5),
-                    curve("clients' tasks", 6),
-                ],
-            },
-        ];
-        let minutes = elapsed.as_secs_f64() / 60.0;
+            ("resident memory, MiB", &memory[..]),
+            ("descriptors", &descriptors),
+            ("tasks, and calls in flight", &work),
+        ]
+        .map(|(y, curves)| Panel { x: "minutes", y, scale: Scale::Linear, curves });
         let title = format!("ttrpc-soak, {minutes:.0} minutes: the highest value of each moment");
-        fs::write(file, to_svg(&title, minutes, &panels))
+        fs::write(file, ttrpc_plot::svg(&title, &panels)?)
     }
+}
+
+/// Columns that are drawn; of what falls into one, the highest value is.
+const COLUMNS: usize = 500;
+
+/// The values over the minutes of a run, as points.
+fn columns(values: &[f64], minutes: f64) -> Vec<(f64, f64)> {
+    let column = values.len().div_ceil(COLUMNS).max(1);
+    let width = minutes * column as f64 / values.len().max(1) as f64;
+    let highest = values.chunks(column).map(|chunk| chunk.iter().copied().fold(0.0, f64::max));
+    highest.enumerate().map(|(index, value)| (width * index as f64, value)).collect()
 }
