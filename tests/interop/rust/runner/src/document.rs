@@ -63,10 +63,10 @@ const DEADLOCKS: &str = "
 ## Deadlocks
 
 Many callers share one connection, with large requests, large replies and small socket buffers, so that both directions
-are full all the time. This library's server here has queues of 8 frames and 256 KiB, and stops reading while its queue is full:
-that is what shows whether a client can go on reading while it can't write. A server that reads on in that situation hides
-a client's deadlock, at the price of memory. The control, a client that sends and receives in one task, shows for each server
-whether it is such a server.
+are full all the time. This library's server here has queues of 8 frames and 256 KiB, and stops reading while its queue
+is full. That shows whether a client can read while it cannot write. A server that reads on in that situation hides a
+client's deadlock, at the price of memory. The control, a client that sends and receives in one task, shows for each
+server whether it is such a server.
 ";
 
 /// Writes the page. Only a run in which everything was there and nothing was unexpected makes one.
