@@ -78,11 +78,12 @@ fn draw(text: &mut String, title: &str, panels: &[Panel<'_>]) -> Result<(), Box<
 fn draw_panel(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
     let points = || panel.curves.iter().flat_map(|curve| &curve.points);
     let (x, y) = (highest(points().map(|point| point.0)), highest(points().map(|point| point.1)));
+    // The legend has the space above the lines.
     match panel.scale {
-        Scale::Linear => draw_curves(area, panel, 0.0..x, 0.0..y * 1.1),
+        Scale::Linear => draw_curves(area, panel, 0.0..x, 0.0..y * 1.4),
         Scale::Logarithmic => {
             let x = (lowest(points().map(|point| point.0))..x).log_scale();
-            let y = (lowest(points().map(|point| point.1)) / 1.5..y * 1.5).log_scale();
+            let y = (lowest(points().map(|point| point.1)) / 1.5..y * 4.0).log_scale();
             draw_curves(area, panel, x, y)
         }
     }
