@@ -174,22 +174,24 @@ pub struct ServerConfig {
     /// The token fires when the deadline passes or the client goes away. A handler that never asked for its token is
     /// dropped at once.
     pub cancellation_grace: Duration,
-    /// Whether a call whose deadline passes is answered with DEADLINE_EXCEEDED. Default true.
+    /// Answers a call whose deadline passes with DEADLINE_EXCEEDED. Default true.
     ///
-    /// With false it ends here without a frame, and its client has to measure the time itself. A client in Go does: where both
-    /// come at the same moment it takes either its own timeout or this status, at random, and to some programs they differ.
+    /// With false it ends here without a frame, and its client has to measure the time itself, as a client in Go does.
+    /// If its own timeout and this status come at the same moment, a client in Go takes one of them at random. Some
+    /// programs treat them differently.
     pub answer_late_calls: bool,
-    /// Time after which a connection is closed on which no call is open and nothing has arrived. Default none.
+    /// Time after which an idle connection is closed: no call is open on it, and nothing has arrived. Default none.
     ///
-    /// Its client sees it closed, and one that reconnects does so when a call needs it. A call that the client sends at the same
-    /// moment is lost, as at any other end of a connection: this is for clients that leak connections, not for short times.
-    /// While a client takes the last replies, however slowly, its connection is not idle.
+    /// A client that reconnects does so when a call needs it. A call that the client sends at the same moment is lost,
+    /// as at any other end of a connection. So this is for clients that leak connections, not for short times. A
+    /// connection is not idle while its client takes the last replies.
     pub max_idle: Option<Duration>,
     /// Lets clients cancel their calls, through the service `ttrpc.control.v1.Control`, see
     /// [`ConnectOptions::cancel_at_server`](crate::client::ConnectOptions::cancel_at_server). Default yes.
     ///
-    /// One call of it may name 1,024 calls; more are refused with RESOURCE_EXHAUSTED. It reaches no service, fallback, interceptor
-    /// or observer of the server's and counts at no limit. A service of that name that the program adds takes its place.
+    /// One call of it may name 1,024 calls; more are refused with RESOURCE_EXHAUSTED. It reaches no service, fallback,
+    /// interceptor or observer of the server, and counts at no limit. If the program adds a service of that name, this
+    /// one is off.
     pub cancellable: bool,
     /// More limits may come: a literal has to end in `..Default::default()`.
     #[doc(hidden)]

@@ -22,16 +22,22 @@
 //!
 //! #[async_trait]
 //! impl Greeter for MyGreeter {
-//!     async fn say_hello(&self, _ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+//!     async fn say_hello(
+//!         &self,
+//!         _ctx: &Context,
+//!         request: HelloRequest,
+//!     ) -> Result<HelloReply, Status> {
 //!         Ok(HelloReply { message: format!("Hello, {}!", request.name) })
 //!     }
 //! }
 //!
 //! // In the server:
-//! Server::builder().add_service(GreeterServer::new(MyGreeter)).bind("unix:///run/greeter.sock")?.serve().await?;
+//! let server = Server::builder().add_service(GreeterServer::new(MyGreeter));
+//! server.bind("unix:///run/greeter.sock")?.serve().await?;
 //! // In the client:
 //! let greeter = GreeterClient::new(Client::connect("unix:///run/greeter.sock").await?);
-//! let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).timeout(Duration::from_secs(1)).await?;
+//! let request = HelloRequest { name: "Ann".into() };
+//! let reply = greeter.say_hello(request).timeout(Duration::from_secs(1)).await?;
 //! ```
 //!
 //! Generated code is one line per method on top of [`Client`] and [`server::Routes`], which work without a generator

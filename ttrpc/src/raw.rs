@@ -21,9 +21,9 @@ use prost::{
 /// # let _: bytes::Bytes = reply; Ok(()) }
 /// ```
 ///
-/// Received bytes are copied once. The bulk of a long frame is not copied: it stays a part of its read buffer, and
-/// keeps at most sixteen times its length alive. Short messages of a stream share up to 32 KiB, which any of them keeps
-/// alive. Sent bytes are copied into their frame.
+/// Received bytes are copied once, unless they are a large part of a long frame. Those stay a part of their read
+/// buffer, and keep at most sixteen times their length alive. Short messages of a stream share up to 32 KiB, which any
+/// of them keeps alive. Sent bytes are copied into their frame.
 ///
 /// A message type that has no `Default`, such as prost-reflect's `DynamicMessage`, is decoded from the
 /// bytes: `DynamicMessage::decode(descriptor, reply.0)`, and encoded into them:

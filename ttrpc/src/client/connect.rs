@@ -130,21 +130,25 @@ impl ConnectOptions {
         self
     }
 
-    /// Ends a connection whose peer gives no sign of life with
-    /// [`ConnectionError::KeepaliveTimeout`](crate::ConnectionError::KeepaliveTimeout): its calls fail with UNAVAILABLE, and a
-    /// client that reconnects does. Without this a peer that has died, or is stopped, while its socket stays open is noticed by
-    /// nothing but the deadlines of calls.
+    /// Ends a connection whose peer shows no sign of life.
+    ///
+    /// Its calls fail with UNAVAILABLE and
+    /// [`ConnectionError::KeepaliveTimeout`](crate::ConnectionError::KeepaliveTimeout), and a client that reconnects
+    /// does so. Without this, only the deadlines of calls notice a peer that has died or is stopped while its socket
+    /// stays open.
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.upkeep.keepalive = Some(keepalive);
         self
     }
 
-    /// Tells the server of calls that are given up after their Request was written: dropped, or past their deadline. A server
-    /// of this library cancels them as if their client had gone; without this it runs them to their end or their deadline.
+    /// Notifies the server of calls that are dropped, or whose deadline passes, after their Request was written.
     ///
-    /// ttrpc has no frame for it, so that it is a call of the service `ttrpc.control.v1.Control`. A server that does not have it
-    /// is asked once a connection. Nothing waits for it: one such call is under way at a time, with the ids of up to 1,024 calls;
-    /// those beyond that are given up as without this.
+    /// A server of this library cancels them as if their client had gone. Without this it runs them to their end or
+    /// their deadline.
+    ///
+    /// ttrpc has no frame for it, so it is a call of the service `ttrpc.control.v1.Control`. A server that does not
+    /// have it is asked once a connection. No other call waits for it. One such call is in flight at a time, with the
+    /// ids of up to 1,024 calls; further ones are not cancelled.
     pub fn cancel_at_server(mut self) -> Self {
         self.upkeep.cancels = true;
         self

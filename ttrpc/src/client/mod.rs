@@ -99,6 +99,16 @@ use crate::{
 
 /// One connection to a server, shared by all clones and all calls.
 ///
+/// ```no_run
+/// # use std::time::Duration; use ttrpc::Client;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::connect("unix:///run/greeter.sock").await?;
+/// // A generated client wraps it, `GreeterClient::new(client)`. Without one:
+/// let call = client.unary("greeter.v1.Greeter", "SayHello", "Ann".to_owned());
+/// let greeting: String = call.timeout(Duration::from_secs(1)).await?;
+/// # Ok(()) }
+/// ```
+///
 /// Clones are cheap. The connection lives until the last clone and the last call are gone; it has two tasks,
 /// which end with it. When it is lost, [`Client::closed`] says why; a client made with
 /// [`ConnectOptions::reconnect`] has one connection after another.
@@ -187,7 +197,8 @@ impl Client {
     /// ```
     /// # use ttrpc::Client; use std::time::Duration;
     /// # fn example(client: Client) {
-    /// let impatient = client.clone().with_timeout(Duration::from_secs(1)).with_metadata("user", "ann");
+    /// let second = Duration::from_secs(1);
+    /// let impatient = client.clone().with_timeout(second).with_metadata("user", "ann");
     /// # }
     /// ```
     #[must_use]

@@ -13,8 +13,10 @@ use crate::{
 /// The method that is called. Any server may have it, and one that has not answers all the same.
 const HEALTH_CHECK: (&str, &str) = ("grpc.health.v1.Health", "Check");
 
-/// How a client notices that its peer has died without closing the connection: a virtual machine that is gone, a process
-/// that is stopped. See [`ConnectOptions::keepalive`](crate::client::ConnectOptions::keepalive).
+/// Settings by which a client notices a peer that has died without closing the connection.
+///
+/// Such a peer is a virtual machine that is gone, or a process that is stopped. See
+/// [`ConnectOptions::keepalive`](crate::client::ConnectOptions::keepalive).
 ///
 /// ```
 /// # use std::time::Duration; use ttrpc::client::{Backoff, ConnectOptions, Keepalive};
@@ -29,19 +31,23 @@ pub struct Keepalive {
 }
 
 impl Keepalive {
-    /// While calls are open and nothing has arrived for `every`, calls `grpc.health.v1.Health/Check` with an empty service
-    /// name. Any answer shows life, UNIMPLEMENTED too, and so does any other byte. If none has arrived `timeout` after the
-    /// Request was written, or the peer reads nothing of what is before it for that long, the connection ends with
-    /// [`ConnectionError::KeepaliveTimeout`](crate::ConnectionError::KeepaliveTimeout).
+    /// Checks a peer from which nothing has arrived for `every` while calls are open, and ends the connection after
+    /// `timeout`.
     ///
-    /// A connection on which something arrives is never asked. `timeout` has to be longer than a live peer takes to read what
-    /// its socket holds, and to answer. Less than 1 ms counts as 1 ms, of either.
+    /// The check is a call of `grpc.health.v1.Health/Check` with an empty service name. Any answer shows life,
+    /// UNIMPLEMENTED too, and so does any other byte. The connection ends with
+    /// [`ConnectionError::KeepaliveTimeout`](crate::ConnectionError::KeepaliveTimeout) if none arrives for `timeout`
+    /// after the Request was written. It also ends if the peer reads nothing of what is before it for that long.
+    ///
+    /// A connection on which something arrives is never checked. `timeout` has to be longer than a live peer takes to
+    /// read what its socket holds, and to answer. Less than 1 ms counts as 1 ms, for both.
     pub fn new(every: Duration, timeout: Duration) -> Self {
         let shortest = Duration::from_millis(1);
         Keepalive { every: every.max(shortest), timeout: timeout.max(shortest), is_always: false }
     }
 
-    /// Asks also while no call is open: a client that reconnects has a new connection before its next call.
+    /// Checks the peer also while no call is open. So a client that reconnects has a new connection before its next
+    /// call.
     #[must_use]
     pub fn always(mut self) -> Self {
         self.is_always = true;
