@@ -2,6 +2,8 @@
 
 pub mod shell;
 
+use std::collections::HashMap;
+
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor, MethodDescriptor};
 
 use crate::{
@@ -31,17 +33,26 @@ impl Candidate {
 /// Methods that a word may become: `Service/Method` with the shortest name of the service that is unambiguous, the full
 /// name if the word begins so, or a method alone.
 pub fn methods(schema: &Schema, word: &str) -> Vec<Candidate> {
-    let all: Vec<_> = schema
-        .pool()
-        .services()
-        .flat_map(|service| service.methods().collect::<Vec<_>>())
-        .collect();
+    let services: Vec<_> = schema.pool().services().collect();
+    let all: Vec<_> = services.iter().flat_map(|service| service.methods()).collect();
+    let (mut same_service, mut same_method) = (HashMap::<_, Vec<_>>::new(), HashMap::new());
+    for service in &services {
+        same_service.entry(service.name()).or_default().push(service.full_name());
+    }
+    for method in &all {
+        *same_method.entry(method.name()).or_insert(0) += 1;
+    }
     let mut found = Vec::new();
     for method in &all {
-        let names = [short_name(schema, method), method_name(method), method.name().to_owned()];
-        let is_unique = || all.iter().filter(|other| other.name() == method.name()).count() == 1;
+        let service = method.parent_service();
+        let is_unique = same_method[method.name()] == 1;
+        let names = [
+            short_name(&same_service[service.name()], method),
+            method_name(method),
+            method.name().to_owned(),
+        ];
         let fits = |(at, name): &(usize, &String)| {
-            name.starts_with(word) && (*at < 2 || (!word.is_empty() && is_unique()))
+            name.starts_with(word) && (*at < 2 || (!word.is_empty() && is_unique))
         };
         if let Some((_, name)) = names.iter().enumerate().find(fits) {
             found.push(Candidate::new(name, signature(method)));
@@ -54,12 +65,9 @@ pub fn methods(schema: &Schema, word: &str) -> Vec<Candidate> {
 
 /// `Greeter/SayHello`, or with the service's full name where several services are called so that are not versions of
 /// one.
-fn short_name(schema: &Schema, method: &MethodDescriptor) -> String {
-    let service = method.parent_service().name().to_owned();
-    let others = schema.pool().services().filter(|other| other.name() == service);
-    let others: Vec<_> = others.map(|other| other.full_name().to_owned()).collect();
-    match others.len() == 1 || newest(others.iter().map(String::as_str)).is_some() {
-        true => format!("{service}/{}", method.name()),
+fn short_name(services: &[&str], method: &MethodDescriptor) -> String {
+    match services.len() == 1 || newest(services.iter().copied()).is_some() {
+        true => format!("{}/{}", method.parent_service().name(), method.name()),
         false => method_name(method),
     }
 }
@@ -195,6 +203,27 @@ mod tests {
             ["containerd.task.v3.Task/State", "containerd.task.v3.Task/Stats"]
         );
         assert!(of("").len() > 50 && of("no.such").is_empty());
+    }
+
+    #[test]
+    fn services_of_one_name_are_completed_by_their_full_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |(at, name): (u32, &str)| {
+            let path = folder.path().join(format!("{at}.proto"));
+            let text = format!(
+                "syntax = \"proto3\"; package p{at}; message M {{}}
+                 service {name} {{ rpc Do{at}(M) returns (M); }}"
+            );
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let files: Vec<_> = [(1, "Same"), (2, "Same"), (3, "Other")].map(write).to_vec();
+        let schema = crate::schema::files::compile(&files, &[]).unwrap();
+        // Two packages that are no versions of one.
+        assert_eq!(values_of(methods(&schema, "Same/D")), [""; 0]);
+        assert_eq!(values_of(methods(&schema, "p1.Same/D")), ["p1.Same/Do1"]);
+        assert_eq!(values_of(methods(&schema, "Other/D")), ["Other/Do3"]);
+        assert_eq!(values_of(methods(&schema, "Do2")), ["Do2"]);
     }
 
     #[test]

@@ -76,6 +76,9 @@ fn a_column_is_as_wide_as_a_terminal_shows_it() {
 fn nothing_that_a_terminal_acts_on_is_left_in_a_text() {
     let unsafe_ones = (0..0x20).chain(0x7f..0xa0).chain(0x202a..0x202f).chain(0x2066..0x206a);
     let unsafe_ones = unsafe_ones.chain([0x61c, 0x200e, 0x200f, 0x2028, 0x2029, 0xe0041]);
+    // What nobody sees: spaces without a width, fillers, a mark of the bytes' order.
+    let unsafe_ones = unsafe_ones.chain([0xad, 0x34f, 0x115f, 0x180e, 0x200b, 0x2060, 0x2064]);
+    let unsafe_ones = unsafe_ones.chain([0x3164, 0xfeff, 0xffa0, 0x1d173, 0xe0100]);
     for character in unsafe_ones.filter_map(char::from_u32) {
         let text = format!("a{character}[2Jb");
         assert!(!plain_line(&text).contains(character), "{character:?}");
@@ -87,10 +90,11 @@ fn nothing_that_a_terminal_acts_on_is_left_in_a_text() {
     let painted = paint(BAD, "a\u{1b}]0;t\u{7}");
     assert_eq!(only_styles(&painted), paint(BAD, "a\\u{1b}]0;t\\u{7}"));
     // Words are left as they are, also those that are joined by what has no width.
-    assert_eq!(
-        plain_line("é 容 👩\u{200d}🚀 می\u{200c}خواهم"),
-        "é 容 👩\u{200d}🚀 می\u{200c}خواهم"
-    );
+    let words = "é 容 👩\u{200d}🚀 ☎\u{fe0f} می\u{200c}خواهم";
+    assert_eq!(plain(words), words);
+    assert_eq!(json(&words.into()), format!("\"{words}\""));
+    // In a name they would be one that looks like another.
+    assert_eq!(plain_line("ad\u{200d}min"), "ad\\u{200d}min");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use prost_reflect::{DescriptorPool, FileDescriptor};
 
-use super::{Schema, Source, print};
+use super::{Schema, Source, names, print};
 use crate::{failure::Failure, output};
 
 /// Compiles .proto files, as the code generator does: with the protoc that `PROTOC` names, or without one. Without
@@ -63,10 +63,11 @@ pub fn read_sets(files: &[PathBuf]) -> Result<Schema, Failure> {
 /// Adds the files of an encoded descriptor set, those of editions in terms of proto3: the pool panics at others.
 ///
 /// # Errors
-/// If it is none, its imports are missing, or a feature of an edition has no form here.
-pub(super) fn add_set(pool: &mut DescriptorPool, set: &[u8]) -> Result<(), String> {
+/// If it is none, its imports are missing, a name in it is none, or a feature of an edition has no form here.
+pub fn add_set(pool: &mut DescriptorPool, set: &[u8]) -> Result<(), String> {
     let set =
         ttrpc_codegen::DescriptorSet::from(set).lowered().map_err(|error| error.to_string())?;
+    names::check(set.encoded())?;
     pool.decode_file_descriptor_set(set.encoded()).map_err(|error| error.to_string())
 }
 

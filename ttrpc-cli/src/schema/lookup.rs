@@ -5,8 +5,18 @@ use prost_reflect::{EnumDescriptor, MessageDescriptor, MethodDescriptor, Service
 use super::{Schema, Source};
 use crate::failure::Failure;
 
-/// Methods that an error may list.
+/// Names that an error may list.
 const MAX_LISTED: usize = 20;
+
+/// So many of these names as are read, and how many more there are.
+fn listed(names: &[impl AsRef<str>]) -> String {
+    let shown: Vec<_> = names.iter().take(MAX_LISTED).map(AsRef::as_ref).collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    shown.join(", ") + &more
+}
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -43,7 +53,7 @@ impl Candidates {
             Failure::Usage(format!(
                 "`{}` may be any of these, name one: {}",
                 several.name,
-                names.join(", ")
+                listed(&names)
             ))
         })
     }
@@ -101,7 +111,7 @@ impl Schema {
                     "service {} has no method `{method}`{}; it has: {}",
                     service.full_name(),
                     did_you_mean(method, names.iter().map(String::as_str)),
-                    names.join(", ")
+                    listed(&names)
                 )
             }
             _ => format!(
@@ -159,7 +169,7 @@ impl Schema {
             "there is no service `{name}` in {}{}; there are: {}{}",
             self.source(),
             did_you_mean(name, known.iter().flat_map(|known| [known, last_part(known)])),
-            known.join(", "),
+            listed(&known),
             self.other_schemas(),
         )))
     }
@@ -207,7 +217,7 @@ impl Schema {
                 let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
                 Err(Failure::Usage(format!(
                     "`{name}` may be any of these, name one: {}",
-                    names.join(", ")
+                    listed(&names)
                 )))
             }
         }
@@ -257,7 +267,7 @@ fn ends_with(full_name: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::schema::builtin;
+    use crate::schema::{builtin, files};
 
     fn methods(name: &str) -> Result<Vec<String>, String> {
         let found = builtin().find_methods(name).map_err(|error| error.to_string())?;
@@ -288,6 +298,17 @@ mod tests {
         assert!(methods("Nothing").unwrap_err().contains("no service has a method `Nothing`"));
         // A part of a word is no name.
         assert!(methods("ask/State").is_err());
+    }
+
+    #[test]
+    fn an_error_lists_some_names_and_counts_the_others() {
+        let services: String = (0..500).map(|at| format!("service S{at} {{}}\n")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.proto");
+        std::fs::write(&path, format!("syntax = \"proto3\";\n{services}")).unwrap();
+        let schema = files::compile(&[path], &[]).unwrap();
+        let error = schema.find_services("no.such").unwrap_err().to_string();
+        assert!(error.contains("S19, and 480 more") && error.len() < 400, "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod builtin;
 pub mod files;
 mod lookup;
+mod names;
 mod options;
 pub mod print;
 mod reflection;

@@ -108,7 +108,11 @@ fn play_to(
             if is_shown && !tell(sample(&connections, next)) {
                 return Ok(());
             }
-            next += interval;
+            next = match pace {
+                Pace::Speed(speed) if speed > 0.0 => next.saturating_add(interval),
+                // Where nobody waits, nothing is to be seen of a pause.
+                _ => entry.time().saturating_add(interval),
+            };
         }
         now = entry.time();
         let id = entry.connection;
@@ -125,4 +129,31 @@ fn play_to(
     }
     tell(sample(&connections, now));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_pause_of_centuries_in_a_recording_is_one_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.trace");
+        // Ends of connections, at the beginning and at the end of all time.
+        let mut file = b"ttrpc-trace 1\n\x02\x48\x01".to_vec();
+        file.extend(b"\x0d\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x48\x01");
+        std::fs::write(&path, &file).unwrap();
+        for pace in [Pace::Sums, Pace::Speed(0.0)] {
+            let told = Cell::new(0);
+            let recording = Recording::open(&path).unwrap();
+            let tell = |_| {
+                told.set(told.get() + 1);
+                true
+            };
+            play_to(recording, Duration::from_millis(100), 10, pace, &tell).unwrap();
+            assert!((2..5).contains(&told.get()), "{pace:?}: {} samples", told.get());
+        }
+    }
 }

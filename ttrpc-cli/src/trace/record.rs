@@ -298,7 +298,8 @@ impl Recording {
         let first = recording.read()?;
         match first {
             Some(entry) if !entry.schema.is_empty() => {
-                let pool = DescriptorPool::decode(entry.schema).map_err(|error| cannot(&error))?;
+                let mut pool = DescriptorPool::new();
+                files::add_set(&mut pool, &entry.schema).map_err(|error| cannot(&error))?;
                 recording.schema = Some(Schema::new(pool, Source::Files)?);
             }
             first => recording.next = first,
@@ -386,6 +387,31 @@ mod tests {
         assert!(read().unwrap_err().to_string().contains("ttrpc trace --record"));
         std::fs::write(&path, [MAGIC.as_bytes(), &[0xff; 12]].concat()).unwrap();
         assert!(read().is_err());
+    }
+
+    #[test]
+    fn a_schema_in_a_recording_is_taken_as_a_servers_is() {
+        use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.trace");
+        let open = |syntax: &str, edition: i32, name: &str| {
+            let message = DescriptorProto { name: Some(name.to_owned()), ..Default::default() };
+            let (message_type, syntax) = (vec![message], Some(syntax.to_owned()));
+            let file = FileDescriptorProto { message_type, syntax, ..Default::default() };
+            let mut file = file.encode_to_vec();
+            prost::encoding::int32::encode(14, &edition, &mut file);
+            let mut schema = Vec::new();
+            prost::encoding::bytes::encode(1, &file, &mut schema);
+            let entry = Entry { schema: schema.into(), ..Entry::default() };
+            let entry = entry.encode_length_delimited_to_vec();
+            std::fs::write(&path, [MAGIC.as_bytes(), &entry].concat()).unwrap();
+            Recording::open(&path)
+        };
+        // The pool panics at this if it gets it as it is.
+        let schema = open("editions", 1000, "A").unwrap().schema.unwrap();
+        assert!(schema.pool().get_message_by_name("A").is_some());
+        assert!(open("editions", 7777, "A").is_err());
+        assert!(open("proto3", 0, "A\n\u{1b}[2J").is_err());
     }
 
     #[test]

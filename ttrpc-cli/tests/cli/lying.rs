@@ -91,8 +91,9 @@ fn reflection_without_an_end_is_an_error_that_names_the_limit() {
 }
 
 /// What no text may bring to a terminal.
-const UNSAFE: [char; 9] = [
-    '\u{1b}', '\u{7}', '\u{7f}', '\u{85}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200f}', '\u{2028}',
+const UNSAFE: [char; 13] = [
+    '\u{1b}', '\u{7}', '\u{7f}', '\u{85}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200f}',
+    '\u{2028}', '\u{200b}', '\u{2060}', '\u{feff}', '\u{ad}',
 ];
 
 fn evil() -> String {
@@ -244,4 +245,29 @@ fn a_socket_of_nri_is_told_as_what_it_may_be() {
     let ran = run(&["list", path.to_str().unwrap()]);
     assert_eq!(ran.code, 64 + 14, "{ran:?}");
     assert!(ran.stderr.contains("NRI") && ran.stderr.contains("gRPC"), "{ran:?}");
+}
+
+#[test]
+fn a_schema_whose_names_are_none_is_refused() {
+    for name in ["$(id)", "x;id", "a\nb", "<script>", "a\u{200b}"] {
+        let server = only(Lies(move |asked| match asked {
+            MessageRequest::ListServices(_) => list(vec!["evil.S".to_owned()]),
+            _ => {
+                let mut lie = evil_file();
+                lie.service[0].method[0].name = Some(name.to_owned());
+                file(lie)
+            }
+        }));
+        for command in [&["list", &server.address][..], &["call", &server.address, "Fail"]] {
+            let ran = run(command);
+            assert_eq!(ran.code, 1, "{ran:?}");
+            assert!(ran.stderr.contains("is no name"), "{ran:?}");
+            assert_harmless(&ran);
+        }
+        // What a shell would run is not completed.
+        let line = format!("ttrpc call {} ", server.address);
+        let completed = ttrpc_as_it_is(&["--", &line, ""]).env("TTRPC_COMPLETE", "bash").output();
+        let completed = Ran::from(completed.unwrap());
+        assert!(!completed.stdout.contains(name), "{completed:?}");
+    }
 }
