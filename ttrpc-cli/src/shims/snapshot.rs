@@ -11,7 +11,7 @@ pub fn text(snapshot: &SnapshotResponse) -> String {
     let mut text = format!(
         "pid {}, server: {}, {} connections\n  calls {}/{}, request bytes {}, inbox bytes {}",
         snapshot.pid,
-        snapshot.state,
+        output::plain_line(&snapshot.state),
         fill(snapshot.all_connections),
         snapshot.calls,
         snapshot.max_calls,
@@ -22,7 +22,7 @@ pub fn text(snapshot: &SnapshotResponse) -> String {
         write_connection(connection, &mut text);
     }
     let (connections, calls) = (snapshot.omitted_connections, snapshot.omitted_calls);
-    if connections + calls > 0 {
+    if connections > 0 || calls > 0 {
         let connections = output::count(connections, "connection");
         let calls = output::count(calls, "call");
         text.push_str(&format!("\n  not shown: {connections} and {calls}"));

@@ -1,6 +1,10 @@
 //! From samples to rows. Pure: what a view shows is made of two samples of each server.
 
-use std::{collections::VecDeque, fs, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    fs,
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use ttrpc::Code;
@@ -10,6 +14,14 @@ use crate::{output, shims::snapshot::time};
 
 /// Rates that are remembered of each server.
 const HISTORY: usize = 200;
+
+/// Methods of a server that are shown. Its debug service counts 1,000 by name.
+const MAX_METHODS: usize = 10_000;
+
+/// What a server says of how many there are may be any numbers.
+pub fn sum<'a>(counts: impl IntoIterator<Item = &'a u64>) -> u64 {
+    counts.into_iter().fold(0, |sum, count| sum.saturating_add(*count))
+}
 
 /// A server that is looked at.
 #[derive(Debug)]
@@ -45,7 +57,7 @@ impl Server {
 
     /// Takes what it has told. Of one that has started anew the counters began again.
     pub fn take(&mut self, news: News) {
-        let (sample, counts) = match news {
+        let (mut sample, counts) = match news {
             News::Trouble(trouble) => {
                 self.trouble = Some(trouble);
                 (self.last, self.before) = (None, None);
@@ -54,13 +66,14 @@ impl Server {
             News::Sample(sample) => (sample, true),
             News::Snapshot(sample) => (sample, false),
         };
+        sample.methods.truncate(MAX_METHODS);
         (self.trouble, self.counts) = (None, counts);
         self.before = self.last.replace(sample);
         if self.seconds().is_none() {
             self.before = None;
         }
         if let Some(seconds) = self.seconds() {
-            let ended: u64 = self.methods().iter().map(|method| method.ended).sum();
+            let ended = sum(self.methods().iter().map(|method| &method.ended));
             if self.history.len() == HISTORY {
                 self.history.pop_front();
             }
@@ -81,12 +94,13 @@ impl Server {
         let Some(last) = &self.last else { return Vec::new() };
         let seconds = self.seconds();
         let before = self.before.as_ref().filter(|_| seconds.is_some());
+        let before = before.into_iter().flat_map(|before| &before.methods);
+        let before: HashMap<_, _> =
+            before.map(|stats| ((&*stats.service, &*stats.method), stats)).collect();
+        let none = MethodStats::default();
         let method = |stats: &MethodStats| {
-            let is_it = |known: &&MethodStats| {
-                (&known.service, &known.method) == (&stats.service, &stats.method)
-            };
-            let old = before.and_then(|before| before.methods.iter().find(is_it));
-            Method::new(stats, &old.cloned().unwrap_or_default(), &last.bounds_nanos, seconds)
+            let old = before.get(&(&*stats.service, &*stats.method)).unwrap_or(&&none);
+            Method::new(stats, old, &last.bounds_nanos, seconds)
         };
         last.methods.iter().map(method).collect()
     }
@@ -176,7 +190,7 @@ impl Server {
                 bytes(inboxes.used, inboxes.limit),
             );
         }
-        if snapshot.omitted_connections + snapshot.omitted_calls > 0 {
+        if snapshot.omitted_connections > 0 || snapshot.omitted_calls > 0 {
             let connections = output::count(snapshot.omitted_connections, "connection");
             let calls = output::count(snapshot.omitted_calls, "call");
             text += &format!("; not shown: {connections}, {calls}");
@@ -276,14 +290,14 @@ impl Method {
         let since = |code: &i32, count: u64| {
             count.saturating_sub(old.ended.get(code).copied().unwrap_or_default())
         };
-        let ended = stats.ended.iter().map(|(code, count)| since(code, *count)).sum();
+        let ended: Vec<_> = stats.ended.iter().map(|(code, count)| since(code, *count)).collect();
         let failures = stats.ended.iter().filter(|(code, _)| **code != Code::Ok as i32);
         let mut codes: Vec<_> = failures
             .map(|(code, count)| (Code::from_i32(*code).name(), since(code, *count)))
             .filter(|(_, count)| *count > 0)
             .collect();
         codes.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
-        let all_ended: u64 = stats.ended.values().sum();
+        let all_ended = sum(stats.ended.values());
         let durations: Vec<_> = stats
             .durations
             .iter()
@@ -294,8 +308,8 @@ impl Method {
         Method {
             name: output::plain_line(format_args!("{}{slash}{}", stats.service, stats.method)),
             seconds,
-            ended,
-            failed: codes.iter().map(|(_, count)| count).sum(),
+            ended: sum(&ended),
+            failed: sum(codes.iter().map(|(_, count)| count)),
             codes,
             p50: percentile(&durations, bounds, 0.5),
             p99: percentile(&durations, bounds, 0.99),
@@ -331,11 +345,11 @@ impl Method {
 
 /// The bound below which this part of the calls is; `None` if there were none.
 fn percentile(counts: &[u64], bounds: &[u64], part: f64) -> Option<Duration> {
-    let all: u64 = counts.iter().sum();
+    let all = sum(counts);
     let wanted = ((all as f64 * part).ceil() as u64).max(1);
-    let mut seen = 0;
+    let mut seen = 0_u64;
     let at = counts.iter().position(|count| {
-        seen += count;
+        seen = seen.saturating_add(*count);
         seen >= wanted
     })?;
     let bound = bounds.get(at).or(bounds.last()).copied();
@@ -366,4 +380,58 @@ pub struct Call {
     pub left: Option<Duration>,
     pub waits_for: String,
     pub inbox: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use ttrpc_reflection::proto::debug::{Fill, SnapshotResponse};
+
+    use super::*;
+    use crate::top::table::{Tab, rows};
+
+    /// Numbers, times and bounds that no server has.
+    fn absurd(uptime: i64) -> Sample {
+        let method = MethodStats {
+            service: "a.B".to_owned(),
+            begun: u64::MAX,
+            ended: [(0, u64::MAX), (5, u64::MAX), (-7, u64::MAX), (i32::MAX, 1)].into(),
+            durations: vec![u64::MAX; 500],
+            bytes_sent: u64::MAX,
+            bytes_received: u64::MAX,
+            ..MethodStats::default()
+        };
+        let fill = Some(Fill { used: u64::MAX, limit: 1 });
+        Sample {
+            uptime: Some(ttrpc::prost_types::Duration { seconds: uptime, nanos: -5 }),
+            methods: vec![method; 20_000],
+            bounds_nanos: vec![u64::MAX, 0, 5],
+            snapshot: Some(SnapshotResponse {
+                pid: 1,
+                all_connections: fill,
+                calls: u64::MAX,
+                omitted_connections: u64::MAX,
+                omitted_calls: u64::MAX,
+                ..SnapshotResponse::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn whatever_numbers_a_server_tells_are_shown() {
+        let mut server = Server::new("a.sock".to_owned());
+        for uptime in [i64::MIN, 1, 2, 3, 1, i64::MAX] {
+            server.take(News::Sample(absurd(uptime)));
+            let methods = server.methods();
+            assert_eq!(methods.len(), MAX_METHODS);
+            assert_eq!(methods[0].in_flight, 0);
+            assert!(server.summary().contains("not shown"));
+            let servers = std::slice::from_ref(&server);
+            for order in 0..6 {
+                for tab in [Tab::Methods, Tab::Connections, Tab::Calls] {
+                    rows(servers, tab, order, "");
+                }
+            }
+            assert!(server.to_json()["methods"].is_array());
+        }
+    }
 }

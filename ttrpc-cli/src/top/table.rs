@@ -118,9 +118,9 @@ fn all<T>(servers: &[Server], of: impl Fn(&Server) -> Vec<T>) -> Vec<(&str, T)> 
 fn method_weight(method: &Method, order: &str) -> u64 {
     match order {
         "failed" => method.failed,
-        "p99" => method.p99.map_or(0, |time| time.as_nanos() as u64),
+        "p99" => method.p99.map_or(0, nanos),
         "in flight" => method.in_flight,
-        "bytes" => method.sent + method.received,
+        "bytes" => method.sent.saturating_add(method.received),
         "name" => 0,
         _ => method.rate(method.ended) as u64,
     }
@@ -130,9 +130,13 @@ fn connection_weight(connection: &Connection, order: &str) -> u64 {
     match order {
         "calls" => connection.calls,
         "queue" => connection.queue,
-        "age" => connection.age.as_nanos() as u64,
-        _ => connection.stalled.as_ref().map_or(0, |(since, _)| since.as_nanos() as u64 + 1),
+        "age" => nanos(connection.age),
+        _ => connection.stalled.as_ref().map_or(0, |(since, _)| nanos(*since).saturating_add(1)),
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn method_row(method: &Method) -> Row {

@@ -163,10 +163,10 @@ fn heading(servers: &[Server], width: usize) -> Text<'static> {
 
 /// Calls a second of all servers, the newest at the right.
 fn history(servers: &[Server], width: usize) -> Vec<u64> {
-    let mut sums = vec![0; width];
+    let mut sums = vec![0_u64; width];
     for server in servers {
         for (sum, rate) in sums.iter_mut().rev().zip(server.history.iter().rev()) {
-            *sum += rate;
+            *sum = sum.saturating_add(*rate);
         }
     }
     sums

@@ -1,13 +1,15 @@
 //! Counters of calls by method, from when the server began.
 
 use std::{
+    hash::Hasher,
     sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
+use rustc_hash::FxHasher;
 use ttrpc::{
     Code,
     observer::{CallEnd, CallInfo, Observer},
@@ -17,6 +19,9 @@ use crate::proto::debug::MethodStats;
 
 /// Methods with counters of their own. Each takes some 1.3 KiB.
 const MAX_METHODS: usize = 1000;
+
+/// Slots of the table of methods: a power of two, and enough that a method is found in one of the first.
+const SLOTS: usize = 2048;
 
 /// Counts methods that have no counters of their own.
 const OTHER: &str = "_OTHER";
@@ -34,8 +39,10 @@ const CODES: usize = 17;
 #[derive(Debug)]
 pub struct Counters {
     began: Instant,
-    /// Sorted by [`Method::key`].
-    methods: RwLock<Vec<Arc<Method>>>,
+    /// By the hash of their names, or in the next slot that was empty. None is removed, so nobody has to lock it.
+    methods: Box<[OnceLock<Box<Method>>]>,
+    /// How many there are, or a few more while several are added.
+    len: AtomicUsize,
     other: Method,
 }
 
@@ -55,8 +62,9 @@ struct Method {
 
 impl Default for Counters {
     fn default() -> Self {
-        let other = Method::new(OTHER, "");
-        Counters { began: Instant::now(), methods: RwLock::default(), other }
+        let methods = (0..SLOTS).map(|_| OnceLock::new()).collect();
+        let (len, other) = (AtomicUsize::new(0), Method::new(OTHER, ""));
+        Counters { began: Instant::now(), methods, len, other }
     }
 }
 
@@ -67,30 +75,41 @@ impl Counters {
 
     /// What was counted so far.
     pub fn stats(&self) -> Vec<MethodStats> {
-        let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
-        let all = methods.iter().map(|method| &**method).chain([&self.other]);
-        all.map(Method::stats).filter(|stats| stats.begun > 0).collect()
+        let known = self.methods.iter().filter_map(OnceLock::get);
+        let all = known.map(|method| &**method).chain([&self.other]);
+        let stats = all.map(Method::stats).filter(|stats| stats.begun > 0);
+        let mut stats: Vec<_> = stats.collect();
+        stats.sort_by(|one, other| {
+            (&one.service, &one.method).cmp(&(&other.service, &other.method))
+        });
+        stats
     }
 
-    fn with_method(&self, call: &CallInfo<'_>, count: impl FnOnce(&Method)) {
+    fn of(&self, call: &CallInfo<'_>) -> &Method {
         // Clients can make up any number of other names.
-        if !call.is_known {
-            return count(&self.other);
-        }
-        let key = (call.method, call.service);
-        let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(at) = methods.binary_search_by(|known| known.key().cmp(&key)) {
-            return count(&methods[at]);
-        }
-        drop(methods);
-        let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
-        match methods.binary_search_by(|known| known.key().cmp(&key)) {
-            Ok(at) => count(&methods[at]),
-            Err(_) if methods.len() >= MAX_METHODS => count(&self.other),
-            Err(at) => {
-                methods.insert(at, Arc::new(Method::new(call.service, call.method)));
-                count(&methods[at]);
+        if call.is_known { self.method(call.service, call.method) } else { &self.other }
+    }
+
+    fn method(&self, service: &str, name: &str) -> &Method {
+        let mut hasher = FxHasher::default();
+        hasher.write(service.as_bytes());
+        hasher.write(name.as_bytes());
+        let mut slot = hasher.finish() as usize;
+        loop {
+            let entry = &self.methods[slot % SLOTS];
+            let method = match entry.get() {
+                Some(method) => method,
+                // More than these cannot be added, so there is an empty slot.
+                None if self.len.load(Relaxed) >= MAX_METHODS => return &self.other,
+                None => entry.get_or_init(|| {
+                    self.len.fetch_add(1, Relaxed);
+                    Box::new(Method::new(service, name))
+                }),
+            };
+            if method.method == name && method.service == service {
+                return method;
             }
+            slot = slot.wrapping_add(1);
         }
     }
 }
@@ -108,11 +127,6 @@ impl Method {
             bytes_received: AtomicU64::new(0),
             durations: [const { AtomicU64::new(0) }; BOUNDS + 1],
         }
-    }
-
-    /// The method's name first: it differs sooner.
-    fn key(&self) -> (&str, &str) {
-        (&self.method, &self.service)
     }
 
     fn stats(&self) -> MethodStats {
@@ -139,29 +153,24 @@ impl Method {
 
 impl Observer for Counters {
     fn call_begun(&self, call: &CallInfo<'_>) {
-        self.with_method(call, |method| {
-            method.begun.fetch_add(1, Relaxed);
-        });
+        self.of(call).begun.fetch_add(1, Relaxed);
     }
 
     fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
-        let traffic = end.traffic;
-        let duration = end.duration();
-        self.with_method(call, |method| {
-            let add = |counter: &AtomicU64, count| {
-                // Most of these are zero for a call without messages.
-                if count > 0 {
-                    counter.fetch_add(count, Relaxed);
-                }
-            };
-            add(&method.messages_sent, traffic.messages_sent);
-            add(&method.bytes_sent, traffic.bytes_sent);
-            add(&method.messages_received, traffic.messages_received);
-            add(&method.bytes_received, traffic.bytes_received);
-            add(&method.durations[bound_index(duration)], 1);
-            let unknown = &method.ended[Code::Unknown as usize];
-            add(method.ended.get(end.code as usize).unwrap_or(unknown), 1);
-        });
+        let (method, traffic) = (self.of(call), end.traffic);
+        let add = |counter: &AtomicU64, count| {
+            // Most of these are zero for a call without messages.
+            if count > 0 {
+                counter.fetch_add(count, Relaxed);
+            }
+        };
+        add(&method.messages_sent, traffic.messages_sent);
+        add(&method.bytes_sent, traffic.bytes_sent);
+        add(&method.messages_received, traffic.messages_received);
+        add(&method.bytes_received, traffic.bytes_received);
+        add(&method.durations[bound_index(end.duration())], 1);
+        let unknown = &method.ended[Code::Unknown as usize];
+        add(method.ended.get(end.code as usize).unwrap_or(unknown), 1);
     }
 }
 
@@ -197,5 +206,28 @@ mod tests {
             assert_eq!((index(bound), index(bound + 1)), (at, at + 1), "{bound}");
         }
         assert_eq!((index(0), bound_index(Duration::MAX)), (0, BOUNDS));
+    }
+
+    #[test]
+    fn methods_are_counted_by_name_up_to_a_bound_whoever_comes_first() {
+        let counters = Counters::default();
+        let count = || {
+            for at in 0..1500 {
+                let method = counters.method(&format!("a.S{}", at % 7), &format!("M{at}"));
+                method.begun.fetch_add(1, Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(count);
+            }
+        });
+        let stats = counters.stats();
+        // Those that were added at the same time may be a few more.
+        assert!((MAX_METHODS..MAX_METHODS + 5).contains(&(stats.len() - 1)), "{}", stats.len());
+        let named = stats.iter().filter(|stats| stats.service != OTHER);
+        assert!(named.clone().all(|stats| stats.begun <= 4));
+        assert_eq!(stats.iter().map(|stats| stats.begun).sum::<u64>(), 4 * 1500);
+        assert!(stats.is_sorted_by_key(|stats| (stats.service.clone(), stats.method.clone())));
     }
 }
