@@ -8,7 +8,7 @@ use clap_complete::ArgValueCompleter;
 use crate::{
     completion::shell,
     load, nri,
-    options::{SchemaOptions, TimeoutOption, parse_duration, parse_metadata},
+    options::{MetadataOption, SchemaOptions, TimeoutOption, parse_duration},
     repl, replay, shims, top, trace,
 };
 
@@ -94,6 +94,8 @@ pub struct List {
     #[arg(add = ArgValueCompleter::new(shell::services))]
     pub service: Option<String>,
     #[command(flatten)]
+    pub metadata: MetadataOption,
+    #[command(flatten)]
     pub timeout: TimeoutOption,
     #[command(flatten)]
     pub schema: SchemaOptions,
@@ -114,6 +116,8 @@ pub struct Describe {
     /// Print a JSON request to fill in
     #[arg(long)]
     pub template: bool,
+    #[command(flatten)]
+    pub metadata: MetadataOption,
     #[command(flatten)]
     pub timeout: TimeoutOption,
     #[command(flatten)]
@@ -136,6 +140,8 @@ pub struct WriteSchema {
     /// Write a descriptor set with all imports into this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub set: Option<PathBuf>,
+    #[command(flatten)]
+    pub metadata: MetadataOption,
     #[command(flatten)]
     pub timeout: TimeoutOption,
     #[command(flatten)]
@@ -165,9 +171,8 @@ pub struct Call {
     /// JSON, @FILE, - for the standard input, or fields as name=value
     #[arg(value_name = "DATA", add = ArgValueCompleter::new(shell::fields))]
     pub data: Vec<String>,
-    /// Metadata; may be repeated
-    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]
-    pub metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    pub metadata: MetadataOption,
     /// How long connecting, and then the call, may take: 300ms, 5s, 2m; 0 for ever [default: 5s, streams for ever]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,

@@ -9,7 +9,7 @@ use ttrpc::Client;
 use crate::{
     args::{Describe, List, WriteSchema},
     failure::Failure,
-    options::{SchemaOptions, SchemaSource},
+    options::{MetadataOption, SchemaOptions, SchemaSource},
     output::{self, DIM, paint},
     schema::{self, Schema, Source, Symbol, files, print},
     session,
@@ -21,7 +21,8 @@ use crate::{
 /// Those of connecting, of finding a schema, and of names that are not there.
 pub async fn list(arguments: &List, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
-    let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
+    let (client, schema) =
+        open(&arguments.address, &arguments.schema, &arguments.metadata, limit).await?;
     list_of(client, &schema, arguments.service.as_deref(), limit, json).await
 }
 
@@ -112,7 +113,8 @@ fn list_methods(services: &[ServiceDescriptor], json: bool) -> Result<(), Failur
 /// Those of connecting, of finding a schema, and of names that are not there.
 pub async fn describe(arguments: &Describe, json: bool) -> Result<(), Failure> {
     let limit = arguments.timeout.limit();
-    let (client, schema) = open(&arguments.address, &arguments.schema, limit).await?;
+    let (client, schema) =
+        open(&arguments.address, &arguments.schema, &arguments.metadata, limit).await?;
     let shown = Shown {
         name: arguments.name.as_deref(),
         is_template: arguments.template,
@@ -279,7 +281,12 @@ fn to_json(symbol: &Symbol) -> Value {
 /// Those of connecting, of finding a schema, and of writing.
 pub async fn write_schema(arguments: &WriteSchema, json: bool) -> Result<(), Failure> {
     let address = arguments.address.as_deref().unwrap_or("-");
-    let (_, schema) = open(address, &arguments.schema, arguments.timeout.limit()).await?;
+    let (metadata, limit) = (&arguments.metadata, arguments.timeout.limit());
+    let (_, schema) = open(address, &arguments.schema, metadata, limit).await?;
+    // What is built in is not what it has.
+    if let Some(status) = schema.refusal() {
+        return Err(session::refused(status));
+    }
     let files: Vec<_> = schema.files().collect();
     let mut written = Vec::new();
     if let Some(folder) = &arguments.protos {
@@ -316,6 +323,7 @@ pub async fn write_schema(arguments: &WriteSchema, json: bool) -> Result<(), Fai
 async fn open(
     address: &str,
     options: &SchemaOptions,
+    metadata: &MetadataOption,
     timeout: Option<Duration>,
 ) -> Result<(Option<Client>, Schema), Failure> {
     if address == "-" {
@@ -332,6 +340,7 @@ async fn open(
         return Ok((None, schema));
     }
     let client = session::connect(address, timeout).await?;
+    let client = session::with_defaults(client, metadata.metadata.clone(), None);
     let schema = session::find_schema(&client, options, timeout).await?;
     Ok((Some(client), schema))
 }

@@ -34,6 +34,13 @@ pub enum SchemaSource {
     Builtin,
 }
 
+#[derive(Clone, Debug, Default, Args)]
+pub struct MetadataOption {
+    /// Metadata of each call, also of those that ask for the schema; may be repeated
+    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]
+    pub metadata: Vec<(String, String)>,
+}
+
 #[derive(Clone, Copy, Debug, Args)]
 pub struct TimeoutOption {
     /// How long connecting, and then each answer, may take: 300ms, 5s, 2m; 0 for ever

@@ -73,7 +73,7 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
     };
     let caller = Caller {
         target: Target::from(&method),
-        client: session::with_defaults(client, arguments.metadata, timeout),
+        client: session::with_defaults(client, [], timeout),
         timeout,
         learning,
         has_default_timeout: arguments.timeout.is_none(),
@@ -119,6 +119,8 @@ async fn prepare(
         true => session::connect_verbose(&arguments.address, limit, frames.clone()).await?,
         false => session::connect(&arguments.address, limit).await?,
     };
+    // Who may ask for the schema is said by metadata, too.
+    let client = session::with_defaults(client, arguments.metadata.metadata.clone(), None);
     let (options, name) = (&arguments.schema, &arguments.method);
     let (schema, method) = session::find_schema_and_method(&client, options, name, limit).await?;
     Ok((client, schema, method))

@@ -18,7 +18,7 @@ use super::Candidate;
 use crate::{
     args::Arguments,
     failure::Failure,
-    options::SchemaOptions,
+    options::{MetadataOption, SchemaOptions},
     schema::{self, Schema},
     session,
 };
@@ -127,9 +127,11 @@ fn schema_of(matches: &ArgMatches) -> Option<Schema> {
     if address == "-" {
         return Some(schema::builtin().clone());
     }
+    let MetadataOption { metadata } = MetadataOption::from_arg_matches(matches).unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let asked = async {
         let client = session::connect(address, Some(TIMEOUT)).await.ok()?;
+        let client = session::with_defaults(client, metadata, None);
         session::find_schema(&client, &options, Some(TIMEOUT)).await.ok()
     };
     let schema = runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await.ok()? });

@@ -104,9 +104,8 @@ pub struct Arguments {
     /// How long connecting, and then each call, may take; 0 for ever
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
-    /// Metadata; may be repeated
-    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = options::parse_metadata)]
-    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    metadata: options::MetadataOption,
     /// Draw latencies by percentile into this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
@@ -145,7 +144,8 @@ pub async fn run(mut arguments: Arguments, json: bool) -> Result<(), Failure> {
     let timeout = options::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let mut clients = Vec::new();
     for _ in 0..arguments.connections {
-        clients.push(session::connect(&address, timeout).await?);
+        let (client, metadata) = (session::connect(&address, timeout).await?, &arguments.metadata);
+        clients.push(session::with_defaults(client, metadata.metadata.clone(), None));
     }
     let schema = session::find_schema(&clients[0], &arguments.schema, timeout).await?;
     let also = arguments.also.iter().map(|text| Also::parse(text));
@@ -160,7 +160,7 @@ pub async fn run(mut arguments: Arguments, json: bool) -> Result<(), Failure> {
     for also in wanted {
         methods.push(plan_method(also, &clients[0], &schema, &arguments, timeout).await?);
     }
-    let client = |client| session::with_defaults(client, arguments.metadata.clone(), timeout);
+    let client = |client| session::with_defaults(client, [], timeout);
     let clients: Vec<_> = clients.into_iter().map(client).collect();
     let plan = Plan {
         turns: if weights.len() == 1 { plan::turns(&[1]) } else { plan::turns(&weights) },

@@ -21,7 +21,9 @@ use ttrpc::Client;
 use crate::{
     explore,
     failure::Failure,
-    options::{self, DEFAULT_TIMEOUT, SchemaOptions, parse_duration, parse_metadata},
+    options::{
+        self, DEFAULT_TIMEOUT, MetadataOption, SchemaOptions, parse_duration, parse_metadata,
+    },
     output::{self, BAD, DIM, paint},
     schema::{self, Schema},
     session,
@@ -46,9 +48,8 @@ pub struct Arguments {
     /// Where the server listens
     #[arg(value_hint = ValueHint::AnyPath)]
     address: String,
-    /// Metadata of each call; may be repeated
-    #[arg(short = 'H', long = "metadata", value_name = "KEY:VALUE", value_parser = parse_metadata)]
-    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    metadata: MetadataOption,
     /// How long connecting, and then each call, may take: 300ms, 5s, 2m; 0 for ever [default: 5s, streams for ever]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
@@ -72,7 +73,9 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let _restored = Restored(tcgetattr(std::io::stdin()).ok());
     let limit = options::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT));
     let client = session::connect(&arguments.address, limit).await?;
-    let schema = session::find_schema(&client, &arguments.schema, limit).await?;
+    let metadata = arguments.metadata.metadata.clone();
+    let asks = session::with_defaults(client.clone(), metadata.clone(), None);
+    let schema = session::find_schema(&asks, &arguments.schema, limit).await?;
     let state = Arc::new(State::new(schema));
     let history = history().filter(|_| !arguments.no_history);
     let editor = Rc::new(Editor::start(state.clone(), history)?);
@@ -81,7 +84,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         state,
         editor,
         interrupts,
-        metadata: arguments.metadata.clone(),
+        metadata,
         timeout: arguments.timeout,
         arguments,
         calls_so_far: 0,
@@ -188,7 +191,8 @@ impl Session {
         }
         let client = session::connect(&self.arguments.address, self.limit()).await?;
         let options = &self.arguments.schema;
-        self.state.set_schema(session::find_schema(&client, options, self.limit()).await?);
+        let asks = session::with_defaults(client.clone(), self.metadata.clone(), None);
+        self.state.set_schema(session::find_schema(&asks, options, self.limit()).await?);
         self.note("connected again").await?;
         self.client = Some(client.clone());
         Ok(client)

@@ -82,7 +82,27 @@ fn fill(fill: Option<Fill>) -> String {
     format!("{used}/{limit}")
 }
 
-/// No time for what is no duration.
+/// No time for what is no duration: the crate's own conversion adds and negates what a peer has sent without a check.
 pub fn time(duration: Option<ttrpc::prost_types::Duration>) -> Duration {
-    duration.and_then(|duration| duration.try_into().ok()).unwrap_or_default()
+    let duration = duration.and_then(|duration| {
+        let (seconds, nanos) = (duration.seconds.try_into().ok()?, duration.nanos.try_into().ok()?);
+        Some(Duration::new(seconds, nanos)).filter(|_| nanos < 1_000_000_000)
+    });
+    duration.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_duration_is_no_time() {
+        let of = |seconds, nanos| time(Some(ttrpc::prost_types::Duration { seconds, nanos }));
+        assert_eq!(of(1, 5), Duration::new(1, 5));
+        assert_eq!(of(i64::MAX, 999_999_999), Duration::new(i64::MAX as u64, 999_999_999));
+        for (seconds, nanos) in [(i64::MIN, i32::MIN), (i64::MIN, 5), (1, -1), (i64::MAX, i32::MAX)]
+        {
+            assert_eq!(of(seconds, nanos), Duration::ZERO, "{seconds} {nanos}");
+        }
+    }
 }

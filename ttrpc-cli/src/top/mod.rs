@@ -19,7 +19,7 @@ use ttrpc_reflection::proto::debug::Sort;
 
 use crate::{
     failure::Failure,
-    options::{TimeoutOption, parse_duration},
+    options::{MetadataOption, TimeoutOption, parse_duration},
     output,
     shims::{self, Location},
     trace::{Ends, Placed, Position},
@@ -74,6 +74,8 @@ pub struct Arguments {
     /// Write what there is once, after two samples of each server, and end
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    metadata: MetadataOption,
     #[command(flatten)]
     timeout: TimeoutOption,
 }
@@ -138,6 +140,7 @@ pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
         timeout: arguments.timeout.limit(),
         limit: arguments.limit,
         sort: arguments.sort.into(),
+        metadata: arguments.metadata.metadata,
     };
     let mut ends = Ends::new()?;
     let tracing = match position.is_given() {

@@ -99,8 +99,8 @@ impl Server {
             before.map(|stats| ((&*stats.service, &*stats.method), stats)).collect();
         let none = MethodStats::default();
         let method = |stats: &MethodStats| {
-            let old = before.get(&(&*stats.service, &*stats.method)).unwrap_or(&&none);
-            Method::new(stats, old, &last.bounds_nanos, seconds)
+            let old = before.get(&(&*stats.service, &*stats.method)).copied();
+            Method::new(stats, old.unwrap_or(&none), &last.bounds_nanos, seconds)
         };
         last.methods.iter().map(method).collect()
     }

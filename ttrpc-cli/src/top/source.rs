@@ -16,6 +16,7 @@ pub struct Asked {
     pub timeout: Option<Duration>,
     pub limit: u32,
     pub sort: Sort,
+    pub metadata: Vec<(String, String)>,
 }
 
 impl Asked {
@@ -54,6 +55,7 @@ async fn follow_once(
 ) -> Result<Infallible, String> {
     let client = session::connect(address, asked.timeout).await;
     let client = client.map_err(|failure: Failure| failure.to_string())?;
+    let client = session::with_defaults(client, asked.metadata.clone(), None);
     let ended = watch(&client, index, asked, news).await.err();
     let ended = ended.unwrap_or_else(|| Status::unavailable("the server ended the watch"));
     if ended.code() != Code::Unimplemented {

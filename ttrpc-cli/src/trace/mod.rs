@@ -34,7 +34,7 @@ use ttrpc::server::{Acceptor, Listener};
 
 use crate::{
     failure::Failure,
-    options::{self, SchemaOptions, parse_duration},
+    options::{self, MetadataOption, SchemaOptions, parse_duration},
     output, schema, session,
 };
 use messages::Messages;
@@ -88,6 +88,8 @@ pub struct Arguments {
     timeout: Duration,
     #[command(flatten)]
     filter: filter::Filter,
+    #[command(flatten)]
+    metadata: MetadataOption,
     #[command(flatten)]
     schema: SchemaOptions,
 }
@@ -312,6 +314,7 @@ async fn find_schema(server: &str, arguments: &Arguments) -> Result<schema::Sche
     }
     let asked = async {
         let client = session::connect(server, timeout).await?;
+        let client = session::with_defaults(client, arguments.metadata.metadata.clone(), None);
         session::find_schema(&client, options, timeout).await
     };
     match asked.await {

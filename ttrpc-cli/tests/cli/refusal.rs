@@ -57,6 +57,7 @@ fn a_refusal_is_named_with_its_own_code() {
             &["list", address, "jobs.v1.Jobs"],
             &["list", address, "--schema", "reflection"],
             &["schema", address, "--schema", "reflection"],
+            &["schema", address],
             &["load", address, "jobs.v1.Jobs/Run"],
         ] {
             let ran = run(command);
@@ -118,4 +119,47 @@ fn the_program_leaves_nothing_but_good_calls_in_a_servers_counters() {
             assert_eq!(code, Code::Ok, "{command:?}: {method}");
         }
     }
+}
+
+/// Lets in whoever says the word, also to reflection and the debug service.
+struct Word;
+
+#[async_trait]
+impl Interceptor for Word {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        match ctx.metadata().get_all("word").collect::<Vec<_>>()[..] {
+            ["sesame"] => next.run(ctx).await,
+            _ => Err(Status::unauthenticated("say the word, once")),
+        }
+    }
+}
+
+#[test]
+fn metadata_goes_with_every_call_also_with_those_that_ask_for_the_schema() {
+    let server = serve(|builder| {
+        builder
+            .intercept(Word)
+            .add_service(ConformanceServer::new(ConformanceService::default()))
+            .add_service(Reflection::new(FILE_DESCRIPTOR_SET).unwrap())
+    });
+    let address = &*server.address;
+    for command in [
+        &["list", address][..],
+        &["list", address, "Conformance"],
+        &["describe", address, "Echo"],
+        &["schema", address],
+        &["call", address, "Echo"],
+        &["call", address, "Echo", "-v"],
+        &["load", address, "Echo", "-n", "3"],
+        &["top", address, "--once", "--interval", "100ms"],
+    ] {
+        assert_ne!(run(command).code, 0, "{command:?} without the word");
+        let ran = run(&[command, &["-H", "word: sesame"]].concat());
+        assert_eq!(ran.code, 0, "{command:?}: {ran:?}");
+    }
+    let line = format!("ttrpc call -H word:sesame {address} Ech");
+    let completed = ttrpc_as_it_is(&["--", &line, "Ech"]).env("TTRPC_COMPLETE", "bash").output();
+    assert!(Ran::from(completed.unwrap()).stdout.contains("Echo"), "by completion");
+    let ran = run_with_input(&["explore", address, "-H", "word:sesame", "--no-history"], "Echo\n");
+    assert_eq!(ran.code, 0, "{ran:?}");
 }

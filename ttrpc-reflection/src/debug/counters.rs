@@ -23,6 +23,9 @@ const MAX_METHODS: usize = 1000;
 /// Slots of the table of methods: a power of two, and enough that a method is found in one of the first.
 const SLOTS: usize = 2048;
 
+/// Where names are in memory says in which slot their method was last.
+const HINTS: usize = 1024;
+
 /// Counts methods that have no counters of their own.
 const OTHER: &str = "_OTHER";
 
@@ -41,6 +44,8 @@ pub struct Counters {
     began: Instant,
     /// By the hash of their names, or in the next slot that was empty. None is removed, so nobody has to lock it.
     methods: Box<[OnceLock<Box<Method>>]>,
+    /// Slots by the address of a method's name: a server's names stay where they are, and are not hashed again.
+    hints: Box<[AtomicUsize]>,
     /// How many there are, or a few more while several are added.
     len: AtomicUsize,
     other: Method,
@@ -63,8 +68,9 @@ struct Method {
 impl Default for Counters {
     fn default() -> Self {
         let methods = (0..SLOTS).map(|_| OnceLock::new()).collect();
+        let hints = (0..HINTS).map(|_| AtomicUsize::new(0)).collect();
         let (len, other) = (AtomicUsize::new(0), Method::new(OTHER, ""));
-        Counters { began: Instant::now(), methods, len, other }
+        Counters { began: Instant::now(), methods, hints, len, other }
     }
 }
 
@@ -91,6 +97,18 @@ impl Counters {
     }
 
     fn method(&self, service: &str, name: &str) -> &Method {
+        let address = name.as_ptr() as usize;
+        // Names that lie behind each other differ in the lower bits, and allocations in the higher ones.
+        let hint = &self.hints[(address ^ (address >> 10)) % HINTS];
+        match self.methods[hint.load(Relaxed) % SLOTS].get() {
+            Some(method) if method.is(service, name) => method,
+            _ => self.find(service, name, hint),
+        }
+    }
+
+    /// The method with these names, and its slot as a hint.
+    #[cold]
+    fn find(&self, service: &str, name: &str, hint: &AtomicUsize) -> &Method {
         let mut hasher = FxHasher::default();
         hasher.write(service.as_bytes());
         hasher.write(name.as_bytes());
@@ -106,7 +124,8 @@ impl Counters {
                     Box::new(Method::new(service, name))
                 }),
             };
-            if method.method == name && method.service == service {
+            if method.is(service, name) {
+                hint.store(slot, Relaxed);
                 return method;
             }
             slot = slot.wrapping_add(1);
@@ -127,6 +146,10 @@ impl Method {
             bytes_received: AtomicU64::new(0),
             durations: [const { AtomicU64::new(0) }; BOUNDS + 1],
         }
+    }
+
+    fn is(&self, service: &str, name: &str) -> bool {
+        self.method == name && self.service == service
     }
 
     fn stats(&self) -> MethodStats {

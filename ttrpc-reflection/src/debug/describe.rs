@@ -171,3 +171,23 @@ fn beginning(name: &str) -> String {
 pub fn to_proto(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
+
+/// `None` for what is no duration: the crate's own conversion adds and negates what a client has sent without a check.
+pub fn from_proto(duration: prost_types::Duration) -> Option<Duration> {
+    let (seconds, nanos) = (duration.seconds.try_into().ok()?, duration.nanos.try_into().ok()?);
+    (nanos < 1_000_000_000).then(|| Duration::new(seconds, nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_duration_is_none() {
+        let of = |seconds, nanos| from_proto(prost_types::Duration { seconds, nanos });
+        assert_eq!(of(1, 5), Some(Duration::new(1, 5)));
+        for (seconds, nanos) in [(i64::MIN, i32::MIN), (i64::MIN, 5), (1, -1), (1, i32::MAX)] {
+            assert_eq!(of(seconds, nanos), None, "{seconds} {nanos}");
+        }
+    }
+}
