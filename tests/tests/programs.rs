@@ -24,3 +24,8 @@ fn killed_processes_leave_nothing_and_harm_nobody() {
 fn after_everything_at_once_nothing_is_left() {
     passes(env!("CARGO_BIN_EXE_ttrpc-soak"), &["--minutes", "0.2"]);
 }
+
+#[test]
+fn clients_that_reconnect_lose_and_repeat_nothing_whatever_happens_to_their_server() {
+    passes(env!("CARGO_BIN_EXE_ttrpc-storm"), &["--seconds", "8"]);
+}

@@ -8,11 +8,11 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use ttrpc::{Client, Code, Server, ServerConfig};
+use ttrpc::{Client, Code, Server, ServerConfig, client::ConnectOptions};
 use ttrpc_tests::{
     conformance::*,
     conformance_suite::{Trial, all_cases, run_case},
-    harness::{PATIENCE, eventually, key},
+    harness::{PATIENCE, echo_request, eventually, key},
     service::ConformanceService,
 };
 
@@ -95,6 +95,21 @@ async fn proxy_cancels_the_calls_of_a_client_that_goes_away() {
     client.close();
     eventually("they are cancelled", || service.calls_cancelled() == 2).await;
     assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxy_cancels_a_call_that_its_client_gives_up() {
+    let proxied = Proxied::start();
+    let options = ConnectOptions::new().cancel_at_server();
+    let conformance = ConformanceClient::new(options.connect(&proxied.address).await.unwrap());
+    let service = &proxied.service;
+    let waiting = tokio::spawn(conformance.wait(key("never")).into_future());
+    let (requests, reply) = conformance.hold().await.unwrap();
+    eventually("the calls begin", || service.calls_total() == 2).await;
+    waiting.abort();
+    drop((requests, reply));
+    eventually("they are cancelled", || service.calls_cancelled() == 2).await;
+    conformance.echo(echo_request([])).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

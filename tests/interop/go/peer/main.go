@@ -13,7 +13,7 @@ import (
 )
 
 const usage = `usage:
-  peer server --listen unix:///path
+  peer server --listen unix:///path [--executed FILE]
   peer client --connect unix:///path [--case GLOB] [--list] [--json FILE] [--case-timeout SECONDS]
   peer stress --connect unix:///path [--callers N] [--request-bytes N] [--response-bytes N] [--calls N]
               [--stall-seconds S] [--send-buffer BYTES]

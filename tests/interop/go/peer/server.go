@@ -30,6 +30,7 @@ const (
 func runServer(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ExitOnError)
 	address := flags.String("listen", "", "address to listen on, unix:///path")
+	executed := flags.String("executed", "", "file to which Echo appends the first 8 bytes of its payload")
 	flags.Parse(args)
 	path, err := unixPath(*address)
 	if err != nil {
@@ -40,6 +41,11 @@ func runServer(args []string) error {
 		return err
 	}
 	service := newService()
+	if *executed != "" {
+		if service.executed, err = os.OpenFile(*executed, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return err
+		}
+	}
 	server, err := ttrpc.NewServer(ttrpc.WithUnaryServerInterceptor(service.intercept))
 	if err != nil {
 		return err
@@ -62,6 +68,8 @@ type service struct {
 	inFlight    atomic.Int64
 	total       atomic.Int64
 	cancelled   atomic.Int64
+	// For a client that counts what was executed, whatever happens to this process; nil for none.
+	executed *os.File
 
 	mu      sync.Mutex
 	waiting map[string]chan struct{}
@@ -150,6 +158,11 @@ func (s *service) begin(ctx context.Context) func() {
 }
 
 func (s *service) Echo(ctx context.Context, request *conformance.EchoRequest) (*conformance.EchoResponse, error) {
+	if s.executed != nil && len(request.Payload) >= 8 {
+		if _, err := s.executed.Write(request.Payload[:8]); err != nil {
+			return nil, err
+		}
+	}
 	if request.ResponseSize > 0 {
 		return &conformance.EchoResponse{Payload: make([]byte, request.ResponseSize)}, nil
 	}
