@@ -13,12 +13,14 @@ pub(crate) fn describe(contenders: &[&Contender]) -> String {
     let names: Vec<_> = contenders.iter().map(|contender| contender.name).collect();
     format!(
         "{model}, {cpus} CPUs. Linux {}. {}. Versions: {}.\n\n\
+         Measured at {}; 0 commits have changed `ttrpc/src` since.\n\n\
          Client and server are processes of their own on a Unix socket. Figures are medians; \
          compare them with each other, not with those of other machines. Contenders: {}. The raw and \
          mux ones are floors without a library, bench/README.md says what they leave out.\n",
         output("uname", &["-r"]),
         output("rustc", &["--version"]),
         versions(),
+        output("git", &["rev-parse", "--short", "HEAD"]),
         names.join(", "),
     )
 }
