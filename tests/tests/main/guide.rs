@@ -262,18 +262,21 @@ async fn with_limits(address: &str) -> Result<Client, ttrpc::Error> {
 
 fn for_peers_that_are_not_trusted() -> ServerConfig {
     ServerConfig::default()
-        .max_connections(64) // 64 × 48 MiB = 3 GiB in the worst case
+        .max_connections(64) // 48 MiB each, 3 GiB together
         .max_calls_per_connection(32)
         .max_calls(1024)
+        .max_blocking_calls(32)
         .request_bytes_per_connection(4 << 20)
         .request_bytes(64 << 20)
+        .inbox_bytes(64 << 20)
 }
 
-fn for_an_agent_of_64_mib() -> ServerConfig {
+fn for_a_small_agent() -> ServerConfig {
     ServerConfig::default()
-        .max_connections(2)
+        .max_connections(1)
         .max_calls_per_connection(64)
         .max_calls(64)
+        .max_blocking_calls(1)
         .request_bytes(4 << 20)
         .inbox_bytes(4 << 20)
         .send_queue_bytes(512 << 10)
@@ -317,7 +320,11 @@ fn every_snippet_of_the_pages_is_compiled() {
 fn the_recipes_bound_what_connections_hold_together() {
     let config = for_peers_that_are_not_trusted();
     assert!(config.max_calls_per_connection * 2 <= config.max_calls);
-    assert!(for_an_agent_of_64_mib().request_bytes <= 4 << 20);
+    // What the page says, in MiB.
+    let bound = |config: ServerConfig| config.memory_bound() >> 20;
+    assert_eq!(bound(ServerConfig::default()) >> 10, 771);
+    assert_eq!(bound(config), 3_734);
+    assert_eq!(bound(for_a_small_agent()), 93);
 }
 
 #[tokio::test]
