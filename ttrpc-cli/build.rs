@@ -2,6 +2,18 @@
 
 use std::{env, fs, path::PathBuf};
 
+/// Protobuf's own files: servers leave them out of what they tell.
+const WELL_KNOWN: [&str; 8] = [
+    "google/protobuf/any.proto",
+    "google/protobuf/descriptor.proto",
+    "google/protobuf/duration.proto",
+    "google/protobuf/empty.proto",
+    "google/protobuf/field_mask.proto",
+    "google/protobuf/struct.proto",
+    "google/protobuf/timestamp.proto",
+    "google/protobuf/wrappers.proto",
+];
+
 fn main() {
     println!("cargo:rerun-if-changed=proto");
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -21,7 +33,7 @@ fn main() {
         .expect("the folders of the schemas are there");
     compiler.include_imports(true).include_source_info(true);
     let names = ttrpc_containerd::FILES.iter().map(|(name, _)| *name);
-    for name in names.chain(["task_v2.proto", "nri.proto"]) {
+    for name in WELL_KNOWN.into_iter().chain(names).chain(["task_v2.proto", "nri.proto"]) {
         compiler.open_file(name).unwrap_or_else(|error| panic!("{error:?}"));
     }
     fs::write(out_dir.join("builtin.bin"), compiler.encode_file_descriptor_set())

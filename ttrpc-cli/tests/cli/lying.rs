@@ -271,3 +271,22 @@ fn a_schema_whose_names_are_none_is_refused() {
         assert!(!completed.stdout.contains(name), "{completed:?}");
     }
 }
+
+#[test]
+fn files_of_protobuf_that_a_server_leaves_out_are_built_in() {
+    let server = only(Lies(|asked| match asked {
+        MessageRequest::ListServices(_) => list(vec!["evil.S".to_owned()]),
+        MessageRequest::FileContainingSymbol(_) => {
+            let mut leaves_out = evil_file();
+            for name in ["struct", "wrappers", "field_mask", "empty", "timestamp", "descriptor"] {
+                leaves_out.dependency.push(format!("google/protobuf/{name}.proto"));
+            }
+            leaves_out.message_type[0].field[1].type_name =
+                Some(".google.protobuf.Struct".to_owned());
+            file(leaves_out)
+        }
+        _ => MessageResponse::ErrorResponse(Default::default()),
+    }));
+    let template = run(&["describe", &server.address, "evil.M", "--template", "--json"]).json();
+    assert_eq!(template["any"], serde_json::json!({}));
+}
