@@ -1,5 +1,7 @@
 //! `ttrpc list`, `ttrpc describe`, `ttrpc schema`.
 
+mod arguments;
+
 use std::time::Duration;
 
 use prost_reflect::ServiceDescriptor;
@@ -7,13 +9,13 @@ use serde_json::{Value, json};
 use ttrpc::Client;
 
 use crate::{
-    args::{Describe, List, WriteSchema},
     failure::Failure,
     options::{MetadataOption, SchemaOptions, SchemaSource},
     output::{self, DIM, paint},
     schema::{self, Schema, Source, Symbol, files, print},
     session,
 };
+pub use arguments::{Describe, List, WriteSchema};
 
 /// Lists services, or the methods of one.
 ///

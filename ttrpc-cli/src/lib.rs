@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
     if let Some(code) = trace::guard::main() {
         return code;
     }
-    match completion::shell::answer() {
+    match completion::shell::answer(Arguments::command) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return explain_usage(&error),

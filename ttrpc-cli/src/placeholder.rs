@@ -1,4 +1,4 @@
-//! The message that stands for an `Any` while protobuf's JSON is read or written, see [`crate::json`].
+//! The message that stands for an `Any` while protobuf's JSON is read or written, see the module `json`.
 
 use prost_reflect::prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, field_descriptor_proto::Type,

@@ -1,5 +1,6 @@
 //! `ttrpc call`.
 
+mod arguments;
 pub mod caller;
 mod prompt;
 pub mod requests;
@@ -17,7 +18,6 @@ use tokio::{
 use ttrpc::Client;
 
 use crate::{
-    args::Call,
     failure::Failure,
     json::Json,
     options::{self, DEFAULT_TIMEOUT},
@@ -26,6 +26,7 @@ use crate::{
     session::{self, Target},
     tap::Switch,
 };
+pub use arguments::Arguments;
 use caller::Caller;
 use requests::Requests;
 
@@ -33,7 +34,7 @@ use requests::Requests;
 ///
 /// # Errors
 /// Those of connecting, of finding the method, of the request, and the call's own.
-pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
+pub async fn run(arguments: Arguments, json: bool) -> Result<(), Failure> {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::Other(format!("Ctrl-C cannot be handled: {error}")))?;
     let frames = Switch::default();
@@ -105,13 +106,13 @@ pub async fn run(arguments: Call, json: bool) -> Result<(), Failure> {
 }
 
 /// How long connecting may take, and then each answer about the schema.
-fn limit(arguments: &Call) -> Option<Duration> {
+fn limit(arguments: &Arguments) -> Option<Duration> {
     options::limit(arguments.timeout.unwrap_or(DEFAULT_TIMEOUT))
 }
 
 /// Connects, and finds out what the method is.
 async fn prepare(
-    arguments: &Call,
+    arguments: &Arguments,
     frames: &Switch,
 ) -> Result<(Client, Schema, MethodDescriptor), Failure> {
     let limit = limit(arguments);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, FromArgMatches};
 use clap_complete::{
     CompleteEnv, CompletionCandidate,
     env::{EnvCompleter, Fish, Shells, Zsh},
@@ -16,7 +16,6 @@ use clap_complete::{
 
 use super::Candidate;
 use crate::{
-    args::Arguments,
     failure::Failure,
     options::{MetadataOption, SchemaOptions},
     schema::{self, Schema},
@@ -31,12 +30,16 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 const SHELLS: Shells<'static> = Shells(&[&Bash, &Fish, &Zsh]);
 
-/// Completes a command line if a shell has started the program for that.
+/// The program's command line.
+static PROGRAM: OnceLock<fn() -> Command> = OnceLock::new();
+
+/// Completes a line of this command if a shell has started the program for that.
 ///
 /// # Errors
 /// If the standard output cannot be written.
-pub fn answer() -> clap::error::Result<bool> {
-    let complete = CompleteEnv::with_factory(Arguments::command).var(VARIABLE).shells(SHELLS);
+pub fn answer(program: fn() -> Command) -> clap::error::Result<bool> {
+    let program = PROGRAM.get_or_init(|| program);
+    let complete = CompleteEnv::with_factory(program).var(VARIABLE).shells(SHELLS);
     complete.try_complete(std::env::args_os(), std::env::current_dir().ok().as_deref())
 }
 
@@ -112,7 +115,7 @@ fn typed_words() -> Vec<OsString> {
 
 /// What a command's arguments are as far as they are typed.
 fn command(words: &[OsString]) -> Option<ArgMatches> {
-    let command = Arguments::command().ignore_errors(true);
+    let command = PROGRAM.get()?().ignore_errors(true);
     let (_, matches) = command.try_get_matches_from(words).ok()?.remove_subcommand()?;
     Some(matches)
 }

@@ -15,8 +15,8 @@ use crate::{
     failure::Failure,
     session::Target,
     trace::{
-        observe::{Frame, Side},
-        record::Recording,
+        call::{Frame, Side},
+        recording::Recording,
     },
 };
 

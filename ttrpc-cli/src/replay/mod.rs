@@ -35,7 +35,7 @@ use crate::{
         filter::Filter,
         messages::Messages,
         observe::Connection,
-        record::Recording,
+        recording::Recording,
         report::{Format, Reporter},
     },
 };

@@ -18,7 +18,7 @@ use crate::{
         messages::Messages,
         observe::Connection,
         proxy::Proxy,
-        record::Recording,
+        recording::Recording,
         report::{Format, Reporter},
         sample::Open,
     },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::observe::{Call, End, Ended};
+use super::call::{Call, End, Ended};
 use crate::options::parse_duration;
 
 /// Calls that are told and counted. A recording has all of them.
@@ -66,7 +66,7 @@ mod tests {
     use ttrpc::Status;
 
     use super::*;
-    use crate::trace::observe::Traffic;
+    use crate::trace::call::Traffic;
 
     fn ended(method: &str, end: End) -> Ended {
         let call = Call {

@@ -5,7 +5,7 @@ use prost_reflect::{DescriptorPool, MessageDescriptor};
 use serde_json::Value;
 use ttrpc::{Any, Status};
 
-use super::observe::Side;
+use super::call::Side;
 use crate::{
     json::Json,
     schema::{self, Schema},

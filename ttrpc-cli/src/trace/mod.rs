@@ -4,14 +4,17 @@
 //! reaches the peer that causes it. What is told is put together beside that, from copies: whoever
 //! reads it slowly misses lines, which are counted, and holds nobody up.
 
+pub mod call;
 pub mod filter;
 pub mod guard;
+mod lines;
 pub mod messages;
 mod mux;
 mod names;
 pub mod observe;
 pub mod proxy;
 pub mod record;
+pub mod recording;
 pub mod report;
 pub mod sample;
 mod stats;

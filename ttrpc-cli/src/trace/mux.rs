@@ -3,7 +3,7 @@
 //! Pure: called by `proxy` with the bytes of both sides. A plugin connects to the runtime; on connection 1 the runtime calls it, on connection
 //! 2 it calls the runtime.
 
-use super::observe::Side;
+use super::call::Side;
 
 /// The number of a logical connection and the length of what follows.
 const HEADER: usize = 8;

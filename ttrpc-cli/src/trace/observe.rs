@@ -1,18 +1,10 @@
 //! From frames to calls. Pure: times are given, as durations since the trace began.
 
-use std::{
-    collections::HashMap,
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ttrpc::{
-    Code, Status,
+    Status,
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header},
@@ -20,143 +12,7 @@ use ttrpc::{
     },
 };
 
-/// Messages longer than this are counted and not kept. In bytes.
-const KEPT_LEN: usize = 64 << 10;
-
-/// What all calls that are under way may hold, in bytes: those of some 90,000 that say little.
-const MAX_KEPT: usize = 64 << 20;
-
-/// What a call holds beside its names, its metadata and its messages.
-const CALL_LEN: usize = 600;
-
-/// What a key and a value of metadata hold beside their text.
-const PAIR_LEN: usize = 48;
-
-/// What is held of the calls under way on all connections of a trace.
-#[derive(Debug, Default)]
-pub struct Kept {
-    bytes: AtomicUsize,
-    not_followed: AtomicU64,
-}
-
-impl Kept {
-    /// Whether there is room for so much more below a limit; then it is taken.
-    fn take(&self, len: usize, limit: usize) -> bool {
-        let add = |kept: usize| kept.checked_add(len).filter(|kept| *kept <= limit);
-        self.bytes.fetch_update(Relaxed, Relaxed, add).is_ok()
-    }
-
-    fn release(&self, len: usize) {
-        self.bytes.fetch_sub(len, Relaxed);
-    }
-
-    /// Calls of which nothing is known, since so many others were not answered.
-    pub fn not_followed(&self) -> u64 {
-        self.not_followed.load(Relaxed)
-    }
-}
-
-/// Who sent something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Client,
-    Server,
-}
-
-/// What one side said in a call.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traffic {
-    pub messages: u64,
-    /// Of messages, without frames around them.
-    pub bytes: u64,
-    /// The first message, if it is not too long.
-    pub first: Option<Bytes>,
-}
-
-/// A call, as far as it has come.
-#[derive(Clone, Debug)]
-pub struct Call {
-    pub connection: u32,
-    pub stream: u32,
-    pub service: String,
-    pub method: String,
-    pub metadata: Vec<(String, String)>,
-    pub timeout: Option<Duration>,
-    pub begun: Duration,
-    pub client: Traffic,
-    pub server: Traffic,
-    /// What it has of [`Kept`].
-    pub kept: usize,
-}
-
-impl Call {
-    /// `Service/Method`.
-    pub fn name(&self) -> String {
-        format!("{}/{}", self.service, self.method)
-    }
-
-    /// What is known of it beside what was said.
-    pub fn without_messages(&self) -> Self {
-        Call {
-            connection: self.connection,
-            stream: self.stream,
-            service: self.service.clone(),
-            method: self.method.clone(),
-            metadata: Vec::new(),
-            timeout: self.timeout,
-            begun: self.begun,
-            client: Traffic::default(),
-            server: Traffic::default(),
-            kept: 0,
-        }
-    }
-}
-
-/// How a call ended.
-#[derive(Clone, Debug)]
-pub enum End {
-    /// With the server's word; `None` for a success.
-    Answered(Option<Status>),
-    /// With its connection.
-    Closed,
-    /// With another call on its stream, which no client should make.
-    Replaced,
-}
-
-impl End {
-    /// `OK`, a code's name, `CLOSED` or `REPLACED`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            End::Answered(None) => Code::Ok.name(),
-            End::Answered(Some(status)) => status.code().name(),
-            End::Closed => "CLOSED",
-            End::Replaced => "REPLACED",
-        }
-    }
-}
-
-/// A call that is over.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    pub call: Call,
-    pub end: End,
-    pub ended: Duration,
-}
-
-impl Ended {
-    pub fn duration(&self) -> Duration {
-        self.ended.saturating_sub(self.call.begun)
-    }
-}
-
-/// A frame that passed.
-#[derive(Clone, Debug)]
-pub struct Frame {
-    pub side: Side,
-    pub header: Header,
-    /// Empty if it is longer than a frame may be.
-    pub data: Bytes,
-}
+use super::call::{CALL_LEN, Call, End, Ended, Frame, Kept, MAX_KEPT, PAIR_LEN, Side, Traffic};
 
 /// One connection.
 #[derive(Debug, Default)]
@@ -300,7 +156,7 @@ impl Connection {
             call.kept += service.len() + method.len() + pairs.sum::<usize>();
         }
         if !self.kept.take(call.kept, MAX_KEPT) {
-            self.kept.not_followed.fetch_add(1, Relaxed);
+            self.kept.leave_out();
             return None;
         }
         let payload = request.map(|request| request.payload).unwrap_or_default();
@@ -328,29 +184,11 @@ impl Connection {
     }
 }
 
-impl Traffic {
-    /// Counts a message. Returns how much is kept of it.
-    fn add(&mut self, message: &Bytes, kept: &Kept) -> usize {
-        // Messages leave room for further calls.
-        let is_kept = self.messages == 0
-            && message.len() <= KEPT_LEN
-            && kept.take(message.len(), MAX_KEPT / 2);
-        self.messages += 1;
-        self.bytes += message.len() as u64;
-        if !is_kept {
-            return 0;
-        }
-        // A copy, so that it does not keep the frame.
-        self.first = Some(Bytes::copy_from_slice(message));
-        message.len()
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use ttrpc::proto::message::{FrameData, Measured, RequestParts, ResponseParts, encode_status};
 
-    use super::*;
+    use super::{super::call::KEPT_LEN, *};
 
     fn frame(frame_type: FrameType, flags: Flags, data: &[u8]) -> Vec<u8> {
         let header = Header { data_len: data.len() as u32, stream_id: 1, frame_type, flags };
@@ -473,13 +311,13 @@ pub(super) mod tests {
         let followed = connection.pending().len() as u64;
         assert!((40_000..150_000).contains(&followed), "{followed}");
         assert_eq!(kept.not_followed() + followed, 150_000);
-        assert!(kept.bytes.load(Relaxed) <= MAX_KEPT);
+        assert!(kept.len() <= MAX_KEPT);
         assert_eq!(connection.close(Duration::ZERO).len() as u64, followed);
-        assert_eq!(kept.bytes.load(Relaxed), 0);
+        assert_eq!(kept.len(), 0);
         begin(&mut connection, 1);
         assert_eq!(connection.pending().len(), 1);
         drop(connection);
-        assert_eq!(kept.bytes.load(Relaxed), 0);
+        assert_eq!(kept.len(), 0);
     }
 
     #[test]

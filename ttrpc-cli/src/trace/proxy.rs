@@ -18,8 +18,9 @@ use ttrpc::{Connection as Io, client::ConnectOptions, server::Acceptor};
 use ttrpc_reflection::proto::debug::Sample;
 
 use super::{
+    call::{Call, Side},
     mux::{Logical, Splitter},
-    observe::{Call, Connection, Side},
+    observe::Connection,
     record::Recorder,
     report::Reporter,
     sample::Open,

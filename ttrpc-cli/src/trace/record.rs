@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     fs::{File, Permissions},
-    io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
+    io::{BufWriter, ErrorKind, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::Arc,
@@ -15,7 +15,6 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message;
-use prost_reflect::DescriptorPool;
 use rustix::{fs::OFlags, io::Errno};
 use ttrpc::{
     Metadata, Raw,
@@ -26,12 +25,12 @@ use ttrpc::{
 };
 
 use super::{
+    call::{Frame, Side},
     messages::Messages,
-    observe::{Frame, Side},
 };
 use crate::{
     failure::Failure,
-    schema::{Schema, Source, files},
+    schema::{Source, files},
 };
 
 /// Of a recording: its owner reads and writes it.
@@ -40,10 +39,10 @@ const MODE: u32 = 0o600;
 /// Calls whose streams are redacted. Data of further ones is left out.
 const MAX_REDACTED: usize = 64 << 10;
 
-const MAGIC: &str = "ttrpc-trace 1\n";
+pub(super) const MAGIC: &str = "ttrpc-trace 1\n";
 
 /// Longer than any entry with a frame; a longer schema is not written.
-const MAX_ENTRY_LEN: usize = 4 * MAX_DATA_LEN;
+pub(super) const MAX_ENTRY_LEN: usize = 4 * MAX_DATA_LEN;
 
 /// A frame, the end of a connection, the schema, or with a time alone the end of the trace. Recordings that were not
 /// ended, and older ones, lack the last.
@@ -71,10 +70,15 @@ pub struct Entry {
     pub is_closed: bool,
     /// An encoded `google.protobuf.FileDescriptorSet`.
     #[prost(bytes = "bytes", tag = "10")]
-    schema: Bytes,
+    pub(super) schema: Bytes,
 }
 
 impl Entry {
+    /// The schema, an encoded set.
+    pub fn of_schema(schema: Bytes) -> Self {
+        Entry { schema, ..Entry::default() }
+    }
+
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.nanos)
     }
@@ -140,7 +144,7 @@ impl Recorder {
         if schema.source() != Source::BuiltIn {
             let files: Vec<_> = schema.files().collect();
             let schema = Bytes::from(files::encode_set(&files));
-            recorder.write(&Entry { schema, ..Entry::default() });
+            recorder.write(&Entry::of_schema(schema));
         }
         Ok(recorder)
     }
@@ -273,77 +277,10 @@ fn to_nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads a recording.
-#[derive(Debug)]
-pub struct Recording {
-    file: BufReader<File>,
-    next: Option<Entry>,
-    /// The schema that it holds.
-    pub schema: Option<Schema>,
-}
-
-impl Recording {
-    /// # Errors
-    /// If the file cannot be read or is no recording.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        let cannot =
-            |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-        let file = File::open(path).map_err(|error| cannot(&error))?;
-        let mut file = BufReader::new(file);
-        let mut magic = vec![0; MAGIC.len()];
-        if file.read_exact(&mut magic).is_err() || magic != MAGIC.as_bytes() {
-            return Err(cannot(&"not written by `ttrpc trace --record`"));
-        }
-        let mut recording = Recording { file, next: None, schema: None };
-        let first = recording.read()?;
-        match first {
-            Some(entry) if !entry.schema.is_empty() => {
-                let mut pool = DescriptorPool::new();
-                files::add_set(&mut pool, &entry.schema).map_err(|error| cannot(&error))?;
-                recording.schema = Some(Schema::new(pool, Source::Files)?);
-            }
-            first => recording.next = first,
-        }
-        Ok(recording)
-    }
-
-    /// The next entry. A file that ends within one ends before it: its writer was ended so.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is damaged.
-    pub fn read(&mut self) -> Result<Option<Entry>, Failure> {
-        if let Some(entry) = self.next.take() {
-            return Ok(Some(entry));
-        }
-        let damaged = || Failure::Other("the recording is damaged".to_owned());
-        let mut len = 0_usize;
-        for shift in (0..).step_by(7) {
-            let buffer = self.file.fill_buf().map_err(|_| damaged())?;
-            let Some(&byte) = buffer.first() else { return Ok(None) };
-            self.file.consume(1);
-            len |= usize::from(byte & 0x7f) << shift;
-            if len > MAX_ENTRY_LEN {
-                return Err(damaged());
-            }
-            if byte & 0x80 == 0 {
-                break;
-            }
-            if shift > 28 {
-                return Err(damaged());
-            }
-        }
-        let mut bytes = vec![0; len];
-        if self.file.read_exact(&mut bytes).is_err() {
-            return Ok(None);
-        }
-        Entry::decode(Bytes::from(bytes)).map(Some).map_err(|_| damaged())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::builtin;
+    use crate::{schema::builtin, trace::recording::Recording};
 
     #[test]
     fn what_was_written_is_read_and_a_torn_end_is_no_error() {
@@ -387,31 +324,6 @@ mod tests {
         assert!(read().unwrap_err().to_string().contains("ttrpc trace --record"));
         std::fs::write(&path, [MAGIC.as_bytes(), &[0xff; 12]].concat()).unwrap();
         assert!(read().is_err());
-    }
-
-    #[test]
-    fn a_schema_in_a_recording_is_taken_as_a_servers_is() {
-        use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto};
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.trace");
-        let open = |syntax: &str, edition: i32, name: &str| {
-            let message = DescriptorProto { name: Some(name.to_owned()), ..Default::default() };
-            let (message_type, syntax) = (vec![message], Some(syntax.to_owned()));
-            let file = FileDescriptorProto { message_type, syntax, ..Default::default() };
-            let mut file = file.encode_to_vec();
-            prost::encoding::int32::encode(14, &edition, &mut file);
-            let mut schema = Vec::new();
-            prost::encoding::bytes::encode(1, &file, &mut schema);
-            let entry = Entry { schema: schema.into(), ..Entry::default() };
-            let entry = entry.encode_length_delimited_to_vec();
-            std::fs::write(&path, [MAGIC.as_bytes(), &entry].concat()).unwrap();
-            Recording::open(&path)
-        };
-        // The pool panics at this if it gets it as it is.
-        let schema = open("editions", 1000, "A").unwrap().schema.unwrap();
-        assert!(schema.pool().get_message_by_name("A").is_some());
-        assert!(open("editions", 7777, "A").is_err());
-        assert!(open("proto3", 0, "A\n\u{1b}[2J").is_err());
     }
 
     #[test]

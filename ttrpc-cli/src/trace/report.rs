@@ -4,10 +4,8 @@ use std::{
     mem,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-        mpsc::{self, SyncSender},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -15,19 +13,17 @@ use serde_json::{Value, json};
 
 use super::{
     Slowest,
+    call::{Call, End, Ended, Frame, Kept, Side},
     filter::Filter,
+    lines::Lines,
     messages::Messages,
-    observe::{Call, Connection, End, Ended, Frame, Kept, Side},
+    observe::Connection,
     stats::Stats,
 };
 use crate::{
     output::{self, BAD, BOLD, Cell, DIM, paint},
     sync::lock,
 };
-
-/// Lines that wait to be written. Further ones are dropped and counted.
-const MAX_LINES: usize = 64 << 10;
-const MAX_LINES_LEN: usize = 16 << 20;
 
 /// So many calls, those that took longest first.
 #[derive(Debug)]
@@ -66,28 +62,14 @@ pub struct Reporter {
     slowest: Option<Mutex<Longest>>,
     pub(super) stats: Mutex<Stats>,
     kept: Arc<Kept>,
-    lines: Mutex<Option<SyncSender<String>>>,
-    /// The bytes of those that wait.
-    lines_len: Arc<AtomicUsize>,
-    dropped: AtomicU64,
+    lines: Lines,
     /// Connections that speak something else.
     foreign: AtomicU64,
-    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Reporter {
     /// Starts the thread that writes.
     pub fn start(messages: Arc<Messages>, format: Format) -> Self {
-        let (sender, lines) = mpsc::sync_channel::<String>(MAX_LINES);
-        let lines_len = Arc::new(AtomicUsize::new(0));
-        let waiting = lines_len.clone();
-        let writer = thread::spawn(move || {
-            for line in lines {
-                waiting.fetch_sub(line.len(), Relaxed);
-                // Whoever read it is gone; the trace goes on for the table and the recording.
-                let _ = output::line(line);
-            }
-        });
         Reporter {
             messages,
             format,
@@ -97,11 +79,8 @@ impl Reporter {
             slowest: None,
             stats: Mutex::default(),
             kept: Arc::default(),
-            lines: Mutex::new(Some(sender)),
-            lines_len,
+            lines: Lines::start(),
             foreign: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            writer: Mutex::new(Some(writer)),
         }
     }
 
@@ -157,7 +136,7 @@ impl Reporter {
     }
 
     fn message(&self, call: &Call, frame: &Frame, now: Duration) {
-        if lock(&self.lines).is_none() {
+        if self.lines.is_closed() {
             return;
         }
         let value = self.messages.to_json(&call.service, &call.method, frame.side, &frame.data);
@@ -165,7 +144,7 @@ impl Reporter {
             Side::Client => "client",
             Side::Server => "server",
         };
-        self.line(match self.format {
+        self.lines.write(match self.format {
             Format::Text => format!(
                 "{:>9.3}s c{} #{} {} from the {from}, {}{}",
                 now.as_secs_f64(),
@@ -192,20 +171,9 @@ impl Reporter {
         });
     }
 
-    /// Has a line written, if it finds room.
-    fn line(&self, line: String) {
-        let lines = lock(&self.lines);
-        let len = line.len();
-        let has_room = self.lines_len.fetch_add(len, Relaxed) + len <= MAX_LINES_LEN;
-        if !has_room || lines.as_ref().is_none_or(|lines| lines.try_send(line).is_err()) {
-            self.lines_len.fetch_sub(len, Relaxed);
-            self.dropped.fetch_add(1, Relaxed);
-        }
-    }
-
     /// Counts and tells a call that has ended.
     pub fn ended(&self, ended: &Ended) {
-        if lock(&self.lines).is_none() || !self.filter.takes_ended(ended) {
+        if self.lines.is_closed() || !self.filter.takes_ended(ended) {
             return;
         }
         lock(&self.stats).add(ended);
@@ -215,7 +183,7 @@ impl Reporter {
         if self.counts_only {
             return;
         }
-        self.line(match self.format {
+        self.lines.write(match self.format {
             Format::Text => self.text(ended),
             Format::Json => self.json(ended).to_string(),
         });
@@ -309,25 +277,22 @@ impl Reporter {
     pub fn close(&self) {
         let longest = self.slowest.as_ref().map(|slowest| mem::take(&mut lock(slowest).calls));
         for ended in longest.into_iter().flatten() {
-            self.line(match self.format {
+            self.lines.write(match self.format {
                 Format::Text => self.text(&ended),
                 Format::Json => self.json(&ended).to_string(),
             });
         }
-        drop(lock(&self.lines).take());
+        self.lines.close();
     }
 
     /// Closes it, writes what is left, and returns the table. `pending` are the calls that have not ended.
     pub fn finish(&self, pending: &[Call], now: Duration, columns: Option<usize>) -> Vec<String> {
         self.close();
-        if let Some(writer) = lock(&self.writer).take() {
-            // It ends when all lines are written.
-            let _ = writer.join();
-        }
+        self.lines.finish();
         let mut lines: Vec<String> =
             self.told(pending).map(|call| paint(BAD, Reporter::pending(call, now))).collect();
         lines.extend(self.table(columns));
-        let dropped = self.dropped.load(Relaxed);
+        let dropped = self.lines.dropped();
         if dropped > 0 {
             lines.push(format!(
                 "{} {} no line above: the output was read too slowly",
@@ -408,7 +373,7 @@ impl Reporter {
         json!({
             "methods": methods,
             "pending": pending,
-            "linesDropped": self.dropped.load(Relaxed),
+            "linesDropped": self.lines.dropped(),
             "callsLeftOut": self.kept.not_followed(),
             "otherProtocols": self.foreign.load(Relaxed),
         })

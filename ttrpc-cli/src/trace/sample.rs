@@ -8,10 +8,7 @@ use ttrpc_reflection::proto::debug::{
     Call as CallSample, Connection as ConnectionSample, Fill, MethodStats, Sample, SnapshotResponse,
 };
 
-use super::{
-    observe::{Call, Connection},
-    report::Reporter,
-};
+use super::{call::Call, observe::Connection, report::Reporter};
 use crate::sync::lock;
 
 /// Bounds of durations: four for each power of two, from 1 µs to more than an hour, in nanoseconds.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
 
-use super::observe::{End, Ended};
+use super::call::{End, Ended};
 
 /// Methods with sums of their own. Further ones, and those with a longer name than any method has, count as [`OTHER`].
 const MAX_METHODS: usize = 1000;
@@ -85,7 +85,7 @@ impl MethodStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::observe::{Call, Traffic};
+    use crate::trace::call::{Call, Traffic};
 
     fn ended(method: String) -> Ended {
         let call = Call {
