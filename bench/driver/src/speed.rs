@@ -4,7 +4,10 @@ use std::io;
 
 use crate::{
     bench::Bench,
-    plan::{Contender, Setting, WORKLOADS, Workload},
+    plan::{
+        Contender, Cpus, IN_FLIGHT_64, KIB_4, MIB_1, SEQUENTIAL, STREAM, Setting, WORKLOADS,
+        Workload,
+    },
     process::{Client, Figures, Server, move_to},
     report::{Report, median, number},
 };
@@ -18,12 +21,47 @@ pub(crate) struct Run {
 
 /// Adds the tables of all settings.
 pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
+    let mut all = Vec::new();
     for setting in Setting::ALL {
-        let runs = run_all(bench, setting)?;
+        all.push((setting, run_all(bench, setting)?));
+    }
+    if let Some((setting, runs)) = all.iter().find(|(setting, _)| setting.cpus == Cpus::All) {
+        add_first_rows(runs, *setting, &mut bench.report);
+    }
+    for (setting, runs) in all {
         add_tables(&runs, setting, &mut bench.report);
         bench.goals.add_speed(&runs, setting);
     }
     Ok(())
+}
+
+/// What users ask first, of those whom they compare. The tables have all.
+fn add_first_rows(runs: &[Run], setting: Setting, report: &mut Report) {
+    let compared: Vec<_> = ["ours", "ttrpc-rust", "tonic", "go-ttrpc"]
+        .into_iter()
+        .filter(|name| names(runs).contains(name))
+        .collect();
+    let questions = [
+        ("one call at a time, median µs", SEQUENTIAL),
+        ("64 calls in flight, calls/s", IN_FLIGHT_64),
+        ("64 calls of 4 KiB in flight, calls/s", KIB_4),
+        ("4 calls of 1 MiB in flight, MB/s", MIB_1),
+        ("messages of a stream a second", STREAM),
+    ];
+    report.heading(2, "In short");
+    report.text(&format!("{}.\n", setting.title));
+    let mut head = vec![String::new()];
+    head.extend(compared.iter().map(|name| (*name).to_owned()));
+    let mut rows = vec![head];
+    for (question, title) in questions {
+        let workload = WORKLOADS.iter().find(|workload| workload.title == title);
+        let mut row = vec![question.to_owned()];
+        row.extend(compared.iter().map(|name| {
+            number(workload.and_then(|workload| figure(runs, name, title, workload.figure)))
+        }));
+        rows.push(row);
+    }
+    report.table(&rows);
 }
 
 /// Runs every workload. The order of contenders turns from round to round, so that what disturbs
@@ -89,7 +127,7 @@ fn add_tables(runs: &[Run], setting: Setting, report: &mut Report) {
             row.push(number(figure(runs, contender, workload.title, workload.figure)));
         }
         row.push(number(cpu(runs, contender, WORKLOADS[0].title)));
-        row.push(number(cpu(runs, contender, crate::plan::IN_FLIGHT_64)));
+        row.push(number(cpu(runs, contender, IN_FLIGHT_64)));
         rows.push(row);
     }
     report.table(&rows);
