@@ -197,6 +197,14 @@ impl Shared {
 
 /// A server that is ready to serve. Nothing runs until [`Server::serve`] is awaited, and everything
 /// ends when that future is dropped.
+///
+/// ```no_run
+/// # use std::time::Duration; use ttrpc::{Error, Server, server::Service};
+/// # async fn example(greeter: impl Service, stopped: impl Future<Output = ()>) -> Result<(), Error> {
+/// let server = Server::builder().add_service(greeter).bind("unix:///run/greeter.sock")?.build()?;
+/// server.serve_until(stopped, Duration::from_secs(5)).await
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     shared: ServerOwner,

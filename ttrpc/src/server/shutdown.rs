@@ -174,6 +174,16 @@ impl fmt::Debug for Lifecycle {
 /// clone.
 ///
 /// It does not keep the server alive, so that a service of the server may hold it.
+///
+/// ```no_run
+/// # use std::time::Duration; use ttrpc::Server;
+/// # async fn example(server: Server) {
+/// let handle = server.handle();
+/// tokio::spawn(server.serve());
+/// println!("{}", handle.snapshot());
+/// handle.shutdown(Duration::from_secs(5)).await;
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct ServerHandle {
     pub(super) lifecycle: Arc<Lifecycle>,

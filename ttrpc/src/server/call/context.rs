@@ -14,6 +14,18 @@ use crate::{Extensions, Metadata, Name, observer::EndCause};
 /// A handler's view of its call: the caller, the method, metadata, the deadline.
 ///
 /// Cheap to clone, so that a handler can take it along into other tasks.
+///
+/// ```
+/// use ttrpc::{Context, Status};
+///
+/// async fn say_hello(ctx: &Context, name: String) -> Result<String, Status> {
+///     if ctx.peer().credentials().is_none_or(|peer| peer.uid != 0) {
+///         return Err(Status::permission_denied("only root may be greeted"));
+///     }
+///     let greeting = ctx.metadata().get("greeting").unwrap_or("Hello");
+///     Ok(format!("{greeting}, {name}!"))
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Context {
     call: Arc<Call>,
