@@ -94,9 +94,12 @@
 //!
 //! # Guides
 //!
-//! The repository has a page for each task: `docs/guide/` for getting started, serving, calling, blocking code,
-//! generating code, interceptors, testing, shims and the migration from the registry's crate `ttrpc`; `docs/operate/`
-//! for systemd, security, limits and monitoring; `docs/internals/` for maintainers.
+//! The repository has a page for each task, and `docs/README.md` lists them:
+//!
+//! - `docs/guide/`: start, serving, calling, blocking code, generating code, interceptors, testing,
+//!   shims, NRI plugins, and the migration from the registry's crate `ttrpc`.
+//! - `docs/operate/`: systemd, security, limits, monitoring, the command line.
+//! - `docs/internals/`: for maintainers.
 //!
 //! # Addresses
 //!

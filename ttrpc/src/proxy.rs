@@ -18,7 +18,7 @@ impl FallbackCall {
     /// cancels by closing its connection. So when the client goes before the end of its messages, `upstream` is closed.
     /// When `upstream` ends, the program closes the client's connection, as `examples/proxy` does. A call whose
     /// deadline passes, or which its client [cancels](crate::client::ConnectOptions::cancel_at_server), leaves the
-    /// connections alone. The server behind is told of it if `upstream` was made with that option.
+    /// connections alone. The other server is notified if `upstream` was made with that option.
     ///
     /// # Errors
     /// The status of the other server; UNAVAILABLE if the connection to it is lost; INTERNAL if that sends a stream of replies to a unary call.

@@ -93,8 +93,9 @@ impl Client {
         Client { client: self.client.with_timeout(timeout), ..self }
     }
 
-    /// Says whether each call that this client makes from now on waits for a connection, if it
-    /// [reconnects](ConnectOptions::reconnect) and the last attempt has failed. Other clones of the client are as they were.
+    /// Sets whether calls that this client makes from now on wait for a connection. A client that
+    /// [reconnects](ConnectOptions::reconnect) has none after a failed attempt. Other clones of the client are as they
+    /// were.
     #[must_use]
     pub fn with_wait_for_ready(self, waits: bool) -> Self {
         Client { client: self.client.with_wait_for_ready(waits), ..self }
@@ -177,8 +178,8 @@ impl Client {
         self.client.close_reason()
     }
 
-    /// Ends the connection when all that has been queued is written, in this time or else at its end: the ends
-    /// of streams whose senders were dropped above all. Pending calls of other threads fail with UNAVAILABLE.
+    /// Writes everything that is queued, and ends the connection, at the latest after `limit`. Queued are mostly the
+    /// ends of streams whose senders were dropped. Pending calls of other threads fail with UNAVAILABLE.
     ///
     /// # Panics
     /// In a task of a tokio runtime.

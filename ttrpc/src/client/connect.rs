@@ -113,8 +113,9 @@ impl ConnectOptions {
     /// Connects anew when the connection is lost: when a call needs it, or at once with [`ConnectOptions::keep_connected`].
     /// An address is looked up each time. Each attempt has 20 s.
     ///
-    /// A call whose Request has not begun to be written when its connection is lost is made again on the next one, within
-    /// its deadline, as a new call would be. One that the server may have seen fails with UNAVAILABLE: the library never repeats it on its own.
+    /// When the connection is lost, a call of whose Request nothing was written is made again on the next one, within
+    /// its deadline, like a new call. One that the server may have seen fails with UNAVAILABLE: the library never
+    /// repeats it on its own.
     ///
     /// While there is no connection a call waits for the first attempt, and then fails with UNAVAILABLE and the attempt's
     /// failure, unless it [waits until there is one](super::Call::wait_for_ready). A call with streams that is awaited waits

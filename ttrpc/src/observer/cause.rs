@@ -53,8 +53,8 @@ pub enum EndCause {
     Refused,
     /// A limit of this side has refused or ended the call.
     ///
-    /// It is one of: calls or bytes in flight, threads of blocking handlers, stream ids, the length of a message, a
-    /// full inbox of a stream, or replies that wait for a client that does not read.
+    /// The limit is on calls or bytes in flight, threads of blocking handlers, stream ids, the length of a message,
+    /// a stream's inbox, or replies to a client that does not read.
     Limit,
     /// Server: there is no such service or method.
     Unimplemented,

@@ -206,7 +206,7 @@ pub struct CallInfo<'a> {
     pub service: &'a str,
     /// Bare name of the method. Empty if a server could not read the Request.
     pub method: &'a str,
-    /// Whether the program knows these names: a server has the method, or a client of this program has set them.
+    /// True if the program knows these names: a server has the method, or a client of this program has set them.
     ///
     /// If not, a client has written them, for a [fallback](crate::server::Fallback) or for a method that does not
     /// exist. Clients can make up any number of such names: do not use them as labels of metrics.

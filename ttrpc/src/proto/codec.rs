@@ -1,8 +1,8 @@
 //! Bytes to frames.
 //!
-//! The [`Decoder`] takes bytes in any portions and returns whole frames. The data of a frame
-//! that is too long is thrown away as it arrives, so that a peer that announces 4 GiB costs
-//! nothing, and framing is never lost: every length can be skipped.
+//! The [`Decoder`] takes bytes in any portions and returns whole frames. The data of a frame that is too long is
+//! dropped as it arrives. So a peer that announces 4 GiB costs nothing, and framing is never lost: every length can be
+//! skipped.
 
 use std::mem;
 
@@ -203,8 +203,8 @@ impl Decoder {
         })
     }
 
-    /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy
-    /// it: what is decoded from the result needs no copy in between either.
+    /// Takes the data of the current frame if it is so long that [`Decoder::take_data`] does not copy it. Messages that
+    /// are decoded from the result need no copy either.
     pub fn take_long_data(&mut self) -> Option<Bytes> {
         let (start, data_len) = (self.start, self.data_len);
         if data_len < COPY_BELOW || data_len < self.buffer.capacity().div_ceil(2) {

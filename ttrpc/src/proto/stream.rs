@@ -109,8 +109,7 @@ impl Stream {
         Ok(event)
     }
 
-    /// Returns whether Data with these flags says once more what the remote has said before: that its side of
-    /// a stream is closed.
+    /// Returns whether Data with these flags repeats that the remote side of a stream is closed.
     pub fn is_repeated_close(&self, flags: Flags) -> bool {
         self.remote_sends_data && !self.is_remote_open() && flags.contains(Flags::END)
     }

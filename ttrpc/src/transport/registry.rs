@@ -36,8 +36,7 @@ pub enum CallWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReceiverWait {
-    /// Server: the send queue is full, or as many replies wait for capacity in it as may; the client does not read what it is
-    /// sent.
+    /// Server: the send queue is full, or the limit on waiting replies is reached. The client does not read.
     Room,
     /// Server: calls or bytes in flight are at their limit.
     Admission,

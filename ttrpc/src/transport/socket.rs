@@ -49,8 +49,8 @@ fn check_stream(socket: &Socket) -> io::Result<()> {
 }
 
 impl Connection {
-    /// A connected socket of which the program has the descriptor, such as one that its parent has
-    /// accepted: a Unix, TCP or vsock socket. The peer is asked of the system.
+    /// Uses the descriptor of a connected Unix, TCP or vsock socket, such as one that the program's parent has
+    /// accepted. The peer is asked of the system.
     ///
     /// # Errors
     /// If the descriptor is no such socket, or is not connected.

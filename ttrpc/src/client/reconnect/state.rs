@@ -110,8 +110,10 @@ pub(in crate::client) enum Watched {
 pub(in crate::client) struct LinkWatch(pub(super) watch::Receiver<LinkState>);
 
 impl StateWatch {
-    /// Waits until the state is another one than at the last return, or than when the watch was made, and returns it; `None`
-    /// after `ShutDown`, which is the last one. States that pass between two calls are not seen.
+    /// Waits for a change of the state, and returns the new one; `None` after `ShutDown`, the last one.
+    ///
+    /// A change counts since the last return, or since the watch was made. States that pass between two calls are not
+    /// seen.
     ///
     /// Cancel safe.
     pub async fn changed(&mut self) -> Option<ClientState> {

@@ -109,8 +109,7 @@ impl EncodedMetadata<'_> {
     }
 }
 
-/// Decodes a Request in steps, so that a peer's Request of millions of fields keeps no task from
-/// giving way to others.
+/// Decodes a Request in steps, so that a task yields to others during a Request of millions of fields.
 #[derive(Debug)]
 pub struct RequestDecoder<'a> {
     rest: &'a [u8],

@@ -197,7 +197,7 @@ impl Routes {
         )
     }
 
-    /// Adds a method that takes and gives a stream.
+    /// Adds a method that takes and returns a stream.
     #[must_use]
     pub fn bidi_streaming<T, Req, Resp>(
         self,
