@@ -311,6 +311,38 @@ async fn what_is_no_request_to_cancel_is_refused() {
     assert_eq!(client.receive().await.code(), code::UNIMPLEMENTED);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_server_that_drains_need_not_wait_for_calls_that_are_given_up() {
+    let (server, mut client) = played_client(ServerConfig::default());
+    client.send(sleep_frame(1)).await;
+    server.has_begun(1).await;
+    server.handle.begin_shutdown(100 * SECOND);
+    client.send(sleep_frame(3)).await;
+    assert_eq!(client.receive().await.code(), code::UNAVAILABLE);
+    client.send(cancel(5, &[0x08, 1])).await;
+    assert_eq!(client.receive().await.code(), 0);
+    let began = tokio::time::Instant::now();
+    assert!(client.expect_end().await.is_empty());
+    assert!(began.elapsed() < SECOND);
+    server.ended().await;
+}
+
+/// A client that reads no answers is not read.
+#[tokio::test(start_paused = true)]
+async fn a_flood_costs_no_more_than_the_queue_holds() {
+    let (here, there) = duplex(1000);
+    let config = ServerConfig::default().send_queue_frames(10);
+    let server = TestServer::start(config, [there]);
+    let mut client = Peer::new(here);
+    let mut sent = 0;
+    while timeout(SECOND, client.send(cancel(2 * sent + 1, &[0x08, 1]))).await.is_ok() {
+        sent += 1;
+        assert!(sent < 10_000, "nothing holds it back");
+    }
+    let fill = server.handle.snapshot().connections[0].queue.frames;
+    assert!(fill.used <= 10, "{fill:?}");
+}
+
 /// Refuses whatever comes.
 struct Refuses;
 

@@ -176,6 +176,30 @@ async fn a_peer_that_reads_slowly_is_not_given_up_and_one_that_does_not_read_is(
     assert!(silent.elapsed() <= 2 * TIMEOUT, "{:?}", silent.elapsed());
 }
 
+/// It is this side that does not read.
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_not_ended_while_its_receiver_waits_for_a_consumer() {
+    let (here, there) = duplex(100);
+    let config = ClientConfig::default().stream_inbox_messages(1).stall_timeout(HOUR);
+    let options = ConnectOptions::new().config(config).keepalive(keepalive());
+    let client = options.from_connection(Connection::new(here));
+    let conformance = ConformanceClient::new(client.clone());
+    let mut server = Peer::new(there);
+    let mut replies = conformance.generate(GenerateRequest::default()).await.unwrap();
+    let id = server.receive().await.id;
+    let sending = tokio::spawn(async move {
+        for sequence in 0.. {
+            server.send(Frame::message(id, &chunk(sequence))).await;
+        }
+    });
+    for sequence in 0..100 {
+        sleep(4 * EVERY).await;
+        assert_eq!(replies.recv().await.unwrap(), Some(chunk(sequence)));
+    }
+    assert!(client.close_reason().is_none());
+    sending.abort();
+}
+
 /// The process was stopped, or nobody drove its runtime: all timers are due at once.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_did_not_run_meanwhile_reads_what_has_arrived_first() {

@@ -208,9 +208,11 @@ impl ClientConnection {
         begun
     }
 
-    /// The server may work for a call that was given up.
+    /// The server may work for a call that was given up. The task that tells it is in no child of its process.
     fn given_up(&self, id: Option<u32>, owes_close: bool) {
-        if let (Some(stream_id), Some(cancels)) = (id, &self.cancels) {
+        if let (Some(stream_id), Some(cancels)) = (id, &self.cancels)
+            && self.origin.is_here()
+        {
             let call = GivenUp { stream_id, owes_close };
             if !cancels.note(call) {
                 cancel::close(self, &[call]);

@@ -73,11 +73,13 @@ pub(super) async fn peer_is_gone(
     }
 }
 
-/// Waits until nothing has arrived for `every`, while a call was open if one has to be.
+/// Waits until nothing has arrived for `every`, while a call was open if one has to be. What has arrived waits unread while
+/// the receiver waits for the consumer of a full stream.
 async fn wait_for_silence(keepalive: &Keepalive, connection: &ClientConnection, heard: &Heard) {
     loop {
         let now = Instant::now();
         let since = match keepalive.is_always {
+            _ if connection.is_held_up() => now,
             true => heard.last(),
             false => match connection.queue.streams(|calls| calls.oldest()) {
                 Some(began) => began.max(heard.last()),
@@ -96,7 +98,8 @@ async fn wait_for_silence(keepalive: &Keepalive, connection: &ClientConnection, 
 }
 
 /// Waits for a sign of life. While the check waits in the queue, what is written before it is one as well: the peer reads.
-/// Not so when it is written: somebody else may read in the peer's place.
+/// Not so when it is written: somebody else may read in the peer's place. While the receiver waits for the consumer of a full
+/// stream, it is not the peer that is silent.
 ///
 /// The time is measured in parts, each of which starts when this task runs. A process that was stopped loses one part, and
 /// reads what has arrived meanwhile in the others.
@@ -123,7 +126,8 @@ async fn answers(
         if heard.reads() != before {
             return true;
         }
-        silent_parts = if !is_written && is_moving() { 0 } else { silent_parts + 1 };
+        let is_moving = !is_written && is_moving();
+        silent_parts = if is_moving || connection.is_held_up() { 0 } else { silent_parts + 1 };
     }
     false
 }

@@ -75,6 +75,13 @@ impl Prepared {
     }
 }
 
+impl ClientConnection {
+    /// Returns whether the receiver waits for the consumer of a full stream, and reads nothing.
+    fn is_held_up(&self) -> bool {
+        self.registry.receiver().is_some()
+    }
+}
+
 async fn until_closed(connection: &ClientConnection, task: impl Future<Output = ()>) {
     tokio::select! {
         biased;

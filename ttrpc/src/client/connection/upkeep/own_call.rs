@@ -91,5 +91,6 @@ impl OwnCall {
 impl Drop for OwnCall {
     fn drop(&mut self) {
         self.connection.remove(self.stream_id);
+        self.connection.end_if_spent();
     }
 }
