@@ -21,7 +21,7 @@ use self::{
     calls::{Calls, Change, Observed},
     observe::lost_call,
     state::CallFailure,
-    upkeep::cancel::{self, Cancels, GivenUp},
+    upkeep::cancel::Cancels,
 };
 pub(super) use self::{observe::ObservedConnection, tasks::ConnectionTasks};
 use super::reconnect::state::state_of;
@@ -171,13 +171,6 @@ impl ClientConnection {
         self.withdraw(id, CallFailure::deadline(status), false);
     }
 
-    /// Gives a call up whose owner still has it, where the server is to be told: its requests do not end then.
-    pub(super) fn give_up(&self, id: u32) {
-        if self.cancels.is_some() {
-            self.withdraw(id, CallFailure::given_up(), true);
-        }
-    }
-
     /// Fails a call of which the server hears nothing more, but that it was given up.
     fn withdraw(&self, id: u32, failure: CallFailure, owes_close: bool) {
         let mut change = Change::default();
@@ -206,18 +199,6 @@ impl ClientConnection {
         // Dropped without the lock: it has a waker.
         let _ = drop_contained(entry);
         begun
-    }
-
-    /// The server may work for a call that was given up. The task that tells it is in no child of its process.
-    fn given_up(&self, id: Option<u32>, owes_close: bool) {
-        if let (Some(stream_id), Some(cancels)) = (id, &self.cancels)
-            && self.origin.is_here()
-        {
-            let call = GivenUp { stream_id, owes_close };
-            if !cancels.note(call) {
-                cancel::close(self, &[call]);
-            }
-        }
     }
 
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The

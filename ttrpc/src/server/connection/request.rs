@@ -20,8 +20,7 @@ use crate::{
     Status,
     observer::{CallOutcome, EndCause},
     proto::{
-        control::{CANCEL, SERVICE},
-        frame::{Flags, Header},
+        frame::Header,
         message::{Malformed, Request, RequestDecoder},
         payload::Payload,
     },
@@ -84,7 +83,7 @@ pub(in crate::server) fn open<'a, R: ReadHalf>(
             let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
             incoming.open_in_turn(io).await
         })),
-        Err(refusal) => match incoming.control(refusal) {
+        Err(refusal) => match control::serve(connection, header, incoming.decoder(), refusal) {
             Ok(()) => Received::Answered,
             Err(refusal) => {
                 incoming.refuse(&refusal, false);
@@ -141,28 +140,6 @@ impl<'a> IncomingRequest<'a> {
             return Ok(false);
         };
         self.start(routed, permit, false).map(|()| true)
-    }
-
-    /// Acts on a call of the service that the two sides have for themselves, which no service, fallback or limit has seen.
-    ///
-    /// # Errors
-    /// The refusal of any other call, and that of the service.
-    fn control(&self, refusal: Refusal) -> Result<(), Refusal> {
-        let Header { stream_id, flags, .. } = self.header;
-        let mut decoder = self.decoder();
-        if !self.connection.server.config.cancellable
-            || !matches!(refusal.cause, EndCause::Unimplemented | EndCause::Shutdown)
-            || !decoder.advance(FIELDS_PER_TURN).is_ok_and(|is_whole| is_whole)
-            || !decoder.request().names().is_ok_and(|names| names == (SERVICE, CANCEL))
-        {
-            return Err(refusal);
-        }
-        if flags.contains(Flags::REMOTE_OPEN) {
-            let message = format!("method {SERVICE}/{CANCEL} is unary and was called as a stream");
-            return Err(violation(Status::invalid_argument(message)));
-        }
-        self.connection.queue.streams(|table| table.refuse(stream_id, flags));
-        control::cancel(self.connection, decoder.request().payload)
     }
 
     /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.

@@ -13,17 +13,14 @@ use crate::server::{
     accept::unserved::Unserved,
     call::{reasons::EndReason, shared::Connection},
     connection::receiver,
-    idle::idle,
+    idle::{ended_here, listen},
 };
 use crate::{
     Error,
     contain::{contain, notify_waiters},
     observer::CallOutcome,
     trace,
-    transport::{
-        heard::{Heard, Listening},
-        lock, spawn, wire,
-    },
+    transport::{lock, spawn, wire},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
@@ -41,12 +38,8 @@ pub(in crate::server) fn serve(
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
     let open = OpenConnection::new(connection.clone())?;
-    let crate::Connection { mut reader, writer, .. } = unserved.into_served();
-    let mut heard = None;
-    if connection.server.config.max_idle.is_some() {
-        let heard = heard.insert(Heard::new());
-        reader = Box::new(Listening::new(reader, heard.clone()));
-    }
+    let crate::Connection { reader, writer, .. } = unserved.into_served();
+    let (mut reader, heard) = listen(&connection.server.config, reader);
     let sending = connection;
     let (signal, mut ended) = oneshot::channel();
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
@@ -71,7 +64,7 @@ pub(in crate::server) fn serve(
             let reason = tokio::select! {
                 biased;
                 reason = receiver::run(&connection, reader) => reason,
-                reason = ended_here(&connection, heard) => reason,
+                reason = ended_here(&connection, heard, closed(&connection.server)) => reason,
                 _ = &mut sender => EndReason::closed_by_client(),
             };
             // If the sender has failed it has said why.
@@ -85,22 +78,6 @@ pub(in crate::server) fn serve(
     };
     spawn(span.instrument(receiving));
     Ok(())
-}
-
-/// Waits until this side ends the connection: the server closes, or the connection was idle for too long.
-async fn ended_here(connection: &Connection, heard: Option<Arc<Heard>>) -> EndReason {
-    let server = &connection.server;
-    if let (Some(max_idle), Some(heard)) = (server.config.max_idle, heard) {
-        let idle = Box::pin(idle(connection, &heard, max_idle));
-        tokio::select! {
-            biased;
-            () = closed(server) => EndReason::closed_here(),
-            () = idle => EndReason::idle(max_idle),
-        }
-    } else {
-        closed(server).await;
-        EndReason::closed_here()
-    }
 }
 
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.

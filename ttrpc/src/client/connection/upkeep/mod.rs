@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use tokio::task::AbortHandle;
 
+use self::cancel::GivenUp;
 pub use self::keepalive::Keepalive;
-use super::ClientConnection;
+use super::{ClientConnection, state::CallFailure};
 use crate::{
     ConnectionError,
     transport::{
@@ -76,6 +77,25 @@ impl Prepared {
 }
 
 impl ClientConnection {
+    /// Gives a call up whose owner still has it, where the server is to be told: its requests do not end then.
+    pub(in crate::client) fn give_up(&self, id: u32) {
+        if self.cancels.is_some() {
+            self.withdraw(id, CallFailure::given_up(), true);
+        }
+    }
+
+    /// The server may work for a call that was given up. The task that tells it is in no child of its process.
+    pub(super) fn given_up(&self, id: Option<u32>, owes_close: bool) {
+        if let (Some(stream_id), Some(cancels)) = (id, &self.cancels)
+            && self.origin.is_here()
+        {
+            let call = GivenUp { stream_id, owes_close };
+            if !cancels.note(call) {
+                cancel::close(self, &[call]);
+            }
+        }
+    }
+
     /// Returns whether the receiver waits for the consumer of a full stream, and reads nothing.
     fn is_held_up(&self) -> bool {
         self.registry.receiver().is_some()
