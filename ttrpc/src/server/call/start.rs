@@ -9,14 +9,10 @@ use std::{
     mem,
     sync::Arc,
     task::{self, Poll, Waker},
-    time::Duration,
 };
 
 use bytes::Buf;
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    time::Instant,
-};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::server::call::task::{CallOwner, Finish, run};
 use crate::{
@@ -39,11 +35,12 @@ use crate::{
 /// Calls that may be opened before the first of them starts: few enough for one pass of the runtime over its tasks.
 const MAX_UNSTARTED: u32 = 32;
 
-/// Two first steps in a row that take longer than this have the next [`SPAWNED`] calls of their connection spawned. One
-/// may be slow because its thread was preempted.
-const QUICK: Duration = Duration::from_millis(1);
+/// First steps that the receiver makes between two waits for its socket. Calls beyond these are spawned: the runtime
+/// looks at sockets and timers after so many polls, however many handlers one of them runs.
+const MAX_INLINE: u32 = 64;
 
-const SPAWNED: u32 = 1024;
+/// First steps that the receiver makes before it gives way, and other tasks have their turns.
+const INLINE_BATCH: u32 = 16;
 
 /// Starts the calls of a connection.
 #[derive(Debug)]
@@ -51,13 +48,10 @@ pub(in crate::server) struct Starts {
     /// On a runtime of one thread a call's first step is made by the receiver, which saves a task where the handler
     /// does not wait. One that blocks its thread blocks all others there, whoever polls it.
     is_one_thread: bool,
-    /// Calls whose first step the receiver has made since it gave way.
-    begun: AtomicU32,
-    /// Calls that are spawned on one thread as well, since a handler computes for long: the runtime looks at sockets
-    /// and timers after so many polls, however long these take.
-    spawned: AtomicU32,
-    /// The first step that was timed last was slow.
-    was_slow: AtomicBool,
+    /// First steps that the receiver has made since it last waited for its socket.
+    inline: AtomicU32,
+    /// Of these, those since it last gave way.
+    batch: AtomicU32,
     /// Calls whose tasks have been spawned and have not started.
     unstarted: AtomicU32,
     /// Frames have arrived behind the last call's Request: its reply is not the only one to be written.
@@ -68,8 +62,8 @@ impl Starts {
     pub(in crate::server) fn new() -> Self {
         let is_one_thread = Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
-        let (begun, spawned, was_slow, unstarted, more_to_come) = Default::default();
-        Starts { is_one_thread, begun, spawned, was_slow, unstarted, more_to_come }
+        let (inline, batch, unstarted, more_to_come) = Default::default();
+        Starts { is_one_thread, inline, batch, unstarted, more_to_come }
     }
 
     /// Returns whether calls are about to be opened, whose replies may follow.
@@ -85,34 +79,32 @@ impl Starts {
 
     /// Returns whether the receiver gives way before it acts on another frame.
     pub(in crate::server) fn are_due(&self) -> bool {
-        self.unstarted.load(Relaxed) >= MAX_UNSTARTED || self.begun.load(Relaxed) >= MAX_UNSTARTED
+        self.unstarted.load(Relaxed) >= MAX_UNSTARTED || self.batch.load(Relaxed) >= INLINE_BATCH
+    }
+
+    /// The receiver waits for its socket: the runtime looks at all of them before it goes on.
+    pub(in crate::server) fn receiver_waits(&self) {
+        self.inline.store(0, Relaxed);
+        self.batch.store(0, Relaxed);
     }
 
     /// Lets the tasks run that are scheduled at this moment.
     pub(in crate::server) async fn give_way(&self) {
         give_way().await;
-        self.begun.store(0, Relaxed);
+        self.batch.store(0, Relaxed);
     }
 
     /// Returns whether the receiver makes the first step of the next call.
     fn is_inline(&self) -> bool {
-        let one_less = |spawned: u32| spawned.checked_sub(1);
-        self.is_one_thread && self.spawned.fetch_update(Relaxed, Relaxed, one_less).is_err()
+        self.is_one_thread && self.inline.load(Relaxed) < MAX_INLINE
     }
 
     /// Makes the first step of a call. One that goes on has a task, which polls it again.
     fn begin(&self, mut task: BoxFuture<'static, ()>) {
-        // The first one since the receiver gave way is timed, and the one after a slow one.
-        let is_timed = self.begun.fetch_add(1, Relaxed) == 0 || self.was_slow.load(Relaxed);
-        let began = is_timed.then(Instant::now);
+        self.inline.fetch_add(1, Relaxed);
+        self.batch.fetch_add(1, Relaxed);
         if task.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
             spawn(task);
-        }
-        if let Some(began) = began {
-            let is_slow = began.elapsed() > QUICK;
-            if self.was_slow.swap(is_slow, Relaxed) && is_slow {
-                self.spawned.store(SPAWNED, Relaxed);
-            }
         }
     }
 }

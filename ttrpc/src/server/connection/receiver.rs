@@ -114,6 +114,7 @@ async fn next_frame<R: ReadHalf>(
                 ReadEnd::Failed(error) => EndReason::failed(error),
             }));
         }
+        connection.starts.receiver_waits();
         if connection.server.lifecycle.is_running() {
             return Poll::Pending;
         }
