@@ -142,7 +142,7 @@ impl Index {
     /// The full names of all services, in order, without repetition.
     pub(crate) fn services(&self) -> Vec<String> {
         let mut names = self.symbols().services.clone();
-        names.sort();
+        names.sort_unstable();
         names.dedup();
         names
     }
@@ -166,7 +166,7 @@ impl Index {
         self.file_by_symbol(message)?;
         let mut numbers: Vec<_> =
             self.extensions_of(message).map(|extension| extension.number).collect();
-        numbers.sort();
+        numbers.sort_unstable();
         numbers.dedup();
         Some(numbers)
     }

@@ -85,7 +85,7 @@ impl Counters {
         let all = known.map(|method| &**method).chain([&self.other]);
         let stats = all.map(Method::stats).filter(|stats| stats.begun > 0);
         let mut stats: Vec<_> = stats.collect();
-        stats.sort_by(|one, other| {
+        stats.sort_unstable_by(|one, other| {
             (&one.service, &one.method).cmp(&(&other.service, &other.method))
         });
         stats

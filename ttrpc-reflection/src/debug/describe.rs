@@ -57,7 +57,7 @@ pub fn describe(snapshot: &ServerSnapshot, request: &SnapshotRequest) -> Snapsho
     }
     let place: HashMap<_, _> =
         connections.iter().enumerate().map(|(index, connection)| (connection.id, index)).collect();
-    sent.sort_by_key(|connection| place[&connection.id]);
+    sent.sort_unstable_by_key(|connection| place[&connection.id]);
     let sent_calls: usize = sent.iter().map(|connection| connection.calls.len()).sum();
     let open = snapshot.connections.len() + snapshot.hooked_connections;
     SnapshotResponse {
@@ -85,7 +85,7 @@ fn limit(asked: u32, default: usize, most: usize) -> usize {
 }
 
 fn sort(connections: &mut [&ConnectionSnapshot], sort: Sort) {
-    connections.sort_by_key(|connection| {
+    connections.sort_unstable_by_key(|connection| {
         let queue = &connection.queue;
         let weight = match sort {
             Sort::Age => 0,
@@ -113,7 +113,9 @@ fn oldest<'a>(
         connection.calls.iter().map(move |call| (connection, call))
     };
     let mut calls: Vec<_> = connections.iter().flat_map(of).collect();
-    calls.sort_by_key(|(_, call)| Reverse(call.age));
+    calls.sort_unstable_by_key(|(connection, call)| {
+        (Reverse(call.age), connection.id, call.stream_id)
+    });
     calls.truncate(most);
     calls
 }

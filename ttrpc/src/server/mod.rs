@@ -168,7 +168,7 @@ impl Shared {
             .collect();
         let mut connections: Vec<_> =
             connections.iter().map(|connection| connection.snapshot()).collect();
-        connections.sort_by_key(|connection| connection.id);
+        connections.sort_unstable_by_key(|connection| connection.id);
         let (calls, inboxes) = (self.call_load(), self.inboxes.load());
         ServerSnapshot {
             state: self.lifecycle.snapshot(),

@@ -114,7 +114,7 @@ impl Registry {
             .iter()
             .flat_map(|state| state.callers.iter().map(|(_, caller)| caller.clone()))
             .collect();
-        waiters.sort_by_key(|waiter| waiter.since);
+        waiters.sort_unstable_by_key(|waiter| waiter.since);
         waiters.into_iter().map(|waiter| (waiter.call, waiter.wait)).collect()
     }
 
