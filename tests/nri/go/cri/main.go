@@ -1,11 +1,11 @@
 // A client of containerd's CRI, and the program in its image: for tests/nri/containerd.
 //
 //	cri image FILE                       writes an image with this program, nri.test/cri:1
-//	cri run SOCKET LOGS NAME [K=V]...    runs a pod with these annotations, with one container that says what it sees
+//	cri run SOCKET LOGS NAME [K=V]...    runs a pod with these annotations: one container that says what it sees, is updated, stopped and removed
 //	cri keep SOCKET LOGS NAME            runs a pod whose container goes on, leaves it, and prints the container's id
 //	cri clean SOCKET                     removes all pods
 //	cri pause                            does nothing (in the pod)
-//	cri show                             says what it sees (in the container)
+//	cri show                             says what it sees, and goes on (in the container)
 package main
 
 import (
@@ -31,6 +31,9 @@ import (
 
 const image = "nri.test/cri:1"
 
+// The last line of what a container sees.
+const shown = "that is all"
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -42,13 +45,16 @@ func run(args []string) error {
 	switch args[0] {
 	case "image":
 		return writeImage(args[1])
-	case "pause":
+	case "pause", "show":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+		if args[0] == "show" {
+			if err := show(); err != nil {
+				return err
+			}
+		}
 		<-stop
 		return nil
-	case "show":
-		return show()
 	}
 	conn, err := grpc.NewClient("unix://"+args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -93,6 +99,7 @@ func show() error {
 	for _, entry := range entries {
 		fmt.Println("dev", entry.Name())
 	}
+	fmt.Println(shown)
 	return nil
 }
 
@@ -143,26 +150,38 @@ func runPod(ctx context.Context, client cri.RuntimeServiceClient, logs, name str
 	if err != nil {
 		return err
 	}
-	for {
-		status, err := client.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container})
-		if err != nil {
-			return err
-		}
-		if status.Status.State == cri.ContainerState_CONTAINER_EXITED {
-			break
+	// It has not ended: it is stopped below.
+	var log string
+	for !strings.Contains(log, shown) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("the container says nothing: %w", ctx.Err())
 		}
 		time.Sleep(10 * time.Millisecond)
+		content, err := os.ReadFile(filepath.Join(logs, name+".log"))
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		log = string(content)
 	}
-	log, err := os.ReadFile(filepath.Join(logs, name+".log"))
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(log)) {
+	for line := range strings.Lines(log) {
 		// What is before the third space is the log's.
 		if parts := strings.SplitN(line, " ", 4); len(parts) == 4 {
 			fmt.Print(parts[3])
 		}
 	}
+	resources := &cri.LinuxContainerResources{CpuShares: 512}
+	if _, err := client.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{ContainerId: container, Linux: resources}); err != nil {
+		return fmt.Errorf("updating the container: %w", err)
+	}
+	fmt.Println("updated")
+	if _, err := client.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: container, Timeout: 10}); err != nil {
+		return fmt.Errorf("stopping the container: %w", err)
+	}
+	fmt.Println("stopped")
+	if _, err := client.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: container}); err != nil {
+		return fmt.Errorf("removing the container: %w", err)
+	}
+	fmt.Println("removed")
 	return nil
 }
 
