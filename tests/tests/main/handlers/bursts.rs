@@ -67,7 +67,7 @@ fn in_a_busy_runtime_calls_begin_within_few_turns() {
             },
         )
     };
-    // A turn of calls that takes long is cut short. On the paused clock none does, however slow the machine is.
+    // On the paused clock no timer of the library ends a turn, however slow the machine is.
     let mut runtime = Builder::new_current_thread();
     runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
         let (mut here, there) = UnixStream::pair().unwrap();
@@ -161,7 +161,7 @@ fn between_many_quick_handlers_other_tasks_have_their_turns() {
             Ok(Empty {})
         })
     });
-    // On the paused clock no turn is late.
+    // On the paused clock no timer of the library ends a turn.
     let mut runtime = Builder::new_current_thread();
     runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
         let (mut here, there) = UnixStream::pair().unwrap();
