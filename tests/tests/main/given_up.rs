@@ -13,7 +13,8 @@ use tokio::{
     time::timeout,
 };
 use ttrpc::{
-    Client, ClientConfig, Connection, Context, RawEnd, Server, ServerConfig, Status, async_trait,
+    Client, ClientConfig, Code, Connection, Context, RawEnd, Server, ServerConfig, Status,
+    async_trait,
     client::ConnectOptions,
     observer::{CallEnd, CallInfo, EndCause, Observer},
     server::{Fallback, FallbackCall, Interceptor, Next},
@@ -81,12 +82,22 @@ async fn a_handler_is_dropped_when_its_caller_gives_the_call_up() {
     drop(given_up);
     eventually("it is cancelled", || server.service.calls_cancelled() == 1).await;
     kept.await.expect("another call goes on");
-    // The same for the deadline of a call that the server does not know.
+    // The same where the time is the program's own, of which the server does not know.
     let late = timeout(SECOND, conformance.sleep(hour())).await;
     assert!(late.is_err());
     eventually("it is cancelled", || server.service.calls_cancelled() == 2).await;
     server.is_idle().await;
     eventually("nothing is left", || client.calls_in_flight() == 0).await;
+}
+
+/// A server that keeps no deadlines hears of them.
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_deadline_has_passed_is_given_up() {
+    let (_client, conformance, mut server) = played_by_telling(ClientConfig::default(), PIPE_LEN);
+    let call = tokio::spawn(conformance.sleep(hour()).timeout(SECOND).into_future());
+    assert_eq!(server.receive().await.as_request().method, "Sleep");
+    assert_eq!(server.receive().await, cancel(3, &[0x08, 1]));
+    assert_eq!(call.await.unwrap().unwrap_err().code(), Code::DeadlineExceeded);
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,6 +53,9 @@ struct Arguments {
     /// The server of another implementation, which takes `--listen ADDRESS --executed FILE`.
     #[arg(long, value_name = "COMMAND", num_args = 1.., value_terminator = ";")]
     server: Vec<String>,
+    /// How often this library's server executes a call. With any number but 1 the storm has to fail.
+    #[arg(long, default_value_t = 1)]
+    times: usize,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -66,6 +69,8 @@ enum Part {
         listen: String,
         #[arg(long)]
         executed: PathBuf,
+        #[arg(long)]
+        times: usize,
     },
 }
 
@@ -74,7 +79,9 @@ fn main() -> ExitCode {
     raise_descriptor_limit();
     let runtime = Runtime::new().expect("descriptors are left");
     let result = match &arguments.part {
-        Some(Part::Server { listen, executed }) => runtime.block_on(server::run(listen, executed)),
+        Some(Part::Server { listen, executed, times }) => {
+            runtime.block_on(server::run(listen, executed, *times))
+        }
         None => runtime.block_on(storm(&arguments)),
     };
     match result {
@@ -90,7 +97,8 @@ fn main() -> ExitCode {
 fn command_of(arguments: &Arguments) -> Vec<String> {
     if arguments.server.is_empty() {
         let program = env::current_exe().expect("a running program has a path");
-        return vec![program.to_string_lossy().into_owned(), "server".to_owned()];
+        let program = program.to_string_lossy().into_owned();
+        return vec![program, "server".into(), "--times".into(), arguments.times.to_string()];
     }
     arguments.server.clone()
 }

@@ -17,12 +17,16 @@ use ttrpc::{
 use ttrpc_tests::{conformance::*, harness::SERVICE};
 
 /// Notes the id with which the payload begins, in one write, so that a kill does not tear it.
-struct Executed(File);
+struct Executed {
+    file: File,
+    /// How often a call is executed.
+    times: usize,
+}
 
 impl Executed {
     async fn echo(&self, _: &Context, request: EchoRequest) -> Result<EchoResponse, Status> {
         if let Some(id) = request.payload.first_chunk::<8>() {
-            let written = (&self.0).write_all(id);
+            let written = (&self.file).write_all(&id.repeat(self.times));
             written.map_err(|error| Status::internal(error.to_string()))?;
         }
         Ok(EchoResponse { payload: request.payload })
@@ -43,11 +47,11 @@ impl Service for Executed {
 }
 
 /// Serves until SIGTERM.
-pub async fn run(address: &str, executed: &Path) -> Result<(), String> {
+pub async fn run(address: &str, executed: &Path, times: usize) -> Result<(), String> {
     let file = OpenOptions::new().append(true).create(true).open(executed);
     let file = file.map_err(|error| format!("{}: {error}", executed.display()))?;
     let mut terminated = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let server = Server::builder().add_service(Executed(file)).bind(address);
+    let server = Server::builder().add_service(Executed { file, times }).bind(address);
     let server = server.and_then(|server| server.build()).map_err(|error| error.to_string())?;
     println!("listening {address}");
     let stopped = async move {
