@@ -20,8 +20,8 @@ use load::{Load, LoadCall, Timers};
 use machine::{Machine, Parts, Pause};
 use tokio::time::{sleep, timeout};
 use ttrpc::{
-    Client, ClientConfig, Code, Server,
-    client::ConnectOptions,
+    Client, ClientConfig, Code, ConnectionError, Server,
+    client::{ConnectOptions, Keepalive},
     server::{Listener, PeerPolicy},
 };
 use ttrpc_tests::{
@@ -355,8 +355,16 @@ async fn ends_while_stopped(machine: &mut Machine, address: &str) -> Tried {
     // Calls are served in order, so the waits have begun.
     conformance.echo(echo_request([])).await?;
     let load = Load::start(&connect(address).await?, Load::releases).await?;
+    let keepalive = Keepalive::new(Duration::from_millis(500), Duration::from_secs(2));
+    let watchful = options().keepalive(keepalive).connect(address).await?;
     machine.stop(Pause::Monitor)?;
     println!("stopped (Monitor): {}", load.end().await?);
+    let lost = ConformanceClient::new(watchful.clone()).echo(echo_request([])).await;
+    let reason = watchful.close_reason();
+    check(lost.is_err() && matches!(reason, Some(ConnectionError::KeepaliveTimeout)), || {
+        format!("a keepalive has not noticed: {lost:?}, {reason:?}")
+    })?;
+    println!("stopped (Monitor): a keepalive notices");
     let timers = Timers::start();
     let start = Instant::now();
     machine.kill();
