@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use ttrpc::{Client, Code, Server, ServerConfig, client::ConnectOptions};
 use ttrpc_tests::{
     conformance::*,
-    conformance_suite::{Trial, all_cases, run_case},
+    conformance_suite::{all_cases, run_case, trial},
     harness::{PATIENCE, echo_request, eventually, key},
     service::ConformanceService,
 };
@@ -75,7 +75,7 @@ async fn proxy_passes_every_conformance_case() {
     for case in all_cases().iter().filter(|case| case.name != "peer_credentials") {
         // Its call goes on when the handler that stands still is waited for no more.
         let proxied = if case.name == "unread_stream_on_server" { &impatient } else { &patient };
-        let row = run_case(case, &Trial::new(&proxied.address, true), CASE_LIMIT).await;
+        let row = run_case(case, &trial(&proxied.address, true), CASE_LIMIT).await;
         if !row.has_passed() {
             failures.push(row.to_string());
         }

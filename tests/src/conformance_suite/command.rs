@@ -18,7 +18,7 @@ use tokio::{
 use ttrpc::{Client, Error, Server, ServerConfig};
 use ttrpc_reflection::{Debug, Health, Reflection, proto};
 
-use super::{Report, Trial, all_cases, answers::Answer, matches, run_case, trial::socket_name};
+use super::{Report, all_cases, answers::Answer, matches, run_case, server::socket_name, trial};
 use crate::{
     conformance::{ConformanceServer, FILE_DESCRIPTOR_SET},
     service::ConformanceService,
@@ -190,7 +190,7 @@ fn try_run_client(arguments: &ClientArguments) -> Result<bool, String> {
         // A server that is not there is no case's failure.
         Client::connect(address).await.map_err(|error| error.to_string())?;
         for case in &chosen {
-            let trial = Trial::new(address, arguments.strict);
+            let trial = trial(address, arguments.strict);
             let row = run_case(case, &trial, arguments.case_timeout).await;
             report.add(&row, &mut table).map_err(text)?;
             // What ends a server would otherwise be said of every case that comes after.

@@ -1,16 +1,14 @@
 //! All cases under their names, and running one of them.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
+use ttrpc_conformance::CASES;
 
 use super::{
-    Outcome, Row, Trial, Verdict, cases, fail, trial,
+    Outcome, Play, Row, Trial, Verdict, fail, server,
     wire_cases::{self, WireCase},
 };
-
-/// A case in execution.
-pub type Play = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A named case.
 #[derive(Clone, Debug)]
@@ -31,7 +29,7 @@ enum Kind {
 
 /// Every case: those of the API, and then those of the wire under `wire/`.
 pub fn all_cases() -> Vec<Case> {
-    let api = cases::CASES.iter().map(|case| Case {
+    let api = CASES.iter().map(|case| Case {
         name: case.name.to_owned(),
         expected: case.expected.to_owned(),
         needs_streams: case.needs_streams,
@@ -74,7 +72,7 @@ async fn play(case: &Case, trial: Trial) -> Outcome {
     };
     match outcome {
         Err(Verdict::Fail(observed)) if case.needs_streams => {
-            match trial::lacks_streams(&trial).await? {
+            match server::lacks_streams(&trial).await? {
                 Some(reason) => Err(Verdict::Unsupported(reason)),
                 None => Err(Verdict::Fail(observed)),
             }

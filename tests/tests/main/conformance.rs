@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use ttrpc::Client;
 use ttrpc_tests::{
     conformance::*,
-    conformance_suite::{Trial, all_cases, client_cases, run_case},
+    conformance_suite::{all_cases, client_cases, run_case, trial},
     harness::{chunk, eventually},
 };
 
@@ -63,6 +63,20 @@ fn client(arguments: &[&str]) -> Output {
     Command::new(client).args(arguments).output().expect("the client runs")
 }
 
+/// Clients in other languages read the list; what a case expects is said in the table.
+#[test]
+fn the_list_for_other_clients_says_what_the_table_says() {
+    let list = include_str!("../../interop/cases.json");
+    let list: Vec<serde_json::Value> = serde_json::from_str(list).unwrap();
+    for entry in list {
+        let name = entry["name"].as_str().unwrap();
+        let case = ttrpc_conformance::CASES.iter().find(|case| case.name == name);
+        let case = case.unwrap_or_else(|| panic!("no case is called {name}"));
+        assert_eq!(entry["expected"], case.expected, "{name}");
+        assert_eq!(entry["needs"] == serde_json::json!(["streams"]), case.needs_streams, "{name}");
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the output is text")
 }
@@ -74,7 +88,7 @@ async fn passes(is_chosen: impl Fn(&str) -> bool) {
     for case in all_cases().iter().filter(|case| is_chosen(&case.name)) {
         // Its call goes on when the handler that stands still is waited for no more.
         let server = if case.name == "unread_stream_on_server" { &impatient } else { &patient };
-        let row = run_case(case, &Trial::new(&server.address, true), CASE_LIMIT).await;
+        let row = run_case(case, &trial(&server.address, true), CASE_LIMIT).await;
         assert!(row.has_passed(), "{row}");
     }
 }

@@ -21,7 +21,7 @@ mod linux {
     };
     use ttrpc_tests::{
         conformance::*,
-        conformance_suite::{Report, Trial, all_cases, matches, run_case},
+        conformance_suite::{Report, all_cases, matches, run_case, trial},
         harness::{Handmade, echo_request},
         service::ConformanceService,
     };
@@ -96,7 +96,7 @@ mod linux {
         let mut lines = Vec::new();
         let mut report = Report::new(None::<fs::File>);
         for case in all_cases().iter().filter(|case| matches(chosen, &case.name)) {
-            let row = run_case(case, &Trial::new("vsock://local:2048", true), PATIENCE).await;
+            let row = run_case(case, &trial("vsock://local:2048", true), PATIENCE).await;
             report.add(&row, &mut lines)?;
         }
         handle.close().await;

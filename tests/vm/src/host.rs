@@ -26,7 +26,7 @@ use ttrpc::{
 };
 use ttrpc_tests::{
     conformance::*,
-    conformance_suite::{Report, Trial, all_cases, matches, run_case},
+    conformance_suite::{Report, all_cases, matches, run_case, trial},
     harness::{echo_request, key},
     service::ConformanceService,
 };
@@ -225,7 +225,7 @@ async fn conforms(address: &str, is_carried: &dyn Fn(&str) -> bool) -> Tried {
     let mut report = Report::new(None::<File>);
     for case in all_cases() {
         if is_carried(&case.name) {
-            let row = run_case(&case, &Trial::new(address, true), SUITE_LIMIT).await;
+            let row = run_case(&case, &trial(address, true), SUITE_LIMIT).await;
             report.add(&row, &mut io::stdout())?;
             // What one case has left behind fails the next ones, each after its patience.
             if row.has_failed() {

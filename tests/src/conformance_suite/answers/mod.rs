@@ -97,7 +97,7 @@ fn messages(id: u32, request: &Request) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance_suite::{Trial, all_cases, run_case};
+    use crate::conformance_suite::{all_cases, run_case, trial};
 
     #[tokio::test]
     async fn our_client_takes_every_answer_for_what_it_is() {
@@ -111,7 +111,7 @@ mod tests {
             });
             let cases = all_cases();
             let case = cases.iter().find(|case| case.name == answer.case).unwrap();
-            let trial = Trial::new(path.to_str().unwrap(), true);
+            let trial = trial(path.to_str().unwrap(), true);
             let row = run_case(case, &trial, std::time::Duration::from_secs(1200)).await;
             assert!(row.has_passed(), "{}: {row}", answer.name);
             server.abort();

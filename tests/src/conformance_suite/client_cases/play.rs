@@ -16,7 +16,7 @@ use ttrpc::{
 use super::script::{Step, Wanted};
 use crate::{
     conformance::*,
-    conformance_suite::{verdict::describe, wire_cases::describe_frame},
+    conformance_suite::wire_cases::describe_frame,
     harness::{DecodeFrom, MAX_DATA_LEN, played_server_over},
     wire::{Peer, REMOTE_CLOSED, REMOTE_OPEN},
 };
@@ -266,6 +266,6 @@ fn check(came: std::result::Result<Option<Vec<u8>>, Status>, wanted: &Wanted) ->
         (Err(status), Wanted::Fails(code)) if status.code() == *code => Ok(()),
         (Ok(None), _) => Err(format!("wanted {wanted:?}, came the end")),
         (Ok(Some(message)), _) => Err(format!("wanted {wanted:?}, came {message:?}")),
-        (Err(_), _) => Err(format!("wanted {wanted:?}, came {}", describe(&came))),
+        (Err(status), _) => Err(format!("wanted {wanted:?}, came {status}")),
     }
 }

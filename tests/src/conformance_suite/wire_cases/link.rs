@@ -12,8 +12,10 @@ use tokio::{
     task::JoinHandle,
 };
 
+use ttrpc_conformance::within;
+
 use crate::{
-    conformance_suite::{Outcome, fail, trial::within},
+    conformance_suite::{Outcome, fail},
     wire::{DATA, Frame},
 };
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     conformance::*,
-    conformance_suite::{Outcome, Trial, Verdict, fail},
+    conformance_suite::{Outcome, Trial, Verdict, fail, server::socket},
     wire::Frame,
 };
 
@@ -66,7 +66,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     async fn start(trial: &'a Trial, byte_by_byte: bool) -> Outcome<Self> {
-        let mut link = Link::new(trial.socket().await?, trial.patience);
+        let mut link = Link::new(socket(trial).await?, trial.patience());
         link.byte_by_byte = byte_by_byte;
         Ok(Run { trial, link: Some(link), last_id: 0, may_follow: Vec::new() })
     }
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
             }
             Step::Expect { ids, wanted } => {
                 // A strict run accepts the first alternative alone.
-                let accepted = if self.trial.is_strict { &wanted[..1] } else { &wanted[..] };
+                let accepted = if self.trial.is_strict() { &wanted[..1] } else { &wanted[..] };
                 if accepted.contains(&Wanted::Nothing) {
                     return self.expect_nothing(ids, accepted).await;
                 }
@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
             }
             Step::Skip(id) => {
                 let skipped = self.link()?.skip(*id).await;
-                if skipped.is_err() && !self.trial.is_strict {
+                if skipped.is_err() && !self.trial.is_strict() {
                     // The server lets the stream go on, for ever: there is nothing more to see.
                     self.link = None;
                     return Ok(());
@@ -151,14 +151,14 @@ impl<'a> Run<'a> {
             },
             Step::Ended => {
                 self.link()?.ended().await?;
-                if self.trial.is_strict {
+                if self.trial.is_strict() {
                     self.nothing_is_left()?;
                 }
                 self.link = None;
                 Ok(())
             }
             Step::Reconnect => {
-                self.link = Some(Link::new(self.trial.socket().await?, self.trial.patience));
+                self.link = Some(Link::new(socket(self.trial).await?, self.trial.patience()));
                 self.last_id = 0;
                 self.may_follow.clear();
                 Ok(())
@@ -316,7 +316,7 @@ mod tests {
         let path = folder.path().join("played.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let server = tokio::spawn(answer(listener, order));
-        let trial = Trial::new(path.to_str().unwrap(), false);
+        let trial = crate::conformance_suite::trial(path.to_str().unwrap(), false);
         let outcome = run(&trial, &Script::parse(text).unwrap()).await;
         server.abort();
         outcome

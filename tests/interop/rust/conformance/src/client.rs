@@ -1,16 +1,15 @@
 //! The command line of a conformance client, and the watchdog around each case.
 
-use crate::cases::{self, Trial, Verdict};
-use crate::connection::Connector;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use ttrpc_conformance::{CASES, Connector, Outcome, Trial, Verdict, fail};
 
-/// The list of cases, their order and what they expect are shared with the peers in other languages.
-const CASES: &str = include_str!("../../../cases.json");
+/// Which cases, and in which order: those that the peers in other languages play, too.
+const PLAYED: &str = include_str!("../../../cases.json");
 
 #[derive(Deserialize)]
 struct Case {
@@ -77,9 +76,9 @@ pub fn run_client(connector: impl Connector) -> ExitCode {
     }
 }
 
-fn run<C: Connector>(connector: C) -> Result<bool, String> {
+fn run(connector: impl Connector) -> Result<bool, String> {
     let arguments = arguments()?;
-    let cases: Vec<Case> = serde_json::from_str(CASES).map_err(|error| error.to_string())?;
+    let cases: Vec<Case> = serde_json::from_str(PLAYED).map_err(|error| error.to_string())?;
     let chosen: Vec<&Case> =
         cases.iter().filter(|case| matches(&arguments.case, &case.name)).collect();
     if arguments.list {
@@ -100,10 +99,10 @@ fn run<C: Connector>(connector: C) -> Result<bool, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let connector = Arc::new(connector);
+    let connector: Arc<dyn Connector> = Arc::new(connector);
     let mut passed = true;
     for case in chosen {
-        let trial = Arc::new(Trial::new(Arc::clone(&connector), &arguments.connect));
+        let trial = Trial::new(Arc::clone(&connector), &arguments.connect, false);
         let began = Instant::now();
         let verdict = runtime.block_on(judge(&case.name, &trial, arguments.case_timeout));
         let millis = began.elapsed().as_millis() as u64;
@@ -127,16 +126,11 @@ fn run<C: Connector>(connector: C) -> Result<bool, String> {
 }
 
 /// Runs a case in a task of its own, so that a library that blocks or panics there can't take the watchdog along.
-async fn judge<C: Connector>(
-    name: &str,
-    trial: &Arc<Trial<C>>,
-    bound: Duration,
-) -> Result<String, Verdict> {
-    let task = tokio::spawn({
-        let trial = Arc::clone(trial);
-        let name = name.to_owned();
-        async move { cases::run(&name, &trial).await }
-    });
+async fn judge(name: &str, trial: &Trial, bound: Duration) -> Outcome {
+    let Some(case) = CASES.iter().find(|case| case.name == name) else {
+        return fail("this client lacks the case");
+    };
+    let task = tokio::spawn((case.play)(trial.clone()));
     match tokio::time::timeout(bound, task).await {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(error)) => Err(Verdict::Fail(format!("the case panicked: {error}"))),

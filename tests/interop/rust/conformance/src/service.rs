@@ -1,12 +1,12 @@
 //! The behaviour of the service, for a peer to put behind its library's generated traits.
 
-use crate::message::{Chunk, Collected, Peer, Statistics};
 use std::collections::HashMap;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
+use ttrpc_conformance::{Chunk, Collected, Peer, Statistics};
 
 /// Reads `--listen ADDRESS` from the command line.
 ///

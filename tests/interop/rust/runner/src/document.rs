@@ -15,9 +15,10 @@ use std::fmt::{Result as Written, Write};
 
 const INTRODUCTION: &str = "# Interoperability
 
-`tests/interop/run all` and `tests/interop/run document` write this page and [interop-cases.md](interop-cases.md): they start every
-program named here and record what they see. [tests/interop](../../tests/interop/README.md) tells how to repeat it and how to add an
-implementation. [Checks](checks.md) says at which commit it last ran.
+`tests/interop/run all` and `tests/interop/run document` write this page and
+[interop-cases.md](interop-cases.md). They start every program named here and record what they see.
+[tests/interop](../../tests/interop/README.md) tells how to repeat it and how to add an implementation. [Checks](checks.md) says at
+which commit it last ran.
 ";
 
 const CASES: &str = "# Interoperability, case by case

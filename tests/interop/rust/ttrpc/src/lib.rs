@@ -110,6 +110,8 @@ pub fn inspection(response: messages::InspectResponse) -> Inspection {
     Inspection {
         metadata: response.metadata.into_iter().map(|entry| (entry.key, entry.value)).collect(),
         timeout_nano: response.timeout_nano,
+        service: response.service,
+        method: response.method,
         peer: Peer { uid: response.peer_uid, gid: response.peer_gid, pid: response.peer_pid },
     }
 }

@@ -36,8 +36,6 @@ struct Library;
 
 #[async_trait]
 impl Connector for Library {
-    const CANCELS: bool = true;
-
     async fn connect(&self, address: &str) -> Result<Arc<dyn Connection>> {
         let client =
             Client::connect(address).await.map_err(|error| Failure::Other(error.to_string()))?;
@@ -97,12 +95,14 @@ impl Connection for Link {
         Ok(Inspection {
             metadata: response.metadata.into_iter().map(|entry| (entry.key, entry.value)).collect(),
             timeout_nano: response.timeout_nano,
+            service: response.service,
+            method: response.method,
             peer: Peer { uid: response.peer_uid, gid: response.peer_gid, pid: response.peer_pid },
         })
     }
 
-    async fn wait(&self, key: &str) -> Result<()> {
-        self.0.wait(KeyRequest { key: key.to_owned() }).await.map(drop).map_err(failure)
+    async fn wait(&self, options: &Options, key: &str) -> Result<()> {
+        self.with(options).wait(KeyRequest { key: key.to_owned() }).await.map(drop).map_err(failure)
     }
 
     async fn release(&self, key: &str) -> Result<()> {

@@ -22,8 +22,6 @@ struct Library;
 
 #[async_trait]
 impl Connector for Library {
-    const CANCELS: bool = true;
-
     async fn connect(&self, address: &str) -> Result<Arc<dyn Connection>> {
         let client = Client::connect(address).await.map_err(failure)?;
         Ok(Arc::new(Link { service: ConformanceClient::new(client.clone()), client }))
@@ -65,8 +63,8 @@ impl Connection for Link {
             .map_err(failure)
     }
 
-    async fn wait(&self, key: &str) -> Result<()> {
-        self.service.wait(Context::default(), &key_request(key)).await.map(drop).map_err(failure)
+    async fn wait(&self, options: &Options, key: &str) -> Result<()> {
+        self.service.wait(context(options), &key_request(key)).await.map(drop).map_err(failure)
     }
 
     async fn release(&self, key: &str) -> Result<()> {

@@ -21,7 +21,9 @@ struct Library;
 #[async_trait]
 impl Connector for Library {
     /// A blocked thread can't be called off.
-    const CANCELS: bool = false;
+    fn cancels(&self) -> bool {
+        false
+    }
 
     async fn connect(&self, address: &str) -> Result<Arc<dyn Connection>> {
         let client = Client::connect(address).map_err(failure)?;
@@ -75,9 +77,9 @@ impl Connection for Link {
         self.call(move |service| service.inspect(context, &Empty::default())).await.map(inspection)
     }
 
-    async fn wait(&self, key: &str) -> Result<()> {
-        let request = key_request(key);
-        self.call(move |service| service.wait(Context::default(), &request)).await.map(drop)
+    async fn wait(&self, options: &Options, key: &str) -> Result<()> {
+        let (context, request) = (context(options), key_request(key));
+        self.call(move |service| service.wait(context, &request)).await.map(drop)
     }
 
     async fn release(&self, key: &str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! How a case ends.
 
-use ttrpc::{Code, Error, Status};
+use crate::message::{Failure, codes};
 
 /// What ends a case that did not pass. The text says what was observed.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,30 +48,22 @@ impl From<String> for Verdict {
 
 /// For a call that was expected to succeed. UNIMPLEMENTED is how a peer says that it lacks a method
 /// of the service; where a case asks for that very code, it looks at the status itself.
-impl From<Status> for Verdict {
-    fn from(status: Status) -> Self {
-        match status.code() {
-            Code::Unimplemented => Verdict::Unsupported(describe_status(&status)),
-            _ => Verdict::Fail(describe_status(&status)),
+impl From<Failure> for Verdict {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsupported(reason) => Verdict::Unsupported(reason.to_owned()),
+            Failure::Status(ref status) if status.code == codes::UNIMPLEMENTED => {
+                Verdict::Unsupported(failure.to_string())
+            }
+            failure => Verdict::Fail(failure.to_string()),
         }
     }
 }
 
-impl From<Error> for Verdict {
-    fn from(error: Error) -> Self {
-        Verdict::Fail(error.to_string())
-    }
-}
-
-/// A status in a report.
-pub(super) fn describe_status(status: &Status) -> String {
-    format!("status {} {:?}", status.raw_code(), status.message())
-}
-
 /// A call's result in a report.
-pub(super) fn describe<T>(result: &Result<T, Status>) -> String {
+pub fn describe<T>(result: &Result<T, Failure>) -> String {
     match result {
         Ok(_) => "success".to_owned(),
-        Err(status) => describe_status(status),
+        Err(failure) => failure.to_string(),
     }
 }

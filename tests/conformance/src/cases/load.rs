@@ -1,14 +1,21 @@
 //! Many calls, many streams, many connections.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::task::JoinSet;
-use ttrpc::Code;
 
 use super::{echo, pattern, streams, unique_key};
 use crate::{
-    conformance::*,
-    conformance_suite::{Outcome, Trial, Verdict, passed},
+    connection::{Connection, Options},
+    message::codes,
+    trial::Trial,
+    verdict::{Outcome, Verdict, passed},
 };
 
 const OVER_LIMIT_WAITS: usize = 1000;
@@ -26,20 +33,24 @@ pub(super) async fn wait_and_release_over_limit(trial: Trial) -> Outcome {
 }
 
 async fn waits(trial: Trial, count: usize) -> Outcome {
-    let conformance = trial.connect().await?;
-    let key = KeyRequest { key: unique_key("wait") };
+    let connection = trial.connect().await?;
+    let key = unique_key("wait");
     let mut calls = JoinSet::new();
     for _ in 0..count {
-        calls.spawn(conformance.wait(key.clone()).into_future());
+        let (connection, key) = (connection.clone(), key.clone());
+        calls.spawn(async move { connection.wait(&Options::default(), &key).await });
     }
-    let released = release_until_all_end(&conformance, &key, calls.join_all());
+    trial.step("Release");
+    let released = release_until_end(&connection, &key, calls.join_all());
     let results = trial.within("the end of the waiting calls", released).await??;
     let mut refused = 0;
     for result in results {
         match result {
-            Ok(Empty {}) => {}
-            Err(status) if count > 1 && status.code() == Code::ResourceExhausted => refused += 1,
-            Err(status) => return Err(Verdict::from(status).in_part("Wait")),
+            Ok(()) => {}
+            Err(failure) if count > 1 && failure.code() == Some(codes::RESOURCE_EXHAUSTED) => {
+                refused += 1;
+            }
+            Err(failure) => return Err(Verdict::from(failure).in_part("Wait")),
         }
     }
     Ok(format!("{refused} of {count} refused"))
@@ -47,14 +58,15 @@ async fn waits(trial: Trial, count: usize) -> Outcome {
 
 /// Releases a key again and again: there are servers on which a release frees those who wait at that
 /// moment and is forgotten then, and nothing tells when the handler of a Wait has come so far.
-async fn release_until_all_end<T>(
-    conformance: &ConformanceClient,
-    key: &KeyRequest,
+pub(super) async fn release_until_end<T>(
+    connection: &Arc<dyn Connection>,
+    key: &str,
     calls: impl Future<Output = T>,
 ) -> Outcome<T> {
     let mut calls = std::pin::pin!(calls);
     loop {
-        conformance.release(key.clone()).await?;
+        let released = connection.release(key).await;
+        released.map_err(|failure| Verdict::from(failure).in_part("Release"))?;
         tokio::select! {
             results = &mut calls => return Ok(results),
             () = tokio::time::sleep(Duration::from_millis(10)) => {}
@@ -75,10 +87,10 @@ pub(super) async fn many_connections(trial: Trial) -> Outcome {
         connections.push(trial.connect().await?);
     }
     let mut tasks = JoinSet::new();
-    for (number, conformance) in (0..).zip(connections) {
+    for (number, connection) in (0..).zip(connections) {
         tasks.spawn(async move {
             for round in 0..5 {
-                echo(&conformance, pattern(100, 5 * number + round)).await?;
+                echo(&connection, pattern(100, 5 * number + round)).await?;
             }
             Ok(())
         });
@@ -87,14 +99,16 @@ pub(super) async fn many_connections(trial: Trial) -> Outcome {
 }
 
 pub(super) async fn concurrent_unary(trial: Trial) -> Outcome {
-    let conformance = Arc::new(trial.connect().await?);
+    let connection = trial.connect().await?;
+    let done = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
     for caller in 0..CALLERS {
-        let conformance = conformance.clone();
+        let (connection, done, trial) = (connection.clone(), done.clone(), trial.clone());
         tasks.spawn(async move {
             for call in 0..CALLS_PER_CALLER {
                 let seed = caller * CALLS_PER_CALLER + call;
-                echo(&conformance, pattern(16 + (call % 256) as usize, seed)).await?;
+                echo(&connection, pattern(16 + (call % 256) as usize, seed)).await?;
+                trial.step(format!("{} calls done", done.fetch_add(1, Relaxed) + 1));
             }
             Ok(())
         });
@@ -103,13 +117,13 @@ pub(super) async fn concurrent_unary(trial: Trial) -> Outcome {
 }
 
 pub(super) async fn concurrent_streams(trial: Trial) -> Outcome {
-    let conformance = Arc::new(trial.connect().await?);
+    let connection = trial.connect().await?;
     let mut tasks = JoinSet::new();
     for number in 0..STREAMS {
-        let conformance = conformance.clone();
+        let connection = connection.clone();
         tasks.spawn(async move {
             let chunks = streams::numbered(100, 64, 1000 * number);
-            let exchanged = streams::exchange(&conformance, chunks).await;
+            let exchanged = streams::exchange(&connection, chunks).await;
             exchanged.map_err(|verdict| verdict.in_part(&format!("stream {number}")))
         });
     }

@@ -1,17 +1,20 @@
 //! The messages of the service as plain types, free of any library's generated code.
 
+#![allow(missing_docs, reason = "the service's definition and gRPC say what these names mean")]
+
+/// The full name of the service.
 pub const SERVICE: &str = "ttrpc.conformance.v1.Conformance";
+/// The type of the detail that `Fail` attaches.
 pub const DETAIL_TYPE: &str = "type.googleapis.com/ttrpc.conformance.v1.EchoResponse";
 
 /// The status codes that the cases ask for.
 pub mod codes {
-    pub const OK: i32 = 0;
-    pub const CANCELLED: i32 = 1;
     pub const DEADLINE_EXCEEDED: i32 = 4;
     pub const RESOURCE_EXHAUSTED: i32 = 8;
     pub const FAILED_PRECONDITION: i32 = 9;
     pub const UNIMPLEMENTED: i32 = 12;
     pub const INTERNAL: i32 = 13;
+    pub const UNAVAILABLE: i32 = 14;
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +42,7 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The code of its status, if it has one.
     pub fn code(&self) -> Option<i32> {
         match self {
             Failure::Status(status) => Some(status.code),
@@ -89,6 +93,8 @@ pub struct Peer {
 pub struct Inspection {
     pub metadata: Vec<(String, String)>,
     pub timeout_nano: i64,
+    pub service: String,
+    pub method: String,
     pub peer: Peer,
 }
 

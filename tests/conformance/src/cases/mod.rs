@@ -1,6 +1,4 @@
-//! The cases of the API: calls through this library's client, as a program would make them.
-//!
-//! Names and expectations are those that the foreign clients under `tests/interop` share.
+//! The cases: what they are called, what they need and expect, and what their steps have in common.
 
 mod given_up;
 mod limits;
@@ -10,30 +8,40 @@ mod unary;
 mod unread;
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use ttrpc::{Code, Status};
+use crate::{
+    connection::{Connection, Options},
+    message::{Failure, codes},
+    trial::Trial,
+    verdict::{Outcome, Verdict, describe, fail},
+};
 
-use super::{Outcome, Play, Trial, Verdict, fail, verdict::describe};
-use crate::conformance::*;
+/// A case in execution.
+pub type Play = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// A case of the API.
 #[derive(Clone, Copy, Debug)]
-pub struct ApiCase {
+pub struct Case {
     /// Its name.
     pub name: &'static str,
     /// What a client and a server that pass do.
     pub expected: &'static str,
     /// Whether a peer that speaks unary calls alone can't pass.
     pub needs_streams: bool,
-    pub(super) play: fn(Trial) -> Play,
+    /// Plays it.
+    pub play: fn(Trial) -> Play,
 }
 
 macro_rules! cases {
     ($($needs:ident $module:ident::$name:ident $expected:literal)*) => {
-        &[$(ApiCase {
+        &[$(Case {
             name: stringify!($name),
             expected: $expected,
             needs_streams: needs::$needs,
@@ -49,9 +57,10 @@ mod needs {
     pub(super) const streams: bool = true;
 }
 
-/// All cases: what they need, where they are, and what they expect.
+/// All cases: what they need, where they are, and what they expect. `tests/interop/cases.json` has those that clients in
+/// other languages play, too.
 #[rustfmt::skip]
-pub const CASES: &[ApiCase] = cases! {
+pub const CASES: &[Case] = cases! {
     unary   unary::empty_unary                 "a call whose request and reply are both empty succeeds"
     unary   unary::zero_length_payload         "an empty payload comes back empty"
     unary   limits::large_unary                "a request frame of exactly 4 MiB and a reply within 12 bytes of it arrive whole"
@@ -102,22 +111,20 @@ const SHORT_DEADLINE: Duration = Duration::from_millis(300);
 /// The most data of a frame.
 const FRAME_BYTES_MAX: usize = 4 << 20;
 
-fn want_code<T>(result: &Result<T, Status>, code: Code) -> Outcome<()> {
+fn want_code<T>(result: &Result<T, Failure>, code: i32) -> Outcome<()> {
     match result {
-        Err(status) if status.code() == code => Ok(()),
-        _ => fail(format!("wanted {code}, got {}", describe(result))),
+        Err(Failure::Unsupported(reason)) => Err(Verdict::Unsupported((*reason).to_owned())),
+        Err(failure) if failure.code() == Some(code) => Ok(()),
+        _ => fail(format!("wanted status {code}, got {}", describe(result))),
     }
 }
 
-async fn echo(conformance: &ConformanceClient, payload: Vec<u8>) -> Outcome<()> {
+async fn echo(connection: &Arc<dyn Connection>, payload: Vec<u8>) -> Outcome<()> {
     let sent_bytes = payload.len();
-    let request = EchoRequest { payload: payload.clone(), response_size: 0 };
-    match conformance.echo(request).await {
-        Ok(reply) if reply.payload == payload => Ok(()),
-        Ok(reply) => {
-            fail(format!("Echo of {sent_bytes} bytes brought {} other ones", reply.payload.len()))
-        }
-        Err(status) => Err(Verdict::from(status).in_part(&format!("Echo of {sent_bytes} bytes"))),
+    match connection.echo(&Options::default(), payload.clone(), 0).await {
+        Ok(back) if back == payload => Ok(()),
+        Ok(back) => fail(format!("Echo of {sent_bytes} bytes brought {} other ones", back.len())),
+        Err(failure) => Err(Verdict::from(failure).in_part(&format!("Echo of {sent_bytes} bytes"))),
     }
 }
 
@@ -142,13 +149,13 @@ fn unique_key(name: &str) -> String {
 
 /// Judges a call that got [`SHORT_DEADLINE`]. How late it may end on a machine that is busy depends on
 /// the machine: a strict trial does not look at it, since this library's tests do, on a clock of their own.
-fn check_deadline<T>(trial: &Trial, result: &Result<T, Status>, took: Duration) -> Outcome<()> {
+fn check_deadline<T>(trial: &Trial, result: &Result<T, Failure>, took: Duration) -> Outcome<()> {
     let millis = took.as_millis();
-    want_code(result, Code::DeadlineExceeded)
+    want_code(result, codes::DEADLINE_EXCEEDED)
         .map_err(|verdict| verdict.in_part(&format!("after {millis} ms")))?;
     let earliest = SHORT_DEADLINE - Duration::from_millis(10);
     let latest = SHORT_DEADLINE + Duration::from_secs(5);
-    if took < earliest || (took > latest && !trial.is_strict) {
+    if took < earliest || (took > latest && !trial.is_strict()) {
         return fail(format!("DEADLINE_EXCEEDED after {millis} ms"));
     }
     Ok(())
@@ -166,3 +173,16 @@ fn is_plausible_timeout(nanos: i64) -> bool {
 /// Metadata in which the order tells.
 const ORDERED: [(&str, &str); 4] =
     [("tag", "first"), ("tag", "second"), ("tag", "third"), ("other", "one")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+    }
+}
