@@ -33,8 +33,10 @@ pub const LONG_STALL_TIMEOUT_MILLIS: u64 = 30_000;
 /// Descriptors that are needed beside those of connections.
 const OTHER_DESCRIPTORS: u64 = 32;
 
-/// Shows that ttrpc calls cannot deadlock: fills every buffer between a client and a server on real
-/// Unix sockets, and says for each shape of load whether everything ended as it must. A control, a
+/// Shows that ttrpc calls cannot deadlock
+///
+/// Fills every buffer between a client and a server on real Unix sockets, and says for each shape of load
+/// whether everything ended as it must. A control, a
 /// client that sends and receives in one task, has to deadlock under the same load.
 #[derive(Clone, Debug, Parser)]
 #[command(

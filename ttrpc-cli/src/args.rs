@@ -54,8 +54,8 @@ pub enum Command {
     Show(replay::ShowArguments),
     /// Write completions for a shell
     ///
-    /// The script asks this program, and this program asks the server that the command line names, for half a second at most: its
-    /// services, its methods, and the fields of their requests are completed as well.
+    /// The script asks this program. For at most half a second, this program asks the server that the command line
+    /// names, so that services, methods and the fields of requests are completed, too.
     #[command(after_help = "Examples:
   ttrpc completions bash > /etc/bash_completion.d/ttrpc
   ttrpc completions zsh > /usr/local/share/zsh/site-functions/_ttrpc

@@ -48,9 +48,9 @@
 //! # Names
 //!
 //! Names become what is usual in Rust: `GetURL` becomes the method `get_url`, `http_request` the type
-//! `HttpRequest`. Keywords become raw (`r#type`); those that cannot (`self`, `Self`, `super`, `crate`), and
-//! a client's methods that are called like functions that it has already (`new`, `client`, `clone`, `from`, `into`,
-//! `try_into`), get an underscore (`self_`, `new_`). Two names that become the same in Rust are an error, and a
+//! `HttpRequest`. Keywords become raw (`r#type`). Those that cannot (`self`, `Self`, `super`, `crate`) get an
+//! underscore: `self_`. So do methods of a client that has a function of that name already (`new`, `client`, `clone`,
+//! `from`, `into`, `try_into`). Two names that become the same in Rust are an error, and a
 //! name of underscores alone is. So is a type of one's own in the package `google.protobuf`, of which prost generates none.
 //!
 //! # Language
@@ -111,9 +111,8 @@ pub use prost_build::Config;
 /// For `build.rs`: tells cargo to run it again when one of the files changes.
 ///
 /// # Errors
-/// With a sentence that names the file, and the line where there is one, if a file is missing or
-/// not valid, if two names become the same in Rust, or if an earlier call of the same build script
-/// would be overwritten.
+/// If a file is missing or not valid, if two names become the same in Rust, or if an earlier call of the
+/// same build script would be overwritten. The error names the file, and the line where there is one.
 pub fn compile_protos(
     protos: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],

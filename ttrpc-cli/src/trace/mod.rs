@@ -48,8 +48,8 @@ use wrap::Wrapped;
 /// Show the calls that pass between clients and a server
 ///
 /// Clients connect to --listen instead of the server, which stays at --upstream. With --wrap the socket
-/// of a running server, such as a shim's, is moved aside and put back at the end, however that comes;
-/// connections that are open already are not seen. Everything passes unchanged, between addresses of all kinds. Ctrl-C ends it
+/// of a running server, such as a shim's, is moved aside, and put back at the end, however that comes.
+/// Connections that are open already are not seen. Everything passes unchanged, between addresses of all kinds. Ctrl-C ends it
 /// with a table of all methods.
 ///
 /// containerd takes a shim whose connection is cut for dead, and kills its containers. So with --wrap

@@ -30,8 +30,8 @@
 //! ```
 //!
 //! - The trunk reader waits for the socket alone. It appends what it reads to the queue of its logical connection, and
-//!   never waits for capacity there. Otherwise there would be a cycle: a server that stops reading at its limits, since
-//!   its handlers wait for replies, would keep the trunk reader from these replies on the other logical connection.
+//!   never waits for capacity there. Otherwise there would be a cycle. A server stops reading at its limits while its
+//!   handlers wait for replies. It would keep the trunk reader from these replies on the other logical connection.
 //! - The trunk writer waits for the socket alone. It takes whole mux frames from the logical connections in rotation.
 //!   So a logical connection that ends within a message, or has nothing to write, blocks no other.
 //! - A sender waits for the trunk writer, while more than [`MuxConfig::unsent_bytes`] of its own wait to be written. That is

@@ -34,9 +34,9 @@
 //! Nothing is read, nothing is written, and no time is kept while no thread is in one of the client's
 //! functions:
 //!
-//! - Functions that send return when their bytes are in the socket. Two things wait for the next function that is
-//!   called: the end of a stream whose [`StreamSender`] was dropped and not finished, and a message whose `send` failed
-//!   at its deadline.
+//! - Functions that send return when their bytes are in the socket. Two things are sent by the next function that is
+//!   called. They are the end of a stream whose [`StreamSender`] was dropped and not finished, and a message whose
+//!   `send` failed at its deadline.
 //! - To the server this client is a peer that does not read. Replies that no thread waits for stay in the
 //!   socket's buffers, and when these are full the server's handlers wait.
 //! - Deadlines pass. A reply that is still in the socket when its stream's deadline passes is lost, though it

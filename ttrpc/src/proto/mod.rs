@@ -1,7 +1,7 @@
 //! The ttrpc protocol, pure: no sockets, no clock, no locks, no async.
 //!
 //! This part decides, and the drivers in [`client`](crate::client) and [`server`](crate::server)
-//! act. Bytes become frames ([`codec`]), a frame's data becomes a message ([`message`]), and a
+//! act. Bytes become frames ([`codec`]), and a frame's data becomes a message ([`message`]). A
 //! frame in the light of its stream's past ([`stream`], [`table`]) becomes an event that says what
 //! to do. That makes the protocol testable without a socket, and fuzzable.
 //!

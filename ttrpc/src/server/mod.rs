@@ -21,8 +21,8 @@
 //!
 //! # Handlers
 //!
-//! Each call runs on a task of its own, so handlers may wait for each other. (On a runtime of one thread, a handler is
-//! first polled by its connection's task, and gets its own when it waits.) A handler should not block its thread: it
+//! Each call runs on a task of its own, so handlers may wait for each other. On a runtime of one thread, a handler is
+//! first polled by its connection's task, and gets its own when it waits. A handler should not block its thread: it
 //! blocks a worker of the runtime, as in every tokio program. The other calls of its connection continue on the other
 //! workers. A handler that panics answers INTERNAL and harms no other call. When its call is cancelled a handler is
 //! dropped, see [`Context::cancellation_token`](crate::Context::cancellation_token). Handlers without `async` are in
