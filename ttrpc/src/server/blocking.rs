@@ -53,7 +53,10 @@ use tokio::{
 
 use crate::server::{
     blocking_places::{Place, Stalled},
-    call::{replies::ResumePermit, state::Call},
+    call::{
+        replies::try_resume,
+        state::{Call, HandlerWait},
+    },
 };
 use crate::{
     Context, Status,
@@ -112,7 +115,7 @@ async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
         BlockingPermit(call.clone())
     };
     let place = place(call).await?;
-    if ResumePermit::try_acquire(&call.connection, &call.waits).is_some() {
+    if try_resume(&call.connection, &call.end).is_some() {
         return Ok(used(place));
     }
     drop(place);
@@ -127,7 +130,7 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
     if let Some(place) = places.try_take(connection.id) {
         return Ok(place);
     }
-    let _in_line = call.waits.enter_for_permit();
+    let _in_line = call.end.enter(HandlerWait::Permit);
     let _waiting = connection.registry.enter(call.info(), CallWait::Place);
     let stall_timeout = connection.server.config.stall_timeout;
     places.take(connection.id, stall_timeout).await.map_err(|Stalled| {

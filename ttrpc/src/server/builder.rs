@@ -169,23 +169,12 @@ impl ServerBuilder {
             return Err(Error::NothingToServe);
         }
         let config = self.config;
+        let limiter = |limit| Limiter::new(limit, Oversubscribe::AnyLast);
         let shared = Shared {
-            calls: Limiter::new(
-                Load { count: config.max_calls, cost: config.request_bytes },
-                Oversubscribe::AnyLast,
-            ),
-            reserved_calls: Limiter::new(
-                Load { count: usize::MAX, cost: usize::MAX },
-                Oversubscribe::AnyLast,
-            ),
-            inboxes: Limiter::new(
-                Load { count: 1, cost: config.inbox_bytes },
-                Oversubscribe::AnyLast,
-            ),
-            replies: Limiter::new(
-                Load { count: 1, cost: config.reply_bytes },
-                Oversubscribe::AnyLast,
-            ),
+            calls: limiter(Load { count: config.max_calls, cost: config.request_bytes }),
+            reserved_calls: limiter(Load { count: usize::MAX, cost: usize::MAX }),
+            inboxes: limiter(Load::one(config.inbox_bytes)),
+            replies: limiter(Load::one(config.reply_bytes)),
             blocking_calls: Places::new(config.max_blocking_calls),
             services,
             policy: self.policy,

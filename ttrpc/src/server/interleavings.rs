@@ -207,7 +207,7 @@ async fn wait_with_a_long_reply(
         is_full.cancel();
         yield_now().await;
     }
-    let (own, all) = (connection.replies(), &connection.server.replies);
+    let (own, all) = (&connection.limits().replies, &connection.server.replies);
     let (of_own, of_all) = match full {
         Full::AllReplies => (Load::cost(1), Load::cost(all.limit().cost)),
         Full::Replies | Full::Queue => (Load::cost(own.limit().cost), Load::cost(1)),

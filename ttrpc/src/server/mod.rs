@@ -320,8 +320,7 @@ mod tests {
             started,
             deadline: None,
         };
-        let permit = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
-        let load = permit.into_load();
+        let load = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
         Arc::new(call::state::Call::new(connection, head, load, false))
     }
 

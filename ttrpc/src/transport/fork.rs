@@ -35,11 +35,11 @@ impl Origin {
     /// # Errors
     /// FAILED_PRECONDITION in a child of that process.
     pub(crate) fn check(self) -> Result<(), Status> {
-        let reason = ConnectionError::Forked;
-        match self.is_here() {
-            true => Ok(()),
-            false => Err(Status::failed_precondition(reason.to_string()).with_source(reason)),
+        if self.is_here() {
+            return Ok(());
         }
+        let reason = ConnectionError::Forked;
+        Err(Status::failed_precondition(reason.to_string()).with_source(reason))
     }
 }
 

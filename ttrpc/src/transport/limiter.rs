@@ -328,16 +328,19 @@ impl Limited for &Limiter {
     }
 }
 
-/// Capacity that was granted. Dropping an unused permit returns capacity but does not count as progress.
+/// Capacity that was granted. Dropped, it is released, which counts as progress if it was used.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     limiter: &'a Limiter,
     load: Load,
+    is_used: bool,
 }
 
-impl<'a> Permit<'a> {
-    pub(crate) fn limiter(&self) -> &'a Limiter {
-        self.limiter
+impl Permit<'_> {
+    /// Counts its release as progress.
+    pub(crate) fn used(mut self) -> Self {
+        self.is_used = true;
+        self
     }
 
     /// Leaves it to the caller to release the load.
@@ -350,7 +353,8 @@ impl<'a> Permit<'a> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        wake_all(self.limiter.quota(|quota| quota.return_capacity(self.load)));
+        let release = if self.is_used { Quota::release } else { Quota::return_capacity };
+        wake_all(self.limiter.quota(|quota| release(quota, self.load)));
     }
 }
 
@@ -386,12 +390,16 @@ impl Limiter {
     /// Grants a load if there is capacity now and no other load waits.
     #[inline]
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
-        self.quota(|quota| quota.try_acquire(load)).then(|| Permit { limiter: self, load })
+        self.quota(|quota| quota.try_acquire(load)).then(|| self.permit(load))
     }
 
     /// Waits in the queue until there is capacity. Cancel safe, see [`acquire`].
     pub(crate) async fn acquire(&self, load: Load) -> Result<Permit<'_>, Closed> {
-        acquire(self, load).await.map(|()| Permit { limiter: self, load })
+        acquire(self, load).await.map(|()| self.permit(load))
+    }
+
+    fn permit(&self, load: Load) -> Permit<'_> {
+        Permit { limiter: self, load, is_used: false }
     }
 
     /// Waits like [`Limiter::acquire`] while loads are released. When none has been for `stall_timeout`, it refuses, and
@@ -402,12 +410,6 @@ impl Limiter {
         stall_timeout: Duration,
         is_paused: Condition<'_, bool>,
     ) -> Result<Permit<'_>, Refused> {
-        if let Some(permit) = self.try_acquire(load) {
-            return Ok(permit);
-        }
-        if self.is_stalled() {
-            return Err(Refused::Stalled);
-        }
         tokio::select! {
             biased;
             permit = self.acquire(load) => permit.map_err(|Closed| Refused::Closed),
@@ -415,10 +417,13 @@ impl Limiter {
         }
     }
 
-    /// Waits until nothing has been released for `stall_timeout`, and notes that.
-    async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
+    /// Waits until nothing has been released for `stall_timeout`, and notes that. Completes at once from then on until
+    /// something is.
+    pub(crate) async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
         let releases = || self.quota(|quota| quota.releases);
-        while !self.note_stall(stalled(stall_timeout, &releases, is_paused).await) {}
+        while !self.is_stalled()
+            && !self.note_stall(stalled(stall_timeout, &releases, is_paused).await)
+        {}
     }
 
     /// Notes that a wait has timed out, unless something has been released after all.
@@ -457,21 +462,6 @@ impl Limiter {
             })
         })
         .await
-    }
-
-    /// Waits like [`Limiter::at_most`] while loads are released, see [`Limiter::acquire_while_moving`].
-    pub(crate) async fn at_most_while_moving(
-        &self,
-        load: Load,
-        stall_timeout: Duration,
-        is_paused: Condition<'_, bool>,
-    ) -> Result<(), Refused> {
-        tokio::select! {
-            biased;
-            () = self.at_most(load) => Ok(()),
-            () = async {}, if self.is_stalled() => Err(Refused::Stalled),
-            () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
-        }
     }
 
     /// Grants nothing any more, and wakes all waiters.
@@ -649,7 +639,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_waits_for_less_in_flight_while_loads_are_released() {
         let limiter = limiter(10, 100);
-        let less = || limiter.at_most_while_moving(Load::one(1), SECOND, &|| false);
+        let less = || async {
+            tokio::select! {
+                biased;
+                () = limiter.at_most(Load::one(1)) => Ok(()),
+                () = limiter.stall(SECOND, &|| false) => Err(Refused::Stalled),
+            }
+        };
         for _ in 0..4 {
             assert!(take(&limiter, Load::one(1)));
         }

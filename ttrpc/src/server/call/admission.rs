@@ -14,7 +14,10 @@ use std::time::Duration;
 use crate::server::call::shared::Connection;
 use crate::{
     snapshot::ReceiverWait,
-    transport::limiter::{Limiter, Load, Refused},
+    transport::{
+        limiter::{Limiter, Load, Refused},
+        stall::Condition,
+    },
 };
 
 /// Cost of a call, in bytes, that is let in for the sake of its connection.
@@ -38,7 +41,7 @@ pub(in crate::server) struct AdmittedLoad {
     is_reserved: bool,
 }
 
-impl Limits<'_> {
+impl<'a> Limits<'a> {
     fn is_short(&self, load: Load) -> bool {
         load.cost <= self.reserve
     }
@@ -64,23 +67,23 @@ impl Limits<'_> {
         &self,
         load: Load,
         stall_timeout: Duration,
-        is_paused: &(dyn Fn() -> bool + Sync),
+        is_paused: Condition<'a, bool>,
     ) -> Result<AdmittedLoad, Refused> {
         let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await?;
-        // Until it is all that the connection holds.
-        let only = self.own.at_most_while_moving(load, stall_timeout, is_paused);
-        // Refused if neither the others release anything nor the connection itself.
+        let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, is_paused);
         let is_reserved = tokio::select! {
             biased;
-            Ok(()) = only, if self.is_short(load) => {
+            // It is all that the connection holds.
+            () = self.own.at_most(load), if self.is_short(load) => {
                 self.reserved.force(load);
                 true
             }
-            Ok(all) = self.all.acquire_while_moving(load, stall_timeout, is_paused) => {
+            Ok(all) = self.all.acquire(load) => {
                 all.into_load();
                 false
             }
-            else => return Err(Refused::Stalled),
+            // Neither the others release anything nor the connection itself.
+            _ = async { tokio::join!(stall(self.own), stall(self.all)) } => return Err(Refused::Stalled),
         };
         own.into_load();
         Ok(AdmittedLoad { load, is_reserved })
@@ -101,25 +104,20 @@ impl Connection {
     /// Messages are not counted apart: handlers take them in portions of any size.
     fn inbox_limits(&self) -> Limits<'_> {
         let all = &self.server.inboxes;
-        Limits { own: self.inboxes(), all, reserved: all, reserve: usize::MAX }
+        Limits { own: &self.limits().inboxes, all, reserved: all, reserve: usize::MAX }
     }
 
     /// Lets a call in if it need not wait.
-    pub(in crate::server) fn try_admit_call(&self, load: Load) -> Option<CallPermit<'_>> {
-        let admitted = self.call_limits().try_acquire(load)?;
-        Some(CallPermit { connection: self, admitted })
+    pub(in crate::server) fn try_admit_call(&self, load: Load) -> Option<AdmittedLoad> {
+        self.call_limits().try_acquire(load)
     }
 
     /// Lets a call in, waiting for others to end.
-    pub(in crate::server) async fn admit_call(
-        &self,
-        load: Load,
-    ) -> Result<CallPermit<'_>, Refused> {
-        let admitted = self.admit(self.call_limits(), load).await?;
-        Ok(CallPermit { connection: self, admitted })
+    pub(in crate::server) async fn admit_call(&self, load: Load) -> Result<AdmittedLoad, Refused> {
+        self.admit(self.call_limits(), load).await
     }
 
-    /// Takes back what a [`CallPermit`] let in.
+    /// Releases the load of a call that was admitted.
     pub(in crate::server) fn release_call(&self, admitted: AdmittedLoad) {
         self.call_limits().release(admitted);
     }
@@ -145,7 +143,7 @@ impl Connection {
 
     /// Counts a message that came with its Request, which has been let in.
     pub(in crate::server) fn force_message(&self, cost: usize) {
-        self.inboxes().force(Load::cost(cost));
+        self.limits().inboxes.force(Load::cost(cost));
         self.server.inboxes.force(Load::cost(cost));
     }
 
@@ -162,28 +160,6 @@ impl Connection {
         let _held_up = self.hold_up(ReceiverWait::Admission);
         let is_paused = self.is_unread();
         limits.acquire(load, self.server.config.stall_timeout, &is_paused).await
-    }
-}
-
-/// A call that is counted until this is dropped, or until the call's task releases it.
-#[derive(Debug)]
-pub(in crate::server) struct CallPermit<'a> {
-    connection: &'a Connection,
-    admitted: AdmittedLoad,
-}
-
-impl CallPermit<'_> {
-    /// Leaves it to the caller to release the load.
-    pub(in crate::server) fn into_load(self) -> AdmittedLoad {
-        let admitted = self.admitted;
-        std::mem::forget(self);
-        admitted
-    }
-}
-
-impl Drop for CallPermit<'_> {
-    fn drop(&mut self) {
-        self.connection.release_call(self.admitted);
     }
 }
 
@@ -207,7 +183,7 @@ mod tests {
         let permit = connection.try_admit_call(Load::one(SHORT_CALL)).expect("it is the only one");
         assert!(connection.try_admit_call(Load::one(1)).is_none());
         assert_eq!(connection.server.call_load(), Load { count: 2, cost: SHORT_CALL + 1 });
-        drop(permit);
+        connection.release_call(permit);
         assert_eq!(connection.server.call_load(), Load::one(1));
         drop(server);
     }
@@ -222,11 +198,11 @@ mod tests {
         let first = connection.try_admit_call(Load::one(1)).expect("it is the only one");
         let mut second = pin!(connection.admit_call(Load::one(1)));
         assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        drop(first);
+        connection.release_call(first);
         let second = second.await.expect("it is the only one now");
         assert_eq!(calls.load(), Load::one(1));
         assert_eq!(connection.server.call_load(), Load { count: 2, cost: 2 });
-        drop(second);
+        connection.release_call(second);
         assert_eq!(connection.server.call_load(), Load::one(1));
     }
 

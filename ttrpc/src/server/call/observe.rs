@@ -1,99 +1,23 @@
-//! Reports a server's connections and calls to `tracing` and to observers.
+//! Reports a server's connections, and calls that are refused, to `tracing` and to observers.
 
 use crate::server::{
     FailedConnection, Peer, Shared,
     call::{
         reasons::{EndReason, RefusedCall},
         shared::Connection,
-        state::Call,
     },
 };
 use crate::{
     Extensions, Metadata, Status,
     observer::{
         CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause, ConnectionInfo,
-        EndCause, MessageInfo, Side,
+        EndCause, Side,
     },
-    proto::{frame::HEADER_LEN, stream::Violation},
+    proto::stream::Violation,
     snapshot::ReceiverWait,
     trace,
     transport::registry::ReceiverRegistration,
 };
-
-impl Call {
-    /// The call begins, before anything can end it.
-    pub(in crate::server) fn begun(&self, request_bytes: usize, messages: u64) {
-        if let Some(stats) = &self.stats {
-            self.connection.server.observers.call_begun(&self.observed());
-            let message = stats.received(messages, request_bytes);
-            self.tell_message((messages > 0).then_some(&message));
-        }
-    }
-
-    /// Tells of a message that was counted.
-    pub(in crate::server) fn tell_message(&self, message: Option<&MessageInfo>) {
-        let observers = &self.connection.server.observers;
-        if let Some(message) = message
-            && observers.want_messages()
-        {
-            observers.message(&self.observed(), message);
-        }
-    }
-
-    /// Reports the end of the call: once, by the task that has taken it out of the table. `reply_len` is the length
-    /// of the frame that ends the call, if that is its reply.
-    pub(in crate::server) fn ended(&self, outcome: CallOutcome<'_>, reply_len: Option<usize>) {
-        // The clock is read only where a subscriber listens.
-        let started = self.head.started;
-        self.span.in_scope(|| {
-            let (code, cause) = (outcome.code(), outcome.cause);
-            match outcome.status {
-                None => trace::debug!(%code, %cause, duration = ?started.elapsed(), "call ended"),
-                Some(status) => {
-                    let error = status.message();
-                    trace::debug!(%code, %cause, error, duration = ?started.elapsed(), "call ended");
-                }
-            }
-        });
-        if let Some(len) = reply_len {
-            self.tell_message(self.count_sent(len).as_ref());
-        }
-        if let Some(stats) = &self.stats {
-            let observers = &self.connection.server.observers;
-            self.span.in_scope(|| observers.call_ended(&self.observed(), &stats.end(outcome)));
-        }
-    }
-
-    /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
-    pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
-        Some(self.stats.as_deref()?.sent(1, frame_len - HEADER_LEN))
-    }
-
-    /// A message of so many bytes has come, behind the Request.
-    pub(in crate::server) fn count_received(&self, bytes: usize) {
-        if let Some(stats) = &self.stats {
-            self.tell_message(Some(&stats.received(1, bytes)));
-        }
-    }
-
-    fn observed(&self) -> CallInfo<'_> {
-        let head = &self.head;
-        CallInfo {
-            side: Side::Server,
-            connection_id: self.connection.id,
-            peer: &self.connection.peer,
-            stream_id: Some(head.stream_id),
-            service: &head.service,
-            method: &head.method,
-            is_known: head.is_known,
-            is_stream: head.flags.open_a_stream(),
-            metadata: &head.metadata,
-            started: head.started,
-            deadline: self.deadline(),
-            extensions: &self.extensions,
-        }
-    }
-}
 
 impl Connection {
     pub(in crate::server) fn opened(&self) {

@@ -26,88 +26,35 @@ use std::future::pending;
 
 use crate::server::call::{
     shared::{Connection, ReplyPermit},
-    state::Call,
+    start::give_way,
+    state::{Call, CallEnd, HandlerWait, HandlerWaits},
 };
 use crate::{
     Status,
-    server::call::start::give_way,
     snapshot::CallWait,
-    sync::atomic::{AtomicU32, Ordering::SeqCst},
     transport::{
         limiter::{Closed, Limiter, Load, Permit},
         registry::CallInfo,
-        stall::PARTS,
     },
 };
 
 /// A handler that is polled counts for this part of its connection's limit.
 const SHARES: usize = 4;
 
-/// A handler that waits for capacity, or for its permit, may take no messages for so many parts of a time without progress, ten
-/// times as many as one that does not.
-const EXCUSED_PARTS: u32 = 10 * PARTS;
-
 impl Connection {
     /// Returns whether a reply of this length may wait too. The only reply of a connection always may.
     fn may_wait_too(&self, len: usize) -> bool {
-        let waiting = self.replies().load().cost;
+        let waiting = self.limits().replies.load().cost;
         waiting == 0
-            || (waiting + len <= self.replies().limit().cost && !self.server.replies.is_full())
+            || (waiting + len <= self.limits().replies.limit().cost
+                && !self.server.replies.is_full())
     }
 
     /// The load of a handler that is polled. When the limit of the whole server is reached, a handler goes
     /// on only if nothing of its connection waits.
     fn reply_share(&self) -> Load {
-        let limit = self.replies().limit().cost;
+        let limit = self.limits().replies.limit().cost;
         Load::cost(if self.server.replies.is_full() { limit } else { limit.div_ceil(SHARES) })
-    }
-}
-
-/// Counts the waits of a call: for capacity for its replies, and for the permit of a handler without `async`.
-#[derive(Debug, Default)]
-pub(in crate::server) struct CallWaits {
-    for_permit: AtomicU32,
-    for_capacity: AtomicU32,
-}
-
-impl CallWaits {
-    pub(in crate::server) fn enter_for_permit(&self) -> LineWait<'_> {
-        LineWait::new(&self.for_permit)
-    }
-
-    /// Counts a wait for capacity, or for a permit to resume.
-    fn enter_for_capacity(&self) -> LineWait<'_> {
-        LineWait::new(&self.for_capacity)
-    }
-
-    /// A condition, evaluated after each part of a time without progress, that holds while the handler waits for capacity or
-    /// for its permit, when it can take no messages. It does not hold for ever: a handler may keep such a wait without polling
-    /// it, or go from one to the next.
-    pub(in crate::server) fn hold_handler_up(&self) -> impl Fn() -> bool {
-        let excused = AtomicU32::new(0);
-        move || self.for_capacity.load(SeqCst) > 0 && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS
-    }
-
-    /// Returns whether the handler must be polled: it may have been granted something that others wait for.
-    fn may_be_granted(&self) -> bool {
-        [&self.for_permit, &self.for_capacity].iter().any(|waits| waits.load(SeqCst) > 0)
-    }
-}
-
-/// A wait in a line, until this is dropped.
-#[derive(Debug)]
-pub(in crate::server) struct LineWait<'a>(&'a AtomicU32);
-
-impl<'a> LineWait<'a> {
-    fn new(waits: &'a AtomicU32) -> Self {
-        waits.fetch_add(1, SeqCst);
-        LineWait(waits)
-    }
-}
-
-impl Drop for LineWait<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -115,7 +62,7 @@ impl Drop for LineWait<'_> {
 #[derive(Debug)]
 pub(in crate::server) struct WaitingReply<'a> {
     connection: &'a Connection,
-    _line: LineWait<'a>,
+    _line: HandlerWaits<'a>,
     load: Load,
 }
 
@@ -124,10 +71,10 @@ impl<'a> WaitingReply<'a> {
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all capacity.
     pub(in crate::server) fn new(
         connection: &'a Connection,
-        waits: &'a CallWaits,
+        waits: &'a CallEnd,
         len: usize,
     ) -> Result<Self, Status> {
-        if connection.replies().is_stalled() && !connection.may_wait_too(len) {
+        if connection.limits().replies.is_stalled() && !connection.may_wait_too(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
@@ -138,13 +85,13 @@ impl<'a> WaitingReply<'a> {
     /// A reply that waits whatever the limit says: for the few bytes of a status that takes a reply's place.
     pub(in crate::server) fn of_any_length(
         connection: &'a Connection,
-        waits: &'a CallWaits,
+        waits: &'a CallEnd,
         len: usize,
     ) -> Self {
         let load = Load::cost(len);
-        connection.replies().force(load);
+        connection.limits().replies.force(load);
         connection.server.replies.force(load);
-        WaitingReply { connection, _line: waits.enter_for_capacity(), load }
+        WaitingReply { connection, _line: waits.enter(HandlerWait::Capacity), load }
     }
 
     /// Waits for capacity in the queue.
@@ -158,49 +105,33 @@ impl<'a> WaitingReply<'a> {
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        self.connection.replies().release(self.load);
+        self.connection.limits().replies.release(self.load);
         self.connection.server.replies.release(self.load);
     }
 }
 
 /// The permission to poll a handler, which it holds while it is polled. `None` while few replies wait.
-pub(in crate::server) struct ResumePermit<'a>(Option<(&'a Limiter, Load)>);
+pub(in crate::server) type ResumePermit<'a> = Option<Permit<'a>>;
 
-impl<'a> ResumePermit<'a> {
-    const FREE: Self = ResumePermit(None);
-
-    /// Releases what was granted when the handler has been polled.
-    fn new(permit: Permit<'a>) -> Self {
-        let limiter = permit.limiter();
-        ResumePermit(Some((limiter, permit.into_load())))
+/// A permit for a call's handler, if it need not wait for it.
+pub(in crate::server) fn try_resume<'a>(
+    connection: &'a Connection,
+    waits: &CallEnd,
+) -> Option<ResumePermit<'a>> {
+    // One that has been granted something for which others wait must be polled.
+    if connection.has_no_replies() || waits.has_waits() {
+        return Some(None);
     }
-
-    /// A permit for a call's handler, if it need not wait for it.
-    pub(in crate::server) fn try_acquire(
-        connection: &'a Connection,
-        waits: &CallWaits,
-    ) -> Option<Self> {
-        if connection.has_no_replies() || waits.may_be_granted() {
-            return Some(ResumePermit::FREE);
-        }
-        connection.replies().try_acquire(connection.reply_share()).map(ResumePermit::new)
-    }
-}
-
-impl Drop for ResumePermit<'_> {
-    fn drop(&mut self) {
-        if let Some((limiter, load)) = self.0 {
-            limiter.release(load);
-        }
-    }
+    let share = connection.limits().replies.try_acquire(connection.reply_share())?;
+    Some(Some(share.used()))
 }
 
 /// Waits until the handler of a call that has been admitted may begin: until the queue has capacity, and not too many
 /// replies wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
 pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
     let _waiting = call.connection.registry.enter(call.info(), CallWait::Room);
-    let _in_line = call.waits.enter_for_capacity();
-    match next_with_capacity(&call.connection, call.connection.next_start()).await {
+    let _in_line = call.end.enter(HandlerWait::Capacity);
+    match next_with_capacity(&call.connection, &call.connection.limits().next_start).await {
         Ok(permit) => {
             // The tasks that were woken meanwhile run first: the handler may block its thread.
             give_way().await;
@@ -218,16 +149,16 @@ pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
 pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Room);
-    let _in_line = call.waits.enter_for_capacity();
+    let _in_line = call.end.enter(HandlerWait::Capacity);
     let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
     tokio::select! {
         biased;
-        share = connection.replies().acquire_while_moving(load, stall_timeout, &is_reading) => {
-            share.map_or(ResumePermit::FREE, ResumePermit::new)
+        share = connection.limits().replies.acquire_while_moving(load, stall_timeout, &is_reading) => {
+            share.ok().map(Permit::used)
         }
         // A connection that has ended drops its handlers.
-        Ok(permit) = next_with_capacity(connection, connection.next_resume()) => permit,
+        Ok(permit) = next_with_capacity(connection, &connection.limits().next_resume) => permit,
     }
 }
 
@@ -238,7 +169,7 @@ async fn next_with_capacity<'a>(
 ) -> Result<ResumePermit<'a>, Closed> {
     let permit = line.acquire(Load::one(0)).await?;
     connection.wait_for_capacity().await?;
-    Ok(ResumePermit::new(permit))
+    Ok(Some(permit.used()))
 }
 
 #[cfg(test)]
@@ -264,7 +195,7 @@ mod tests {
     async fn a_reply_may_wait_if_both_limits_allow_all_or_it_is_the_only_one() {
         let (_server, connection) = idle_connection(config());
         assert!(connection.may_wait_too(1000), "it is the only one");
-        let of_call = CallWaits::default();
+        let of_call = CallEnd::default();
         let waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
         assert!(connection.may_wait_too(40) && !connection.may_wait_too(41));
         // Those of other connections.
@@ -279,32 +210,35 @@ mod tests {
     #[tokio::test]
     async fn a_handler_goes_on_freely_if_nothing_waits_or_its_own_reply_does() {
         let (_server, connection) = idle_connection(config());
-        let (of_call, of_another) = (CallWaits::default(), CallWaits::default());
+        let (of_call, of_another) = (CallEnd::default(), CallEnd::default());
         let share = |of_call| {
-            let permit = ResumePermit::try_acquire(&connection, of_call)?;
-            Some(permit.0.map_or(0, |(_, share)| share.cost))
+            let before = connection.limits().replies.load().cost;
+            let _permit = try_resume(&connection, of_call)?;
+            Some(connection.limits().replies.load().cost - before)
         };
         assert_eq!(share(&of_call), Some(0));
         let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
         assert_eq!((share(&of_call), share(&of_another)), (Some(25), Some(0)));
-        let permit =
-            ResumePermit::try_acquire(&connection, &of_call).expect("there is capacity for one");
+        let permit = try_resume(&connection, &of_call).expect("there is capacity for one");
         assert_eq!((share(&of_call), share(&of_another)), (None, Some(0)), "the limit is near");
         drop(permit);
-        assert_eq!(connection.replies().load(), Load::cost(60));
+        assert_eq!(connection.limits().replies.load(), Load::cost(60));
         drop(waiting);
-        assert_eq!((share(&of_call), connection.replies().load()), (Some(0), Load::default()));
+        assert_eq!(
+            (share(&of_call), connection.limits().replies.load()),
+            (Some(0), Load::default())
+        );
     }
 
     #[tokio::test]
     async fn a_handler_that_waits_for_its_permit_holds_back_no_call() {
         let (_server, connection) = idle_connection(config());
-        let of_call = CallWaits::default();
+        let of_call = CallEnd::default();
         let _waiting = WaitingReply::of_any_length(&connection, &of_call, 80);
-        let mut turn = pin!(connection.replies().acquire(connection.reply_share()));
+        let mut turn = pin!(connection.limits().replies.acquire(connection.reply_share()));
         assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(!connection.is_full());
-        connection.replies().force(Load::cost(20));
+        connection.limits().replies.force(Load::cost(20));
         assert!(connection.is_full());
     }
 
@@ -312,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn a_permit_is_no_reply_that_the_client_does_not_read() {
         let (_server, connection) = idle_connection(config());
-        connection.replies().force(connection.replies().limit());
+        connection.limits().replies.force(connection.limits().replies.limit());
         let is_unread = connection.is_unread();
         assert!(!is_unread() && !is_unread());
     }

@@ -20,7 +20,10 @@ use crate::{
     snapshot::{CallWait, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, merge_calls},
     transport::{
         frames::{Frame, FrameBytes},
-        limiter::{Closed, Limiter, Load, Oversubscribe},
+        limiter::{
+            Closed, Limiter, Load,
+            Oversubscribe::{AnyLast, OnlyWhenEmpty},
+        },
         queue::{PushPermit, Queue},
         registry::{CallInfo, Registry},
         stall::StallBudget,
@@ -32,17 +35,17 @@ pub(in crate::server) type ReplyPermit<'a> = PushPermit<'a, ServerTable<Arc<Call
 
 /// Limits that many connections never come near. They are boxed, so that an idle connection is small.
 #[derive(Debug)]
-struct RareLimits {
+pub(in crate::server) struct RareLimits {
     /// Counts what is in the inboxes of streams: apart from the calls, so that streams which nobody
     /// reads take no call's place.
-    inboxes: Limiter,
+    pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for capacity in the queue.
-    replies: Limiter,
+    pub(in crate::server) replies: Limiter,
     /// The one handler that goes on beside that limit.
-    next_resume: Limiter,
+    pub(super) next_resume: Limiter,
     /// The one handler that begins, of those that found the queue full when their tasks started.
-    next_start: Limiter,
-    patience: StallBudget,
+    pub(super) next_start: Limiter,
+    pub(in crate::server) patience: StallBudget,
 }
 
 /// Shared by the connection's receiver, its sender and its handlers.
@@ -73,6 +76,8 @@ impl Connection {
         id: u64,
     ) -> Self {
         let config = &server.config;
+        let (count, cost) = (config.max_calls_per_connection, config.request_bytes_per_connection);
+        let calls = Load { count, cost };
         Connection {
             peer,
             queue: Queue::new(
@@ -80,13 +85,7 @@ impl Connection {
                 config.send_queue_bytes,
                 ServerTable::default(),
             ),
-            calls: Limiter::new(
-                Load {
-                    count: config.max_calls_per_connection,
-                    cost: config.request_bytes_per_connection,
-                },
-                Oversubscribe::AnyLast,
-            ),
+            calls: Limiter::new(calls, AnyLast),
             limits: OnceLock::new(),
             starts: Starts::new(),
             registry: Registry::default(),
@@ -98,47 +97,17 @@ impl Connection {
         }
     }
 
-    fn limits(&self) -> &RareLimits {
+    pub(in crate::server) fn limits(&self) -> &RareLimits {
         let config = &self.server.config;
         self.limits.get_or_init(|| {
             Box::new(RareLimits {
-                inboxes: Limiter::new(
-                    Load { count: 1, cost: config.inbox_bytes_per_connection },
-                    Oversubscribe::AnyLast,
-                ),
-                replies: Limiter::new(
-                    Load { count: 1, cost: config.reply_bytes_per_connection },
-                    Oversubscribe::OnlyWhenEmpty,
-                ),
-                next_resume: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
-                next_start: Limiter::new(Load::one(1), Oversubscribe::AnyLast),
+                inboxes: Limiter::new(Load::one(config.inbox_bytes_per_connection), AnyLast),
+                replies: Limiter::new(Load::one(config.reply_bytes_per_connection), OnlyWhenEmpty),
+                next_resume: Limiter::new(Load::one(1), AnyLast),
+                next_start: Limiter::new(Load::one(1), AnyLast),
                 patience: StallBudget::new(config.stall_timeout),
             })
         })
-    }
-
-    /// The limit of what is in inboxes.
-    pub(in crate::server) fn inboxes(&self) -> &Limiter {
-        &self.limits().inboxes
-    }
-
-    /// The limit of replies that wait for capacity.
-    pub(in crate::server) fn replies(&self) -> &Limiter {
-        &self.limits().replies
-    }
-
-    /// The limit of handlers that go on beside the limit of replies.
-    pub(super) fn next_resume(&self) -> &Limiter {
-        &self.limits().next_resume
-    }
-
-    /// The limit of handlers that begin after they found the queue full.
-    pub(super) fn next_start(&self) -> &Limiter {
-        &self.limits().next_start
-    }
-
-    pub(in crate::server) fn patience(&self) -> &StallBudget {
-        &self.limits().patience
     }
 
     /// Returns whether no reply waits for capacity.

@@ -147,7 +147,7 @@ impl AdmittedCall<'_> {
         let inbox = call.inbox();
         if self.has_message(payload, needs_message) {
             call.connection.force_message(message_cost(payload.remaining()));
-            inbox.push(payload, call.connection.patience());
+            inbox.push(payload, &call.connection.limits().patience);
         }
         if !self.remote_open() {
             inbox.end(Ok(()), false);

@@ -27,15 +27,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
-    replies::{CallWaits, WaitingReply},
+    replies::WaitingReply,
     shared::{Connection, ReplyPermit, encode_failure},
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
     contain::contain,
-    observer::{CallOutcome, CallStats, EndCause},
+    observer::{self, CallOutcome, CallStats, EndCause, MessageInfo, Side},
     proto::{
-        frame::{Flags, FrameType},
+        frame::{Flags, FrameType, HEADER_LEN},
         message::{FrameData, Measured, ResponseParts},
         table::ServerTable,
     },
@@ -77,7 +77,6 @@ pub(crate) struct Call {
     /// The messages that the client streams. A call whose method streams no requests has none.
     pub(in crate::server) inbox: Option<Box<Inbox>>,
     pub(in crate::server) end: CallEnd,
-    pub(in crate::server) waits: CallWaits,
     pub(in crate::server) extensions: Extensions,
     /// Its counters; `None` if nobody observes it.
     pub(in crate::server) stats: Option<Box<CallStats>>,
@@ -99,11 +98,12 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) deadline: Option<Instant>,
 }
 
-/// When and why a call ends. Its handler, its task, the receiver and clones of its context share this.
-#[derive(Debug)]
+/// When and why a call ends, and what its handler waits for until then. Its handler, its task, the receiver and clones of
+/// its context share this.
+#[derive(Debug, Default)]
 pub(in crate::server) struct CallEnd(Mutex<EndState>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EndState {
     is_over: bool,
     /// The Request's, unless an interceptor has shortened it.
@@ -114,19 +114,22 @@ struct EndState {
     is_graceful: bool,
     /// The cause to report if the handler fails, where it is not the handler's own.
     failure_cause: Option<EndCause>,
+    /// Waits of each [`HandlerWait`].
+    waits: [u32; 2],
+}
+
+/// A wait of a call's handler inside of the library.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) enum HandlerWait {
+    /// For capacity for a reply, or to be polled again.
+    Capacity,
+    /// Of a handler without `async`, for a thread.
+    Permit,
 }
 
 impl CallEnd {
     pub(in crate::server) fn new(deadline: Option<Instant>) -> Self {
-        let (token, failure_cause) = (None, None);
-        let is_over = false;
-        CallEnd(Mutex::new(EndState {
-            is_over,
-            deadline,
-            token,
-            is_graceful: false,
-            failure_cause,
-        }))
+        CallEnd(Mutex::new(EndState { deadline, ..EndState::default() }))
     }
 
     /// The call is over.
@@ -182,6 +185,30 @@ impl CallEnd {
     fn failure(&self) -> EndCause {
         lock(&self.0).failure_cause.unwrap_or(EndCause::Failed)
     }
+
+    /// Counts a wait until the result is dropped.
+    pub(in crate::server) fn enter(&self, wait: HandlerWait) -> HandlerWaits<'_> {
+        lock(&self.0).waits[wait as usize] += 1;
+        HandlerWaits(self, wait)
+    }
+
+    pub(in crate::server) fn waits_for_capacity(&self) -> bool {
+        lock(&self.0).waits[HandlerWait::Capacity as usize] > 0
+    }
+
+    pub(in crate::server) fn has_waits(&self) -> bool {
+        lock(&self.0).waits != [0, 0]
+    }
+}
+
+/// A handler waits until this is dropped.
+#[derive(Debug)]
+pub(in crate::server) struct HandlerWaits<'a>(&'a CallEnd, HandlerWait);
+
+impl Drop for HandlerWaits<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0).waits[self.1 as usize] -= 1;
+    }
 }
 
 impl Call {
@@ -203,7 +230,6 @@ impl Call {
             load,
             inbox,
             end: CallEnd::new(deadline),
-            waits: CallWaits::default(),
             extensions: Extensions::default(),
             stats,
             span,
@@ -361,7 +387,7 @@ impl Call {
     fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
         let call = self.clone();
         Box::pin(async move {
-            let (connection, waits) = (&*call.connection, &call.waits);
+            let (connection, waits) = (&*call.connection, &call.end);
             let (waiting, push) = match WaitingReply::new(connection, waits, len) {
                 Ok(waiting) => (waiting, push),
                 Err(status) => {
@@ -379,6 +405,77 @@ impl Call {
                 push(&call, permit);
             }
         })
+    }
+
+    /// The call begins, before anything can end it.
+    pub(in crate::server) fn begun(&self, request_bytes: usize, messages: u64) {
+        if let Some(stats) = &self.stats {
+            self.connection.server.observers.call_begun(&self.observed());
+            let message = stats.received(messages, request_bytes);
+            self.tell_message((messages > 0).then_some(&message));
+        }
+    }
+
+    /// Tells of a message that was counted.
+    pub(in crate::server) fn tell_message(&self, message: Option<&MessageInfo>) {
+        let observers = &self.connection.server.observers;
+        if let Some(message) = message
+            && observers.want_messages()
+        {
+            observers.message(&self.observed(), message);
+        }
+    }
+
+    /// Reports the end of the call: once, by the task that has taken it out of the table. `reply_len` is the length
+    /// of the frame that ends the call, if that is its reply.
+    pub(in crate::server) fn ended(&self, outcome: CallOutcome<'_>, reply_len: Option<usize>) {
+        // The clock is read only where a subscriber listens.
+        self.span.in_scope(|| {
+            trace::debug!(
+                code = %outcome.code(),
+                cause = %outcome.cause,
+                error = outcome.status.map(Status::message),
+                duration = ?self.head.started.elapsed(),
+                "call ended",
+            );
+        });
+        if let Some(len) = reply_len {
+            self.tell_message(self.count_sent(len).as_ref());
+        }
+        if let Some(stats) = &self.stats {
+            let observers = &self.connection.server.observers;
+            self.span.in_scope(|| observers.call_ended(&self.observed(), &stats.end(outcome)));
+        }
+    }
+
+    /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
+    pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
+        Some(self.stats.as_deref()?.sent(1, frame_len - HEADER_LEN))
+    }
+
+    /// A message of so many bytes has come, behind the Request.
+    pub(in crate::server) fn count_received(&self, bytes: usize) {
+        if let Some(stats) = &self.stats {
+            self.tell_message(Some(&stats.received(1, bytes)));
+        }
+    }
+
+    fn observed(&self) -> observer::CallInfo<'_> {
+        let head = &self.head;
+        observer::CallInfo {
+            side: Side::Server,
+            connection_id: self.connection.id,
+            peer: &self.connection.peer,
+            stream_id: Some(head.stream_id),
+            service: &head.service,
+            method: &head.method,
+            is_known: head.is_known,
+            is_stream: head.flags.open_a_stream(),
+            metadata: &head.metadata,
+            started: head.started,
+            deadline: self.deadline(),
+            extensions: &self.extensions,
+        }
     }
 
     /// Takes the right to end the call, in the step in which its last frame is pushed.

@@ -12,9 +12,7 @@ use std::{
 use futures_core::Stream;
 use prost::{DecodeError, Message};
 
-use crate::server::call::{
-    reasons::Refusal, replies::WaitingReply, shared::ReplyPermit, state::Call,
-};
+use crate::server::call::{replies::WaitingReply, shared::ReplyPermit, state::Call};
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
@@ -78,7 +76,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        let patience = self.call.connection.patience();
+        let patience = &self.call.connection.limits().patience;
         // Decoded where it is returned from.
         let mut message = None;
         let decode = |payload: Payload<'_>| {
@@ -226,7 +224,7 @@ impl Call {
 
     /// Waits for capacity for a message while the call goes on.
     async fn wait_for_permit(&self, len: usize) -> Result<ReplyPermit<'_>, Status> {
-        let waiting = WaitingReply::new(&self.connection, &self.waits, len)?;
+        let waiting = WaitingReply::new(&self.connection, &self.end, len)?;
         let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
         tokio::select! {
             permit = waiting.permit(self.info()) => permit.map_err(|Closed| over()),
@@ -246,30 +244,14 @@ impl<Resp> fmt::Debug for StreamSender<Resp> {
     }
 }
 
-/// Decodes a request.
-///
-/// # Errors
-/// INVALID_ARGUMENT if the bytes are not a message of this type, INTERNAL if its code panics.
-pub(in crate::server) fn decode_request<M: Message + Default>(
-    payload: Payload<'_>,
-) -> Result<M, Refusal> {
-    match contain(|| M::decode(payload)) {
-        Ok(decoded) => decoded.map_err(|error| Refusal {
-            cause: EndCause::ProtocolViolation,
-            status: undecodable(error),
-        }),
-        Err(Panicked) => Err(Refusal { cause: EndCause::Panicked, status: decoder_panicked() }),
-    }
-}
-
 fn encoder_panicked() -> Status {
     Status::internal("the reply's type panicked while it was encoded")
 }
 
-fn decoder_panicked() -> Status {
+pub(in crate::server) fn decoder_panicked() -> Status {
     Status::internal("the request's type panicked while it was decoded")
 }
 
-fn undecodable(error: DecodeError) -> Status {
+pub(in crate::server) fn undecodable(error: DecodeError) -> Status {
     Status::invalid_argument(format!("the request does not decode: {error}"))
 }

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::server::call::{
-    replies::{ResumePermit, wait_to_resume, wait_to_start},
+    replies::{ResumePermit, try_resume, wait_to_resume, wait_to_start},
     state::{Call, ReplyRest},
 };
 use crate::{
@@ -228,7 +228,7 @@ async fn run_handler(
                 // It was polled just now.
                 return Poll::Pending;
             }
-            let acquire = || ResumePermit::try_acquire(&call.connection, &call.waits);
+            let acquire = || try_resume(&call.connection, &call.end);
             let Some(permit) = granted.take().or_else(acquire) else {
                 return Poll::Ready(None);
             };
@@ -238,7 +238,7 @@ async fn run_handler(
         match step.await {
             None => granted = Some(unconstrained(wait_to_resume(call)).await),
             Some((Ok(None), _)) => return Outcome::Finished,
-            Some((Ok(Some(reply)), permit)) => return send_reply(reply, Some(permit)).await,
+            Some((Ok(Some(reply)), permit)) => return send_reply(reply, permit).await,
             Some((Err(Panicked), _)) => return Outcome::Panicked,
         }
     }
@@ -246,10 +246,7 @@ async fn run_handler(
 
 /// Sends a reply that waits for capacity, and that is encoded when it has it. The reply counts from its first poll on,
 /// and the handler's permit until then.
-async fn send_reply(
-    mut reply: BoxFuture<'static, ()>,
-    mut permit: Option<ResumePermit<'_>>,
-) -> Outcome {
+async fn send_reply(mut reply: BoxFuture<'static, ()>, mut permit: ResumePermit<'_>) -> Outcome {
     let sent = poll_fn(|cx| {
         let polled = contain(|| reply.as_mut().poll(cx));
         permit = None;

@@ -18,26 +18,32 @@ use crate::server::{
         shared::Connection,
         state::Call,
     },
-    connection::request::{Failure, Received, open},
-    control,
+    connection::request::{Failure, open},
 };
 use crate::{
     proto::{
-        codec::{Decoded, Decoder},
+        codec::Decoded,
         frame::{FrameType, Header, MAX_DATA_LEN},
         stream::DataEvent,
         table::{RequestIds, ServerEvent},
     },
     snapshot::ReceiverWait,
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
     trace,
     transport::{
         io::ReadHalf,
         limiter::{Closed, Load, Refused},
         messages::message_cost,
+        stall::PARTS,
         violations::Violations,
         wire::{FrameReader, ReadEnd, hung_up},
     },
 };
+
+/// A handler that waits for capacity, or to be polled again, may take no messages for so many parts of a time without
+/// progress, ten times as many as one that does not. Not for ever: it may keep such a wait without polling it, or go from
+/// one to the next.
+const EXCUSED_PARTS: u32 = 10 * PARTS;
 
 /// Reads until the client goes away, or the server drains and every call is answered. Returns why the
 /// connection ends.
@@ -67,34 +73,18 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
         let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
         // Looked at here, where no lock is needed for it.
         let opens = header.frame_type == FrameType::Request && ids.use_id(header.stream_id).is_ok();
-        let received = match decoded {
-            Decoded::Frame(_) if opens => open(connection, header, &mut reader),
-            Decoded::Frame(_) => receive(connection, header, &mut reader, &mut violations),
+        let acted = match decoded {
+            Decoded::Frame(_) if opens => open(connection, header, &mut reader).await,
+            Decoded::Frame(_) => receive(connection, header, &mut reader, &mut violations).await,
             Decoded::Oversized(_) => receive_oversized(connection, header, reader.read_at()),
         };
-        let refusal = match received {
-            Received::Done => continue,
-            Received::Ignored => {
-                // Nothing waits for what is ignored, however much of it comes at once.
-                consume_budget().await;
-                continue;
+        match acted {
+            Ok(()) => {}
+            Err(Failure::Gone) => return EndReason::closed_by_client(),
+            Err(Failure::Refused(Refusal { cause, status })) => {
+                Box::pin(connection.send_status(header.stream_id, cause, &status, None)).await;
             }
-            Received::Answered => {
-                consume_budget().await;
-                Box::pin(control::answer(connection, header.stream_id)).await;
-                continue;
-            }
-            Received::Refused(refusal) => refusal,
-            Received::Waits(wait) => match wait.await {
-                Ok(()) => continue,
-                Err(Failure::Refused(refusal)) => refusal,
-                Err(Failure::Gone) => return EndReason::closed_by_client(),
-            },
-        };
-        let refuse = async move {
-            connection.send_status(header.stream_id, refusal.cause, &refusal.status, None).await;
-        };
-        Box::pin(refuse).await;
+        }
     }
 }
 
@@ -132,23 +122,27 @@ async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
 }
 
 /// Acts on a frame that opens no stream.
-fn receive<'a, R: ReadHalf>(
-    connection: &'a Connection,
+async fn receive<R: ReadHalf>(
+    connection: &Connection,
     header: Header,
-    reader: &'a mut FrameReader<R>,
+    reader: &mut FrameReader<R>,
     violations: &mut Violations,
-) -> Received<'a> {
+) -> Result<(), Failure> {
     match connection.queue.streams(|table| table.receive(header)) {
-        ServerEvent::Data(call, event) => deliver(connection, call, event, reader),
+        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
             connection.violated(violation);
             let refusal = Refusal::violation(violation.to_string());
             taken_out(connection, header, reader.read_at(), ended, &refusal);
-            Received::Refused(refusal)
+            Err(refusal.into())
         }
         // No Request opens a stream that the receiver's own look has not found to do so.
-        ServerEvent::Open | ServerEvent::Ignore => Received::Ignored,
+        ServerEvent::Open | ServerEvent::Ignore => {
+            // Nothing waits for what is ignored, however much of it comes at once.
+            consume_budget().await;
+            Ok(())
+        }
     }
 }
 
@@ -174,40 +168,35 @@ fn taken_out(
     }
 }
 
-/// Puts a message into its stream's inbox.
-fn deliver<'a, R: ReadHalf>(
-    connection: &'a Connection,
-    call: Arc<Call>,
-    event: DataEvent,
-    reader: &'a mut FrameReader<R>,
-) -> Received<'a> {
-    if event.has_message {
-        let (decoder, io) = reader.parts();
-        call.count_received(decoder.data().len());
-        if !try_push(connection, &call, decoder) {
-            return Received::Waits(Box::pin(async move {
-                deliver_in_turn(connection, &call, event, decoder, io).await
-            }));
-        }
-    }
-    note_close(&call, event);
-    Received::Done
-}
-
-/// Delivers a message that has to wait. A handler that takes nothing loses its stream.
-async fn deliver_in_turn(
+/// Puts a message into its stream's inbox. A handler that takes none loses its stream.
+async fn deliver<R: ReadHalf>(
     connection: &Connection,
     call: &Call,
     event: DataEvent,
-    decoder: &mut Decoder,
-    io: &mut impl ReadHalf,
+    reader: &mut FrameReader<R>,
 ) -> Result<(), Failure> {
-    match wait_for_handler(connection, call, decoder, io).await {
-        Ok(()) => push(connection, call, decoder),
-        Err(Failure::Gone) => return Err(Failure::Gone),
-        Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
+    let (decoder, io) = reader.parts();
+    let (inbox, bytes) = (call.inbox(), decoder.data().len());
+    if event.has_message {
+        call.count_received(bytes);
+        let mut is_admitted = inbox.has_room(bytes, inbox_limits(connection))
+            && connection.try_admit_message(message_cost(bytes));
+        if !is_admitted && !inbox.is_closed() {
+            match Box::pin(wait_for_handler(connection, call, bytes, io)).await {
+                Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
+                admitted => admitted?,
+            }
+            is_admitted = true;
+        }
+        let long_data = decoder.take_long_data();
+        let message = decoder.payload(&long_data);
+        if is_admitted && !inbox.push(message, &connection.limits().patience) {
+            connection.release_messages(message_cost(bytes));
+        }
     }
-    note_close(call, event);
+    if event.remote_closed {
+        inbox.end(Ok(()), false);
+    }
     Ok(())
 }
 
@@ -221,33 +210,6 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
     Err(refusal.into())
 }
 
-fn note_close(call: &Call, event: DataEvent) {
-    if event.remote_closed {
-        call.inbox().end(Ok(()), false);
-    }
-}
-
-/// Returns whether the message need not wait: it has been pushed, or nobody takes it any more.
-fn try_push(connection: &Connection, call: &Call, decoder: &mut Decoder) -> bool {
-    let (inbox, bytes) = (call.inbox(), decoder.data().len());
-    if inbox.has_room(bytes, inbox_limits(connection))
-        && connection.try_admit_message(message_cost(bytes))
-    {
-        push(connection, call, decoder);
-        return true;
-    }
-    inbox.is_closed()
-}
-
-/// Pushes a message that has been let in.
-fn push(connection: &Connection, call: &Call, decoder: &mut Decoder) {
-    let cost = message_cost(decoder.data().len());
-    let long_data = decoder.take_long_data();
-    if !call.inbox().push(decoder.payload(&long_data), connection.patience()) {
-        connection.release_messages(cost);
-    }
-}
-
 fn inbox_limits(connection: &Connection) -> Load {
     let config = &connection.server.config;
     Load::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
@@ -257,14 +219,15 @@ fn inbox_limits(connection: &Connection) -> Load {
 async fn wait_for_handler(
     connection: &Connection,
     call: &Call,
-    decoder: &Decoder,
+    bytes: usize,
     io: &mut impl ReadHalf,
 ) -> Result<(), Failure> {
-    let bytes = decoder.data().len();
-    let (limits, patience) = (inbox_limits(connection), connection.patience());
+    let (limits, patience) = (inbox_limits(connection), &connection.limits().patience);
     let is_unread = connection.is_unread();
-    let is_held_up = call.waits.hold_handler_up();
-    let is_paused = || is_unread() || is_held_up();
+    let excused = AtomicU32::new(0);
+    let is_excused =
+        || call.end.waits_for_capacity() && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS;
+    let is_paused = || is_unread() || is_excused();
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {
             let _held_up = connection.hold_up(ReceiverWait::Stream(call.head.stream_id));
@@ -293,9 +256,9 @@ fn receive_oversized(
     connection: &Connection,
     header: Header,
     arrived: Instant,
-) -> Received<'static> {
+) -> Result<(), Failure> {
     if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
-        return Received::Done;
+        return Ok(());
     }
     let ended = connection.queue.streams(|table| match table.receive(header) {
         ServerEvent::Ignore => None,
@@ -306,11 +269,11 @@ fn receive_oversized(
         ServerEvent::Data(..) => Some(table.remove(header.stream_id)),
         ServerEvent::Refuse(_, ended) => Some(ended),
     });
-    let Some(ended) = ended else { return Received::Done };
+    let Some(ended) = ended else { return Ok(()) };
     let too_long = format!("a frame of {} bytes is longer than {MAX_DATA_LEN}", header.data_len);
     let refusal = Refusal::limit(too_long);
     taken_out(connection, header, arrived, ended, &refusal);
-    Received::Refused(refusal)
+    Err(refusal.into())
 }
 
 #[cfg(test)]

@@ -2,11 +2,14 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use tokio::{task::yield_now, time::Instant};
+use tokio::{
+    task::{coop::consume_budget, yield_now},
+    time::Instant,
+};
 
 use crate::server::{
     call::{
-        admission::CallPermit,
+        admission::AdmittedLoad,
         reasons::{EndReason, Refusal, RefusedCall},
         shared::Connection,
         start::AdmittedCall,
@@ -25,7 +28,6 @@ use crate::{
         payload::Payload,
     },
     transport::{
-        BoxFuture,
         io::ReadHalf,
         limiter::{Load, Refused},
         wire::{FrameReader, hung_up},
@@ -35,22 +37,7 @@ use crate::{
 /// Fields of a Request that are decoded before the task yields: more than any honest one has.
 const FIELDS_PER_TURN: usize = 4096;
 
-/// The outcome of a frame.
-pub(in crate::server) enum Received<'a> {
-    /// It was acted on.
-    Done,
-    /// It is none that anything is done for.
-    Ignored,
-    /// Its stream is refused, or ends, with this status.
-    Refused(Refusal),
-    /// It was a call of the receiver's own, to be answered with OK.
-    Answered,
-    /// It has to wait until its call, or its message, is let in. The wait is boxed, as all are that an idle connection
-    /// has no need of.
-    Waits(BoxFuture<'a, Result<(), Failure>>),
-}
-
-/// Why a frame that had to wait was not acted on as it asks.
+/// Why a frame was not acted on as it asks.
 pub(in crate::server) enum Failure {
     /// Its stream is refused, or ends, with this status.
     Refused(Refusal),
@@ -65,31 +52,33 @@ impl From<Refusal> for Failure {
 }
 
 /// Opens a stream, or refuses it.
-pub(in crate::server) fn open<'a, R: ReadHalf>(
-    connection: &'a Arc<Connection>,
+pub(in crate::server) async fn open<R: ReadHalf>(
+    connection: &Arc<Connection>,
     header: Header,
-    reader: &'a mut FrameReader<R>,
-) -> Received<'a> {
+    reader: &mut FrameReader<R>,
+) -> Result<(), Failure> {
     let arrived = reader.read_at();
     let (decoder, io) = reader.parts();
     let more_to_come = decoder.bytes_left() > 0;
     let long_data = decoder.take_long_data();
     let data = decoder.payload(&long_data);
     let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
-    match incoming.try_open() {
-        Ok(true) => Received::Done,
-        Ok(false) => Received::Waits(Box::pin(async move {
-            let data = decoder.payload(&long_data);
-            let incoming = IncomingRequest { connection, header, data, arrived, more_to_come };
-            incoming.open_in_turn(io).await
-        })),
-        Err(refusal) => match control::serve(connection, header, incoming.decoder(), refusal) {
-            Ok(()) => Received::Answered,
-            Err(refusal) => {
-                incoming.refuse(&refusal, false);
-                Received::Refused(refusal)
-            }
-        },
+    let refusal = match incoming.try_open() {
+        Ok(true) => return Ok(()),
+        // Boxed, as all waits are that an idle connection has no need of.
+        Ok(false) => return Box::pin(incoming.open_in_turn(io)).await,
+        Err(refusal) => refusal,
+    };
+    match control::serve(connection, header, incoming.decoder(), refusal) {
+        Ok(()) => {
+            consume_budget().await;
+            Box::pin(control::answer(connection, header.stream_id)).await;
+            Ok(())
+        }
+        Err(refusal) => {
+            incoming.refuse(&refusal, false);
+            Err(refusal.into())
+        }
     }
 }
 
@@ -114,14 +103,6 @@ impl Drop for LostRequest<'_> {
     }
 }
 
-/// A Request whose method has been found.
-#[derive(Clone, Copy)]
-struct Routed<'r, 'a> {
-    request: &'r Request<'a>,
-    target: Target<'a>,
-    timeout: Option<Duration>,
-}
-
 impl<'a> IncomingRequest<'a> {
     /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
@@ -135,11 +116,11 @@ impl<'a> IncomingRequest<'a> {
             return Ok(false);
         }
         let request = decoder.request();
-        let routed = self.route(request)?;
-        let Some(permit) = self.connection.try_admit_call(self.load(request)) else {
+        let (target, deadline) = self.route(request)?;
+        let Some(load) = self.connection.try_admit_call(self.load(request)) else {
             return Ok(false);
         };
-        self.start(routed, permit, false).map(|()| true)
+        self.start(request, target, deadline, load, false).map(|()| true)
     }
 
     /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.
@@ -162,17 +143,17 @@ impl<'a> IncomingRequest<'a> {
             yield_now().await;
         }
         let request = decoder.request();
-        let routed = self.route(request)?;
-        let permit = tokio::select! {
+        let (target, deadline) = self.route(request)?;
+        let load = tokio::select! {
             biased;
-            permit = self.connection.admit_call(self.load(request)) => permit,
+            load = self.connection.admit_call(self.load(request)) => load,
             () = hung_up(io) => {
                 let _ = self.connection.end_reason.set(EndReason::closed_by_client());
                 return Err(Failure::Gone);
             }
         };
-        match permit {
-            Ok(permit) => Ok(self.start(routed, permit, true)?),
+        match load {
+            Ok(load) => Ok(self.start(request, target, deadline, load, true)?),
             Err(Refused::Closed) => Err(Failure::Gone),
             Err(Refused::Stalled) => Err(self.stalled().into()),
         }
@@ -208,59 +189,74 @@ impl<'a> IncomingRequest<'a> {
         })
     }
 
-    fn route<'r>(&self, request: &'r Request<'a>) -> Result<Routed<'r, 'a>, Refusal> {
-        let target =
-            match self.connection.server.services.find_method(request.service, request.method) {
-                Some(target) => target,
-                None => self.find(request.names().map_err(malformed)?).map_err(unimplemented)?,
-            };
-        target.check_flags(self.header.flags).map_err(violation)?;
-        let timeout = match request.timeout_nano {
-            0 => None,
-            nanos => Some(u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| too_late())?),
+    /// Returns what takes the call, and its deadline.
+    fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, Option<Instant>), Refusal> {
+        let services = &self.connection.server.services;
+        let target = match services.find_method(request.service, request.method) {
+            Some(target) => target,
+            None => self.find(request.names().map_err(malformed)?).map_err(unimplemented)?,
         };
-        Ok(Routed { request, target, timeout })
+        target.check_flags(self.header.flags).map_err(violation)?;
+        let deadline = match request.timeout_nano {
+            0 => None,
+            nanos => {
+                let timeout = u64::try_from(nanos).map(Duration::from_nanos);
+                // The time that the call waits to be admitted is part of its time.
+                self.arrived.checked_add(timeout.map_err(|_| too_late())?)
+            }
+        };
+        Ok((target, deadline))
     }
 
     fn find(&self, (service, method): (&str, &str)) -> Result<Target<'a>, Status> {
         self.connection.server.services.find(service, method)
     }
 
+    /// Starts the handler of a call that has been admitted.
     fn start(
         &self,
-        routed: Routed<'_, 'a>,
-        permit: CallPermit<'_>,
+        request: &Request<'a>,
+        target: Target<'a>,
+        deadline: Option<Instant>,
+        load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
-        let Routed { request, target, timeout } = routed;
-        // The time that the call has waited to be let in is part of its time.
-        let deadline = timeout.and_then(|timeout| self.arrived.checked_add(timeout));
+        let head = self.head(request, target, deadline);
+        let head = head.inspect_err(|_| self.connection.release_call(load))?;
+        let has_inbox = target.has_inbox(head.flags);
+        let call = Arc::new(Call::new(self.connection.clone(), head, load, has_inbox));
+        if has_waited && let Some(stats) = &call.stats {
+            stats.has_waited_for_admission();
+        }
+        let admitted = AdmittedCall {
+            owner: CallOwner::new(call),
+            request_bytes: self.data.bytes().len(),
+            more_to_come: self.more_to_come,
+            chain: target.chain(),
+        };
+        target.start(admitted, self.data.part(request.payload))
+    }
+
+    fn head(
+        &self,
+        request: &Request<'a>,
+        target: Target<'a>,
+        deadline: Option<Instant>,
+    ) -> Result<CallHead, Refusal> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(too_late());
         }
         let (service, method) = target.names(request).map_err(malformed)?;
-        let flags = self.header.flags;
-        let head = CallHead {
+        Ok(CallHead {
             stream_id: self.header.stream_id,
             service,
             method,
             is_known: target.is_known(),
-            flags,
+            flags: self.header.flags,
             metadata: request.metadata.decode().map_err(malformed)?,
             started: self.arrived,
             deadline,
-        };
-        let has_inbox = target.has_inbox(flags);
-        let request_bytes = self.data.bytes().len();
-        let call = Call::new(self.connection.clone(), head, permit.into_load(), has_inbox);
-        let owner = CallOwner::new(Arc::new(call));
-        if has_waited && let Some(stats) = &owner.call.stats {
-            stats.has_waited_for_admission();
-        }
-        let chain = target.chain();
-        let more_to_come = self.more_to_come;
-        let admitted = AdmittedCall { owner, request_bytes, more_to_come, chain };
-        target.start(admitted, self.data.part(request.payload))
+        })
     }
 
     /// Reports that the call is refused, and notes that its stream is.

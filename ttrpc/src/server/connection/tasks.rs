@@ -13,14 +13,14 @@ use crate::server::{
     accept::unserved::Unserved,
     call::{reasons::EndReason, shared::Connection},
     connection::receiver,
-    idle::{ended_here, listen},
+    idle::{idle, listen},
 };
 use crate::{
     Error,
     contain::{contain, notify_waiters},
     observer::CallOutcome,
     trace,
-    transport::{lock, spawn, wire},
+    transport::{heard::Heard, lock, spawn, wire},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes. It returns the
@@ -64,7 +64,7 @@ pub(in crate::server) fn serve(
             let reason = tokio::select! {
                 biased;
                 reason = receiver::run(&connection, reader) => reason,
-                reason = ended_here(&connection, heard, closed(&connection.server)) => reason,
+                reason = ended_here(&connection, heard) => reason,
                 _ = &mut sender => EndReason::closed_by_client(),
             };
             // If the sender has failed it has said why.
@@ -78,6 +78,21 @@ pub(in crate::server) fn serve(
     };
     spawn(span.instrument(receiving));
     Ok(())
+}
+
+/// Waits until this side ends the connection: the server closes, or the connection was idle for too long.
+async fn ended_here(connection: &Connection, heard: Option<Arc<Heard>>) -> EndReason {
+    let closed = closed(&connection.server);
+    let (Some(max_idle), Some(heard)) = (connection.server.config.max_idle, heard) else {
+        closed.await;
+        return EndReason::closed_here();
+    };
+    let idle = Box::pin(idle(connection, &heard, max_idle));
+    tokio::select! {
+        biased;
+        () = closed => EndReason::closed_here(),
+        () = idle => EndReason::idle(max_idle),
+    }
 }
 
 /// Waits until the server closes. It wakes its task when the server begins to drain as well.

@@ -10,11 +10,12 @@ use crate::server::call::{
     reasons::Refusal,
     start::AdmittedCall,
     state::{Call, ReplyRest},
-    stream::{StreamReceiver, StreamSender, decode_request},
+    stream::{StreamReceiver, StreamSender, decoder_panicked, undecodable},
 };
 use crate::{
     Name, Status,
-    contain::Contained,
+    contain::{Contained, Panicked, contain},
+    observer::EndCause,
     proto::{payload::Payload, stream::Kind},
     transport::BoxFuture,
 };
@@ -261,6 +262,20 @@ impl Routes {
     {
         self.methods.push(Method { name, kind, start: Contained::new(Box::new(start)) });
         self
+    }
+}
+
+/// Decodes a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the bytes are not a message of this type, INTERNAL if its code panics.
+fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Refusal> {
+    match contain(|| M::decode(payload)) {
+        Ok(decoded) => decoded.map_err(|error| Refusal {
+            cause: EndCause::ProtocolViolation,
+            status: undecodable(error),
+        }),
+        Err(Panicked) => Err(Refusal { cause: EndCause::Panicked, status: decoder_panicked() }),
     }
 }
 
