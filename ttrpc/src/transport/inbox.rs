@@ -3,8 +3,7 @@
 //! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which waits for capacity
 //! only while the consumer takes messages ([`Inbox::wait_for_room`], and see [`stall`](super::stall)).
 //!
-//! A consumer takes a run of small messages at once, as a [`Batch`], and uses them without the lock; until then they count
-//! as not taken. What it has used since is in [`Taken`], which it alone changes.
+//! A consumer takes a run of small messages at once, as a [`Batch`]. Each of them counts until the consumer uses it.
 
 use std::{
     mem,
@@ -13,7 +12,7 @@ use std::{
 };
 
 use bytes::Buf;
-use tokio::{sync::Notify, task::yield_now, time::timeout};
+use tokio::{sync::Notify, task::yield_now};
 
 use super::{
     limiter::Load,
@@ -26,20 +25,13 @@ use crate::{
     Status,
     contain::{notify_waiters, wake},
     proto::payload::Payload,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{
-            AtomicBool, AtomicU64, AtomicUsize,
-            Ordering::{Acquire, Release},
-        },
-    },
+    sync::{Mutex, MutexGuard},
 };
 
 /// The inbox of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
-    taken: Taken,
     /// Notified when there is capacity again, when the consumer goes away, and when the stream ends, if
     /// `InboxState::is_watched`.
     changed: Notify,
@@ -53,36 +45,16 @@ struct InboxState {
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
-    /// Messages that the consumer had not taken when it took its batch, that included.
+    /// Messages that the consumer has not used, those of its batch included.
     fill: Load,
-    /// Messages that it had taken then.
+    /// Messages that it has used.
     takes: u64,
+    /// When it last used a message, or the first of those that are there came; see [`StallBudget`].
+    moved_at: u64,
     /// For how long the consumer was waited for until it took a message; see [`StallBudget`].
     credit: Duration,
-    /// The receiver waits, and is woken when no more than this is left.
-    wake_at: Option<Load>,
-}
-
-/// What the consumer has used of its batch. A look at the inbox may miss what is being used at that moment.
-#[derive(Debug, Default)]
-struct Taken {
-    messages: AtomicUsize,
-    bytes: AtomicUsize,
-    /// When the consumer last took a message, or the first of those that are there came; see [`StallBudget`].
-    moved_at: AtomicU64,
-    /// The receiver waits for capacity: [`InboxState::wake_at`] is set.
-    is_awaited: AtomicBool,
-}
-
-impl Taken {
-    fn load(&self) -> Load {
-        Load { count: self.messages.load(Acquire), cost: self.bytes.load(Acquire) }
-    }
-
-    fn set(&self, Load { count, cost }: Load) {
-        self.messages.store(count, Release);
-        self.bytes.store(cost, Release);
-    }
+    /// The receiver waits for capacity for a message of so many bytes within these limits.
+    awaited: Option<(usize, Load)>,
 }
 
 /// The state of the consumer.
@@ -148,8 +120,8 @@ impl Inbox {
         if state.is_closed() {
             return false;
         }
-        if state.fill == self.taken.load() {
-            self.taken.moved_at.store(budget.date(), Release);
+        if state.fill == Load::default() {
+            state.moved_at = budget.date();
         }
         state.fill += load;
         append(&mut state.messages);
@@ -195,7 +167,6 @@ impl Inbox {
     pub(crate) fn abandon(&self, batch: &mut Batch) -> usize {
         drop(mem::take(batch));
         let mut state = lock(&self.state);
-        self.settle(&mut state);
         state.messages.clear();
         let freed = cost(mem::take(&mut state.fill));
         let waker = mem::replace(&mut state.consumer, Consumer::Gone);
@@ -212,14 +183,7 @@ impl Inbox {
     /// Returns what is not taken, and whether the consumer waits for the next message.
     pub(crate) fn fill(&self) -> (Load, bool) {
         let state = lock(&self.state);
-        (self.left(&state), matches!(state.consumer, Consumer::Waiting(_)))
-    }
-
-    /// Returns what is not taken.
-    fn left(&self, state: &InboxState) -> Load {
-        let mut left = state.fill;
-        left -= self.taken.load();
-        left
+        (state.fill, matches!(state.consumer, Consumer::Waiting(_)))
     }
 
     /// Returns what `read` makes of the next message. For the one consumer, which keeps `batch` from one call to the next:
@@ -250,9 +214,8 @@ impl Inbox {
     /// Takes the first run of messages. `false` if the stream has ended well.
     fn poll_refill(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let mut state = lock(&self.state);
-        self.settle(&mut state);
         if let Some(run) = state.messages.pop() {
-            self.wake_receiver(state);
+            drop(state);
             batch.refill(run);
             return Poll::Ready(Ok(true));
         }
@@ -264,53 +227,39 @@ impl Inbox {
             Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => None,
             _ => Some(mem::replace(&mut state.consumer, Consumer::Waiting(cx.waker().clone()))),
         };
-        self.wake_receiver(state);
+        drop(state);
         drop(before);
         Poll::Pending
     }
 
-    /// Notes with the lock what the consumer has used.
-    fn settle(&self, state: &mut InboxState) {
-        let taken = self.taken.load();
-        self.taken.set(Load::default());
-        state.fill -= taken;
-        state.takes = state.takes.wrapping_add(taken.count as u64);
-    }
-
-    /// Notes that the consumer has taken a message.
+    /// Notes that the consumer uses a message. Wakes the receiver if the one that it waits with fits now. Once: it asks
+    /// again if it has to.
     fn count_out(&self, bytes: usize, budget: &StallBudget) {
-        let mut taken = self.taken.load();
-        taken += Load::one(bytes);
-        self.taken.set(taken);
-        self.taken.moved_at.store(budget.date(), Release);
-        if self.taken.is_awaited.load(Acquire) {
-            self.wake_receiver(lock(&self.state));
-        }
-    }
-
-    /// Wakes the receiver if it waits for as much capacity as there is. Once: it asks again if it has to.
-    fn wake_receiver(&self, mut state: MutexGuard<'_, InboxState>) {
-        let left = self.left(&state);
-        let wakes = state.wake_at.is_some_and(|at| left.count == 0 || left.is_within(at));
-        if wakes {
-            self.set_wake_at(&mut state, None);
-        }
+        let mut state = lock(&self.state);
+        state.fill -= Load::one(bytes);
+        state.takes += 1;
+        state.moved_at = budget.date();
+        let fill = state.fill;
+        let awaited = state.awaited.take_if(|(bytes, limits)| fits(fill, *bytes, *limits));
         drop(state);
-        if wakes {
+        if awaited.is_some() {
             notify_waiters(&self.changed);
         }
-    }
-
-    fn set_wake_at(&self, state: &mut InboxState, wake_at: Option<Load>) {
-        self.taken.is_awaited.store(wake_at.is_some(), Release);
-        state.wake_at = wake_at;
     }
 
     /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
     /// Room stays until the producer uses it.
     pub(crate) fn has_room(&self, bytes: usize, limits: Load) -> bool {
         let state = lock(&self.state);
-        fits(self.left(&state), bytes, limits) || state.is_closed()
+        fits(state.fill, bytes, limits) || state.is_closed()
+    }
+
+    /// Returns whether there is capacity. If not, what the consumer takes wakes the receiver when there is.
+    pub(in crate::transport) fn awaits_room(&self, bytes: usize, limits: Load) -> bool {
+        let mut state = lock(&self.state);
+        let has_room = fits(state.fill, bytes, limits) || state.is_closed();
+        state.awaited = (!has_room).then_some((bytes, limits));
+        has_room
     }
 
     /// Waits for capacity for a message of this many bytes, while the consumer takes messages. `false` if it
@@ -322,54 +271,36 @@ impl Inbox {
         budget: &StallBudget,
         is_paused: Condition<'_, bool>,
     ) -> bool {
-        let moves = || lock(&self.state).takes.wrapping_add(self.taken.load().count as u64);
-        let credit = lock(&self.state).credit;
-        if budget.has_timed_out_since(self.taken.moved_at.load(Acquire)) {
+        let (takes, moved_at, credit) = {
+            let state = lock(&self.state);
+            (state.takes, state.moved_at, state.credit)
+        };
+        if budget.has_timed_out_since(moved_at) {
             return self.has_room(bytes, limits);
         }
-        let has_room = || self.watches_room(bytes, limits);
-        let wait = budget.begin(moves() > 0, credit);
-        let unnoticed = if wait.time.is_zero() {
+        let wait = budget.begin(takes > 0, credit);
+        if wait.time.is_zero() {
             // A consumer that was just woken runs first.
             yield_now().await;
-            has_room().then_some(Duration::ZERO)
         } else {
+            let (moves, has_room) =
+                (|| lock(&self.state).takes, || self.awaits_room(bytes, limits));
             tokio::select! {
                 biased;
-                unnoticed = self.room(wait.time, &has_room) => Some(unnoticed),
-                _ = stalled(wait.time, &moves, is_paused) => has_room().then_some(wait.time),
+                () = wait_until(self.changed(), &has_room) => {}
+                _ = stalled(wait.time, &moves, is_paused) => {}
             }
-        };
-        let earned = unnoticed.map(|unnoticed| budget.note_move(wait, unnoticed));
-        if earned.is_none() {
+        }
+        let has_room = self.has_room(bytes, limits);
+        if !has_room {
             budget.note_timeout(wait);
         }
-        let state = &mut *lock(&self.state);
-        self.set_wake_at(state, None);
-        state.credit = state.credit.saturating_add(earned.unwrap_or_default());
-        earned.is_some()
-    }
-
-    /// Returns whether there is capacity. What the consumer takes afterwards wakes the receiver when there is some and,
-    /// where the inbox is large, for more than one message.
-    pub(in crate::transport) fn watches_room(&self, bytes: usize, limits: Load) -> bool {
-        let messages = (limits.count - limits.count / 4).min(limits.count - 1);
-        let wake_at = Load { count: messages, cost: limits.cost.saturating_sub(bytes) };
-        self.set_wake_at(&mut lock(&self.state), Some(wake_at));
-        self.has_room(bytes, limits)
-    }
-
-    /// Waits for capacity, and looks for it now and then, at longer and longer intervals: capacity for one
-    /// message alone wakes nobody. Returns how long there may have been capacity unnoticed.
-    async fn room(&self, stall: Duration, has_room: Condition<'_, bool>) -> Duration {
-        let mut pause = stall / 64;
-        while timeout(pause, wait_until(self.changed(), has_room)).await.is_err() {
-            if has_room() {
-                return pause;
-            }
-            pause = (2 * pause).min(stall / 4);
+        let mut state = lock(&self.state);
+        state.awaited = None;
+        if has_room {
+            state.credit = state.credit.saturating_add(wait.began.elapsed());
         }
-        Duration::ZERO
+        has_room
     }
 }
 
@@ -377,16 +308,7 @@ impl Inbox {
 mod tests {
     use bytes::Bytes;
     use futures_core::future::BoxFuture;
-    use std::{
-        future::poll_fn,
-        pin::pin,
-        sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering},
-        },
-        task::Wake,
-        time::Duration,
-    };
+    use std::{future::poll_fn, pin::pin, time::Duration};
 
     use super::{
         super::messages::{RUN_LEN, message_cost},
@@ -399,15 +321,6 @@ mod tests {
 
     fn limits() -> Load {
         Load::limit(100, 1000)
-    }
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
     }
 
     fn take<'a>(
@@ -517,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn room_for_one_message_is_used_before_long() {
+    async fn room_for_one_message_is_used_at_once() {
         let (inbox, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         while inbox.has_room(1, limits()) {
@@ -526,24 +439,7 @@ mod tests {
         let start = tokio::time::Instant::now();
         let room = inbox.wait_for_room(1, limits(), &budget, &|| false);
         let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &budget));
-        assert!(room && start.elapsed() < SECOND);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_receiver_is_woken_when_a_quarter_is_free() {
-        let (inbox, budget, mut batch) =
-            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
-        while inbox.has_room(1, limits()) {
-            push(&inbox, &[1], &budget);
-        }
-        let start = tokio::time::Instant::now();
-        let taking = async {
-            for _ in 0..25 {
-                take(&inbox, &mut batch, &budget).await;
-            }
-        };
-        let room = inbox.wait_for_room(1, limits(), &budget, &|| false);
-        assert!(tokio::join!(room, taking).0);
+        assert!(room);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
@@ -656,23 +552,6 @@ mod tests {
         let last = take(&inbox, &mut batch, &budget).await.unwrap();
         assert_eq!(inbox.fill().0, Load::default());
         assert!(last == [2; 10][..] && last.is_unique(), "nobody else holds it");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_receiver_is_not_woken_before_a_quarter_is_free() {
-        let (inbox, budget, mut batch) =
-            (Inbox::default(), StallBudget::new(SECOND), Batch::default());
-        while inbox.has_room(1, limits()) {
-            push(&inbox, &[1], &budget);
-        }
-        let wakes = Arc::new(Wakes::default());
-        let mut room = pin!(inbox.wait_for_room(1, limits(), &budget, &|| false));
-        let waker = wakes.clone().into();
-        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        for taken in 1..=25 {
-            take(&inbox, &mut batch, &budget).await.unwrap();
-            assert_eq!(wakes.0.load(Ordering::SeqCst) > 0, taken == 25, "after {taken}");
-        }
     }
 
     #[tokio::test]

@@ -573,7 +573,7 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
         inbox.push(Payload::borrowed(b"message"), &patience);
         let waits = inbox.clone();
         let receiver = spawn(move || {
-            let has_room = || waits.watches_room(1, Load::limit(1, 100));
+            let has_room = || waits.awaits_room(1, Load::limit(1, 100));
             block_on(wait_until(waits.changed(), &has_room));
         });
         let mut batch = Batch::default();

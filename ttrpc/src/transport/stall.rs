@@ -99,7 +99,7 @@ impl Spent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConsumerWait {
     number: u64,
-    began: Instant,
+    pub(super) began: Instant,
     /// For how long the consumer may stall.
     pub(crate) time: Duration,
 }
@@ -137,23 +137,12 @@ impl StallBudget {
 
     /// Charges a wait for a consumer that has not moved.
     pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
-        if wait.time >= self.stall_timeout {
-            lock(&self.state).last_timed_out = wait.number;
-        }
-        self.charge(wait.time);
-    }
-
-    /// The consumer has moved, and that may have gone unnoticed for this long, which is charged. Returns
-    /// the credit that the consumer has earned.
-    pub(crate) fn note_move(&self, wait: ConsumerWait, unnoticed: Duration) -> Duration {
-        self.charge(unnoticed);
-        wait.began.elapsed().saturating_sub(unnoticed)
-    }
-
-    fn charge(&self, time: Duration) {
         let mut state = lock(&self.state);
-        let before = state.spent.map_or(Duration::ZERO, |spent| spent.now(time));
-        let time = (before + time).min(self.stall_timeout.saturating_mul(2));
+        if wait.time >= self.stall_timeout {
+            state.last_timed_out = wait.number;
+        }
+        let before = state.spent.map_or(Duration::ZERO, |spent| spent.now(wait.time));
+        let time = (before + wait.time).min(self.stall_timeout.saturating_mul(2));
         state.spent = Some(Spent { time, at: Instant::now() });
     }
 }
@@ -208,22 +197,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_moves_is_waited_for_as_long_again_whatever_is_left() {
         let budget = StallBudget::new(SECOND);
-        let wait = budget.begin(true, NO_CREDIT);
-        sleep(SECOND / 2).await;
-        let credit = budget.note_move(wait, SECOND / 8);
-        assert_eq!(credit, SECOND * 3 / 8);
+        let credit = SECOND * 3 / 8;
         time_out(&budget, 100, true).await;
         assert_eq!(budget.begin(true, credit).time, credit);
         assert_eq!(budget.begin(true, 9 * SECOND).time, SECOND);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_for_which_a_move_may_have_gone_unnoticed_is_charged() {
-        let budget = StallBudget::new(SECOND);
-        let wait = budget.begin(true, NO_CREDIT);
-        sleep(SECOND).await;
-        budget.note_move(wait, SECOND / 2);
-        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND * 3 / 4);
     }
 
     #[tokio::test(start_paused = true)]
