@@ -1,6 +1,6 @@
 //! One request through several plugins: what each wants is merged, and the next one sees it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ttrpc::Status;
 
@@ -10,7 +10,7 @@ use crate::{
     mark_for_removal, marked_for_removal,
     proto::{
         CreateContainerRequest, CreateContainerResponse, Field, LinuxContainer,
-        LinuxContainerAdjustment, LinuxRdt, OwningPlugins, UpdateContainerRequest,
+        LinuxContainerAdjustment, LinuxNamespace, LinuxRdt, OwningPlugins, UpdateContainerRequest,
         UpdateContainerResponse,
     },
 };
@@ -27,6 +27,8 @@ pub(super) struct CreateMerge {
 #[derive(Default)]
 pub(super) struct UpdateMerge {
     pub(super) updates: Vec<ContainerUpdate>,
+    /// Where in `updates` those of a container are.
+    positions: HashMap<String, usize>,
     pub(super) evictions: Vec<ContainerEviction>,
     pub(super) owners: OwningPlugins,
 }
@@ -91,21 +93,13 @@ impl UpdateMerge {
                 overlay(&resources, request.linux_resources.get_or_insert_default());
                 continue;
             }
-            let known = self.updates.iter_mut().find(|known| known.container_id == id);
-            let merged = match known {
-                Some(known) => {
-                    known.ignore_failure &= update.ignore_failure;
-                    known
-                }
-                None => {
-                    let new = ContainerUpdate {
-                        ignore_failure: update.ignore_failure,
-                        ..ContainerUpdate::of(id)
-                    };
-                    self.updates.push(new);
-                    self.updates.last_mut().expect("it was added")
-                }
-            };
+            let at = *self.positions.entry(id).or_insert_with_key(|id| {
+                let ignore_failure = update.ignore_failure;
+                self.updates.push(ContainerUpdate { ignore_failure, ..ContainerUpdate::of(id) });
+                self.updates.len() - 1
+            });
+            let merged = &mut self.updates[at];
+            merged.ignore_failure &= update.ignore_failure;
             let target = merged.linux.get_or_insert_default().resources.get_or_insert_default();
             overlay(&resources, target);
         }
@@ -219,16 +213,16 @@ fn merge_linux(
     one!(seccomp_policy, Field::SeccompPolicy, seccomp_policy);
     one!(scheduler, Field::LinuxSched, scheduler);
     one!(memory_policy, Field::MemoryPolicy);
-    for namespace in new.namespaces {
-        let removed = marked_for_removal(&namespace.r#type);
-        let kind = removed.unwrap_or(&namespace.r#type).to_owned();
-        claims.claim_entry(Field::Namespace, &kind)?;
-        container.namespaces.retain(|other| other.r#type != kind);
-        if removed.is_none() {
-            container.namespaces.push(namespace.clone());
-        }
-        reply.namespaces.push(namespace);
+    let mut kinds = HashSet::new();
+    for namespace in &new.namespaces {
+        let kind = unmarked(&namespace.r#type);
+        claims.claim_entry(Field::Namespace, kind)?;
+        kinds.insert(kind);
     }
+    container.namespaces.retain(|other| !kinds.contains(&*other.r#type));
+    let set = |namespace: &&LinuxNamespace| marked_for_removal(&namespace.r#type).is_none();
+    container.namespaces.extend(new.namespaces.iter().filter(set).cloned());
+    reply.namespaces.extend(new.namespaces);
     merge_map(claims, Field::Sysctl, new.sysctl, &mut reply.sysctl, &mut container.sysctl)?;
     merge_map(
         claims,
@@ -283,20 +277,27 @@ fn merge_list<T>(
 ) -> Result<(), Status> {
     let (removals, additions): (Vec<T>, Vec<T>) =
         new.into_iter().partition(|entry| marked_for_removal(key(entry)).is_some());
-    for removal in removals {
-        let removed = marked_for_removal(key(&removal)).unwrap_or("").to_owned();
-        claims.clear_entry(field, &removed);
-        reply.retain(|entry| {
-            key(entry) != removed && marked_for_removal(key(entry)) != Some(&removed)
-        });
-        // In front: what is removed and set anew is set.
-        reply.insert(0, removal);
-    }
+    let mut removed = HashSet::new();
+    // The last mark of each: in front, since what is removed and set anew is set.
+    let mut marks: Vec<T> = removals
+        .into_iter()
+        .rev()
+        .filter(|mark| removed.insert(unmarked(key(mark)).to_owned()))
+        .collect();
+    removed.iter().for_each(|key| claims.clear_entry(field, key));
+    reply.retain(|entry| !removed.contains(unmarked(key(entry))));
+    marks.append(reply);
+    *reply = marks;
     for addition in additions {
         claims.claim_entry(field, key(&addition))?;
         reply.push(addition);
     }
     Ok(())
+}
+
+/// A key without its mark for removal, if it has one.
+fn unmarked(key: &str) -> &str {
+    marked_for_removal(key).unwrap_or(key)
 }
 
 /// Changes what later plugins see of the container, by what is merged so far.
@@ -307,18 +308,13 @@ fn see<T, C>(
     key_there: impl Fn(&C) -> &str,
     convert: impl Fn(&T) -> C,
 ) {
-    let is_changed = |there: &C| {
-        let there = key_there(there);
-        reply
-            .iter()
-            .any(|entry| key(entry) == there || marked_for_removal(key(entry)) == Some(there))
-    };
-    container.retain(|there| !is_changed(there));
+    let changed: HashSet<&str> = reply.iter().map(|entry| unmarked(key(entry))).collect();
+    container.retain(|there| !changed.contains(key_there(there)));
     let set = reply.iter().filter(|entry| marked_for_removal(key(entry)).is_none());
     container.extend(set.map(convert));
 }
 
-/// Merges a map, likewise.
+/// Merges a map as `merge_list` does a list.
 fn merge_map<V: Clone + Default>(
     claims: &mut Claims<'_>,
     field: Field,
@@ -347,7 +343,7 @@ mod tests {
     use ttrpc::Code;
 
     use super::*;
-    use crate::proto::{LinuxDevice, Mount};
+    use crate::proto::{KeyValue, LinuxDevice, Mount};
 
     fn merge() -> CreateMerge {
         let container = Container {
@@ -456,6 +452,38 @@ mod tests {
         // A third one is in conflict with the second.
         let conflict = merge.apply("20-c", reply(ContainerAdjustment::new().env("A", "c")));
         assert!(conflict.expect_err("10-b has set it").message().contains("10-b"));
+    }
+
+    /// Each of these lists fits into a message, and merged pair by pair takes minutes.
+    #[test]
+    fn a_merge_takes_time_in_proportion_to_what_plugins_want() {
+        const MANY: usize = 30_000;
+        let mut merge = merge();
+        let names = |prefix: &'static str| (0..MANY).map(move |at| format!("{prefix}{at}"));
+        let pair = |key| KeyValue { key, value: String::new() };
+        let container = merge.request.container.as_mut().expect("it is there");
+        container.env = names("").collect();
+        let namespace = |r#type| LinuxNamespace { r#type, path: String::new() };
+        let linux = LinuxContainerAdjustment {
+            namespaces: names("").map(namespace).collect(),
+            ..Default::default()
+        };
+        let first = ContainerAdjustment {
+            env: names("-").map(pair).collect(),
+            linux: Some(linux),
+            ..ContainerAdjustment::default()
+        };
+        let mut first = reply(first);
+        first.update = names("c").map(ContainerUpdate::of).collect();
+        merge.apply("00-a", first).expect("it is the first");
+        assert_eq!(merge.request.container.as_ref().expect("it is there").env.len(), 0);
+        let second = ContainerAdjustment {
+            env: names("-").chain(names("")).map(pair).collect(),
+            ..ContainerAdjustment::default()
+        };
+        merge.apply("10-b", reply(second)).expect("it sets what is removed");
+        assert_eq!(merge.request.container.as_ref().expect("it is there").env.len(), MANY);
+        assert_eq!((merge.adjust.env.len(), merge.others.updates.len()), (2 * MANY, MANY));
     }
 
     #[test]
