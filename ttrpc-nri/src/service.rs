@@ -22,7 +22,8 @@ use crate::{
     version::known_events,
 };
 
-/// Bytes of pods and containers, encoded, that Synchronize may bring in parts: some 100,000 containers.
+/// Bytes of pods and containers that Synchronize may bring in parts, as they are encoded and for each what it takes in memory when it is empty:
+/// some 100,000 containers.
 const SYNCHRONIZE_BYTES: usize = 256 << 20;
 
 /// One connection's service.
@@ -65,7 +66,9 @@ impl Session {
     /// Adds a part of Synchronize. Returns all if it was the last one.
     fn add_part(&self, request: SynchronizeRequest) -> Result<Option<Parts>, Status> {
         let mut parts = lock(&self.parts);
-        parts.bytes += request.encoded_len();
+        parts.bytes += request.encoded_len()
+            + mem::size_of_val(&*request.pods)
+            + mem::size_of_val(&*request.containers);
         if parts.bytes > SYNCHRONIZE_BYTES {
             *parts = Parts::default();
             let message = format!("Synchronize has brought more than {SYNCHRONIZE_BYTES} bytes");
@@ -367,4 +370,35 @@ impl<P: Plugin> proto::Plugin for Service<P> {
 
 fn both(pod: Option<PodSandbox>, container: Option<Container>) -> (PodSandbox, Container) {
     (pod.unwrap_or_default(), container.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use ttrpc::{Client, ClientConfig, Code, Connection};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn empty_containers_in_parts_of_synchronize_count_as_what_they_take_in_memory() {
+        let (here, _there) = tokio::io::duplex(1);
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let session = Session::new(Runtime::new(client));
+        let containers = vec![Container::default(); 50_000];
+        let bytes = mem::size_of_val(&*containers);
+        let mut kept = 0;
+        let refused = loop {
+            let part = SynchronizeRequest {
+                containers: containers.clone(),
+                more: true,
+                ..Default::default()
+            };
+            match session.add_part(part) {
+                Ok(_) => kept += bytes,
+                Err(status) => break status,
+            }
+            assert!(kept <= SYNCHRONIZE_BYTES, "{kept} bytes are kept");
+        };
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(lock(&session.parts).containers.len(), 0);
+    }
 }
