@@ -25,11 +25,13 @@ impl PluginId {
         let (index, name) = (index.into(), name.into());
         let is_index = index.len() == 2 && index.bytes().all(|byte| byte.is_ascii_digit());
         if !is_index {
+            let (index, name) = (shown(&index), shown(&name));
             let problem = format!("the index `{index}` of the plugin `{name}` is not two digits");
             return Err(Error::Identity { problem });
         }
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_allowed) {
+            let name = shown(&name);
             let problem = format!(
                 "the name `{name}` of a plugin has other characters than a-z, A-Z, 0-9, `_.+-`, or none"
             );
@@ -44,6 +46,7 @@ impl PluginId {
     /// [`Error::Identity`].
     pub fn parse(text: &str) -> Result<Self, Error> {
         let Some((index, name)) = text.split_once('-') else {
+            let text = shown(text);
             let problem = format!("`{text}` is not an index and a name, such as `10-{text}`");
             return Err(Error::Identity { problem });
         };
@@ -59,6 +62,7 @@ impl PluginId {
                 let program = env::args_os().next().unwrap_or_default();
                 let file = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
                 let (file_index, file_name) = file.split_once('-').ok_or_else(|| {
+                    let file = shown(&file);
                     let problem = format!(
                         "the plugin has no index and name: call `Stub::index` and `Stub::name`, set {INDEX_VARIABLE} and \
                          {NAME_VARIABLE}, or call the program `10-{file}`"
@@ -84,6 +88,13 @@ impl PluginId {
     }
 }
 
+/// A text of a peer or a file for an error: in one line, and not much of it.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(64).collect();
+    let rest = if short.len() < text.len() { "…" } else { "" };
+    format!("{}{rest}", short.escape_debug())
+}
+
 impl fmt::Display for PluginId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.index, self.name)
@@ -103,5 +114,19 @@ mod tests {
             let error = PluginId::parse(wrong).expect_err(wrong);
             assert!(matches!(error, Error::Identity { .. }));
         }
+    }
+
+    /// It goes to logs and terminals, and is a peer's or a file's.
+    #[test]
+    fn a_wrong_name_is_shown_in_one_short_line() {
+        let long = "x ".repeat(1 << 20);
+        let wrongs =
+            [("10", "a\nb"), ("10", "a\u{1b}[31m"), ("1\n", "a"), ("10", &long), (&long, "a")];
+        for (index, name) in wrongs {
+            let shown = PluginId::new(index, name).expect_err(name).to_string();
+            assert!(!shown.chars().any(char::is_control) && shown.len() < 500, "{shown}");
+        }
+        let shown = PluginId::parse("a\nb").expect_err("it has no index").to_string();
+        assert!(!shown.contains('\n'), "{shown}");
     }
 }
