@@ -1,9 +1,12 @@
 //! A plugin's stub: what it is called, where its runtime is, and its life.
 
 use std::{
-    env, fmt,
+    env, fmt, io,
     os::fd::{FromRawFd, OwnedFd, RawFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -71,7 +74,7 @@ pub(crate) struct Options {
 /// # Where the runtime is
 ///
 /// 1. A connection of the program's own ([`Stub::connection`]).
-/// 2. The descriptor whose number is in `NRI_PLUGIN_SOCKET`: the runtime has launched the plugin. It becomes close-on-exec.
+/// 2. The descriptor whose number is in `NRI_PLUGIN_SOCKET`: the runtime has launched the plugin. It becomes close-on-exec, and is one stub's.
 /// 3. The socket ([`Stub::socket`], [`DEFAULT_SOCKET`]).
 #[must_use = "a plugin runs when `run` is awaited"]
 pub struct Stub<P> {
@@ -270,7 +273,7 @@ async fn connect(address: &str, retry_for: Duration) -> Result<Connection, Error
     opened.map_err(|source| Error::Connect { address: address.to_owned(), source })
 }
 
-/// The connection that the runtime has handed over. To be called once.
+/// The connection that the runtime has handed over. The first stub of the process gets it.
 fn inherited() -> Result<Connection, Error> {
     let value = env::var(SOCKET_VARIABLE).unwrap_or_default();
     let fail = |source| Error::Descriptor { value: value.clone(), source };
@@ -278,19 +281,23 @@ fn inherited() -> Result<Connection, Error> {
     if number <= 2 {
         return Err(fail(None));
     }
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(fail(Some(io::Error::other("another stub of this process has taken it"))));
+    }
     let socket = own(number).map_err(|error| fail(Some(error)))?;
-    Connection::from_fd(socket).map_err(|error| fail(Some(std::io::Error::other(error))))
+    Connection::from_fd(socket).map_err(|error| fail(Some(io::Error::other(error))))
 }
 
-/// Becomes the owner of an inherited descriptor, which no child inherits further.
+/// Becomes the owner of an inherited descriptor, which no child inherits further. To be called once.
 #[allow(unsafe_code, reason = "the standard library knows no other way to a numbered descriptor")]
-fn own(number: RawFd) -> std::io::Result<OwnedFd> {
+fn own(number: RawFd) -> io::Result<OwnedFd> {
     use std::os::fd::BorrowedFd;
     // SAFETY: the runtime has put the descriptor there for this program, and nothing else here knows its number. It is looked at
     // first, so that a number that is none is not owned.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and this is called once.
+    // SAFETY: it is open, and `inherited` calls this once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
