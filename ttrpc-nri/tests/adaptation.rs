@@ -15,6 +15,8 @@ use ttrpc_nri::{
 #[derive(Clone, Default)]
 struct Fake {
     updates: Arc<Mutex<Vec<String>>>,
+    /// Fails updates.
+    refuses: bool,
     /// Notified when a plugin is about to be synchronized. From then on requests wait until it takes part.
     synchronizes: Arc<Notify>,
 }
@@ -27,6 +29,9 @@ impl UpdateContainers for Fake {
         updates: Vec<ContainerUpdate>,
         _: Vec<ContainerEviction>,
     ) -> Result<Vec<ContainerUpdate>, Status> {
+        if self.refuses {
+            return Err(Status::unavailable("for the test"));
+        }
         let ids = updates.iter().map(|update| format!("{plugin} {}", update.container_id));
         self.updates.lock().expect("no test panics here").extend(ids);
         Ok(Vec::new())
@@ -278,4 +283,64 @@ async fn external_plugins_are_accepted_and_dropped_when_they_go() {
     while !adaptation.plugins().is_empty() {
         tokio::task::yield_now().await;
     }
+}
+
+/// Sets an environment variable of 3 MiB with its own name.
+struct Large(&'static str);
+
+#[plugin]
+impl Plugin for Large {
+    async fn create_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        _: &Container,
+    ) -> Result<Creation, Status> {
+        Ok(ContainerAdjustment::new().env(self.0, "x".repeat(3 << 20)).into())
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_plugins_have_made_too_long_for_the_next_one_fails_and_disconnects_nobody() {
+    let (_fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    for (index, name) in [("10", "a"), ("20", "b")] {
+        connect(&adaptation, &mut stubs, index, name, Large(name)).await;
+    }
+    adaptation.create_container(request()).await.expect("nobody comes after them");
+    for (index, name) in [("30", "pins"), ("40", "judge")] {
+        match name {
+            "pins" => connect(&adaptation, &mut stubs, index, name, Pins("1")).await,
+            _ => connect(&adaptation, &mut stubs, index, name, Rejects).await,
+        }
+        let status =
+            adaptation.create_container(request()).await.map(drop).expect_err("it is too long");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("30-pins"), "{status}");
+    }
+    assert_eq!(adaptation.plugins().len(), 4);
+}
+
+#[tokio::test]
+async fn a_validation_that_plugins_have_made_too_long_fails_and_disconnects_nobody() {
+    let (_fake, adaptation) = adaptation();
+    let mut stubs = JoinSet::new();
+    for (index, name) in [("10", "a"), ("20", "b")] {
+        connect(&adaptation, &mut stubs, index, name, Large(name)).await;
+    }
+    connect(&adaptation, &mut stubs, "90", "judge", Rejects).await;
+    let status =
+        adaptation.create_container(request()).await.map(drop).expect_err("it is too long");
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("90-judge"), "{status}");
+    assert_eq!(adaptation.plugins().len(), 3);
+}
+
+#[tokio::test]
+async fn a_plugin_takes_part_whose_first_updates_fail() {
+    let fake = Fake { refuses: true, ..Fake::default() };
+    let adaptation = Adaptation::new(RuntimeInfo::new("fake", "1"), fake);
+    let mut stubs = JoinSet::new();
+    connect(&adaptation, &mut stubs, "10", "a", Appends { key: "X", name: "a" }).await;
+    assert_eq!(adaptation.plugins().len(), 1);
 }

@@ -52,6 +52,18 @@ struct Active {
     _child: Option<Child>,
 }
 
+/// The permit of a request. Dropped, those plugins are dropped too that the request has disconnected.
+struct Passing<'a> {
+    adaptation: &'a Adaptation,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        drop(self.adaptation.connected());
+    }
+}
+
 impl Adaptation {
     /// A runtime without plugins.
     pub fn new(about: RuntimeInfo, host: impl Host) -> Self {
@@ -68,14 +80,15 @@ impl Adaptation {
     }
 
     /// Waits for those that came before.
-    async fn pass(&self) -> SemaphorePermit<'_> {
-        self.passing.acquire().await.expect("it is never closed")
+    async fn pass(&self) -> Passing<'_> {
+        let permit = self.passing.acquire().await.expect("it is never closed");
+        Passing { adaptation: self, _permit: permit }
     }
 
     /// Launches the plugins in a folder, with configurations of another one. Returns those that have failed, and why: the others go on without them.
     ///
     /// # Errors
-    /// If the plugins or their configurations cannot be read, or a program there is not called as plugins are.
+    /// If the folder of plugins cannot be read, or a program there is not called as plugins are.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O.
@@ -86,8 +99,7 @@ impl Adaptation {
     ) -> Result<Vec<(PluginId, Error)>, Error> {
         let mut failed = Vec::new();
         for installed in launch::installed(plugins.as_ref())? {
-            let config = launch::config(configs.as_ref(), &installed.id)?;
-            if let Err(error) = self.launch_one(&installed, config).await {
+            if let Err(error) = self.launch_one(&installed, configs.as_ref()).await {
                 tracing::warn!(plugin = %installed.id, error = &error as &dyn std::error::Error, "the plugin is left out");
                 failed.push((installed.id, error));
             }
@@ -95,7 +107,8 @@ impl Adaptation {
         Ok(failed)
     }
 
-    async fn launch_one(&self, plugin: &Installed, config: String) -> Result<(), Error> {
+    async fn launch_one(&self, plugin: &Installed, configs: &Path) -> Result<(), Error> {
+        let config = launch::config(configs, &plugin.id)?;
         let (child, stream) = launch::launch(plugin)?;
         let (about, host) = (self.about.clone(), self.host.clone().updates());
         let connection =
@@ -106,7 +119,7 @@ impl Adaptation {
     /// Registers and synchronizes an external plugin. Returns who it is.
     ///
     /// # Errors
-    /// Those of [`PluginConnection::external`], and of the plugin's `synchronize`.
+    /// Those of [`PluginConnection::external`], and of the plugin's `synchronize`. Updates that it wants there and that fail are logged.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -165,10 +178,14 @@ impl Adaptation {
         drop(passing);
         tracing::info!(plugin = %id, "the plugin takes part");
         if !updates.is_empty() {
-            let failed = self.host.update_containers(&id, updates, Vec::new()).await;
-            let failed = failed.map_err(Error::Configure)?;
-            if !failed.is_empty() {
-                tracing::warn!(plugin = %id, failed = failed.len(), "updates have failed that the plugin wants");
+            match self.host.update_containers(&id, updates, Vec::new()).await {
+                Ok(failed) if failed.is_empty() => {}
+                Ok(failed) => {
+                    tracing::warn!(plugin = %id, failed = failed.len(), "updates have failed that the plugin wants");
+                }
+                Err(status) => {
+                    tracing::warn!(plugin = %id, %status, "the updates that the plugin wants have failed");
+                }
             }
         }
         Ok(id)
@@ -176,7 +193,7 @@ impl Adaptation {
 
     /// Returns the plugins that take part, in the order in which they are called.
     pub fn plugins(&self) -> Vec<PluginId> {
-        self.active().iter().map(|plugin| plugin.id().clone()).collect()
+        self.connected().iter().map(|plugin| plugin.connection.id().clone()).collect()
     }
 
     fn insert(&self, plugin: Active) {
@@ -186,10 +203,14 @@ impl Adaptation {
     }
 
     /// Those that are connected. The others are dropped.
-    fn active(&self) -> Vec<Arc<PluginConnection>> {
+    fn connected(&self) -> MutexGuard<'_, Vec<Active>> {
         let mut plugins = self.lock();
         plugins.retain(|plugin| !plugin.connection.is_closed());
-        plugins.iter().map(|plugin| plugin.connection.clone()).collect()
+        plugins
+    }
+
+    fn active(&self) -> Vec<Arc<PluginConnection>> {
+        self.connected().iter().map(|plugin| plugin.connection.clone()).collect()
     }
 
     /// Passes the creation of a container through all plugins. Returns what they want together.

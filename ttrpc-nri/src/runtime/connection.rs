@@ -203,17 +203,24 @@ impl PluginConnection {
         if status.is_from_peer() && !is_late {
             return Err(status);
         }
+        if is_too_long(&status) {
+            return Err(self.not_asked(event, status));
+        }
         if !is_late || !self.policy.keep_connected {
             tracing::error!(plugin = %self.id, %event, %status, "the plugin is disconnected");
             self.close();
         }
         if self.policy.fail_request {
-            let message =
-                format!("the plugin {} has not handled {event}: {}", self.id, status.message());
-            return Err(Status::new(status.code(), message).with_source(status));
+            return Err(self.not_asked(event, status));
         }
         tracing::warn!(plugin = %self.id, %event, %status, "the request goes on without the plugin");
         Ok(())
+    }
+
+    fn not_asked(&self, event: Event, status: Status) -> Status {
+        let message =
+            format!("the plugin {} has not handled {event}: {}", self.id, status.message());
+        Status::new(status.code(), message).with_source(status)
     }
 
     /// Reports an event that has no reply. A plugin of before NRI v0.12 does not know its method, and gets a StateChange.
@@ -295,11 +302,16 @@ impl PluginConnection {
         let asked = Instant::now();
         let call = self.client.validate_container_adjustment(request);
         let verdict = call.timeout(self.about.request_timeout).await;
-        let verdict = verdict.inspect_err(|status| {
-            let is_late = self.is_late(status, asked);
-            if (is_late && !self.policy.keep_connected) || (!is_late && !status.is_from_peer()) {
+        let verdict = verdict.map_err(|status| {
+            let is_late = self.is_late(&status, asked);
+            if status.is_from_peer() && !is_late {
+                return status;
+            }
+            let is_kept = if is_late { self.policy.keep_connected } else { is_too_long(&status) };
+            if !is_kept {
                 self.close();
             }
+            self.not_asked(Event::ValidateContainerAdjustment, status)
         })?;
         if verdict.reject {
             let message = format!(
@@ -369,6 +381,11 @@ impl PluginConnection {
     pub async fn shutdown(&self) -> Result<(), Status> {
         self.client.shutdown(Empty {}).timeout(self.about.request_timeout).await.map(drop)
     }
+}
+
+/// Whether a message was refused on this side: other plugins have made it longer than a frame may be. It is no fault of the one that is asked.
+fn is_too_long(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted && !status.is_from_peer()
 }
 
 impl fmt::Debug for PluginConnection {

@@ -35,7 +35,7 @@ pub struct Installed {
 /// Returns the plugins in a folder, in the order of their indexes: executable files that are called `10-name`. No folder has none.
 ///
 /// # Errors
-/// [`Error::Launch`] if the folder cannot be read, [`Error::Identity`] for an executable file with another name.
+/// [`Error::Launch`] if the folder or what is in it cannot be read, [`Error::Identity`] for an executable file with another name.
 pub fn installed(folder: &Path) -> Result<Vec<Installed>, Error> {
     let failed = |source| Error::Launch {
         what: format!("read the plugins in {}", folder.display()),
@@ -53,7 +53,10 @@ pub fn installed(folder: &Path) -> Result<Vec<Installed>, Error> {
         let found = match fs::metadata(&path) {
             // A link that leads nowhere, or a file that has just been removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            found => found.map_err(failed)?,
+            found => found.map_err(|source| Error::Launch {
+                what: format!("look at {}", path.display()),
+                source,
+            })?,
         };
         if found.is_file() && found.permissions().mode() & 0o111 != 0 {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -67,11 +70,11 @@ pub fn installed(folder: &Path) -> Result<Vec<Installed>, Error> {
 /// Returns a plugin's configuration: the content of `10-name.conf` or else of `name.conf` in this folder, or nothing.
 ///
 /// # Errors
-/// [`Error::Launch`] if a file is there and cannot be read.
+/// [`Error::Launch`] if something is there and is no file, or cannot be read as text.
 pub fn config(folder: &Path, id: &PluginId) -> Result<String, Error> {
     for name in [format!("{id}.conf"), format!("{}.conf", id.name())] {
         let path = folder.join(name);
-        match fs::read_to_string(&path) {
+        match read_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Ok(config) => return Ok(config),
             Err(source) => {
@@ -80,6 +83,14 @@ pub fn config(folder: &Path, id: &PluginId) -> Result<String, Error> {
         }
     }
     Ok(String::new())
+}
+
+/// Reads a file, and nothing that could be waited for.
+fn read_file(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    fs::read_to_string(path)
 }
 
 /// Starts a plugin with one end of a socket pair, and with nothing else of this process.
@@ -130,6 +141,11 @@ mod tests {
             .expect("it is ours");
         assert!(matches!(installed(folder.path()), Err(Error::Identity { .. })));
         assert_eq!(installed(&folder.path().join("none")).expect("there is none"), []);
+        // A link that leads to itself is named, not only its folder.
+        std::os::unix::fs::symlink("30-loop", folder.path().join("30-loop")).expect("it is ours");
+        fs::remove_file(folder.path().join("readme")).expect("it is there");
+        let error = installed(folder.path()).expect_err("it cannot be looked at");
+        assert!(error.to_string().contains("30-loop"), "{error}");
     }
 
     #[test]
@@ -141,5 +157,17 @@ mod tests {
         assert_eq!(config(folder.path(), &id).expect("there is one"), "b");
         fs::write(folder.path().join("10-a.conf"), "c").expect("there is room");
         assert_eq!(config(folder.path(), &id).expect("there is one"), "c");
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_configuration_and_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("there is a folder for files");
+        let id = PluginId::parse("10-a").expect("it is one");
+        let path = folder.path().join("a.conf");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("it is ours");
+        let error = config(folder.path(), &id).expect_err("nobody writes to it");
+        assert!(error.to_string().contains("a.conf"), "{error}");
     }
 }
