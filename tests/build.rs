@@ -5,7 +5,7 @@ use std::{env, path::PathBuf};
 fn main() -> Result<(), ttrpc_codegen::Error> {
     // The servers of these answer reflection from the descriptor sets.
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for name in ["greeter", "conformance"] {
+    for name in ["greeter", "conformance", "store"] {
         ttrpc_codegen::configure()
             .blocking_client(true)
             .blocking_server(true)

@@ -4,6 +4,7 @@
 //! All paths are absolute, so that a message called `Result` or `Context` does no harm.
 
 use prost_build::{Comments, Method, Service};
+use prost_types::method_options::IdempotencyLevel;
 
 use crate::{
     comments::sanitize,
@@ -289,14 +290,24 @@ impl {name} {{
             true => (String::new(), ""),
             false => (format!(", request: {}", method.input_type), ", request"),
         };
+        let idempotent = if is_idempotent(method) { ".idempotent()" } else { "" };
         push_docs(1, &format!("Calls `{}`.", method.proto_name), &method.comments, buf);
         buf.push_str(&format!(
             "    pub fn {}{underscore}(&self{parameter}) -> {ttrpc}::{module}::{call}<{}, {}> {{
-        self.client.{function}(Self::NAME, \"{}\"{argument})
+        self.client.{function}(Self::NAME, \"{}\"{argument}){idempotent}
     }}\n",
             method.name, method.input_type, method.output_type, method.proto_name,
         ));
     }
+}
+
+/// Returns whether the .proto says that a unary call may be executed more than once. Streams are never made again.
+fn is_idempotent(method: &Method) -> bool {
+    let is_said = match method.options.idempotency_level() {
+        IdempotencyLevel::NoSideEffects | IdempotencyLevel::Idempotent => true,
+        IdempotencyLevel::IdempotencyUnknown => false,
+    };
+    is_said && !method.client_streaming && !method.server_streaming
 }
 
 fn full_name(service: &Service) -> String {

@@ -187,7 +187,8 @@ impl Interceptor for Authorize {
 /// observer, for servers and for clients.
 ///
 /// The line is logged in the call's span, and its field `trace_id` is that of the call's metadata `traceparent` (W3C
-/// Trace Context), so logs and traces can be joined. Calls that succeed have no field `error`.
+/// Trace Context), so logs and traces can be joined. Calls that succeed have no field `error`, and those that were made once no field
+/// `attempts`.
 ///
 /// A client can make up the names of methods that a server does not have, and of calls that a fallback takes. Names
 /// and message of such calls are cut to 500 characters each.
@@ -208,6 +209,7 @@ impl crate::observer::Observer for AccessLog {
             code = %end.code,
             cause = %end.cause,
             error = (!end.message.is_empty()).then(|| cut(call, end.message)),
+            attempts = (end.attempts > 1).then_some(end.attempts),
             duration = ?end.duration(),
             bytes_received = end.traffic.bytes_received,
             bytes_sent = end.traffic.bytes_sent,

@@ -134,6 +134,19 @@ compile_error!(
     "the crate ttrpc needs Unix sockets: it is for Linux, macOS, FreeBSD and their like"
 );
 
+/// Implements `Debug` for a type of which its name and these fields are shown: others are long, secret or the program's.
+macro_rules! debug_in_short {
+    ($name:ident $(<$generic:ident>)? $(, $field:ident)*) => {
+        impl $(<$generic>)? std::fmt::Debug for $name $(<$generic>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct(stringify!($name));
+                $(shown.field(stringify!($field), &self.$field);)*
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 // Elsewhere there is nothing, so that this error is the only one.
 #[cfg(unix)]
 pub mod blocking;

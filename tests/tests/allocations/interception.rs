@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use tokio::{io::duplex, runtime::Builder};
 use ttrpc::{
     Client, ClientConfig, Connection, ServerConfig,
-    client::{self, ConnectOptions},
+    client::{self, CallDefaults, ConnectOptions, MethodDefaults, Retry},
     observer::{CallEnd, CallInfo, Observer},
     server::{Interceptor, ServerBuilder},
 };
@@ -82,4 +82,25 @@ fn an_observer_allocates_one_record_a_call() {
     let observed =
         |connection| ConnectOptions::new().observe(Counts::default()).from_connection(connection);
     assert_eq!(per_call(|b| b, observed), without + 1);
+}
+
+/// They are found where they lie. Metadata of theirs are the call's own from then on, as if it had set them.
+#[test]
+fn defaults_by_method_allocate_nothing() {
+    let without = per_call(|b| b, connect);
+    let service = ConformanceClient::NAME;
+    let defaults = MethodDefaults::new()
+        .all(CallDefaults::new().no_timeout())
+        .service(service, CallDefaults::new().retry(Retry::none()))
+        .method(service, "Echo", CallDefaults::new().idempotent(true));
+    let by_method = |connection| connect(connection).with_method_defaults(defaults);
+    assert_eq!(per_call(|b| b, by_method), without);
+}
+
+/// The record of the call, its future, and that of its attempts.
+#[test]
+fn a_retry_that_makes_no_call_again_allocates_thrice() {
+    let without = per_call(|b| b, connect);
+    let persistent = |connection| connect(connection).with_retry(Retry::new());
+    assert_eq!(per_call(|b| b, persistent), without + 3);
 }

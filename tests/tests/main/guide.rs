@@ -152,6 +152,29 @@ async fn client_of_a_guest(address: &str) -> Result<Client, ttrpc::Error> {
     options.connect(address).await
 }
 
+fn persistent(client: Client) -> greeter::GreeterClient {
+    use ttrpc::client::Retry;
+    greeter::GreeterClient::new(client.with_retry(Retry::new().max_attempts(4)))
+}
+
+fn with_defaults(client: Client) -> Client {
+    use ttrpc::client::{CallDefaults, MethodDefaults, Retry};
+    let seconds = std::time::Duration::from_secs;
+    let defaults = MethodDefaults::new()
+        .all(CallDefaults::new().timeout(seconds(10)))
+        .service("greeter.v1.Greeter", CallDefaults::new().metadata("greeting", "Good morning"))
+        .method("greeter.v1.Greeter", "SayHello", CallDefaults::new().retry(Retry::new()))
+        .method("greeter.v1.Greeter", "Chat", CallDefaults::new().no_timeout());
+    client.with_method_defaults(defaults)
+}
+
+fn with_configured_defaults(
+    client: Client,
+    text: &str,
+) -> Result<Client, ttrpc::client::DefaultsError> {
+    Ok(client.with_method_defaults(text.parse()?))
+}
+
 async fn serve_with_reflection(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     let health = Health::new();
     let server = Server::builder()
@@ -370,6 +393,14 @@ async fn call_everything(address: &str) {
     let pool = prost_reflect::DescriptorPool::decode(descriptors).unwrap();
     let service = pool.get_service_by_name("greeter.v1.Greeter").unwrap();
     let method = service.methods().find(|method| method.name() == "SayHello").unwrap();
+    let client = persistent(with_defaults(greeter.client().clone())).client().clone();
+    let mut tables = blocks(&PAGES, "text").into_iter().filter(|text| text.contains("retry="));
+    let table = tables.next().expect("the page has one");
+    for client in [client, with_configured_defaults(greeter.client().clone(), table).unwrap()] {
+        let greeter = greeter::GreeterClient::new(client);
+        let reply = greeter.say_hello(HelloRequest { name: "Ann".into() }).await.unwrap();
+        assert_eq!(reply.message, "Good morning, Ann!");
+    }
     let reply = call_by_name(greeter.client(), method.clone(), "Ann").await.unwrap();
     assert_eq!(reply.to_string(), r#"message:"Hello, Ann!""#);
     let refused = call_by_name(greeter.client(), method, "").await.unwrap_err();

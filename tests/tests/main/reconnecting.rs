@@ -472,3 +472,27 @@ async fn a_socket_that_is_replaced_by_another_one_is_found() {
     timeout(PATIENCE, second.accept()).await.expect("the client finds it").unwrap();
     drop(client);
 }
+
+#[tokio::test]
+async fn a_function_that_connects_and_panics_shuts_its_client_down_with_that_cause() {
+    type Connect = fn() -> std::future::Ready<io::Result<Connection>>;
+    let panics: Connect = || panic!("as the test asks");
+    let clients = [
+        ConnectOptions::new().connect_through(panics),
+        ConnectOptions::new().keep_connected().connect_through(|| async {
+            tokio::task::yield_now().await;
+            panic!("as the test asks, later");
+            #[expect(unreachable_code, reason = "the type of the output")]
+            io::Result::<Connection>::Err(io::ErrorKind::Other.into())
+        }),
+    ];
+    for client in clients {
+        let call = client.unary::<(), ()>("S", "M", ()).wait_for_ready(true);
+        let status = call.await.unwrap_err();
+        let cause = "cannot connect: the program's function that connects panicked";
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, cause));
+        assert_eq!(client.closed().await.to_string(), cause);
+        let state = client.state();
+        assert!(matches!(state, ClientState::ShutDown { .. }), "{state:?}");
+    }
+}

@@ -775,6 +775,123 @@ impl TwinClient {
         self.client.bidi_streaming(Self::NAME, "Bidi")
     }
 }
+/// Has unary methods whose calls may be executed more than once.
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
+#[::ttrpc::async_trait]
+pub trait Idempotent: ::core::marker::Send + ::core::marker::Sync + 'static {
+    /// Serves `Read`.
+    async fn read(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    /// Serves `Write`.
+    async fn write(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    /// Serves `Append`.
+    async fn append(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+    ) -> ::core::result::Result<Reply, ::ttrpc::Status>;
+    /// Serves `Follow`.
+    async fn follow(
+        &self,
+        ctx: &::ttrpc::Context,
+        request: Request,
+        replies: ::ttrpc::server::StreamSender<Reply>,
+    ) -> ::core::result::Result<(), ::ttrpc::Status>;
+}
+/// Serves a [`Idempotent`]; for `ServerBuilder::add_service`.
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
+pub struct IdempotentServer<T> {
+    service: ::std::sync::Arc<T>,
+}
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
+impl<T: Idempotent> IdempotentServer<T> {
+    /// The service's full protobuf name.
+    pub const NAME: &'static str = "reference.v1.Idempotent";
+    /// Serves this implementation.
+    pub fn new(service: T) -> Self {
+        Self::from_arc(::std::sync::Arc::new(service))
+    }
+    /// Serves an implementation that the program shares.
+    pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
+        Self { service }
+    }
+}
+impl<T> ::core::clone::Clone for IdempotentServer<T> {
+    fn clone(&self) -> Self {
+        Self { service: ::std::sync::Arc::clone(&self.service) }
+    }
+}
+impl<T> ::core::fmt::Debug for IdempotentServer<T> {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        f.write_str("IdempotentServer")
+    }
+}
+#[allow(unused_variables, clippy::all, clippy::pedantic)]
+impl<T: Idempotent> ::ttrpc::server::Service for IdempotentServer<T> {
+    fn into_routes(self) -> ::ttrpc::server::Routes {
+        let service = self.service;
+        ::ttrpc::server::Routes::new(Self::NAME)
+            .unary("Read", &service, |service, ctx, request| {
+                <T as Idempotent>::read(service, ctx, request)
+            })
+            .unary("Write", &service, |service, ctx, request| {
+                <T as Idempotent>::write(service, ctx, request)
+            })
+            .unary("Append", &service, |service, ctx, request| {
+                <T as Idempotent>::append(service, ctx, request)
+            })
+            .server_streaming("Follow", &service, |service, ctx, request, replies| {
+                <T as Idempotent>::follow(service, ctx, request, replies)
+            })
+    }
+}
+/// Has unary methods whose calls may be executed more than once.
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
+#[derive(::core::clone::Clone, ::core::fmt::Debug)]
+pub struct IdempotentClient {
+    client: ::ttrpc::Client,
+}
+impl ::core::convert::From<::ttrpc::Client> for IdempotentClient {
+    fn from(client: ::ttrpc::Client) -> Self {
+        Self { client }
+    }
+}
+#[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
+impl IdempotentClient {
+    /// The service's full protobuf name.
+    pub const NAME: &'static str = "reference.v1.Idempotent";
+    /// Calls over this connection.
+    pub fn new(client: ::ttrpc::Client) -> Self {
+        Self { client }
+    }
+    /// The connection over which the calls go.
+    pub fn client(&self) -> &::ttrpc::Client {
+        &self.client
+    }
+    /// Calls `Read`.
+    pub fn read(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
+        self.client.unary(Self::NAME, "Read", request).idempotent()
+    }
+    /// Calls `Write`.
+    pub fn write(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
+        self.client.unary(Self::NAME, "Write", request).idempotent()
+    }
+    /// Calls `Append`.
+    pub fn append(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
+        self.client.unary(Self::NAME, "Append", request)
+    }
+    /// Calls `Follow`.
+    pub fn follow(&self, request: Request) -> ::ttrpc::client::ServerStreamingCall<Request, Reply> {
+        self.client.server_streaming(Self::NAME, "Follow", request)
+    }
+}
 /// Has no methods.
 #[allow(dead_code, missing_docs, non_camel_case_types, clippy::all, clippy::pedantic, rustdoc::all)]
 #[::ttrpc::async_trait]

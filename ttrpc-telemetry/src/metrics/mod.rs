@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `ttrpc_calls_begun_total` | counter | side, service, method |
 //! | `ttrpc_calls_ended_total` | counter | side, service, method, code, cause |
+//! | `ttrpc_calls_repeated_total` | counter of the attempts after the first one of calls that a client has made again | side, service, method |
 //! | `ttrpc_calls_in_flight` | gauge | side, service, method |
 //! | `ttrpc_call_duration_seconds` | histogram | side, service, method |
 //! | `ttrpc_call_waited_for_place_seconds` | histogram of the calls that have waited to be admitted | side, service, method |
@@ -181,6 +182,9 @@ impl Observer for Metrics {
         let series = self.method(call);
         series.in_flight.decrement(1.0);
         series.duration.record(end.duration());
+        if end.attempts > 1 {
+            self.repeated(&series).increment(u64::from(end.attempts - 1));
+        }
         if !end.waited_for_place.is_zero() {
             series.waited_for_place.record(end.waited_for_place);
         }

@@ -4,6 +4,7 @@ use metrics::{KeyName, Recorder, Unit};
 
 pub(super) const CALLS_BEGUN: &str = "ttrpc_calls_begun_total";
 pub(super) const CALLS_ENDED: &str = "ttrpc_calls_ended_total";
+pub(super) const CALLS_REPEATED: &str = "ttrpc_calls_repeated_total";
 pub(super) const CALLS_IN_FLIGHT: &str = "ttrpc_calls_in_flight";
 pub(super) const CALL_DURATION: &str = "ttrpc_call_duration_seconds";
 pub(super) const WAITED_FOR_PLACE: &str = "ttrpc_call_waited_for_place_seconds";
@@ -26,9 +27,10 @@ pub(super) const SERVER_FILL: &str = "ttrpc_server_fill_ratio";
 pub(super) const STALLED: &str = "ttrpc_connections_stalled";
 pub(super) const STALL: &str = "ttrpc_stall_seconds";
 
-const COUNTERS: [(&str, Unit, &str); 10] = [
+const COUNTERS: [(&str, Unit, &str); 11] = [
     (CALLS_BEGUN, Unit::Count, "Calls that have begun."),
     (CALLS_ENDED, Unit::Count, "Calls that have ended, by status code and cause."),
+    (CALLS_REPEATED, Unit::Count, "Attempts after the first one of calls that have ended."),
     (MESSAGES_SENT, Unit::Count, "Messages sent by calls that have ended."),
     (MESSAGES_RECEIVED, Unit::Count, "Messages received by calls that have ended."),
     (BYTES_SENT, Unit::Bytes, "Bytes sent by calls that have ended, without frame headers."),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
@@ -47,6 +47,8 @@ pub(super) struct MethodSeries {
     pub(super) bytes_sent: Counter,
     pub(super) bytes_received: Counter,
     ended: RwLock<HashMap<(Code, EndCause), Counter>>,
+    /// Few methods need it.
+    repeated: OnceLock<Counter>,
 }
 
 struct MethodLabels {
@@ -112,6 +114,7 @@ impl MethodSeries {
             bytes_sent: counter(recorder, names::BYTES_SENT, &all),
             bytes_received: counter(recorder, names::BYTES_RECEIVED, &all),
             ended: RwLock::default(),
+            repeated: OnceLock::new(),
             labels,
         }
     }
@@ -131,6 +134,13 @@ impl Metrics {
             return series.clone();
         }
         self.record(|recorder| write(methods).add(recorder, call))
+    }
+
+    /// The counter of attempts after the first ones.
+    pub(super) fn repeated<'a>(&self, series: &'a MethodSeries) -> &'a Counter {
+        series.repeated.get_or_init(|| {
+            self.record(|recorder| counter(recorder, names::CALLS_REPEATED, &series.labels.all()))
+        })
     }
 
     /// The counter of calls that end like this.

@@ -11,7 +11,8 @@ use std::{
 
 use tokio::{io::AsyncWriteExt, net::UnixStream, task::JoinSet};
 use ttrpc::{
-    Client, Code, Connection, Server, ServerConfig, Status, async_trait, client::ConnectOptions,
+    Client, Code, Connection, Server, ServerConfig, Status, async_trait,
+    client::{Backoff, ConnectOptions, Retry},
     server::ConnectionHook,
 };
 use ttrpc_telemetry::{
@@ -103,6 +104,18 @@ async fn messages_and_bytes_of_both_sides_are_the_same() {
         }
     }
     server.close().await;
+}
+
+#[tokio::test]
+async fn calls_that_are_made_again_are_counted_once_with_their_repeats() {
+    let (metrics, mut counted) = Counted::new();
+    let client = options(&metrics).connect_lazy("/nobody/listens/here.sock").unwrap();
+    let backoff = Backoff::new().first(Duration::ZERO);
+    let client = client.with_retry(Retry::new().max_attempts(4).backoff(backoff));
+    say(&client, "hello").await.unwrap_err();
+    say(&client.with_retry(Retry::none()), "hello").await.unwrap_err();
+    assert_eq!(counted.sum("ttrpc_calls_repeated_total", &["side=client", "method=Say"]), 3.0);
+    assert_eq!(counted.ended(&["side=client", "method=Say", "code=UNAVAILABLE"]), 2.0);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Context, Metadata, Status,
-    client::{self, BidiStreaming, ClientStreaming, ServerStreaming, Unary},
+    client::{self, BidiStreaming, ClientStreaming, Retry, ServerStreaming, Unary},
 };
 
 /// One request, one reply.
@@ -65,6 +65,16 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     /// Replaces all metadata of the call.
     pub fn with_metadata(self, metadata: Metadata) -> Self {
         Call { call: self.call.with_metadata(metadata), ..self }
+    }
+
+    /// Makes the call again as this policy says, in place of the client's and the method's.
+    pub fn retry(self, retry: Retry) -> Self {
+        Call { call: self.call.retry(retry), ..self }
+    }
+
+    /// Says that the call may be executed more than once, as [the asynchronous one](client::Call::idempotent) does.
+    pub fn idempotent(self) -> Self {
+        Call { call: self.call.idempotent(), ..self }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ClientConfig, Connection, ConnectionError, Error, Name,
-    client::{ClientState, ConnectOptions, Interceptor},
+    client::{ClientState, ConnectOptions, Interceptor, MethodDefaults, Retry},
     snapshot::ClientSnapshot,
 };
 
@@ -113,6 +113,21 @@ impl Client {
     #[must_use]
     pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
         Client { client: self.client.with_interceptor(interceptor), ..self }
+    }
+
+    /// Makes each call that this client makes from now on again as this policy says, unless the call says another one. Other
+    /// clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_retry(self, retry: Retry) -> Self {
+        Client { client: self.client.with_retry(retry), ..self }
+    }
+
+    /// Uses these defaults, by method, for each call that this client makes from now on, as the asynchronous
+    /// [`with_method_defaults`](crate::Client::with_method_defaults) does. Other clones of the client are as they were; all share the
+    /// connection.
+    #[must_use]
+    pub fn with_method_defaults(self, defaults: MethodDefaults) -> Self {
+        Client { client: self.client.with_method_defaults(defaults), ..self }
     }
 
     /// Calls a unary method. Generated clients call this.

@@ -161,12 +161,8 @@ impl ConnectOptions {
     /// Outside of a tokio runtime.
     pub fn from_connection(&self, connection: impl Into<Connection>) -> Client {
         let (config, observers) = (self.config.clone(), self.observers.clone());
-        Client::from_tasks(ConnectionTasks::spawn(
-            connection.into(),
-            config,
-            observers,
-            &self.upkeep,
-        ))
+        let tasks = ConnectionTasks::spawn(connection.into(), config, observers, &self.upkeep);
+        Client::over(Link::Fixed(tasks))
     }
 
     /// Connects to an [address](crate#addresses), as [`Client::connect`] does.
@@ -214,7 +210,7 @@ impl ConnectOptions {
     /// }
     /// ```
     ///
-    /// Its failures are [`Error::Custom`]. If it panics, the client is shut down.
+    /// Its failures are [`Error::Custom`]. If it panics, the client is shut down, with a cause that says so.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -246,7 +242,7 @@ impl ConnectOptions {
             observers: self.observers.clone(),
             upkeep: self.upkeep.clone(),
         };
-        Client::from_link(Link::Managed(Manager::spawn(plan, first)))
+        Client::over(Link::Managed(Manager::spawn(plan, first)))
     }
 
     /// Returns what makes one attempt.

@@ -16,14 +16,16 @@ use tokio::time::Instant;
 
 use super::{
     call::{
-        Attempt, PendingCall,
+        PendingCall,
         incoming::{RawReceiver, decode_reply},
+        not_queued,
         options::CallOptions,
         owner::CallOwner,
         stream::{Reply, StreamReceiver, StreamSender},
     },
-    intercept::{Chain, OutgoingCall, intercepted},
+    intercept::{OutgoingCall, intercepted},
     meta::DeadlineTimer,
+    policy::Policies,
     reconnect::Link,
 };
 use crate::{
@@ -44,7 +46,8 @@ use crate::{
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<K, Req, Resp> {
     progress: Progress<Req>,
-    interceptors: Option<Chain>,
+    /// `None` without any.
+    pub(super) policies: Option<Arc<Policies>>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
@@ -74,8 +77,8 @@ pub type BidiStreamingCall<Req, Resp> = Call<BidiStreaming, Req, Resp>;
 /// Awaiting it is as for a [`ServerStreamingCall`].
 pub type RawCall = Call<AnyKind, Raw, Raw>;
 
-/// Boxed, since few calls need it: those that the connection's limits keep waiting, those with interceptors, and those of
-/// clients that reconnect.
+/// Boxed, since few calls need it: those that the connection's limits keep waiting, those with interceptors or a [`Retry`], and
+/// those of clients that reconnect.
 type Queueing = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
@@ -87,8 +90,12 @@ enum Progress<Req> {
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(link: Link, interceptors: Option<Chain>, pending: PendingCall<Req>) -> Self {
-        Call { progress: Progress::Start(Some(link), pending), interceptors, kind: PhantomData }
+    pub(super) fn new(
+        link: Link,
+        policies: Option<Arc<Policies>>,
+        pending: PendingCall<Req>,
+    ) -> Self {
+        Call { progress: Progress::Start(Some(link), pending), policies, kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this.
@@ -103,9 +110,12 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     }
 
     /// Ends the call at this moment. The earliest of all deadlines that are set counts, the
-    /// [timeout's](Call::timeout) included.
+    /// [timeout's](Call::timeout) included, but not that of [a method's defaults](super::MethodDefaults).
     pub fn deadline(self, deadline: Instant) -> Self {
-        self.with(|options| options.end_by(deadline))
+        self.with(|options| {
+            options.end_by(deadline);
+            options.has_own_deadline = true;
+        })
     }
 
     /// Ends the call no later than the call of this context, for a handler that makes calls itself. Nothing
@@ -119,7 +129,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     /// ```
     pub fn within(self, ctx: &crate::Context) -> Self {
         match ctx.deadline() {
-            Some(deadline) => self.deadline(deadline),
+            Some(deadline) => self.with(|options| options.end_by(deadline)),
             None => self,
         }
     }
@@ -142,7 +152,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     }
 
     /// Sets an option. A call that has been polled does not change any more.
-    fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
+    pub(super) fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
             set(&mut pending.options);
         }
@@ -227,22 +237,23 @@ where
     /// Queues the Request, or begins to wait until it may be. Pending if the call waits for its reply then.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(link, pending) = &mut self.progress else { only_at_the_start() };
+        let around = match &self.policies {
+            None => None,
+            Some(policies) => policies.apply(pending),
+        };
         let times = pending.options.times();
         let mut record = None;
-        if let (Some(Link::Fixed(tasks)), None) = (&*link, &self.interceptors) {
+        if let (Some(Link::Fixed(tasks)), None) = (&*link, &around) {
             let connection = tasks.connection();
-            let begun = connection.observed.begin(pending.meta(times), None);
+            record = connection.observed.begin(pending.meta(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            match pending.try_queue(connection, times, begun, caller)? {
-                Attempt::Queued(call) => {
-                    let Some(Link::Fixed(tasks)) = link.take() else { only_at_the_start() };
-                    let queued =
-                        Progress::Queued(Some(call.owned(tasks)), DeadlineTimer::default());
-                    // The request is the program's.
-                    let _ = drop_contained(mem::replace(&mut self.progress, queued));
-                    return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
-                }
-                Attempt::Full(begun) => record = begun,
+            let queued = pending.try_queue(connection, times, record.as_ref(), caller);
+            if let Some(call) = queued.map_err(|status| not_queued(record.as_deref(), status))? {
+                let Some(Link::Fixed(tasks)) = link.take() else { only_at_the_start() };
+                let queued = Progress::Queued(Some(call.owned(tasks)), DeadlineTimer::default());
+                // The request is the program's.
+                let _ = drop_contained(mem::replace(&mut self.progress, queued));
+                return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
         }
         // All of it is moved only if it has to wait.
@@ -250,17 +261,21 @@ where
         else {
             only_at_the_start()
         };
-        self.progress = Progress::Queueing(match (self.interceptors.take(), link) {
-            (Some(chain), link) => {
+        self.progress = Progress::Queueing(match (around, link) {
+            (Some(around), link) => {
                 let call = OutgoingCall::new(pending, times);
-                Box::pin(intercepted(chain, link, call, times))
+                Box::pin(intercepted(around, link, call, times))
             }
-            (None, Link::Fixed(tasks)) => {
-                Box::pin(async move { pending.wait_and_queue(&tasks, times, record).await })
-            }
+            (None, Link::Fixed(tasks)) => Box::pin(async move {
+                let admitted = pending.admit(&tasks, times, record.as_ref()).await;
+                admitted.map_err(|status| not_queued(record.as_deref(), status))
+            }),
             (None, link @ Link::Managed(_)) => {
-                let record = link.observed().begin(pending.meta(times), None);
-                Box::pin(async move { pending.make_over(&link, times, record).await })
+                let mut record = link.observed().begin(pending.meta(times), None);
+                Box::pin(async move {
+                    let made = pending.make_over(&link, times, &mut record).await;
+                    made.map_err(|status| not_queued(record.as_deref(), status))
+                })
             }
         });
         Poll::Ready(Ok(()))

@@ -1,7 +1,7 @@
 //! Interceptors: what runs around calls before they are made.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -12,9 +12,10 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::{
-    call::{PendingCall, owner::CallOwner},
+    call::{PendingCall, not_queued, owner::CallOwner},
     connection::record::{CallRecord, Intercepted, OnMessage},
     meta::{CallTimes, too_late, within},
+    policy::Around,
     reconnect::Link,
 };
 use crate::{
@@ -23,9 +24,6 @@ use crate::{
     observer::{CallEnd, CallOutcome, EndCause, MessageInfo},
     transport::BoxFuture,
 };
-
-/// The interceptors of a client, outermost first.
-pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 
 /// Runs around each call of a client: adds metadata, refuses calls, repeats them, sees how they end.
 ///
@@ -60,6 +58,9 @@ pub(super) type Chain = Arc<[Arc<dyn Interceptor>]>;
 ///
 /// An [observer](crate::observer) receives the call when it is first polled, before any interceptor runs: one
 /// that is never made ends as well, refused or given up.
+///
+/// A client's [`Retry`](super::Retry) runs around all interceptors: each attempt passes through them, with the metadata and the
+/// deadline that the call had at first, and [`OutgoingCall::attempt`] counts them.
 #[async_trait]
 pub trait Interceptor: Send + Sync + 'static {
     /// Runs around one call. An error is what the caller gets. To refuse the call, return one and do not run
@@ -86,14 +87,22 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 
 /// A call that is about to be made.
 pub struct OutgoingCall {
-    pending: PendingCall<Raw>,
+    pub(super) pending: PendingCall<Raw>,
     /// When the call began, until it is made for the first time.
-    started: Option<Instant>,
+    pub(super) started: Option<Instant>,
     /// Shared with the record, if the client has observers: made when they are needed.
     extensions: OnceLock<Arc<Extensions>>,
-    /// Until the call is made for the first time. Dropped, the call was given up.
-    record: Option<Arc<CallRecord>>,
-    on_message: Option<OnMessage>,
+    /// Dropped before the call is made, it was given up.
+    pub(super) record: Option<Arc<CallRecord>>,
+    pub(super) on_message: Option<OnMessage>,
+    /// Counted from 1.
+    pub(super) attempt: u32,
+    /// It was made, in this attempt.
+    pub(super) is_made: bool,
+    /// A server may have seen it, in this attempt or in one before.
+    pub(super) may_be_seen: bool,
+    /// The client may make it again when it fails.
+    is_repeatable: bool,
 }
 
 impl OutgoingCall {
@@ -152,6 +161,11 @@ impl OutgoingCall {
         self.on_message = Some(Contained::new(Arc::new(told)));
     }
 
+    /// Returns which attempt this is, counted from 1: a client's [`Retry`](super::Retry) makes more than one.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// Returns the values that interceptors have added to the call; observers see them.
     pub fn extensions(&self) -> &Extensions {
         self.shared_extensions()
@@ -169,7 +183,7 @@ impl fmt::Debug for OutgoingCall {
 #[must_use = "the call is not made unless `run` is awaited"]
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
-    link: &'a Link,
+    pub(super) link: &'a Link,
     /// The one that ends all of this already.
     deadline: Option<Instant>,
 }
@@ -227,32 +241,35 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
-    }
-}
+debug_in_short!(Answer);
 
-/// Makes a call that starts now through the interceptors, within its deadline.
+/// Makes a call that starts now through the interceptors, as often as the client's policy says, within its deadline.
 #[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
 pub(super) fn intercepted(
-    chain: Chain,
+    Around { policies, retry }: Around,
     link: Link,
     mut call: OutgoingCall,
     times: CallTimes,
 ) -> impl Future<Output = Result<CallOwner, Status>> + Send {
     async move {
-        call.record = call.begin(&link, times);
-        let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let next = Next { rest, link: &link, deadline: times.deadline };
-        let intercepted = first.intercept(&mut call, next);
+        call.is_repeatable = retry.is_some();
+        call.begin(&link, times);
+        let next = Next { rest: &policies.interceptors, link: &link, deadline: times.deadline };
         // At the deadline, what has begun is dropped and reports that its time is over.
-        let answer = within(times.deadline, intercepted).await?;
+        let answer = match &retry {
+            None => within(times.deadline, next.run(&mut call)).await?,
+            Some(retry) => {
+                within(times.deadline, Box::pin(retry.run(&mut call, next, times))).await?
+            }
+        };
         let owner = answer.and_then(|Answer(owner)| {
             owner.may_answer(call.pending.kind, times.deadline).map(|()| owner)
         });
-        if let (Err(status), Some(record)) = (&owner, &call.record) {
-            record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
+        if let Some(record) = &call.record {
+            if let (Err(status), false) = (&owner, call.is_made) {
+                record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
+            }
+            record.release_end();
         }
         owner
     }
@@ -271,6 +288,10 @@ impl OutgoingCall {
             extensions: OnceLock::new(),
             record: None,
             on_message: None,
+            attempt: 1,
+            is_made: false,
+            may_be_seen: false,
+            is_repeatable: false,
         }
     }
 
@@ -283,22 +304,25 @@ impl OutgoingCall {
     }
 
     /// Reports that the call begins, or begins again.
-    fn begin(&self, link: &Link, times: CallTimes) -> Option<Arc<CallRecord>> {
+    fn begin(&mut self, link: &Link, times: CallTimes) {
         let observed = link.observed();
-        let extensions = observed.has_observers().then(|| self.shared_extensions().clone());
+        let extensions = (!observed.observers.is_empty()).then(|| self.shared_extensions().clone());
         let intercepted = Intercepted { extensions, on_message: self.on_message.clone() };
-        observed.begin(self.pending.meta(times), Some(intercepted))
+        self.record = observed.begin(self.pending.meta(times), Some(intercepted));
+        if let (Some(record), true) = (&self.record, self.is_repeatable) {
+            record.hold_end();
+        }
     }
 
-    /// The time that an interceptor has said is over. If the call was made, its owner reports the end
-    /// when it is dropped.
+    /// The time that an interceptor has said is over. If the call was made, its owner has reported the end
+    /// when it was dropped. Made again by an interceptor, it is another call.
     fn expire(&mut self) -> Status {
         let status = too_late();
-        if let Some(record) = self.record.take() {
-            // Made again, it is another call.
-            self.started = None;
+        if let Some(record) = &self.record {
             record.ended(CallOutcome { cause: EndCause::DeadlineHere, status: Some(&status) });
         }
+        self.started = None;
+        self.is_made = true;
         status
     }
 
@@ -309,17 +333,21 @@ impl OutgoingCall {
     /// Makes the call, and waits for the reply if there is only that to wait for.
     async fn make(&mut self, link: &Link) -> Result<Answer, Status> {
         let times = self.times();
-        let record = match self.record.take() {
-            Some(mut record) => {
-                if let Some(record) = Arc::get_mut(&mut record) {
-                    let on_message = self.on_message.clone();
-                    record.change(self.pending.options.metadata(), times.deadline, on_message);
-                }
-                Some(record)
+        if mem::replace(&mut self.is_made, true) {
+            if let Some(record) = self.record.take() {
+                record.release_end();
             }
-            None => self.begin(link, times),
-        };
-        let owner = self.pending.make_over(link, times, record).await?;
+            self.begin(link, times);
+        } else if let Some(record) = self.record.as_mut().and_then(Arc::get_mut) {
+            let on_message = self.on_message.clone();
+            record.change(self.pending.options.metadata(), times.deadline, on_message);
+        }
+        let was_seen = mem::replace(&mut self.may_be_seen, true);
+        let made = self.pending.make_over(link, times, &mut self.record).await;
+        let owner = made.map_err(|status| {
+            self.may_be_seen = was_seen;
+            not_queued(self.record.as_deref(), status)
+        })?;
         if self.pending.kind.is_unary() {
             owner.wait_for_progress().await;
             if let Some(status) = owner.failure() {

@@ -11,7 +11,6 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use crate::{
     Metadata, Name, Status,
     proto::{frame::Flags, stream::Kind},
-    trace::{self, Span},
 };
 
 /// How a method is called and answered.
@@ -131,10 +130,4 @@ pub(super) struct CallMeta<'a> {
     pub(super) method: &'a Name,
     pub(super) metadata: &'a Metadata,
     pub(super) times: CallTimes,
-}
-
-impl CallMeta<'_> {
-    pub(super) fn span(self) -> Span {
-        trace::span!("call", service = &**self.service, method = &**self.method)
-    }
 }

@@ -58,6 +58,7 @@ mod connection;
 mod future;
 mod intercept;
 mod meta;
+mod policy;
 mod reconnect;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -69,9 +70,8 @@ use tokio::{
 
 use self::{
     call::{PendingCall, options::CallOptions},
-    connection::ConnectionTasks,
-    intercept::Chain,
     meta::MethodKind,
+    policy::Policies,
     reconnect::Link,
 };
 pub use self::{
@@ -86,6 +86,7 @@ pub use self::{
         ClientStreamingCall, RawCall, ServerStreaming, ServerStreamingCall, Unary, UnaryCall,
     },
     intercept::{Answer, Interceptor, Next, OutgoingCall},
+    policy::{CallDefaults, DefaultsError, MethodDefaults, Retry, RetryBudget},
     reconnect::{
         Backoff,
         state::{ClientState, StateWatch},
@@ -117,7 +118,8 @@ pub struct Client {
     link: Link,
     /// The options of each call that this clone makes.
     options: CallOptions,
-    interceptors: Option<Chain>,
+    /// `None` without any.
+    policies: Option<Arc<Policies>>,
 }
 
 impl Client {
@@ -180,12 +182,8 @@ impl Client {
         Client::from_connection(Connection::new(io), config)
     }
 
-    fn from_tasks(tasks: Arc<ConnectionTasks>) -> Self {
-        Client::from_link(Link::Fixed(tasks))
-    }
-
-    fn from_link(link: Link) -> Self {
-        Client { link, options: CallOptions::default(), interceptors: None }
+    fn over(link: Link) -> Self {
+        Client { link, options: CallOptions::default(), policies: None }
     }
 
     /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
@@ -228,10 +226,7 @@ impl Client {
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
-        let added: Arc<dyn Interceptor> = Arc::new(interceptor);
-        let earlier = self.interceptors.iter().flat_map(|chain| chain.iter().cloned());
-        let interceptors = Some(earlier.chain([added]).collect());
-        Client { interceptors, ..self }
+        self.with_policies(|policies| policies.interceptors.push(Arc::new(interceptor)))
     }
 
     fn with_options(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
@@ -303,10 +298,10 @@ impl Client {
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
-        let (link, interceptors) = (self.link.clone(), self.interceptors.clone());
+        let (link, policies) = (self.link.clone(), self.policies.clone());
         let options = self.options.clone();
         let pending = PendingCall { kind, service, method, request, options };
-        Call::new(link, interceptors, pending)
+        Call::new(link, policies, pending)
     }
 
     /// Returns the state of the connection.
@@ -361,7 +356,8 @@ impl Client {
         if !connection.origin.is_here() {
             return;
         }
-        connection.refuse_calls();
+        // Later calls are refused, and those that wait for a permit.
+        connection.calls.close();
         connection.queue.flushed().await;
         tasks.close(ConnectionError::ClosedLocally);
         connection.sender_ended.wait().await;

@@ -35,7 +35,8 @@
 //!   decode, changes nothing. Other calls end when their caller has taken the reply. Any call ends when its caller
 //!   drops it.
 //! - A client's call that an interceptor makes again is reported once for each time that it is made, and one that
-//!   an interceptor never makes is reported once.
+//!   an interceptor never makes is reported once. A call that the client makes again by its
+//!   [`Retry`](crate::client::Retry) is one call, with its [attempts](CallEnd::attempts).
 //!
 //! # What it costs
 //!
@@ -234,6 +235,10 @@ pub struct CallEnd<'a> {
     pub message: &'a str,
     /// Why it ended.
     pub cause: EndCause,
+    /// How often the call was made: 1, and one more for each time that its client's [`Retry`](crate::client::Retry) made it
+    /// again, or that its Request was not sent on a connection that was lost. All but the cause, the code and the message is of
+    /// all attempts. A server sees each attempt as a call.
+    pub attempts: u32,
     /// Messages and bytes of the call, both ways.
     pub traffic: Traffic,
     /// Time that the call waited to be admitted among the calls in flight.

@@ -38,6 +38,8 @@ pub(crate) struct CallStats {
 #[derive(Debug, Default)]
 struct Counts {
     traffic: Traffic,
+    /// How often the call was made after the first time.
+    repeats: u32,
     for_admission: WaitedTime,
     for_capacity: WaitedTime,
     /// Time from the start until the answer was read.
@@ -53,6 +55,13 @@ impl CallStats {
     pub(crate) fn answered(&self, read_at: Instant) {
         let took = read_at.saturating_duration_since(self.started);
         lock(&self.counts).answered = Some(took);
+    }
+
+    /// Counts one more attempt. What the last one was answered is not the call's answer.
+    pub(crate) fn begin_again(&self) {
+        let mut counts = lock(&self.counts);
+        counts.repeats = counts.repeats.saturating_add(1);
+        counts.answered = None;
     }
 
     /// Counts a frame that is queued, with so many messages and bytes of data. Returns its message.
@@ -97,6 +106,7 @@ impl CallStats {
             code: outcome.code(),
             message: outcome.message(),
             cause: outcome.cause,
+            attempts: counts.repeats.saturating_add(1),
             traffic: counts.traffic,
             waited_for_place: counts.for_admission.total(now),
             waited_for_room: counts.for_capacity.total(now),

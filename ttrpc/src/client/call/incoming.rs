@@ -1,7 +1,6 @@
 //! What arrives for a call with streams: messages until their end, each within the call's deadline.
 
 use std::{
-    fmt,
     future::poll_fn,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -145,8 +144,4 @@ impl RawReceiver {
     }
 }
 
-impl fmt::Debug for RawReceiver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RawReceiver").finish_non_exhaustive()
-    }
-}
+debug_in_short!(RawReceiver);

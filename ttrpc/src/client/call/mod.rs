@@ -46,13 +46,6 @@ pub(super) struct PendingCall<Req> {
     pub(super) options: CallOptions,
 }
 
-/// How an attempt to queue a call's Request at once went.
-pub(super) enum Attempt {
-    Queued(QueuedCall),
-    /// The queue is full, or too many calls are in flight: the call has to wait, with its record.
-    Full(Option<Arc<CallRecord>>),
-}
-
 /// A call that has been queued and has no owner yet.
 #[must_use = "nobody gives the call up"]
 pub(super) struct QueuedCall {
@@ -90,80 +83,62 @@ impl<Req: Message> PendingCall<Req> {
         PendingCall { kind, service, method, request, options }
     }
 
-    /// Queues the Request if the connection's limits allow it now. A caller that passes its waker waits for the reply from
-    /// then on.
+    /// Queues the Request if the connection's limits allow it now; returns `None` if the call has to wait. A caller that passes
+    /// its waker waits for the reply from then on. A failure is left to its caller to report.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a request that is too long, UNAVAILABLE without a connection, DEADLINE_EXCEEDED for a call
-    /// that has no time at all. The end is reported to the record.
+    /// that has no time at all.
     pub(super) fn try_queue(
         &self,
         connection: &ClientConnection,
         times: CallTimes,
-        record: Option<Arc<CallRecord>>,
+        record: Option<&Arc<CallRecord>>,
         caller: Option<&Waker>,
-    ) -> Result<Attempt, Status> {
-        let queued = times.check().and_then(|()| {
-            let frame = self.frame(times)?;
-            let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
-                return if connection.calls.is_closed() {
-                    Err(connection.unavailable())
-                } else {
-                    Ok(None)
+    ) -> Result<Option<QueuedCall>, Status> {
+        times.check()?;
+        let frame = self.frame(times)?;
+        let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
+            return match connection.calls.is_closed() {
+                true => Err(connection.unavailable()),
+                false => Ok(None),
+            };
+        };
+        let queue = match record {
+            None => None,
+            // Its Request is reported before its reply can be.
+            Some(_) => {
+                let reserved = connection.queue.try_reserve(frame.len());
+                let Some(reserved) = reserved.map_err(|Closed| connection.unavailable())? else {
+                    return Ok(None);
                 };
-            };
-            let queue = match record {
-                None => None,
-                // Its Request is reported before its reply can be.
-                Some(_) => {
-                    let reserved = connection.queue.try_reserve(frame.len());
-                    let Some(reserved) = reserved.map_err(|Closed| connection.unavailable())?
-                    else {
-                        return Ok(None);
-                    };
-                    Some(reserved)
-                }
-            };
-            self.push(connection, times, &frame, Capacity { permit, queue }, record.clone(), caller)
-        });
-        match queued {
-            Ok(Some(call)) => Ok(Attempt::Queued(call)),
-            Ok(None) => Ok(Attempt::Full(record)),
-            Err(status) => Err(not_queued(record.as_deref(), status)),
-        }
+                Some(reserved)
+            }
+        };
+        self.push(connection, times, &frame, Capacity { permit, queue }, record.cloned(), caller)
     }
 
-    /// Queues the Request, at once or after a wait within the call's deadline.
+    /// Queues the Request, at once or after a wait within the call's deadline. A failure is left to its caller to report.
     ///
     /// # Errors
-    /// Those of [`PendingCall::try_queue`], and those of a wait.
+    /// Those of [`PendingCall::try_queue`], and those of [`PendingCall::admit`].
     pub(super) async fn queue(
         &self,
         tasks: &Arc<ConnectionTasks>,
         times: CallTimes,
-        record: Option<Arc<CallRecord>>,
+        record: Option<&Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         match self.try_queue(tasks.connection(), times, record, None)? {
-            Attempt::Queued(call) => Ok(call.owned(tasks.clone())),
-            Attempt::Full(record) => Box::pin(self.wait_and_queue(tasks, times, record)).await,
+            Some(call) => Ok(call.owned(tasks.clone())),
+            None => Box::pin(self.admit(tasks, times, record)).await,
         }
     }
 
-    /// Waits until the connection's limits allow it, within the call's deadline, and queues the Request.
+    /// Waits until the connection's limits allow it, within the call's deadline, and queues the Request. A failure is left to
+    /// its caller to report.
     ///
     /// # Errors
     /// DEADLINE_EXCEEDED, UNAVAILABLE, and RESOURCE_EXHAUSTED if too many calls are in flight and none ends.
-    pub(super) async fn wait_and_queue(
-        &self,
-        tasks: &Arc<ConnectionTasks>,
-        times: CallTimes,
-        record: Option<Arc<CallRecord>>,
-    ) -> Result<CallOwner, Status> {
-        let admitted = self.admit(tasks, times, record.as_ref()).await;
-        admitted.map_err(|status| not_queued(record.as_deref(), status))
-    }
-
-    /// Queues the Request as [`PendingCall::wait_and_queue`] does, and leaves it to its caller to report a failure.
     pub(super) async fn admit(
         &self,
         tasks: &Arc<ConnectionTasks>,

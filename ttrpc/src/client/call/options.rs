@@ -14,6 +14,10 @@ pub(in crate::client) struct CallOptions {
     pub(in crate::client) deadline: Option<Instant>,
     /// Without a connection, waits for one also after an attempt has failed.
     pub(in crate::client) waits_for_ready: bool,
+    /// The call has set its deadline itself.
+    pub(in crate::client) has_own_deadline: bool,
+    /// It may be executed more than once.
+    pub(in crate::client) is_idempotent: bool,
     /// The client's, until the call has its own.
     metadata: Option<Arc<Metadata>>,
 }

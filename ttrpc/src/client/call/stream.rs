@@ -1,7 +1,6 @@
 //! The caller's ends of a call with streams.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     marker::PhantomData,
     pin::Pin,
@@ -195,11 +194,7 @@ pub(in crate::client) fn end_of_requests(stream_id: u32) -> [u8; HEADER_LEN] {
     Header { data_len: 0, stream_id, frame_type, flags }.to_bytes()
 }
 
-impl<Req> fmt::Debug for StreamSender<Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamSender").finish_non_exhaustive()
-    }
-}
+debug_in_short!(StreamSender<Req>);
 
 /// The one reply to a stream of requests; a future.
 ///
@@ -232,11 +227,7 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
     }
 }
 
-impl<Resp> fmt::Debug for Reply<Resp> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").finish_non_exhaustive()
-    }
-}
+debug_in_short!(Reply<Resp>);
 
 /// A stream of replies: take them with [`StreamReceiver::recv`], or use it as a [`Stream`].
 ///
@@ -311,8 +302,4 @@ impl<Resp: Message + Default> Stream for StreamReceiver<Resp> {
     }
 }
 
-impl<Resp> fmt::Debug for StreamReceiver<Resp> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamReceiver").field("is_done", &self.is_done).finish_non_exhaustive()
-    }
-}
+debug_in_short!(StreamReceiver<Resp>, is_done);

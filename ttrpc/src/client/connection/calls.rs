@@ -165,7 +165,7 @@ pub(in crate::client) struct Calls(ClientTable<Box<CallEntry>>);
 impl Calls {
     /// Uses a table whose ids begin elsewhere, for tests.
     #[cfg(test)]
-    pub(super) fn starting_at(id: u32) -> Self {
+    pub(in crate::client) fn starting_at(id: u32) -> Self {
         Calls(ClientTable::starting_at(id))
     }
 

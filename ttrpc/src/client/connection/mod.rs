@@ -66,13 +66,10 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) fn new(
-        config: ClientConfig,
-        table: Calls,
-        observed: Arc<ObservedConnection>,
-    ) -> Self {
+    pub(super) fn new(config: ClientConfig, observed: Arc<ObservedConnection>) -> Self {
+        let (frames, bytes) = (config.send_queue_frames, config.send_queue_bytes);
         ClientConnection {
-            queue: Queue::new(config.send_queue_frames, config.send_queue_bytes, table),
+            queue: Queue::new(frames, bytes, Calls::default()),
             calls: Limiter::new(Load { count: config.max_calls, cost: 1 }, Oversubscribe::AnyLast),
             patience: StallBudget::new(config.stall_timeout),
             registry: Registry::default(),
@@ -112,11 +109,6 @@ impl ClientConnection {
             receiver: self.registry.receiver(),
             calls: merge_calls(calls, self.registry.callers()),
         }
-    }
-
-    /// Refuses further calls, and those that wait for a permit.
-    pub(super) fn refuse_calls(&self) {
-        self.calls.close();
     }
 
     /// The status of a call that ended with the connection.

@@ -23,7 +23,7 @@ use crate::{
 /// A client's connection as its observers see it.
 #[derive(Debug)]
 pub(in crate::client) struct ObservedConnection {
-    pub(super) observers: Observers,
+    pub(in crate::client) observers: Observers,
     id: u64,
     peer: Peer,
     // A client may be dropped with its thread, where tokio's clock may be gone.
@@ -91,17 +91,13 @@ impl ObservedConnection {
         }
     }
 
-    pub(in crate::client) fn has_observers(&self) -> bool {
-        !self.observers.is_empty()
-    }
-
     /// Reports that a call begins. Returns its record, or `None` if nobody observes it.
     pub(in crate::client) fn begin(
         self: &Arc<Self>,
         call: CallMeta<'_>,
         intercepted: Option<Intercepted>,
     ) -> Option<Arc<CallRecord>> {
-        let span = call.span();
+        let span = trace::span!("call", service = &**call.service, method = &**call.method);
         if self.observers.is_empty() && span.is_none() && intercepted.is_none() {
             return None;
         }

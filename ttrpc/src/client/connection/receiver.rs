@@ -247,7 +247,7 @@ mod tests {
     use super::{super::ConnectionTasks, *};
     use crate::{
         ClientConfig, Code, Connection,
-        client::{Client, UnaryCall},
+        client::{Client, UnaryCall, reconnect::Link},
         observer::Observers,
         proto::message::{FrameData, Measured, ResponseParts, encode_status},
     };
@@ -285,7 +285,7 @@ mod tests {
     async fn responses_that_are_read_together_go_to_their_calls() {
         const CALLS: u32 = 48;
         let (tasks, mut there) = connect(Observers::default());
-        let client = Client::from_tasks(tasks);
+        let client = Client::over(Link::Fixed(tasks));
         let mut calls = Vec::new();
         for _ in 0..CALLS {
             let mut call = client.unary::<(), String>("S", "M", ());
@@ -331,7 +331,7 @@ mod tests {
             [(&[1][..], 4), (&[1, 2], 4), (&[1, 4], 4), (&[1, 2, 4], 4), (&[1], 0), (&[0, 4], 0)]
         {
             let (tasks, mut there) = connect(Observers::default());
-            let client = Client::from_tasks(tasks);
+            let client = Client::over(Link::Fixed(tasks));
             let (mut calls, panics) = (Vec::new(), Arc::new(Panics).into());
             for index in 0..6 {
                 let mut call = client.unary::<(), String>("S", "M", ());

@@ -50,8 +50,10 @@ pub(in crate::client) struct CallRecord {
 struct RecordProgress {
     /// `None` until the Request is queued.
     stream_id: Option<u32>,
-    /// How the call ended, once that is reported.
+    /// How the call ended, once that is reported, or noted while the end is held.
     end: Option<(EndCause, Option<Status>)>,
+    /// An end is noted and not reported: the call may be made again.
+    holds_end: bool,
     /// Called at the end.
     on_end: Vec<OnEnd>,
 }
@@ -144,15 +146,51 @@ impl CallRecord {
         }
     }
 
-    /// Reports the call's end; the first one counts.
+    /// Reports the call's end, or notes it while the end is held; the first one counts.
     pub(in crate::client) fn ended(&self, outcome: CallOutcome<'_>) {
         let mut progress = lock(&self.progress);
         if progress.end.is_some() {
             return;
         }
         progress.end = Some((outcome.cause, outcome.status.cloned()));
+        if progress.holds_end {
+            return;
+        }
         let on_end = mem::take(&mut progress.on_end);
         drop(progress);
+        self.report_end(outcome, on_end);
+    }
+
+    /// Holds the end from now on: the call may be made again.
+    pub(in crate::client) fn hold_end(&self) {
+        lock(&self.progress).holds_end = true;
+    }
+
+    /// Holds the end no longer, and reports one that was noted.
+    pub(in crate::client) fn release_end(&self) {
+        let mut progress = lock(&self.progress);
+        if !mem::take(&mut progress.holds_end) {
+            return;
+        }
+        let Some((cause, status)) = progress.end.clone() else { return };
+        let on_end = mem::take(&mut progress.on_end);
+        drop(progress);
+        self.report_end(CallOutcome { cause, status: status.as_ref() }, on_end);
+    }
+
+    /// The call is made again: an end that was noted is not its end, but that of an attempt.
+    pub(in crate::client) fn begin_again(&self) {
+        let mut progress = lock(&self.progress);
+        progress.stream_id = None;
+        let (end, on_end) = (progress.end.take(), mem::take(&mut progress.on_end));
+        drop(progress);
+        if let Some((cause, status)) = end {
+            self.call_on_end(on_end, CallOutcome { cause, status: status.as_ref() });
+        }
+        self.stats.begin_again();
+    }
+
+    fn report_end(&self, outcome: CallOutcome<'_>, on_end: Vec<OnEnd>) {
         // The clock is read only where somebody traces.
         let started = self.times.started;
         self.span.in_scope(|| {
@@ -256,6 +294,7 @@ impl fmt::Debug for CallRecord {
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
+        self.release_end();
         self.dropped();
     }
 }

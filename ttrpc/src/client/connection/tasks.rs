@@ -4,9 +4,7 @@ use std::{io, sync::Arc, thread, time::Duration};
 
 use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
 
-use super::{
-    ClientConnection, calls::Calls, observe::ObservedConnection, receiver, upkeep::Upkeep,
-};
+use super::{ClientConnection, observe::ObservedConnection, receiver, upkeep::Upkeep};
 use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
@@ -32,19 +30,9 @@ impl ConnectionTasks {
         observers: Observers,
         upkeep: &Upkeep,
     ) -> Arc<Self> {
-        ConnectionTasks::with_table(io, config, observers, upkeep, Calls::default())
-    }
-
-    fn with_table(
-        io: Connection,
-        config: ClientConfig,
-        observers: Observers,
-        upkeep: &Upkeep,
-        table: Calls,
-    ) -> Arc<Self> {
         let observed = ObservedConnection::open(observers, io.peer, io.extensions);
         let span = observed.span.clone();
-        let mut connection = ClientConnection::new(config, table, observed);
+        let mut connection = ClientConnection::new(config, observed);
         let (reader, upkeep) = upkeep.prepare(&mut connection, io.reader);
         let connection = Arc::new(connection);
         let (signal, ended) = oneshot::channel();
@@ -58,12 +46,8 @@ impl ConnectionTasks {
         Arc::new(ConnectionTasks { connection, receiver })
     }
 
-    pub(in crate::client) fn connection(&self) -> &ClientConnection {
+    pub(in crate::client) fn connection(&self) -> &Arc<ClientConnection> {
         &self.connection
-    }
-
-    pub(in crate::client) fn shared_connection(&self) -> Arc<ClientConnection> {
-        self.connection.clone()
     }
 
     /// Ends the connection, unless it is that of a parent process.
@@ -153,15 +137,23 @@ mod tests {
     use super::*;
     use crate::{
         Code, Status,
-        client::{Client, UnaryCall},
+        client::{Client, UnaryCall, connection::calls::Calls, reconnect::Link},
         observer::{CallEnd, CallInfo, EndCause, Observer},
         proto::frame::{Flags, FrameType, HEADER_LEN, Header},
     };
 
     const NO_UPKEEP: &Upkeep = &Upkeep { keepalive: None, cancels: false };
 
+    /// A connection whose first call has this stream id.
+    fn starting_at(id: u32, io: DuplexStream, observers: Observers) -> Arc<ConnectionTasks> {
+        let (io, config) = (Connection::new(io), ClientConfig::default());
+        let tasks = ConnectionTasks::spawn(io, config, observers, NO_UPKEEP);
+        tasks.connection().queue.streams(|calls| *calls = Calls::starting_at(id));
+        tasks
+    }
+
     fn call(tasks: &Arc<ConnectionTasks>) -> UnaryCall<(), ()> {
-        Client::from_tasks(tasks.clone()).unary("S", "M", ())
+        Client::over(Link::Fixed(tasks.clone())).unary("S", "M", ())
     }
 
     /// Takes a Request, and says which id it has.
@@ -182,13 +174,9 @@ mod tests {
     #[tokio::test]
     async fn a_call_in_the_senders_hand_when_the_connection_ends_is_answered() {
         let (here, _there) = tokio::io::duplex(1);
-        let tasks = ConnectionTasks::with_table(
-            Connection::new(here),
-            ClientConfig::default(),
-            Observers::default(),
-            NO_UPKEEP,
-            Calls::default(),
-        );
+        let config = ClientConfig::default();
+        let tasks =
+            ConnectionTasks::spawn(Connection::new(here), config, Observers::default(), NO_UPKEEP);
         let mut call = call(&tasks);
         let mut poll = async || poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
         assert!(poll().await.is_pending());
@@ -246,17 +234,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_ids_ends_with_that_cause_when_its_last_call_has_ended() {
         let (here, mut there) = tokio::io::duplex(1000);
-        let (table, causes) = (Calls::starting_at(u32::MAX), Causes::default());
+        let causes = Causes::default();
         let mut observers = Observers::default();
         observers.add(causes.clone());
-        let connection = Connection::new(here);
-        let tasks = ConnectionTasks::with_table(
-            connection,
-            ClientConfig::default(),
-            observers,
-            NO_UPKEEP,
-            table,
-        );
+        let tasks = starting_at(u32::MAX, here, observers);
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
 
@@ -282,13 +263,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_calls_ends_as_soon_as_a_call_finds_no_id() {
         let (here, _there) = tokio::io::duplex(1000);
-        let tasks = ConnectionTasks::with_table(
-            Connection::new(here),
-            ClientConfig::default(),
-            Observers::default(),
-            NO_UPKEEP,
-            Calls::starting_at(u32::MAX),
-        );
+        let tasks = starting_at(u32::MAX, here, Observers::default());
         let mut last = call(&tasks);
         assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut last).poll(cx))).await.is_pending());
         drop(last);
@@ -315,15 +290,7 @@ mod tests {
     /// ends when a call has found no id and none is in flight, and not before.
     async fn two_ids_are_used_up(steps: &[Step]) {
         let (here, mut there) = tokio::io::duplex(1000);
-        let table = Calls::starting_at(u32::MAX - 2);
-        let config = ClientConfig::default();
-        let tasks = ConnectionTasks::with_table(
-            Connection::new(here),
-            config,
-            Observers::default(),
-            NO_UPKEEP,
-            table,
-        );
+        let tasks = starting_at(u32::MAX - 2, here, Observers::default());
         let mut left = vec![u32::MAX, u32::MAX - 2];
         let (mut in_flight, mut is_noticed) = (Vec::new(), false);
         for step in steps {

@@ -1,4 +1,4 @@
-//! How long to wait between attempts to connect, and when to give up.
+//! How long to wait between attempts, and when to give up.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 /// Else a client without pauses would do nothing but connect.
 const SHORTEST_BOUND: Duration = Duration::from_millis(1);
 
-/// The pauses between a client's attempts to connect, and their limit.
+/// The pauses between a client's attempts to connect, or to [make a call](crate::client::Retry), and their limit.
 ///
 /// A pause is drawn at random between zero and a bound: [`first`](Backoff::first) after the first failure, twice as long after
 /// each later one, up to [`longest`](Backoff::longest). So clients that lose their server at the same moment do not come back
-/// at the same moment. Without a limit a client tries for ever.
+/// at the same moment. Without a limit a client tries to connect for ever.
 ///
 /// ```
 /// # use ttrpc::client::Backoff; use std::time::Duration;
 /// let backoff = Backoff::new().longest(Duration::from_secs(2)).give_up_after(Duration::from_secs(60));
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a client gets it with `ConnectOptions::reconnect`"]
+#[must_use = "a client gets it with `ConnectOptions::reconnect` or `Retry::backoff`"]
 pub struct Backoff {
     first: Duration,
     longest: Duration,
@@ -66,7 +66,8 @@ impl Backoff {
 
     /// Gives up at the first failure after this time. Default: never.
     ///
-    /// The time runs from the loss of the connection, or from the call that needed the first one.
+    /// The time runs from the loss of the connection, from the call that needed the first one, or, for a call that is made
+    /// again, from its begin.
     pub fn give_up_after(mut self, time: Duration) -> Self {
         self.max_time = Some(time);
         self
@@ -79,14 +80,14 @@ impl Backoff {
     }
 
     /// Draws the pause after so many failures in a row.
-    pub(super) fn pause(&self, failures: u32) -> Duration {
+    pub(in crate::client) fn pause(&self, failures: u32) -> Duration {
         // Each state has random keys: its hash of anything is a random number.
         let random = RandomState::new().hash_one(failures);
         self.bound(failures).mul_f64(random as f64 / (u64::MAX as f64 + 1.0))
     }
 
     /// Returns whether to give up after so many failures since this moment.
-    pub(super) fn is_exhausted(&self, failures: u32, since: Instant) -> bool {
+    pub(in crate::client) fn is_exhausted(&self, failures: u32, since: Instant) -> bool {
         self.max_attempts.is_some_and(|max| failures >= max)
             || self.max_time.is_some_and(|max| since.elapsed() >= max)
     }

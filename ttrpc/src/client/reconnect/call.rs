@@ -8,7 +8,7 @@ use super::{Link, Manager, state::LinkState};
 use crate::{
     ConnectionError, Status,
     client::{
-        call::{PendingCall, not_queued, owner::CallOwner},
+        call::{PendingCall, owner::CallOwner},
         connection::{ConnectionTasks, record::CallRecord, unavailable},
         meta::{CallTimes, within},
     },
@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl<Req: Message> PendingCall<Req> {
-    /// Queues the Request on the connection that there is, or makes the call on one after another.
+    /// Queues the Request on the connection that there is, or makes the call on one after another. A failure is left to its
+    /// caller to report.
     ///
     /// # Errors
     /// Those of [`PendingCall::queue`], and those of [`Manager::make`].
@@ -24,10 +25,10 @@ impl<Req: Message> PendingCall<Req> {
         &self,
         link: &Link,
         times: CallTimes,
-        record: Option<Arc<CallRecord>>,
+        record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         match link {
-            Link::Fixed(tasks) => self.queue(tasks, times, record).await,
+            Link::Fixed(tasks) => self.queue(tasks, times, record.as_ref()).await,
             Link::Managed(manager) => Box::pin(manager.make(self, times, record)).await,
         }
     }
@@ -35,23 +36,13 @@ impl<Req: Message> PendingCall<Req> {
 
 impl Manager {
     /// Makes a call, and waits for its reply; for a call with streams, until its Request is written. One whose Request has
-    /// not begun to be written when its connection is lost is made again on the next one. The end of a call that is not
-    /// made is reported to the record.
+    /// not begun to be written when its connection is lost is made again on the next one. A call that fails has not begun to
+    /// be written on any.
     ///
     /// # Errors
     /// Those of a call that is queued on a connection; UNAVAILABLE if there is no connection and the call does not wait for
     /// one.
     async fn make<Req: Message>(
-        &self,
-        pending: &PendingCall<Req>,
-        times: CallTimes,
-        mut record: Option<Arc<CallRecord>>,
-    ) -> Result<CallOwner, Status> {
-        let made = self.try_make(pending, times, &mut record).await;
-        made.map_err(|status| not_queued(record.as_deref(), status))
-    }
-
-    async fn try_make<Req: Message>(
         &self,
         pending: &PendingCall<Req>,
         times: CallTimes,
@@ -70,6 +61,9 @@ impl Manager {
                         return Ok(owner);
                     }
                     *record = owner.into_record();
+                    if let Some(record) = record {
+                        record.begin_again();
+                    }
                 }
                 Err(status) => match status.connection_error() {
                     Some(ConnectionError::IdsExhausted) => self.leave(&tasks),

@@ -9,7 +9,13 @@ mod backoff;
 mod call;
 pub(super) mod state;
 
-use std::{fmt, future::Future, mem, sync::Arc};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    mem,
+    sync::Arc,
+    task::Poll,
+};
 
 use tokio::{
     sync::watch,
@@ -22,6 +28,7 @@ use self::state::{ClientState, LinkState, LinkWatch, Watched, state_of};
 use super::connection::{ConnectionTasks, ObservedConnection, upkeep::Upkeep};
 use crate::{
     ClientConfig, Connection, ConnectionError, Error,
+    contain::{Contained, Panicked, contain},
     observer::Observers,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     transport::{BoxFuture, fork::Origin, registry::Registry, spawn},
@@ -215,9 +222,16 @@ impl Shared {
         &self,
         state: &mut watch::Receiver<LinkState>,
     ) -> Option<Result<Arc<ConnectionTasks>, ConnectionError>> {
-        match unless_shut_down(state, (self.plan.open)()).await? {
-            Ok(connection) => self.adopt(connection).map(Ok),
-            Err(error) => Some(Err(ConnectionError::NoConnection(Arc::new(error)))),
+        let no_connection = |error| ConnectionError::NoConnection(Arc::new(error));
+        match unless_shut_down(state, contained(&self.plan.open)).await? {
+            Ok(Ok(connection)) => self.adopt(connection).map(Ok),
+            Ok(Err(error)) => Some(Err(no_connection(error))),
+            Err(Panicked) => {
+                let panicked =
+                    Error::Custom("the program's function that connects panicked".into());
+                self.change(LinkState::ShutDown(no_connection(panicked)));
+                None
+            }
         }
     }
 
@@ -261,6 +275,16 @@ impl Shared {
         }
         before
     }
+}
+
+/// Opens a connection in the program's way.
+async fn contained(open: &Open) -> Result<Result<Connection, Error>, Panicked> {
+    let mut opening = Contained::new(contain(open)?);
+    poll_fn(|cx| {
+        contain(|| opening.as_mut().poll(cx))
+            .map_or_else(|panicked| Poll::Ready(Err(panicked)), |polled| polled.map(Ok))
+    })
+    .await
 }
 
 /// Returns whether it makes no sense to try again.
@@ -319,7 +343,7 @@ impl Link {
 
     pub(super) fn watch(&self) -> Watched {
         match self {
-            Link::Fixed(tasks) => Watched::Connection(tasks.shared_connection()),
+            Link::Fixed(tasks) => Watched::Connection(tasks.connection().clone()),
             Link::Managed(manager) => Watched::Link(LinkWatch(manager.shared.state.subscribe())),
         }
     }
@@ -366,5 +390,83 @@ impl Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.state(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        sync::Mutex,
+        task::{Context, Waker},
+        time::Duration,
+    };
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+    use crate::{
+        Client,
+        client::{ConnectOptions, connection::calls::Calls},
+    };
+
+    /// Reads a Request, and answers it with an empty Response. Returns its stream id.
+    async fn answer(server: &mut DuplexStream) -> u32 {
+        let mut header = [0; 10];
+        server.read_exact(&mut header).await.expect("a Request comes");
+        let [.., l2, l3, i0, i1, i2, i3, _, _] = header;
+        let mut data = vec![0; usize::from(l2) << 8 | usize::from(l3)];
+        server.read_exact(&mut data).await.expect("it is whole");
+        let response = [0, 0, 0, 2, i0, i1, i2, i3, 2, 0, 0x12, 0];
+        server.write_all(&response).await.expect("the client reads");
+        u32::from_be_bytes([i0, i1, i2, i3])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_finds_no_stream_id_is_made_on_a_new_connection_and_others_go_on() {
+        let accepted = Arc::new(Mutex::new(Vec::new()));
+        let others = accepted.clone();
+        let client = ConnectOptions::new().connect_through(move || {
+            let (here, there) = duplex(1000);
+            others.lock().unwrap().push(there);
+            async move { Ok::<_, std::io::Error>(Connection::new(here)) }
+        });
+        let take = || accepted.lock().unwrap().pop().expect("the client has connected");
+        let call = |client: &Client| client.unary::<(), ()>("S", "M", ());
+        let (first, _) = tokio::join!(call(&client), async {
+            while accepted.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let mut server = take();
+            assert_eq!(answer(&mut server).await, 1);
+            accepted.lock().unwrap().push(server);
+        });
+        first.expect("it is answered");
+        let mut spent = take();
+        let tasks = client.link.connection(false).expect("it is connected");
+        tasks.connection().queue.streams(|calls| *calls = Calls::starting_at(u32::MAX));
+        drop(tasks);
+        // One that is lost at once counts as a failure to connect.
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let mut last = call(&client);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut last).poll(&mut cx).is_pending());
+        let mut next = tokio::spawn(call(&client));
+        let mut server = loop {
+            assert!(!next.is_finished());
+            if let Some(server) = accepted.lock().unwrap().pop() {
+                break server;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(answer(&mut server).await, 1, "the new one has new ids");
+        (&mut next).await.expect("no panic").expect("it is answered");
+        assert_eq!(answer(&mut spent).await, u32::MAX);
+        last.await.expect("the old one goes on until it is answered");
+        let (third, id) = tokio::join!(call(&client), answer(&mut server));
+        third.expect("it is answered");
+        assert_eq!(id, 3);
+        // The spent one ends with its last call.
+        assert_eq!(spent.read(&mut [0]).await.expect("no failure"), 0);
     }
 }

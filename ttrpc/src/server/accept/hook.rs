@@ -2,7 +2,6 @@
 
 use std::{
     error::Error as StdError,
-    fmt,
     future::poll_fn,
     sync::{Arc, atomic::Ordering::SeqCst},
     task::{self, Poll},
@@ -107,11 +106,7 @@ impl Drop for Connected<'_> {
     }
 }
 
-impl fmt::Debug for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hook").field("limit", &self.limit).finish_non_exhaustive()
-    }
-}
+debug_in_short!(Hook, limit);
 
 /// A connection that the hook looks at. It holds its permit until it is dropped or served.
 pub(in crate::server) struct HookedConnection {

@@ -282,11 +282,7 @@ impl Acceptor {
     }
 }
 
-impl fmt::Debug for Acceptor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acceptor").finish_non_exhaustive()
-    }
-}
+debug_in_short!(Acceptor);
 
 pin_project_lite::pin_project! {
     /// A stream whose items are made into connections.

@@ -1,7 +1,6 @@
 //! A handler's ends of a stream.
 
 use std::{
-    fmt,
     future::poll_fn,
     marker::PhantomData,
     pin::Pin,
@@ -119,11 +118,7 @@ impl<Req> Drop for StreamReceiver<Req> {
     }
 }
 
-impl<Req> fmt::Debug for StreamReceiver<Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamReceiver").field("is_done", &self.is_done).finish_non_exhaustive()
-    }
-}
+debug_in_short!(StreamReceiver<Req>, is_done);
 
 /// Sends a handler's replies. The stream ends when the handler returns, not when this is dropped.
 pub struct StreamSender<Resp> {
@@ -238,11 +233,7 @@ fn over() -> Status {
     Status::cancelled("the call is over")
 }
 
-impl<Resp> fmt::Debug for StreamSender<Resp> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamSender").finish_non_exhaustive()
-    }
-}
+debug_in_short!(StreamSender<Resp>);
 
 fn encoder_panicked() -> Status {
     Status::internal("the reply's type panicked while it was encoded")

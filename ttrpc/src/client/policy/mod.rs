@@ -1,0 +1,103 @@
+//! What a client does to its calls beyond making them: interceptors, retries, and defaults by method.
+//!
+//! A client without any of it has no [`Policies`], and its calls pay a branch. Else a call asks for what its method has when it
+//! starts. Only one that has something to run around it leaves the direct way.
+
+mod budget;
+mod defaults;
+mod retry;
+mod table;
+
+use std::sync::Arc;
+
+pub use self::{
+    budget::RetryBudget,
+    defaults::{CallDefaults, MethodDefaults},
+    retry::Retry,
+    table::DefaultsError,
+};
+use super::{Call, Client, Interceptor, call::PendingCall};
+
+/// What a client, or one of its calls, has set.
+#[derive(Clone, Default)]
+pub(super) struct Policies {
+    /// Outermost first.
+    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(super) retry: Option<Arc<Retry>>,
+    pub(super) defaults: Option<Arc<MethodDefaults>>,
+}
+
+/// What runs around one call.
+pub(super) struct Around {
+    pub(super) policies: Arc<Policies>,
+    pub(super) retry: Option<Arc<Retry>>,
+}
+
+impl Policies {
+    /// Adds what the call's method has by default to its options. Returns what runs around the call, if anything does.
+    pub(super) fn apply<Req>(self: &Arc<Self>, call: &mut PendingCall<Req>) -> Option<Around> {
+        let mut retry = self.retry.as_ref();
+        if let Some(defaults) = &self.defaults {
+            let found = defaults.find(&call.service, &call.method);
+            found.complete(&mut call.options);
+            retry = retry.or(found.retry());
+        }
+        let retry = retry.filter(|retry| retry.is_any()).cloned();
+        let is_direct = retry.is_none() && self.interceptors.is_empty();
+        (!is_direct).then(|| Around { policies: self.clone(), retry })
+    }
+}
+
+impl Client {
+    /// Makes each call that this client makes from now on again as this policy says, unless the call
+    /// [says another one](Call::retry).
+    ///
+    /// Other clones of the client are as they were; all share the connection, and those with this policy its budget.
+    ///
+    /// ```
+    /// # use ttrpc::{Client, client::Retry};
+    /// # fn example(client: Client) {
+    /// let persistent = client.clone().with_retry(Retry::new().max_attempts(5));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_retry(self, retry: Retry) -> Self {
+        self.with_policies(|policies| policies.retry = Some(retry.into()))
+    }
+
+    /// Uses these defaults, by method, for each call that this client makes from now on, in place of those that it had. What the
+    /// client sets itself ([`with_timeout`](Client::with_timeout), [`with_metadata`](Client::with_metadata),
+    /// [`with_retry`](Client::with_retry)) or the call comes before them.
+    ///
+    /// Other clones of the client are as they were; all share the connection.
+    #[must_use]
+    pub fn with_method_defaults(self, defaults: MethodDefaults) -> Self {
+        self.with_policies(|policies| policies.defaults = Some(defaults.into()))
+    }
+
+    pub(super) fn with_policies(mut self, set: impl FnOnce(&mut Policies)) -> Self {
+        change(&mut self.policies, set);
+        self
+    }
+}
+
+impl<K, Req, Resp> Call<K, Req, Resp> {
+    /// Makes the call again as this policy says, in place of [the client's](super::Client::with_retry) and
+    /// [the method's](super::MethodDefaults).
+    pub fn retry(mut self, retry: Retry) -> Self {
+        change(&mut self.policies, |policies| policies.retry = Some(retry.into()));
+        self
+    }
+
+    /// Says that the call may be executed more than once: a [`Retry`] may make it again when a server may have seen it. Generated
+    /// clients say so of unary methods whose `idempotency_level` is `NO_SIDE_EFFECTS` or `IDEMPOTENT`. The word of
+    /// [the method's defaults](super::CallDefaults::idempotent) comes before it.
+    pub fn idempotent(self) -> Self {
+        self.with(|options| options.is_idempotent = true)
+    }
+}
+
+/// Changes the policies of one client or call, and of no other one that shares them.
+fn change(policies: &mut Option<Arc<Policies>>, set: impl FnOnce(&mut Policies)) {
+    set(Arc::make_mut(policies.get_or_insert_default()));
+}
