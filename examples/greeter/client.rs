@@ -25,7 +25,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let address = env::args().nth(1).ok_or("usage: greeter-client ADDRESS")?;
+    let address = env::args().nth(1).filter(|address| !address.starts_with('-'));
+    let address =
+        address.ok_or("usage: greeter-client ADDRESS, such as unix:///tmp/greeter.sock")?;
     let greeter = GreeterClient::new(Client::connect(&address).await?);
 
     // One request, one reply.

@@ -77,7 +77,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    let address = env::args().nth(1).ok_or("usage: greeter-server ADDRESS")?;
+    let address = env::args().nth(1).filter(|address| !address.starts_with('-'));
+    let address =
+        address.ok_or("usage: greeter-server ADDRESS, such as unix:///tmp/greeter.sock")?;
     // What the library and its access log say, from level INFO on.
     tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     let (health, debug) = (Health::new(), Debug::new());

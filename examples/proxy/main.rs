@@ -18,7 +18,7 @@ struct Arguments {
     /// The server that answers them.
     #[arg(long, value_name = "ADDRESS")]
     upstream: String,
-    /// How long a stream may stand still, on either side, before it is waited for no more.
+    /// How long a stream may make no progress, on either side, before it fails.
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     stall_timeout: u64,
 }

@@ -94,7 +94,7 @@ pub struct Options {
     #[arg(long, value_name = "CALLS", default_value_t = 256)]
     pub handlers: usize,
 
-    /// Milliseconds that a handler or a consumer may stand still before it is waited for no more;
+    /// Milliseconds that a handler or a consumer may make no progress before calls are refused;
     /// from 50 to 4000. In the shapes `unread` and `wait-release`, where some do; elsewhere 30000.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 300)]
     pub stall_timeout: u64,

@@ -118,7 +118,7 @@ impl Builder {
         self
     }
 
-    /// The path of the crate `ttrpc` in generated code, for programs that have renamed or
+    /// Sets the path of the crate `ttrpc` in generated code, for programs that have renamed or
     /// re-exported it: `crate::rpc`, `::my_framework::ttrpc`. Default: `::ttrpc`.
     ///
     /// Messages name prost by this path too, unless [`Builder::prost_config`] says something else.

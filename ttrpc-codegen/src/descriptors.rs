@@ -66,7 +66,7 @@ struct Syntax {
 }
 
 impl DescriptorSet {
-    /// The encoded set.
+    /// Returns the encoded set.
     pub fn encoded(&self) -> &[u8] {
         &self.encoded
     }

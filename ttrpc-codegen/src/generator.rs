@@ -92,7 +92,7 @@ impl ServiceGenerator {
         self
     }
 
-    /// The path of the crate `ttrpc` in generated code, for programs that have renamed or
+    /// Sets the path of the crate `ttrpc` in generated code, for programs that have renamed or
     /// re-exported it. Default: `::ttrpc`.
     #[must_use]
     pub fn runtime_path(mut self, path: impl Into<String>) -> Self {

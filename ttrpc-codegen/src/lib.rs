@@ -39,7 +39,11 @@
 //!
 //! ```ignore
 //! impl Greeter for MyGreeter {
-//!     async fn say_hello(&self, _ctx: &Context, request: HelloRequest) -> Result<HelloReply, Status> {
+//!     async fn say_hello(
+//!         &self,
+//!         _ctx: &Context,
+//!         request: HelloRequest,
+//!     ) -> Result<HelloReply, Status> {
 //!         Ok(HelloReply { message: format!("Hello, {}!", request.name) })
 //!     }
 //! }

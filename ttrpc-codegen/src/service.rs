@@ -266,7 +266,7 @@ impl {name} {{
     pub fn new(client: {client}) -> Self {{
         Self {{ client }}
     }}
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &{client} {{
         &self.client
     }}

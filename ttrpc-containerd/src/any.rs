@@ -24,7 +24,7 @@ pub fn pack_json(name: &str, json: impl Into<Vec<u8>>) -> Any {
     Any { type_url: name.to_owned(), value: json.into() }
 }
 
-/// The full name of the message, whatever is in front of it.
+/// Returns the full name of the message, whatever is in front of it.
 pub fn name(any: &Any) -> &str {
     any.type_url.rsplit('/').next().unwrap_or_default()
 }

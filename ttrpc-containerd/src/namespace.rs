@@ -8,7 +8,7 @@ use ttrpc::{
 /// The key of the metadata.
 pub const KEY: &str = "containerd-namespace-ttrpc";
 
-/// The namespace that a call is for.
+/// Returns the namespace that a call is for.
 pub fn of(ctx: &Context) -> Option<&str> {
     ctx.metadata().get(KEY)
 }
@@ -18,7 +18,7 @@ pub fn of(ctx: &Context) -> Option<&str> {
 pub struct Namespace(String);
 
 impl Namespace {
-    /// This namespace.
+    /// Makes the namespace of this name.
     pub fn new(name: impl Into<String>) -> Namespace {
         Namespace(name.into())
     }

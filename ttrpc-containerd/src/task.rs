@@ -24,7 +24,7 @@ impl Tasks {
         Tasks { client, service }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn client(&self) -> &Client {
         &self.client
     }

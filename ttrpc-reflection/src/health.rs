@@ -43,13 +43,13 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A server that is serving.
+    /// Returns a server that is serving.
     pub fn new() -> Self {
         let services = HashMap::from([(String::new(), true)]);
         Health { state: Arc::new(watch::Sender::new(State { services, is_over: false })) }
     }
 
-    /// The service that answers clients.
+    /// Returns the service that answers clients.
     pub fn service(&self) -> HealthService {
         HealthService { health: self.clone() }
     }

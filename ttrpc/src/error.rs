@@ -7,6 +7,15 @@ use std::{io, sync::Arc, time::Duration};
 use crate::Name;
 
 /// A client could not connect, or a server could not bind or serve.
+///
+/// Its text is a sentence with the address and the cause, for people: print it with `{}`. A call that fails has a
+/// [`Status`](crate::Status).
+///
+/// ```
+/// let error = ttrpc::server::Listener::bind("localhost:1234").unwrap_err();
+/// assert!(matches!(error, ttrpc::Error::Address { .. }));
+/// assert!(error.to_string().starts_with("address `localhost:1234`: "));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

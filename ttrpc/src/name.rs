@@ -26,7 +26,7 @@ enum Text {
 }
 
 impl Name {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Text::Static(name) => name,

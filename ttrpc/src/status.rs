@@ -17,7 +17,7 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// The code with this number; [`Code::Unknown`] where there is none.
+            /// Returns the code with this number; [`Code::Unknown`] where there is none.
             pub fn from_i32(number: i32) -> Code {
                 match number {
                     $($number => Code::$code,)*
@@ -25,7 +25,7 @@ macro_rules! codes {
                 }
             }
 
-            /// The name as gRPC writes it, `NOT_FOUND` for example.
+            /// Returns the name as gRPC writes it, `NOT_FOUND` for example.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Code::$code => $name,)*
@@ -35,13 +35,155 @@ macro_rules! codes {
 
         impl Status {
             $($(
-                #[doc = concat!("A status with the code [`Code::", stringify!($code), "`] and a message.")]
+                #[doc = concat!("Returns a status with the code [`Code::", stringify!($code), "`] and a message.")]
                 pub fn $constructor(message: impl Into<String>) -> Self {
                     Status::new(Code::$code, message)
                 }
             )?)*
         }
     };
+}
+
+/// Why a call failed: what a handler returns as its error and what a caller gets as its own.
+///
+/// The code's number, the message and the details travel unharmed in both directions
+/// (`google.rpc.Status`). A status that was made on this side, such as UNAVAILABLE for a lost
+/// connection, also keeps its cause, which [`source`](std::error::Error::source) returns; the cause stays local.
+///
+/// ```
+/// use ttrpc::{Code, Status};
+///
+/// let status = Status::not_found("no container with id c1");
+/// assert_eq!(status.code(), Code::NotFound);
+/// assert_eq!(status.to_string(), "NOT_FOUND: no container with id c1");
+/// ```
+///
+/// As small as a pointer, so that results which may carry one are small; clones share it.
+#[derive(Clone)]
+pub struct Status {
+    parts: Arc<Parts>,
+}
+
+#[derive(Clone)]
+struct Parts {
+    code: i32,
+    message: String,
+    details: Vec<Any>,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+    is_from_peer: bool,
+}
+
+impl Status {
+    /// Returns a status with a code and a message for the peer's eyes.
+    #[cold]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Status::from_parts(code as i32, message.into(), Vec::new())
+    }
+
+    #[cold]
+    pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
+        let parts = Parts { code, message, details, source: None, is_from_peer: false };
+        Status { parts: Arc::new(parts) }
+    }
+
+    /// A status that has been received.
+    pub(crate) fn received(code: i32, message: String, details: Vec<Any>) -> Self {
+        let parts = Parts { code, message, details, source: None, is_from_peer: true };
+        Status { parts: Arc::new(parts) }
+    }
+
+    /// Returns the code; [`Code::Unknown`] if the number is none of gRPC's.
+    pub fn code(&self) -> Code {
+        Code::from_i32(self.parts.code)
+    }
+
+    /// Returns the code's number as it travels, also where it is none of gRPC's.
+    pub fn raw_code(&self) -> i32 {
+        self.parts.code
+    }
+
+    /// Returns the message.
+    pub fn message(&self) -> &str {
+        &self.parts.message
+    }
+
+    /// Returns the details, each a protobuf message with its type's URL.
+    pub fn details(&self) -> &[Any] {
+        &self.parts.details
+    }
+
+    /// Adds a detail of any type.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Any) -> Self {
+        Arc::make_mut(&mut self.parts).details.push(detail);
+        self
+    }
+
+    /// Adds a message as a detail, packed with its type's URL. Generated messages can be details, and
+    /// those of [`prost_types`](crate::prost_types).
+    ///
+    /// ```
+    /// use ttrpc::{Status, prost_types::Duration};
+    ///
+    /// let retry_in = Duration { seconds: 5, nanos: 0 };
+    /// let status = Status::unavailable("starting").with_message_detail(&retry_in);
+    /// assert_eq!(status.find_detail::<Duration>(), Some(retry_in));
+    /// ```
+    #[must_use]
+    pub fn with_message_detail<M: Message + Name>(self, message: &M) -> Self {
+        self.with_detail(Any { type_url: M::type_url(), value: message.encode_to_vec() })
+    }
+
+    /// Returns the first detail of type `M`, unpacked; `None` where there is none that decodes.
+    pub fn find_detail<M: Message + Name + Default>(&self) -> Option<M> {
+        self.parts.details.iter().find_map(|detail| detail.to_msg().ok())
+    }
+
+    /// Keeps the cause: any error, or a text. It is not sent to the peer.
+    ///
+    /// ```
+    /// # use ttrpc::Status;
+    /// let number = "x".parse::<u32>();
+    /// let status = number.map_err(|e| Status::invalid_argument("no number").with_source(e));
+    /// ```
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
+        Arc::make_mut(&mut self.parts).source = Some(Arc::from(source.into()));
+        self
+    }
+
+    /// Returns whether the peer has sent this status. One that was made on this side says `false`: so a
+    /// DEADLINE_EXCEEDED shows on which side the deadline passed first, and a RESOURCE_EXHAUSTED whose
+    /// limit it was.
+    pub fn is_from_peer(&self) -> bool {
+        self.parts.is_from_peer
+    }
+
+    /// Returns why the connection of the call ended, if that is what the call failed with. A server that says
+    /// UNAVAILABLE itself leaves the connection as it is, and this `None`.
+    ///
+    /// ```
+    /// # use ttrpc::{Client, Status};
+    /// # async fn example(client: Client, address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let call = client.unary::<(), ()>("greeter.v1.Greeter", "Ping", ());
+    /// match call.await {
+    ///     Err(status) if status.connection_error().is_some() => {
+    ///         // The next call needs a new connection.
+    ///         let client = Client::connect(address).await?;
+    ///         # drop(client);
+    ///     }
+    ///     result => result?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn connection_error(&self) -> Option<&ConnectionError> {
+        self.parts.source.as_deref().and_then(|source| source.downcast_ref())
+    }
+
+    /// Returns a status with a raw number, for codes outside gRPC's list.
+    pub fn with_raw_code(code: i32, message: impl Into<String>) -> Self {
+        Status::from_parts(code, message.into(), Vec::new())
+    }
 }
 
 codes! {
@@ -84,148 +226,6 @@ codes! {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// Why a call failed: what a handler returns as its error and what a caller gets as its own.
-///
-/// The code's number, the message and the details travel unharmed in both directions
-/// (`google.rpc.Status`). A status that was made on this side, such as UNAVAILABLE for a lost
-/// connection, also keeps its cause, see [`error::Error::source`]; the cause stays local.
-///
-/// ```
-/// use ttrpc::{Code, Status};
-///
-/// let status = Status::not_found("no container with id c1");
-/// assert_eq!(status.code(), Code::NotFound);
-/// assert_eq!(status.to_string(), "NOT_FOUND: no container with id c1");
-/// ```
-///
-/// As small as a pointer, so that results which may carry one are small; clones share it.
-#[derive(Clone)]
-pub struct Status {
-    parts: Arc<Parts>,
-}
-
-#[derive(Clone)]
-struct Parts {
-    code: i32,
-    message: String,
-    details: Vec<Any>,
-    source: Option<Arc<dyn error::Error + Send + Sync>>,
-    is_from_peer: bool,
-}
-
-impl Status {
-    /// A status with a code and a message for the peer's eyes.
-    #[cold]
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Status::from_parts(code as i32, message.into(), Vec::new())
-    }
-
-    #[cold]
-    pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
-        let parts = Parts { code, message, details, source: None, is_from_peer: false };
-        Status { parts: Arc::new(parts) }
-    }
-
-    /// A status that has been received.
-    pub(crate) fn received(code: i32, message: String, details: Vec<Any>) -> Self {
-        let parts = Parts { code, message, details, source: None, is_from_peer: true };
-        Status { parts: Arc::new(parts) }
-    }
-
-    /// The code; [`Code::Unknown`] if the number is none of gRPC's.
-    pub fn code(&self) -> Code {
-        Code::from_i32(self.parts.code)
-    }
-
-    /// The code's number as it travels, also where it is none of gRPC's.
-    pub fn raw_code(&self) -> i32 {
-        self.parts.code
-    }
-
-    /// The message.
-    pub fn message(&self) -> &str {
-        &self.parts.message
-    }
-
-    /// The details, each a protobuf message with its type's URL.
-    pub fn details(&self) -> &[Any] {
-        &self.parts.details
-    }
-
-    /// Adds a detail of any type.
-    #[must_use]
-    pub fn with_detail(mut self, detail: Any) -> Self {
-        Arc::make_mut(&mut self.parts).details.push(detail);
-        self
-    }
-
-    /// Adds a message as a detail, packed with its type's URL. Generated messages can be details, and
-    /// those of [`prost_types`](crate::prost_types).
-    ///
-    /// ```
-    /// use ttrpc::{Status, prost_types::Duration};
-    ///
-    /// let retry_in = Duration { seconds: 5, nanos: 0 };
-    /// let status = Status::unavailable("starting").with_message_detail(&retry_in);
-    /// assert_eq!(status.find_detail::<Duration>(), Some(retry_in));
-    /// ```
-    #[must_use]
-    pub fn with_message_detail<M: Message + Name>(self, message: &M) -> Self {
-        self.with_detail(Any { type_url: M::type_url(), value: message.encode_to_vec() })
-    }
-
-    /// The first detail of type `M`, unpacked; `None` where there is none that decodes.
-    pub fn find_detail<M: Message + Name + Default>(&self) -> Option<M> {
-        self.parts.details.iter().find_map(|detail| detail.to_msg().ok())
-    }
-
-    /// Keeps the cause: any error, or a text. It is not sent to the peer.
-    ///
-    /// ```
-    /// # use ttrpc::Status;
-    /// let number = "x".parse::<u32>();
-    /// let status = number.map_err(|e| Status::invalid_argument("no number").with_source(e));
-    /// ```
-    #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
-        Arc::make_mut(&mut self.parts).source = Some(Arc::from(source.into()));
-        self
-    }
-
-    /// Returns whether the peer has sent this status. One that was made on this side says `false`: so a
-    /// DEADLINE_EXCEEDED shows on which side the deadline passed first, and a RESOURCE_EXHAUSTED whose
-    /// limit it was.
-    pub fn is_from_peer(&self) -> bool {
-        self.parts.is_from_peer
-    }
-
-    /// Why the connection of the call ended, if that is what the call failed with. A server that says
-    /// UNAVAILABLE itself leaves the connection as it is, and this `None`.
-    ///
-    /// ```
-    /// # use ttrpc::{Client, Status};
-    /// # async fn example(client: Client, address: &str) -> Result<(), Box<dyn std::error::Error>> {
-    /// # let call = client.unary::<(), ()>("greeter.v1.Greeter", "Ping", ());
-    /// match call.await {
-    ///     Err(status) if status.connection_error().is_some() => {
-    ///         // The next call needs a new connection.
-    ///         let client = Client::connect(address).await?;
-    ///         # drop(client);
-    ///     }
-    ///     result => result?,
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn connection_error(&self) -> Option<&ConnectionError> {
-        self.parts.source.as_deref().and_then(|source| source.downcast_ref())
-    }
-
-    /// A status with a raw number, for codes outside gRPC's list.
-    pub fn with_raw_code(code: i32, message: impl Into<String>) -> Self {
-        Status::from_parts(code, message.into(), Vec::new())
     }
 }
 

@@ -41,7 +41,7 @@ use crate::{
 /// Bytes that the pipe carries each way before its writer waits.
 const PIPE_LEN: usize = 64 << 10;
 
-/// A client of this service, with default limits and a peer of which nothing is known. Server and
+/// Returns a client of this service, with default limits and a peer of which nothing is known. Server and
 /// connection live until the client and its calls are gone.
 ///
 /// # Panics
@@ -80,7 +80,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A client of this server, which needs no address.
+    /// Returns a client of this server, which needs no address.
     pub fn new(server: ServerBuilder) -> Self {
         Setup { server, peer: Peer::unknown(), client: ConnectOptions::new() }
     }

@@ -19,9 +19,12 @@ use ttrpc_tests::harness::{Handmade, PassesThrough};
 
 type Message = Vec<u8>;
 
+/// Makes so many calls of one kind, to be counted by callgrind.
 #[derive(Parser)]
 struct Arguments {
+    /// The kind of the calls.
     shape: Shape,
+    /// Calls, or messages of a stream.
     calls: u32,
     /// Unary calls in flight.
     #[arg(default_value_t = 1)]

@@ -30,7 +30,7 @@ const FEWEST_LOOKS: usize = 50;
 /// Processes live for up to this long.
 const LIFE_MILLIS: u64 = 30;
 
-/// Kills servers and clients, half of the times each, and watches the others.
+/// Kills servers, then clients, and checks that the others go on and nothing is left.
 #[derive(Parser)]
 #[command(name = "ttrpc-kill", args_conflicts_with_subcommands = true)]
 struct Arguments {

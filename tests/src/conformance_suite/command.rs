@@ -34,13 +34,13 @@ pub struct ServerArguments {
     /// Where to listen: unix:///path, unix://@abstract, a path, vsock://CID:PORT, tcp://HOST:PORT.
     #[arg(long, value_name = "ADDRESS", required_unless_present = "list_answers")]
     pub listen: Option<String>,
-    /// How long calls may take to finish once the server was told to end.
+    /// How long calls may take to finish once the server shuts down.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub drain_timeout: Duration,
-    /// How long handlers and consumers may stand still before they are waited for no more.
+    /// How long handlers and consumers may make no progress before calls are refused.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub stall_timeout: Duration,
-    /// Serve nothing, but answer every call in this way: the client's case that is named beside it
+    /// Serve nothing, but answer every call in this way. The client's case that stands next to it
     /// in the list has to pass nevertheless.
     #[arg(long, value_name = "WAY")]
     pub answer: Option<String>,

@@ -83,8 +83,10 @@ struct Arguments {
     /// The conformance cases to run; a star stands for any text, and a bar means "or".
     #[arg(long, value_name = "GLOB", default_value = "*")]
     case: String,
-    /// Also run the cases with the most calls and those that wait for a connection's end, fill both
-    /// directions at once, and go on after a stop by QEMU's monitor, in which the device fails by itself at times.
+    /// Also run what the device fails at by itself at times.
+    ///
+    /// These are the cases with the most calls, those that wait for a connection's end, loads that fill both directions at
+    /// once, and a stop by QEMU's monitor.
     #[arg(long)]
     heavy: bool,
 }

@@ -32,11 +32,14 @@ const READ_AHEAD: usize = 64;
 
 /// Show what servers do and wait for, as it happens
 ///
-/// Methods with rates, failures and latencies, connections with their queues and who is stalled, and the oldest calls
-/// with what they wait for. It asks the service ttrpc.debug.v1.Debug; a server without counters is shown with its
-/// snapshot alone. A server without that service is seen from between: with --wrap or --listen this is a proxy, as `ttrpc trace`
-/// is, and --recording plays what that has recorded. Keys: q ends, Tab changes between methods, connections and calls, s sorts, / filters, Space freezes,
-/// Enter shows one row in full.
+/// Three tables show methods with rates, failures and latencies, connections with their queues and stalls, and the
+/// oldest calls with what they wait for. They come from the service ttrpc.debug.v1.Debug. Of a server without counters, its
+/// snapshot is shown.
+///
+/// For a server without that service, --wrap or --listen makes this a proxy, as `ttrpc trace` is. --recording plays what
+/// that has recorded.
+///
+/// Keys: q ends, Tab changes the table, s sorts, / filters, Space freezes, Enter shows one row in full.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   ttrpc top /run/greeter.sock

@@ -52,7 +52,7 @@ use wrap::Wrapped;
 /// Connections that are open already are not seen. Everything passes unchanged, between addresses of all kinds. Ctrl-C ends it
 /// with a table of all methods.
 ///
-/// containerd takes a shim whose connection is cut for dead, and kills its containers. So with --wrap
+/// When its connection to a shim is cut, containerd takes the shim for dead and kills its containers. So with --wrap
 /// connections are passed on after Ctrl-C until their peers end them; a second Ctrl-C cuts them.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true).args(["listen", "wrap"]))]
@@ -90,9 +90,9 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     timeout: Duration,
     #[command(flatten)]
-    filter: filter::Filter,
-    #[command(flatten)]
     metadata: MetadataOption,
+    #[command(flatten)]
+    filter: filter::Filter,
     #[command(flatten)]
     schema: SchemaOptions,
 }

@@ -83,7 +83,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An empty outbox for events of a namespace.
+    /// Returns an empty outbox for events of a namespace.
     pub fn new(namespace: &str) -> Outbox {
         Outbox {
             namespace: namespace.to_owned(),
@@ -119,7 +119,7 @@ impl Outbox {
         (queue.events.len(), queue.lost)
     }
 
-    /// The topics of the events that wait, oldest first.
+    /// Returns the topics of the events that wait, oldest first.
     pub fn topics(&self) -> Vec<String> {
         self.queue().events.iter().map(|(_, event)| event.topic.clone()).collect()
     }

@@ -65,7 +65,7 @@ impl Drop for Passing<'_> {
 }
 
 impl Adaptation {
-    /// A runtime without plugins.
+    /// Returns a runtime without plugins.
     pub fn new(about: RuntimeInfo, host: impl Host) -> Self {
         Adaptation {
             about: Arc::new(about),

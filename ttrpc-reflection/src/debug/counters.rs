@@ -79,7 +79,7 @@ impl Counters {
         self.began.elapsed()
     }
 
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub fn stats(&self) -> Vec<MethodStats> {
         let known = self.methods.iter().filter_map(OnceLock::get);
         let all = known.map(|method| &**method).chain([&self.other]);
@@ -197,7 +197,7 @@ impl Observer for Counters {
     }
 }
 
-/// The upper bounds of the durations that are counted, in nanoseconds.
+/// Returns the upper bounds of the durations that are counted, in nanoseconds.
 pub fn bounds() -> Vec<u64> {
     let steps = (FIRST_POWER..=LAST_POWER)
         .flat_map(|power| (1..=STEPS as u64).map(move |step| (STEPS as u64 + step) << (power - 2)));

@@ -22,7 +22,7 @@ const MAX_LEN: usize = 2 << 20;
 /// What is sent of a name, in bytes: a proxy's calls have names that clients have chosen.
 const MAX_NAME_LEN: usize = 256;
 
-/// The part of a snapshot that was asked for.
+/// Returns the part of a snapshot that was asked for.
 pub fn describe(snapshot: &ServerSnapshot, request: &SnapshotRequest) -> SnapshotResponse {
     let all = snapshot.connections.iter();
     let mut connections: Vec<_> =
@@ -169,7 +169,7 @@ fn beginning(name: &str) -> String {
     name[..end].to_owned()
 }
 
-/// `None` for what protobuf's durations cannot hold.
+/// Returns `None` for what protobuf's durations cannot hold.
 pub fn to_proto(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }

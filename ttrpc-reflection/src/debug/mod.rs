@@ -76,7 +76,7 @@ impl Debug {
         Debug { shared: Arc::new(Shared { server, counters }) }
     }
 
-    /// The service that answers clients.
+    /// Returns the service that answers clients.
     pub fn service(&self) -> DebugService {
         DebugService { shared: Arc::downgrade(&self.shared) }
     }

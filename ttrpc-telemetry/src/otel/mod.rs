@@ -86,7 +86,7 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// With the global tracer provider, as it is now, and the global propagator.
+    /// Uses the global tracer provider, as it is now, and the global propagator.
     pub fn new() -> Self {
         Tracing {
             tracer: Arc::new(global::tracer_with_scope(scope())),
@@ -95,7 +95,7 @@ impl Tracing {
         }
     }
 
-    /// With this provider in place of the global one.
+    /// Uses this provider in place of the global one.
     #[must_use]
     pub fn with_tracer_provider<P>(mut self, provider: &P) -> Self
     where
@@ -107,7 +107,7 @@ impl Tracing {
         self
     }
 
-    /// With this propagator in place of the global one.
+    /// Uses this propagator in place of the global one.
     #[must_use]
     pub fn with_propagator(
         mut self,

@@ -24,6 +24,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// One connection to a server, shared by all clones and all calls, for programs with threads.
 ///
+/// ```no_run
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use ttrpc::blocking::Client;
+///
+/// let client = Client::connect("unix:///run/greeter.sock")?;
+/// // A generated client wraps it, `GreeterBlockingClient::new(client)`. Without one:
+/// let call = client.unary("greeter.v1.Greeter", "SayHello", "Ann".to_owned());
+/// let greeting: String = call.call()?;
+/// # Ok(()) }
+/// ```
+///
 /// See [the module](super) for what happens while no thread waits. Clones are cheap. The connection
 /// lives as long as a clone, a call or a stream does. When it is lost, [`Client::closed`] says why; a client made with
 /// [`ConnectOptions::reconnect`] has one connection after another.
@@ -59,7 +70,7 @@ impl Client {
         ConnectOptions::new().config(config).connect_blocking(address)
     }
 
-    /// Uses a stream that the program already has.
+    /// Makes a client of a Unix stream that the program already has.
     ///
     /// # Errors
     /// If the system has no descriptors left.
@@ -67,7 +78,7 @@ impl Client {
         Client::from_fd(stream.into(), config)
     }
 
-    /// Uses a connected socket that the program already has: a Unix, TCP or vsock socket.
+    /// Makes a client of a connected socket that the program already has: a Unix, TCP or vsock socket.
     ///
     /// # Errors
     /// Those of [`Connection::from_fd`], and if the system has no descriptors left.
@@ -86,8 +97,9 @@ impl Client {
         Ok(Client { client, driver: Arc::new(driver) })
     }
 
-    /// Gives each call that this client makes from now on this time, unless the call says another one. Other
-    /// clones of the client are as they were; all share the connection.
+    /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
+    ///
+    /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Client { client: self.client.with_timeout(timeout), ..self }
@@ -188,7 +200,7 @@ impl Client {
         self.client.state()
     }
 
-    /// Why the connection ended, if that was noticed, see [the module](super).
+    /// Returns why the connection ended, if that was noticed, see [the module](super).
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.client.close_reason()
     }
@@ -237,7 +249,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The way to a blocking client.
+/// Connecting a blocking client.
 impl ConnectOptions {
     /// Connects to an address, as [`ConnectOptions::connect`] does, and waits for it.
     ///

@@ -7,7 +7,7 @@ use prost::Message;
 use super::driver::Driver;
 use crate::{Status, client};
 
-/// The caller's side of a stream of requests.
+/// Sends a stream of requests.
 ///
 /// Dropping it says that nothing more comes, as [`StreamSender::finish`] does, but the server hears of it
 /// only when a thread waits for something. What [the asynchronous one](client::StreamSender) says of half
@@ -63,7 +63,7 @@ impl<Req> fmt::Debug for StreamSender<Req> {
     }
 }
 
-/// A stream of replies: take them with [`StreamReceiver::recv`], or use it as an [`Iterator`].
+/// Receives a stream of replies, by [`StreamReceiver::recv`] or as an [`Iterator`].
 ///
 /// Messages come in the order in which the server sent them. A caller that takes none for long while other
 /// threads drive the connection blocks it, and loses the stream after

@@ -73,7 +73,7 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// One attempt, and the default limits.
+    /// Makes options with one attempt and the default limits.
     pub fn new() -> Self {
         ConnectOptions::default()
     }
@@ -155,7 +155,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Uses a connection that the program already has, as [`Client::from_connection`] does. It is the only one.
+    /// Makes a client of a connection that the program already has, as [`Client::from_connection`] does. It is the only one.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -33,10 +33,18 @@ use crate::{
     contain::{Panicked, contain, drop_contained},
 };
 
-/// A call of the kind `K`, as a future. It is made when it is first polled, and can be awaited, spawned and joined with
-/// others.
+/// A call of the kind `K`, as a future.
 ///
-/// The metadata and the timeout that are set before go with the Request.
+/// It is made when it is first polled, and can be awaited, spawned and joined with others. The metadata and the timeout
+/// that are set before go with the Request.
+///
+/// ```
+/// # use ttrpc::{Client, Status}; use std::time::Duration;
+/// # async fn example(client: Client) -> Result<(), Status> {
+/// let call = client.unary("greeter.v1.Greeter", "SayHello", "Ann".to_owned());
+/// let reply: String = call.timeout(Duration::from_secs(1)).metadata("user", "ann").await?;
+/// # Ok(()) }
+/// ```
 ///
 /// Cancel safe: dropping it cancels the call, see [the module](super).
 ///

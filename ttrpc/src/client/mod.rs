@@ -125,7 +125,7 @@ pub struct Client {
 impl Client {
     /// Connects to a server, once. [`ConnectOptions`] waits for one that is not there yet.
     ///
-    /// In short; [all of it](crate#addresses):
+    /// An address, in short ([in full](crate#addresses)):
     ///
     /// - `unix:///path`, or a path; `unix://@name`, an abstract name, on Linux.
     /// - `vsock://CID:PORT`: a virtual machine by its context id, `host` (from inside of one) or
@@ -158,7 +158,7 @@ impl Client {
         ConnectOptions::new().config(config).connect(address).await
     }
 
-    /// Uses a connection that the program already has.
+    /// Makes a client of a connection that the program already has.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -166,7 +166,7 @@ impl Client {
         ConnectOptions::new().config(config).from_connection(connection)
     }
 
-    /// Uses a stream that the program already has.
+    /// Makes a client of a Unix stream that the program already has.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -174,7 +174,7 @@ impl Client {
         Client::from_connection(stream, config)
     }
 
-    /// Speaks ttrpc over anything that carries bytes both ways.
+    /// Makes a client over anything that carries bytes both ways.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -21,7 +21,7 @@ pub enum ConnectionEndCause {
 }
 
 impl ConnectionEndCause {
-    /// The name in lower case with underscores, for labels of metrics: `closed_by_peer`.
+    /// Returns the name in lower case with underscores, for labels of metrics: `closed_by_peer`.
     pub fn name(self) -> &'static str {
         match self {
             ConnectionEndCause::ClosedByPeer => "closed_by_peer",
@@ -77,7 +77,7 @@ pub enum EndCause {
 }
 
 impl EndCause {
-    /// The name in lower case with underscores, for labels of metrics: `deadline_here`.
+    /// Returns the name in lower case with underscores, for labels of metrics: `deadline_here`.
     pub fn name(self) -> &'static str {
         match self {
             EndCause::Replied => "replied",

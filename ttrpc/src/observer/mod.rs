@@ -66,33 +66,34 @@ use crate::{
 /// [`ServerBuilder::observe`](crate::server::ServerBuilder::observe) and
 /// [`ConnectOptions::observe`](crate::client::ConnectOptions::observe) add one. An [`Arc`] of an observer is
 /// an observer, for programs that keep it, or use one for several clients and servers.
+#[allow(unused_variables, reason = "the names are for the documentation")]
 pub trait Observer: Send + Sync + 'static {
     /// A connection is served, or a client has one.
-    fn connection_opened(&self, _connection: &ConnectionInfo<'_>) {}
+    fn connection_opened(&self, connection: &ConnectionInfo<'_>) {}
 
     /// A connection that was opened has ended. A server's calls on it have ended before.
-    fn connection_closed(&self, _connection: &ConnectionInfo<'_>, _end: &ConnectionEnd<'_>) {}
+    fn connection_closed(&self, connection: &ConnectionInfo<'_>, end: &ConnectionEnd<'_>) {}
 
     /// A connection was not opened: a server's [`PeerPolicy`](crate::server::PeerPolicy) or
     /// [`ConnectionHook`](crate::server::ConnectionHook) has refused it.
-    fn connection_refused(&self, _connection: &ConnectionInfo<'_>, _reason: &str) {}
+    fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {}
 
     /// The peer has sent a frame that the protocol does not allow: `rule` says why not. If a call ends for
     /// it, that is an event of its own.
-    fn protocol_violation(&self, _connection: &ConnectionInfo<'_>, _rule: &str) {}
+    fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {}
 
     /// The receiver of a connection reads again after it was blocked. `held_up` says by what and for how long. A call
     /// that a limit has refused meanwhile ends, which is an event of its own.
-    fn receiver_held_up(&self, _connection: &ConnectionInfo<'_>, _held_up: &HeldUp) {}
+    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {}
 
     /// The state of a client that [reconnects](crate::client::ConnectOptions::reconnect) has changed.
-    fn client_state_changed(&self, _state: &ClientState) {}
+    fn client_state_changed(&self, state: &ClientState) {}
 
     /// A call begins.
-    fn call_begun(&self, _call: &CallInfo<'_>) {}
+    fn call_begun(&self, call: &CallInfo<'_>) {}
 
     /// A call that was begun has ended.
-    fn call_ended(&self, _call: &CallInfo<'_>, _end: &CallEnd<'_>) {}
+    fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {}
 
     /// Returns whether [`message`](Observer::message) is to be called. Asked once, when the observer is added.
     fn wants_messages(&self) -> bool {
@@ -101,7 +102,7 @@ pub trait Observer: Send + Sync + 'static {
 
     /// A message of a call was queued for the peer, or has come from it, taken or not. A message that was sent as its
     /// call ended may be reported after the call's end.
-    fn message(&self, _call: &CallInfo<'_>, _message: &MessageInfo) {}
+    fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {}
 }
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
@@ -156,7 +157,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// `client` or `server`.
+    /// Returns `client` or `server`.
     pub fn name(self) -> &'static str {
         match self {
             Side::Client => "client",

@@ -123,7 +123,7 @@ impl Decoder {
         }
     }
 
-    /// The next whole frame, if it is there.
+    /// Returns the next whole frame, if it is there.
     ///
     /// The data of the frame before it is gone afterwards.
     pub fn decode(&mut self) -> Option<Decoded> {
@@ -186,7 +186,7 @@ impl Decoder {
         }
     }
 
-    /// The data of the current frame.
+    /// Returns the data of the current frame.
     pub fn data(&self) -> &[u8] {
         &self.rest()[..self.data_len]
     }
@@ -223,7 +223,7 @@ impl Decoder {
         Some(taken)
     }
 
-    /// The data of the current frame, to be decoded or kept. `long_data` is what
+    /// Returns the data of the current frame, to be decoded or kept. `long_data` is what
     /// [`Decoder::take_long_data`] gave.
     pub fn payload<'a>(&'a self, long_data: &'a Option<Bytes>) -> Payload<'a> {
         match long_data {

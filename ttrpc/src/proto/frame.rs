@@ -29,7 +29,7 @@ pub enum FrameType {
 }
 
 impl FrameType {
-    /// The type's byte on the wire.
+    /// Returns the type's byte on the wire.
     pub fn to_byte(self) -> u8 {
         match self {
             FrameType::Request => 1,
@@ -39,7 +39,7 @@ impl FrameType {
         }
     }
 
-    /// The type that a byte on the wire stands for.
+    /// Returns the type that a byte on the wire stands for.
     pub fn from_byte(byte: u8) -> Self {
         match byte {
             1 => FrameType::Request,
@@ -99,7 +99,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header as it goes over the wire.
+    /// Returns the header as it goes over the wire.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         // As two numbers: read again as wholes, at once, after they were written field by field, they would
         // have to wait for the processor's store buffer.

@@ -71,17 +71,17 @@ pub struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// A payload that lies in a buffer which goes on to be used.
+    /// Returns a payload that lies in a buffer which goes on to be used.
     pub fn borrowed(bytes: &'a [u8]) -> Self {
         Payload { bytes, shared: None }
     }
 
-    /// A part of bytes that can be shared.
+    /// Returns a part of bytes that can be shared.
     pub fn shared(bytes: &'a [u8], data: &'a Bytes) -> Self {
         Payload { bytes, shared: Some(data) }
     }
 
-    /// A part of this payload.
+    /// Returns a part of this payload.
     ///
     /// # Panics
     /// If the bytes are shared and `part` does not lie in them.
@@ -94,7 +94,7 @@ impl<'a> Payload<'a> {
         self.bytes
     }
 
-    /// The bytes, to be kept: shared, or copied.
+    /// Returns the bytes, to be kept: shared, or copied.
     pub fn to_bytes(self) -> Bytes {
         match self.to_share(self.bytes.len(), MIN_PAYLOAD_FRACTION) {
             Some(data) => data.slice_ref(self.bytes),

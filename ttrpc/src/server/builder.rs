@@ -27,9 +27,22 @@ use crate::{
     },
 };
 
-/// Puts a server together: services, where to listen, who may connect, limits.
+/// Builds a server: services, where to listen, who may connect, limits.
 ///
-/// Made by [`Server::builder`].
+/// [`Server::builder`] returns one.
+///
+/// ```no_run
+/// # use ttrpc::{Error, Server, ServerConfig, server::{PeerPolicy, Service}};
+/// # async fn example(greeter: impl Service) -> Result<(), Error> {
+/// Server::builder()
+///     .add_service(greeter)
+///     .allow_peers(PeerPolicy::same_user())
+///     .config(ServerConfig::default().max_connections(100))
+///     .bind("unix:///run/greeter.sock")?
+///     .serve()
+///     .await
+/// # }
+/// ```
 #[derive(Default)]
 #[must_use = "a server serves when `serve` is awaited"]
 pub struct ServerBuilder {
@@ -65,7 +78,7 @@ impl ServerBuilder {
         self.unbuilt.handle.clone()
     }
 
-    /// Serves this service too.
+    /// Adds a service. May be called several times; [`build`](ServerBuilder::build) refuses two of one name.
     pub fn add_service(mut self, service: impl Service) -> Self {
         self.services.add(service.into_routes());
         self
@@ -107,7 +120,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Serves a stream that the program already has.
+    /// Serves a Unix stream that the program already has.
     pub fn unix_stream(self, stream: UnixStream) -> Self {
         self.connection(stream)
     }
@@ -125,7 +138,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Lets only these peers connect. Without this, every peer may.
+    /// Admits only these peers. Without this, every peer may connect.
     pub fn allow_peers(mut self, policy: PeerPolicy) -> Self {
         self.policy = Some(policy);
         self

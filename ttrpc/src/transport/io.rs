@@ -114,7 +114,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Anything that carries bytes both ways. Nothing is known of its peer.
+    /// Makes a connection of anything that carries bytes both ways. Nothing is known of its peer.
     ///
     /// The writer is flushed after each batch of frames and shut down at the connection's end, as
     /// streams that wrap others (TLS) need it.

@@ -54,22 +54,22 @@ pub struct VsockAddr {
 }
 
 impl Peer {
-    /// A peer of which nothing is known.
+    /// Returns a peer of which nothing is known.
     pub fn unknown() -> Self {
         Peer::default()
     }
 
-    /// A process on this system.
+    /// Returns the peer that is a process on this system.
     pub fn unix(credentials: Credentials) -> Self {
         Peer { origin: Origin::Unix(credentials), added: None }
     }
 
-    /// A virtual machine, or its host.
+    /// Returns the peer that is a virtual machine, or its host.
     pub fn vsock(cid: u32, port: u32) -> Self {
         Peer { origin: Origin::Vsock(VsockAddr { cid, port }), added: None }
     }
 
-    /// The other side of a TCP connection.
+    /// Returns the peer that is the other side of a TCP connection.
     pub fn tcp(address: SocketAddr) -> Self {
         Peer { origin: Origin::Tcp(address), added: None }
     }

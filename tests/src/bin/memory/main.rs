@@ -20,7 +20,7 @@ use attacks::{ATTACKS, Attack};
 #[derive(Parser)]
 #[command(name = "ttrpc-memory", args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// Attack on a smaller scale, in a few seconds.
+    /// Attack on a smaller scale, in half a minute.
     #[arg(long)]
     short: bool,
     /// Only the attacks whose names contain this.

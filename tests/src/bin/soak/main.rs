@@ -43,11 +43,11 @@ const ATTACKERS: usize = 2;
 /// Calls that are pending when the second server is killed.
 const PENDING: usize = 50;
 
-/// Works a server as hard and as badly as clients can, and watches that it stays as it is.
+/// Loads a server in every way, hostile ones included, and checks that nothing grows and nothing is left.
 #[derive(Parser)]
 #[command(name = "ttrpc-soak", args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// How long to go on.
+    /// How long to run.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// Draw memory, descriptors, tasks and calls over time into this SVG file.

@@ -37,14 +37,14 @@ const LONG: u64 = 60;
 /// How long the tasks and descriptors of what was dropped may take to go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Works against a server that is mistreated meanwhile.
+/// Calls a server that is killed, stopped and replaced meanwhile, and checks that no call is lost or repeated.
 #[derive(Parser)]
 #[command(name = "ttrpc-storm", args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// How long to go on.
+    /// How long to run.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// Draws what happens to the server; printed, and taken at random if it is not given.
+    /// Seed of what happens to the server. It is printed, and random if it is not given.
     #[arg(long)]
     seed: Option<u64>,
     /// How late a call may end beyond its timeout, in seconds: as much as the machine needs.

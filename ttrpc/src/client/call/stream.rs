@@ -46,7 +46,19 @@ fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Stat
     Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(message))
 }
 
-/// The caller's side of a stream of requests.
+/// Sends a stream of requests.
+///
+/// ```
+/// # use ttrpc::{Client, Status};
+/// # async fn example(client: Client) -> Result<(), Status> {
+/// let (mut names, reply) =
+///     client.client_streaming::<String, String>("greeter.v1.Greeter", "GreetAll").await?;
+/// names.send("Ann".to_owned()).await?;
+/// names.send("Ben".to_owned()).await?;
+/// names.finish();
+/// println!("{}", reply.await?);
+/// # Ok(()) }
+/// ```
 ///
 /// Dropping it closes the stream, as [`StreamSender::finish`] does: ttrpc has no frame that cancels a
 /// stream. Where half an upload must not be taken for a whole one, the last message has to say that it
@@ -229,7 +241,19 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
 
 debug_in_short!(Reply<Resp>);
 
-/// A stream of replies: take them with [`StreamReceiver::recv`], or use it as a [`Stream`].
+/// Receives a stream of replies, by [`StreamReceiver::recv`] or as a `futures_core::Stream`.
+///
+/// ```
+/// # use ttrpc::{Client, Status};
+/// # async fn example(client: Client) -> Result<(), Status> {
+/// let call = client.server_streaming("greeter.v1.Greeter", "Countdown", 3_u32);
+/// let mut replies = call.await?;
+/// while let Some(reply) = replies.recv().await? {
+///     let reply: String = reply;
+///     println!("{reply}");
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// Messages come in the order in which the server sent them. A caller that takes none for long blocks
 /// the connection, and loses the stream after [`ClientConfig::stall_timeout`].

@@ -108,7 +108,7 @@ pub(crate) fn begins_with_status(data: &[u8]) -> bool {
     data.first() == Some(&STATUS_KEY)
 }
 
-/// A decoded Response: the payload of a success, or the status of a failure, with no more than
+/// Returns a decoded Response: the payload of a success, or the status of a failure, with no more than
 /// [`MAX_DETAILS`] details.
 ///
 /// # Errors
@@ -147,7 +147,7 @@ impl<M: Message> FrameData for ResponseParts<'_, M> {
     }
 }
 
-/// The data of a Response that carries a failure.
+/// Returns the data of a Response that carries a failure.
 pub fn encode_status(status: &Status) -> Vec<u8> {
     let message = StatusMessage {
         code: status.raw_code(),

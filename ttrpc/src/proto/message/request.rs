@@ -54,7 +54,7 @@ impl<'a> Request<'a> {
         Ok(decoder.request)
     }
 
-    /// The names of service and method. A receiver that compares bytes with the names that it knows need
+    /// Returns the names of service and method. A receiver that compares bytes with the names that it knows need
     /// not ask whether they are UTF-8.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ pub struct EncodedMetadata<'a> {
 }
 
 impl EncodedMetadata<'_> {
-    /// The number of pairs.
+    /// Returns the number of pairs.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
@@ -130,7 +130,7 @@ impl<'a> RequestDecoder<'a> {
         RequestDecoder { rest: data, request, max_pairs, fields_left }
     }
 
-    /// The Request as far as it has been decoded.
+    /// Returns the Request as far as it has been decoded.
     pub fn request(&self) -> &Request<'a> {
         &self.request
     }

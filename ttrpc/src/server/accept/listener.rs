@@ -29,7 +29,16 @@ type Incoming = Contained<Pin<Box<dyn Stream<Item = io::Result<Connection>> + Se
 
 /// A source of a server's connections.
 ///
-/// Made from
+/// ```no_run
+/// # use ttrpc::{Error, Server, server::Listener};
+/// # fn example(server: ttrpc::server::ServerBuilder) -> Result<(), Error> {
+/// // Before anybody can connect, the socket's file has this mode.
+/// let listener = Listener::bind_with_mode("unix:///run/greeter.sock", 0o660)?;
+/// let server = server.listener(listener);
+/// # Ok(()) }
+/// ```
+///
+/// It is made from
 ///
 /// - an address: [`Listener::bind`];
 /// - a listener of the standard library or of tokio;

@@ -31,8 +31,21 @@ use crate::{
     },
 };
 
-/// The messages that a client streams: take them with [`StreamReceiver::recv`], or use it as a
-/// [`Stream`].
+/// Receives what a client streams, by [`StreamReceiver::recv`] or as a `futures_core::Stream`.
+///
+/// ```
+/// # use ttrpc::{Context, Status, server::{StreamReceiver, StreamSender}};
+/// async fn chat(
+///     _ctx: &Context,
+///     mut requests: StreamReceiver<String>,
+///     mut replies: StreamSender<String>,
+/// ) -> Result<(), Status> {
+///     while let Some(name) = requests.recv().await? {
+///         replies.send(format!("Hello, {name}!")).await?;
+///     }
+///     Ok(())
+/// }
+/// ```
 ///
 /// Messages come in the order in which the client sent them. A handler that takes none for long blocks its
 /// connection, and loses the stream after [`ServerConfig::stall_timeout`].
@@ -121,6 +134,8 @@ impl<Req> Drop for StreamReceiver<Req> {
 debug_in_short!(StreamReceiver<Req>, is_done);
 
 /// Sends a handler's replies. The stream ends when the handler returns, not when this is dropped.
+///
+/// The example is that of [`StreamReceiver`].
 pub struct StreamSender<Resp> {
     call: Arc<Call>,
     reply: PhantomData<fn(Resp)>,

@@ -96,7 +96,7 @@ pub type BidiStreamingHandler<T, Req, Resp> = for<'a> fn(
 ) -> BoxFuture<'a, Result<(), Status>>;
 
 impl Routes {
-    /// No methods yet; `service` is the full protobuf name, `containerd.task.v2.Task` for example.
+    /// Makes a service without methods. `service` is its full protobuf name, `containerd.task.v2.Task` for example.
     pub fn new(service: impl Into<Name>) -> Self {
         Routes {
             service: service.into(),
