@@ -12,7 +12,10 @@ use std::{
 
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinError,
+};
 use ttrpc_nri::{
     Container, ContainerUpdate, Context, Creation, DEFAULT_SOCKET, Error, EventMask,
     LinuxResources, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, Updates, plugin, runtime,
@@ -22,6 +25,8 @@ use crate::{failure::Failure, output};
 
 /// Events that wait to be printed. More are counted and left out: containers do not wait for a slow terminal.
 const LINES: usize = 16_384;
+/// How long the lines that are left when `watch` ends wait to be read.
+const LAST_LINES: Duration = Duration::from_secs(1);
 /// How long `check` waits for the runtime.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -207,20 +212,32 @@ struct Watched {
 
 async fn watch(socket: &str, events: EventMask, json: bool) -> Result<(), Failure> {
     let (stub, mut watched) = start(events, "ttrpc-watch", socket);
-    let mut ended = std::pin::pin!(stub.run_until(ttrpc_nri::terminated()));
-    loop {
-        tokio::select! {
-            biased;
-            Some(seen) = watched.seen.recv() => {
-                print(&seen, json)?;
-                let left_out = watched.left_out.swap(0, Ordering::Relaxed);
-                if left_out > 0 {
-                    output::note(format_args!("{left_out} events were left out: they come faster than they are printed"));
-                }
+    // A thread of its own prints: a reader that has stopped delays neither containers nor signals.
+    let mut printing = tokio::task::spawn_blocking(move || {
+        while let Some(seen) = watched.seen.blocking_recv() {
+            print(&seen, json)?;
+            let left_out = watched.left_out.swap(0, Ordering::Relaxed);
+            if left_out > 0 {
+                output::note(format_args!(
+                    "{left_out} events were left out: they come faster than they are printed"
+                ));
             }
-            ended = &mut ended => return ended.map_err(failure),
         }
+        Ok(())
+    });
+    tokio::select! {
+        ended = stub.run_until(ttrpc_nri::terminated()) => {
+            // What is left, unless the reader has stopped.
+            let printed = tokio::time::timeout(LAST_LINES, printing).await;
+            printed.map_or(Ok(()), finished)?;
+            ended.map_err(failure)
+        }
+        printed = &mut printing => finished(printed),
     }
+}
+
+fn finished(printed: Result<Result<(), Failure>, JoinError>) -> Result<(), Failure> {
+    printed.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 fn print(seen: &Seen, json: bool) -> Result<(), Failure> {

@@ -181,3 +181,29 @@ async fn check_names_the_runtime_and_watch_prints_events() {
     child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
     assert!(said.contains("the connection to the runtime ended"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_do_not_wait_for_a_reader_of_watch_that_has_stopped() {
+    let folder = tempfile::tempdir().expect("there is a folder for files");
+    let path = folder.path().join("nri.sock");
+    let socket = path.to_str().expect("it is text").to_owned();
+    let (adaptation, mut synchronized) = fake();
+    let adaptation = Arc::new(adaptation);
+    let listener = Listener::bind(&socket).expect("the path is free");
+    let served = adaptation.clone();
+    let served = tokio::spawn(async move { served.serve(listener).await });
+    let mut child = ttrpc(&["nri", "watch", &socket]).spawn().expect("it was built");
+    synchronized.recv().await.expect("the runtime lives");
+    // Several times what a pipe takes.
+    let (pod, container) = (PodSandbox::named("p".repeat(500)), Container::named("c"));
+    for _ in 0..1000 {
+        let started = adaptation.notify(Event::StartContainer, &pod, Some(&container));
+        started.await.expect("it changes nothing");
+    }
+    assert_eq!(adaptation.plugins().len(), 1, "it was too slow for the runtime");
+    // Nor does its end wait.
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it is a child").success());
+    served.abort();
+}
