@@ -311,20 +311,26 @@ fn id(id: &PluginId) -> String {
     output::plain_line(id)
 }
 
-/// An error with its causes.
+/// An error with its causes, as far as it does not name them itself.
 fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(&format!(": {said}"));
+        }
         cause = error.source();
     }
     text
 }
 
 fn failure(error: Error) -> Failure {
-    match error {
+    match &error {
         Error::Connect { .. } => Failure::Connect(chain(&error)),
-        error => Failure::Other(chain(&error)),
+        Error::Register { source, .. } if !source.is_from_peer() => {
+            Failure::Other(format!("{}; is it a socket of NRI?", chain(&error)))
+        }
+        _ => Failure::Other(chain(&error)),
     }
 }

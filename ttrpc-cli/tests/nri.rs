@@ -207,3 +207,35 @@ async fn containers_do_not_wait_for_a_reader_of_watch_that_has_stopped() {
     assert!(child.wait().expect("it is a child").success());
     served.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_of_nri_and_one_that_is_none_are_told_apart() {
+    let folder = tempfile::tempdir().expect("there is a folder for files");
+    let path = |name: &str| folder.path().join(name).to_str().expect("it is text").to_owned();
+    let (nri, plain, file) = (path("nri.sock"), path("plain.sock"), path("file"));
+    let (adaptation, _synchronized) = fake();
+    let listener = Listener::bind(&nri).expect("the path is free");
+    let served = tokio::spawn(async move { Arc::new(adaptation).serve(listener).await });
+    let method = "nri.pkg.api.v1alpha1.Runtime/UpdateContainers";
+    let list: &[&str] = &["list", &nri, "--timeout", "200ms"];
+    let call: &[&str] = &["call", &nri, method, "{}", "--schema", "builtin", "--timeout", "200ms"];
+    for arguments in [list, call] {
+        let (is_called, text) = output(ttrpc(arguments)).await;
+        assert!(!is_called && text.contains("NRI's socket"), "{text}");
+    }
+    served.abort();
+
+    // It closes each connection.
+    let listener = std::os::unix::net::UnixListener::bind(&plain).expect("the path is free");
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    std::fs::write(&file, "").expect("there is room");
+    for (socket, expected) in [(&plain, "is it a socket of NRI?"), (&file, "Connection refused")] {
+        let (is_on, text) = output(ttrpc(&["nri", "check", socket])).await;
+        assert!(!is_on && text.matches(expected).count() == 1, "{text}");
+        assert_eq!(
+            text.matches("cannot connect to").count(),
+            usize::from(socket == &file) * 2,
+            "{text}"
+        );
+    }
+}

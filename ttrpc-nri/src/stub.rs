@@ -269,7 +269,11 @@ fn is_passing(error: &Error) -> bool {
 }
 
 async fn connect(address: &str, retry_for: Duration) -> Result<Connection, Error> {
-    let opened = ConnectOptions::new().retry_for(retry_for).open(address).await;
+    let mut options = ConnectOptions::new();
+    if !retry_for.is_zero() {
+        options = options.retry_for(retry_for);
+    }
+    let opened = options.open(address).await;
     opened.map_err(|source| Error::Connect { address: address.to_owned(), source })
 }
 

@@ -142,7 +142,17 @@ impl<P: AsyncFn(&Value) -> Result<(), Failure>> Caller<'_, P> {
     /// A call's status, with its details and with what may be done.
     fn explain(&self, status: Status) -> Failure {
         let timeout = self.timeout.map(output_timeout);
+        let service = self.method.parent_service();
+        let is_nri = service.full_name().starts_with("nri.pkg.api.");
         let hint = match (status.code(), timeout) {
+            (Code::DeadlineExceeded | Code::Unavailable, _)
+                if is_nri && !status.is_from_peer() =>
+            {
+                Some(
+                    "NRI's socket has ttrpc within a multiplexer, which `ttrpc nri` speaks and a call does not"
+                        .to_owned(),
+                )
+            }
             (Code::DeadlineExceeded, timeout) if status.is_from_peer() => Some(match timeout {
                 Some(timeout) => {
                     format!("the server itself says so; the call had {timeout}")

@@ -75,8 +75,13 @@ fn hint(status: &Status, timeout: Option<Duration>) -> String {
     }
     let limit =
         timeout.filter(|_| status.code() == Code::DeadlineExceeded && !status.is_from_peer());
-    let longer = limit.map(|limit| format!(", and --timeout gives it longer than {limit:?}"));
-    format!("it was asked for its schema by reflection; {others}{}", longer.unwrap_or_default())
+    match limit {
+        Some(limit) => format!(
+            "it was asked for its schema by reflection, and says nothing, as NRI's socket does (`ttrpc nri check` asks \
+             one); {others}, and --timeout gives it longer than {limit:?}"
+        ),
+        None => format!("it was asked for its schema by reflection; {others}"),
+    }
 }
 
 /// Asks whether the server has reflection, by a stream that is closed when it opens.
