@@ -284,8 +284,13 @@ fn merge_list<T>(
         .rev()
         .filter(|mark| removed.insert(unmarked(key(mark)).to_owned()))
         .collect();
-    removed.iter().for_each(|key| claims.clear_entry(field, key));
-    reply.retain(|entry| !removed.contains(unmarked(key(entry))));
+    reply.retain(|entry| {
+        let is_removed = removed.contains(unmarked(key(entry)));
+        if is_removed && marked_for_removal(key(entry)).is_none() {
+            claims.clear_entry(field, key(entry));
+        }
+        !is_removed
+    });
     marks.append(reply);
     *reply = marks;
     for addition in additions {
@@ -323,9 +328,10 @@ fn merge_map<V: Clone + Default>(
     container: &mut HashMap<String, V>,
 ) -> Result<(), Status> {
     for removed in new.keys().filter_map(|key| marked_for_removal(key)) {
-        claims.clear_entry(field, removed);
         container.remove(removed);
-        reply.remove(removed);
+        if reply.remove(removed).is_some() {
+            claims.clear_entry(field, removed);
+        }
         reply.insert(mark_for_removal(removed), V::default());
     }
     for (key, value) in new {
@@ -452,6 +458,26 @@ mod tests {
         // A third one is in conflict with the second.
         let conflict = merge.apply("20-c", reply(ContainerAdjustment::new().env("A", "c")));
         assert!(conflict.expect_err("10-b has set it").message().contains("10-b"));
+    }
+
+    #[test]
+    fn what_one_plugin_removes_of_the_container_another_may_set() {
+        let mut merge = merge();
+        let first = ContainerAdjustment::new()
+            .remove_env("A")
+            .remove_mount("/m")
+            .remove_annotation("x")
+            .remove_device("/dev/x");
+        merge.apply("00-a", reply(first)).expect("it is the first");
+        let second = ContainerAdjustment::new()
+            .env("A", "b")
+            .mount(Mount { destination: "/m".into(), ..Mount::default() })
+            .annotation("x", "b")
+            .device(LinuxDevice { path: "/dev/x".into(), ..LinuxDevice::default() });
+        merge.apply("10-b", reply(second.clone())).expect("no plugin has set them");
+        assert_eq!(merge.adjust.env_value("A"), Some("b"));
+        assert_eq!(merge.adjust.annotations["x"], "b");
+        merge.apply("20-c", reply(second)).expect_err("10-b has set them");
     }
 
     /// Each of these lists fits into a message, and merged pair by pair takes minutes.
