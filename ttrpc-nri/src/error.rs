@@ -54,6 +54,9 @@ pub enum Error {
     /// The plugin's own `configure` failed.
     #[error("the plugin could not be configured")]
     Configure(#[source] Status),
+    /// The plugin's own `synchronize` failed, and the runtime dropped the plugin.
+    #[error("the plugin could not be synchronized")]
+    Synchronize(#[source] Status),
     /// The connection to the runtime ended.
     #[error("the connection to the runtime ended")]
     Disconnected(#[source] MuxError),

@@ -4,7 +4,10 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -38,7 +41,11 @@ pub(crate) struct Session {
     runtime: Runtime,
     /// How `configure` ended, once it has.
     pub(crate) configured: watch::Sender<Option<Result<(), Status>>>,
+    /// How `synchronize` ended, once it has: the plugin takes part from then on.
+    pub(crate) synchronized: OnceLock<Result<(), Status>>,
     request_timeout: Mutex<Duration>,
+    /// The subscription is to RemovePodSandbox alone, in the place of none.
+    is_stand_in: AtomicBool,
     parts: Mutex<Parts>,
     /// The runtime has asked the plugin to end, and has its answer.
     pub(crate) shutdown: CancellationToken,
@@ -57,7 +64,9 @@ impl Session {
         Session {
             runtime,
             configured: watch::Sender::new(None),
+            synchronized: OnceLock::new(),
             request_timeout: Mutex::new(Duration::ZERO),
+            is_stand_in: AtomicBool::new(false),
             parts: Mutex::default(),
             shutdown: CancellationToken::new(),
         }
@@ -107,6 +116,13 @@ impl<P: Plugin> Service<P> {
         handler.await
     }
 
+    async fn remove_pod(&self, ctx: &Context, pod: &PodSandbox) -> Result<(), Status> {
+        match self.session.is_stand_in.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => self.plugin.remove_pod_sandbox(ctx, pod).await,
+        }
+    }
+
     async fn configured(&self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
         let runtime = self.session.runtime.configured(&request);
         *lock(&self.session.request_timeout) = runtime.request_timeout();
@@ -122,7 +138,8 @@ impl<P: Plugin> Service<P> {
         if events != wanted {
             tracing::warn!(unknown = %(wanted - known), runtime = runtime.name(), version = runtime.version(), "the runtime does not know these events");
         }
-        // An empty mask means all events. The rarest stands for none; its handler changes nothing.
+        // An empty mask means all events. The rarest stands for none, and its handler is not called.
+        self.session.is_stand_in.store(events.is_empty(), Ordering::Relaxed);
         let events =
             if events.is_empty() { EventMask::NONE.with(Event::RemovePodSandbox) } else { events };
         let failure_policy = self.options.failure_policy;
@@ -151,8 +168,10 @@ impl<P: Plugin> proto::Plugin for Service<P> {
             return Ok(SynchronizeResponse { update: Vec::new(), more: true });
         };
         let handler = self.plugin.synchronize(ctx, all.pods, all.containers);
-        let update = self.run("Synchronize", "", handler).await?;
-        Ok(SynchronizeResponse { update, more: false })
+        let synchronized = self.run("Synchronize", "", handler).await;
+        let _ =
+            self.session.synchronized.set(synchronized.as_ref().map(drop).map_err(Clone::clone));
+        Ok(SynchronizeResponse { update: synchronized?, more: false })
     }
 
     async fn shutdown(&self, ctx: &Context, _request: Empty) -> Result<Empty, Status> {
@@ -212,7 +231,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         request: RemovePodSandboxRequest,
     ) -> Result<RemovePodSandboxResponse, Status> {
         let pod = request.pod.unwrap_or_default();
-        self.run("RemovePodSandbox", &pod.id, self.plugin.remove_pod_sandbox(ctx, &pod)).await?;
+        self.run("RemovePodSandbox", &pod.id, self.remove_pod(ctx, &pod)).await?;
         Ok(RemovePodSandboxResponse {})
     }
 
@@ -323,7 +342,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
                 Event::RunPodSandbox => plugin.run_pod_sandbox(ctx, &pod).await,
                 Event::PostUpdatePodSandbox => plugin.post_update_pod_sandbox(ctx, &pod).await,
                 Event::StopPodSandbox => plugin.stop_pod_sandbox(ctx, &pod).await,
-                Event::RemovePodSandbox => plugin.remove_pod_sandbox(ctx, &pod).await,
+                Event::RemovePodSandbox => self.remove_pod(ctx, &pod).await,
                 Event::PostCreateContainer => {
                     plugin.post_create_container(ctx, &pod, &container).await
                 }

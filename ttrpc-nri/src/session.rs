@@ -97,7 +97,12 @@ pub(crate) async fn run<P: Plugin>(
     match end {
         Ok(()) => End::Asked,
         Err(error) => {
-            let was_ready = matches!(*session.configured.borrow(), Some(Ok(())));
+            // A runtime says nothing when it drops a plugin for that.
+            let error = match session.synchronized.get() {
+                Some(Err(status)) => Error::Synchronize(status.clone()),
+                _ => error,
+            };
+            let was_ready = matches!(session.synchronized.get(), Some(Ok(())));
             End::Failed { error, was_ready }
         }
     }
@@ -119,5 +124,78 @@ async fn register(runtime: &Runtime, id: &PluginId, session: &Session) -> Result
     match configured.ok().and_then(|outcome| outcome.clone()) {
         Some(Err(status)) => Err(Error::Configure(status)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+    use ttrpc::{Context, async_trait};
+
+    use super::*;
+    use crate::{
+        Container, ContainerEviction, ContainerUpdate, EventMask, PodSandbox, Status,
+        runtime::{PluginConnection, RuntimeInfo, UpdateContainers},
+    };
+
+    struct NoUpdates;
+
+    #[async_trait]
+    impl UpdateContainers for NoUpdates {
+        async fn update_containers(
+            &self,
+            _: &PluginId,
+            _: Vec<ContainerUpdate>,
+            _: Vec<ContainerEviction>,
+        ) -> Result<Vec<ContainerUpdate>, Status> {
+            Ok(Vec::new())
+        }
+    }
+
+    /// Fails where no container exists.
+    struct NeedsOne;
+
+    impl Plugin for NeedsOne {
+        const EVENTS: EventMask = EventMask::NONE;
+
+        async fn synchronize(
+            &self,
+            _: &Context,
+            _: Vec<PodSandbox>,
+            containers: Vec<Container>,
+        ) -> Result<Vec<ContainerUpdate>, Status> {
+            match containers.is_empty() {
+                true => Err(Status::internal("no container")),
+                false => Ok(Vec::new()),
+            }
+        }
+    }
+
+    /// A session with a runtime that reports these containers, then ends.
+    async fn ended(containers: &[Container]) -> End {
+        let (here, there) = duplex(1 << 16);
+        let id = PluginId::new("10", "p").expect("it is one");
+        let mut never = std::pin::pin!(std::future::pending());
+        let (plugin, options) = (Arc::new(NeedsOne), Arc::default());
+        let session = run(Connection::new(here), &id, &plugin, &options, &mut never);
+        let about = Arc::new(RuntimeInfo::new("test", "1"));
+        let runtime = async {
+            let connection = Connection::new(there);
+            let plugin = PluginConnection::external(connection, about, Arc::new(NoUpdates)).await;
+            let plugin = plugin.expect("it registers");
+            drop(plugin.synchronize(&[], containers).await);
+        };
+        tokio::join!(session, runtime).0
+    }
+
+    #[tokio::test]
+    async fn a_plugin_whose_synchronize_fails_was_never_ready_and_ends_with_its_status() {
+        let End::Failed { error, was_ready } = ended(&[]).await else { panic!("nobody asked") };
+        let Error::Synchronize(status) = error else { panic!("{error}") };
+        assert_eq!((status.message(), was_ready), ("no container", false));
+        let End::Failed { error, was_ready } = ended(&[Container::named("c")]).await else {
+            panic!("nobody asked")
+        };
+        assert!(matches!(error, Error::Disconnected(_)) && was_ready, "{error}");
     }
 }

@@ -262,6 +262,7 @@ fn is_passing(error: &Error) -> bool {
         Error::Connect { .. }
         | Error::Disconnected(_)
         | Error::LogicalConnection(_)
+        | Error::Synchronize(_)
         | Error::NotConfigured { .. } => true,
         Error::Register { source, .. } => !source.is_from_peer(),
         _ => false,

@@ -56,6 +56,7 @@ impl Plugin for All {
         match config {
             "refuse" => Err(Status::invalid_argument("a bad configuration")),
             "narrow" => Ok(EventMask::NONE.with(Event::StartContainer)),
+            "none" => Ok(EventMask::NONE),
             _ => Ok(Self::EVENTS),
         }
     }
@@ -333,6 +334,23 @@ async fn the_subscription_is_what_is_implemented() {
     assert_eq!(runtime.plugin().events(), EventMask::NONE.with(Event::RemovePodSandbox));
     let runtime = Setup::default().config("narrow").start(All::default()).await.expect("it starts");
     assert_eq!(runtime.plugin().events(), EventMask::NONE.with(Event::StartContainer));
+}
+
+#[tokio::test]
+async fn no_handler_is_called_for_the_event_that_stands_for_none() {
+    let all = All::default();
+    let log = all.log.clone();
+    let runtime = Setup::default().config("none").start(all).await.expect("it starts");
+    log.take();
+    let pod = PodSandbox::named("p");
+    runtime.notify(Event::RemovePodSandbox, &pod, None).await.expect("it is answered");
+    let request = proto::StateChangeEvent {
+        event: Event::RemovePodSandbox.into(),
+        pod: Some(pod),
+        container: None,
+    };
+    runtime.plugin().client().state_change(request).await.expect("it is answered");
+    assert!(log.take().is_empty());
 }
 
 #[tokio::test]
