@@ -344,3 +344,23 @@ async fn a_plugin_takes_part_whose_first_updates_fail() {
     connect(&adaptation, &mut stubs, "10", "a", Appends { key: "X", name: "a" }).await;
     assert_eq!(adaptation.plugins().len(), 1);
 }
+
+/// A plugin that registers while a container is created learns of it by its creation or by the state.
+#[tokio::test(start_paused = true)]
+async fn a_plugin_is_not_synchronized_between_a_creation_and_its_effect() {
+    let (fake, adaptation) = adaptation();
+    let block = adaptation.block_synchronization().await;
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let stub = Stub::new(Pins("1")).index("10").name("a").connection(ttrpc::Connection::new(there));
+    let _stub = tokio::spawn(stub.run());
+    let mut added = std::pin::pin!(adaptation.add(ttrpc::Connection::new(here)));
+    // It is registered and configured, and then waits.
+    let hour = std::time::Duration::from_secs(3600);
+    tokio::time::timeout(hour, &mut added).await.expect_err("the state is about to change");
+    adaptation.create_container(request()).await.expect("requests pass");
+    let synchronizes = tokio::time::timeout(hour, fake.synchronizes.notified());
+    synchronizes.await.expect_err("the state is about to change");
+    drop(block);
+    added.await.expect("the state has changed");
+    assert_eq!(adaptation.plugins().len(), 1);
+}

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     process::Child,
-    sync::{Semaphore, SemaphorePermit},
+    sync::{RwLock, RwLockReadGuard, Semaphore, SemaphorePermit},
     task::JoinSet,
 };
 use ttrpc::{Connection, Status, server::Listener};
@@ -43,6 +43,8 @@ pub struct Adaptation {
     host: Arc<dyn Host>,
     /// One permit: for the request that passes, or the plugin that is synchronized.
     passing: Semaphore,
+    /// Read by who changes what exists, written by the plugin that is synchronized, which then waits for `passing`.
+    state: RwLock<()>,
     plugins: Mutex<Vec<Active>>,
 }
 
@@ -50,6 +52,13 @@ pub struct Adaptation {
 struct Active {
     connection: Arc<PluginConnection>,
     _child: Option<Child>,
+}
+
+/// Keeps plugins from being synchronized: see [`Adaptation::block_synchronization`].
+#[derive(Debug)]
+#[must_use = "plugins are synchronized when it is dropped"]
+pub struct SynchronizationBlock<'a> {
+    _state: RwLockReadGuard<'a, ()>,
 }
 
 /// The permit of a request. Dropped, those plugins are dropped too that the request has disconnected.
@@ -71,6 +80,7 @@ impl Adaptation {
             about: Arc::new(about),
             host: Arc::new(host),
             passing: Semaphore::new(1),
+            state: RwLock::new(()),
             plugins: Mutex::default(),
         }
     }
@@ -163,19 +173,40 @@ impl Adaptation {
         Ok(())
     }
 
-    /// Reports the state to a plugin, and has it take part from then on. No request passes meanwhile, so it misses nothing.
+    /// Keeps plugins from being synchronized until it is dropped: hold it from the request to its effect in [`Host::state`]. In between, a
+    /// plugin would learn of a new container by neither.
+    ///
+    /// ```
+    /// # use ttrpc_nri::{Status, proto::CreateContainerRequest, runtime::Adaptation};
+    /// # async fn example(nri: &Adaptation, request: CreateContainerRequest) -> Result<(), Status> {
+    /// let block = nri.block_synchronization().await;
+    /// let wanted = nri.create_container(request).await?;
+    /// // … the container is created, and `Host::state` has it:
+    /// drop(block);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Any number may be held at a time. While a plugin waits for them, it waits for that plugin: so a task that holds one must not take
+    /// another.
+    pub async fn block_synchronization(&self) -> SynchronizationBlock<'_> {
+        SynchronizationBlock { _state: self.state.read().await }
+    }
+
+    /// Reports the state to a plugin, and has it take part from then on. Neither a request passes meanwhile nor is there one that has passed and
+    /// is to change the state, so it misses nothing.
     async fn synchronize(
         &self,
         connection: PluginConnection,
         child: Option<Child>,
     ) -> Result<PluginId, Error> {
         let id = connection.id().clone();
+        let state = self.state.write().await;
         let passing = self.pass().await;
         let (pods, containers) = self.host.state().await;
         let updates = connection.synchronize(&pods, &containers).await.map_err(Error::Configure)?;
         let connection = Arc::new(connection);
         self.insert(Active { connection, _child: child });
-        drop(passing);
+        drop((passing, state));
         tracing::info!(plugin = %id, "the plugin takes part");
         if !updates.is_empty() {
             match self.host.update_containers(&id, updates, Vec::new()).await {

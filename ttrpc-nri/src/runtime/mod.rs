@@ -28,8 +28,10 @@
 //! nri.launch("/opt/nri/plugins", "/etc/nri/conf.d").await?;
 //! let (external, listener) = (nri.clone(), Listener::bind("/var/run/nri/nri.sock")?);
 //! let served = tokio::spawn(async move { external.serve(listener).await });
-//! // … at each creation of a container:
+//! // … at each creation of a container, until `Host::state` has it:
+//! let block = nri.block_synchronization().await;
 //! let wanted = nri.create_container(request).await?;
+//! drop(block);
 //! # Ok(()) }
 //! ```
 //!
@@ -47,7 +49,7 @@ use std::{sync::Arc, time::Duration};
 
 use ttrpc::{Status, async_trait};
 
-pub use adaptation::Adaptation;
+pub use adaptation::{Adaptation, SynchronizationBlock};
 pub use connection::PluginConnection;
 pub use launch::{Installed, config, installed};
 
