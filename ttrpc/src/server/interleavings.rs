@@ -13,9 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::{
     call::{
-        shared::Connection,
-        start::AdmittedCall,
-        state::{Call, CallEnd},
+        context::Context, handler, shared::Connection, start::AdmittedCall, state::CallEnd,
         task::CallOwner,
     },
     connection::tasks::OpenConnection,
@@ -24,6 +22,7 @@ use crate::server::{
 };
 use crate::{
     ServerConfig, Status,
+    observer::EndCause,
     proto::payload::Payload,
     transport::{
         interleavings::{LONG, join, poll_once, try_all},
@@ -106,7 +105,11 @@ struct Model {
 
 impl Model {
     fn new(calls: usize) -> Self {
-        let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+        let config = ServerConfig {
+            send_queue_frames: 1,
+            answer_late_calls: false,
+            ..ServerConfig::default()
+        };
         let (_server, connection) = idle_connection(config);
         let (ended, all_have_ended) = Default::default();
         Model { connection, calls, ended, all_have_ended }
@@ -122,15 +125,17 @@ impl Model {
             more_to_come: false,
             chain: None,
         };
-        let handler = move |_, ()| async move {
+        let handler = handler::boxed(move |ctx: Context, ()| async move {
             handler.await;
             if ended.fetch_add(1, SeqCst) + 1 == calls {
                 all_have_ended.cancel();
             }
-            Ok(())
-        };
-        let finish = |_: &Arc<Call>, _: Result<(), Status>| None;
-        let started = admitted.begin(Payload::borrowed(&[]), true, |_| Ok(()), handler, finish);
+            // Nothing is sent: the server answers no late calls.
+            ctx.set_failure_cause(EndCause::DeadlineHere);
+            Err::<(), _>(Status::deadline_exceeded("it is too late"))
+        });
+        let started =
+            admitted.begin(Payload::borrowed(&[]), true, OwnedHandler::new(handler, false));
         started.expect("it decodes");
     }
 

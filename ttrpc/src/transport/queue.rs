@@ -37,7 +37,7 @@ use crate::{
     contain::wake_all,
     proto::{
         frame::{FrameType, Header},
-        message::FrameData,
+        message::EncodeInto,
     },
     sync::{
         Mutex,
@@ -114,7 +114,7 @@ impl<T> PushPermit<'_, T> {
     /// Encodes the frame and adds it, if `claim` allows it.
     pub(crate) fn send(
         self,
-        frame: &Frame<impl FrameData>,
+        frame: &Frame<impl EncodeInto>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         frame.encode(|bytes| self.push(bytes, claim))
@@ -194,7 +194,7 @@ impl<T> Queue<T> {
     /// under the lock.
     pub(crate) fn try_send(
         &self,
-        frame: &Frame<impl FrameData>,
+        frame: &Frame<impl EncodeInto>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         // What takes long to encode is not encoded in vain.

@@ -10,6 +10,7 @@
 //! Written by hand on top of prost's wire primitives, so that a payload is encoded once, straight
 //! into its frame, and decoded without a copy in between.
 
+mod dynamic;
 mod request;
 
 use bytes::BufMut;
@@ -22,6 +23,7 @@ use prost::{
 };
 use prost_types::Any;
 
+pub(crate) use dynamic::{DynData, DynMessage, EncodeInto};
 pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
 
 use crate::Status;

@@ -38,11 +38,6 @@ impl Context {
         Context { call, metadata: None }
     }
 
-    /// The context of this call's handler, which sees the same metadata.
-    pub(in crate::server) fn of_handler(&self, call: Arc<Call>) -> Self {
-        Context { call, metadata: self.metadata.clone() }
-    }
-
     pub(in crate::server) fn call(&self) -> &Arc<Call> {
         &self.call
     }

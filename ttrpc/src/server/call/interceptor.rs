@@ -3,19 +3,28 @@
 use std::{
     fmt,
     future::poll_fn,
-    pin::{Pin, pin},
+    mem,
+    pin::Pin,
     sync::Arc,
     task::{self, Poll, ready},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pin_project_lite::pin_project;
+use prost::DecodeError;
 use tokio::time::Instant;
 
-use crate::server::call::{context::Context, reasons::Refusal, state::Call};
+use crate::server::call::{
+    context::Context,
+    handler::{Handler, OwnedHandler},
+    state::Call,
+};
 use crate::{
-    Status, contain::Contained, observer::EndCause, proto::payload::Payload, transport::BoxFuture,
+    Status,
+    contain::Contained,
+    observer::EndCause,
+    proto::{message::DynMessage, payload::Payload},
+    transport::BoxFuture,
 };
 
 /// The interceptors of a method, outermost first.
@@ -100,8 +109,7 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 #[must_use = "the handler does not run unless `run` is awaited"]
 pub struct Next<'a> {
     rest: &'a [SharedInterceptor],
-    request: &'a Bytes,
-    handler: Pin<&'a mut (dyn Handler + 'a)>,
+    handler: &'a mut InnerHandler,
 }
 
 impl Next<'_> {
@@ -109,7 +117,7 @@ impl Next<'_> {
     ///
     /// This is the request of a unary or server-streaming call. In a stream of requests most clients leave it empty.
     pub fn request_bytes(&self) -> &[u8] {
-        self.request
+        &self.handler.request
     }
 
     /// Runs the rest, and returns how the call ended. A reply is sent when all interceptors have returned.
@@ -124,8 +132,8 @@ impl Next<'_> {
         match self.rest.split_first() {
             Some((first, rest)) => (***first).intercept(ctx, Next { rest, ..self }).await,
             None => {
-                let mut running = Running(self.handler);
-                poll_fn(|cx| running.0.as_mut().poll(ctx, cx)).await
+                let running = Running(self.handler);
+                poll_fn(|cx| running.0.poll(ctx, cx)).await
             }
         }
     }
@@ -137,71 +145,40 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// A call's handler behind its interceptors, whatever its type.
-trait Handler: Send {
-    /// Polls it. The first time it is made, and sees the metadata of this context.
-    fn poll(
-        self: Pin<&mut Self>,
-        ctx: &Context,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<(), Status>>;
-
-    /// Drops what it holds.
-    fn drop_now(self: Pin<&mut Self>);
+/// A handler that begins when the interceptors let it.
+struct InnerHandler {
+    /// Until it begins.
+    call: Option<Arc<Call>>,
+    request: Bytes,
+    handler: OwnedHandler,
+    has_replied: bool,
 }
 
-/// A handler that has begun. Dropped, it drops the handler.
-struct Running<'a>(Pin<&'a mut (dyn Handler + 'a)>);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.as_mut().drop_now();
-    }
-}
-
-pin_project! {
-    /// A handler that is made when the interceptors let it run.
-    struct Intercepted<'a, M, H, F, R> {
-        // Until it is made.
-        call: Option<(Arc<Call>, H)>,
-        request: &'a Bytes,
-        decode: fn(Payload<'_>) -> Result<M, Refusal>,
-        #[pin]
-        handler: Option<F>,
-        reply: Option<R>,
-    }
-}
-
-impl<M, H, F, R> Handler for Intercepted<'_, M, H, F, R>
-where
-    H: FnOnce(Context, M) -> F + Send,
-    F: Future<Output = Result<R, Status>> + Send,
-    R: Send,
-{
-    fn poll(
-        self: Pin<&mut Self>,
-        ctx: &Context,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<(), Status>> {
-        let mut this = self.project();
-        if let Some((call, _)) = this.call {
+impl InnerHandler {
+    /// Polls it. When it begins, it sees the metadata of this context.
+    fn poll(&mut self, ctx: &Context, cx: &mut task::Context<'_>) -> Poll<Result<(), Status>> {
+        if let Some(call) = &self.call {
             check_time(call)?;
         }
-        if let Some((call, handler)) = this.call.take() {
-            let decoded = (this.decode)(Payload::shared(this.request, this.request));
-            let request = decoded.map_err(|refusal| {
+        if let Some(call) = self.call.take() {
+            let decoded = self.handler.decode(Payload::shared(&self.request, &self.request));
+            decoded.map_err(|refusal| {
                 call.end.set_failure_cause(refusal.cause);
                 refusal.status
             })?;
-            this.handler.set(Some(handler(ctx.of_handler(call), request)));
         }
-        let handler = this.handler.as_pin_mut().expect("a handler is polled until it ends");
-        *this.reply = Some(ready!(handler.poll(cx))?);
+        ready!(self.handler.poll(|| ctx.clone(), cx))?;
+        self.has_replied = true;
         Poll::Ready(Ok(()))
     }
+}
 
-    fn drop_now(self: Pin<&mut Self>) {
-        self.project().handler.set(None);
+/// A handler that has begun. Dropped, it drops what the handler holds.
+struct Running<'a>(&'a mut InnerHandler);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.handler.drop_now();
     }
 }
 
@@ -221,33 +198,76 @@ fn check_time(call: &Call) -> Result<(), Status> {
     Ok(())
 }
 
-/// Runs a call's interceptors around its handler, and returns its reply.
-#[expect(clippy::manual_async_fn, reason = "an `async fn` would have room for its arguments twice")]
-pub(in crate::server) fn intercepted<M, H, F, R>(
+/// A handler with its interceptors.
+pub(super) struct Intercepted {
     chain: Chain,
-    call: Arc<Call>,
     request: Bytes,
-    decode: fn(Payload<'_>) -> Result<M, Refusal>,
-    handler: H,
-) -> impl Future<Output = Result<R, Status>> + Send
-where
-    H: FnOnce(Context, M) -> F + Send,
-    F: Future<Output = Result<R, Status>> + Send,
-    R: Send,
-{
-    async move {
-        let mut ctx = Context::new(call.clone());
-        let (request, call) = (&request, Some((call, handler)));
-        let mut handler = pin!(Intercepted { call, request, decode, handler: None, reply: None });
-        let (first, rest) = chain.split_first().expect("a chain has interceptors");
-        let next = Next { rest, request, handler: handler.as_mut() };
-        let result = first.intercept(&mut ctx, next).await;
-        let this = handler.project();
-        // The handler has not begun: a status to follow is an interceptor's.
-        if let Some((call, _)) = this.call {
-            call.end.set_failure_cause(EndCause::Refused);
+    /// Until it begins, and when it has replied.
+    handler: Option<OwnedHandler>,
+    running: Option<BoxFuture<'static, Result<OwnedHandler, Status>>>,
+}
+
+impl Intercepted {
+    pub(super) fn around(handler: OwnedHandler, chain: Chain) -> OwnedHandler {
+        let (request, handler) = (Bytes::new(), Some(handler));
+        let intercepted = Intercepted { chain, request, handler, running: None };
+        OwnedHandler::new(Box::pin(intercepted), false)
+    }
+}
+
+impl Handler for Intercepted {
+    fn decode(mut self: Pin<&mut Self>, payload: Payload<'_>) -> Result<(), DecodeError> {
+        self.request = payload.to_bytes();
+        Ok(())
+    }
+
+    fn begin(mut self: Pin<&mut Self>, ctx: Context) {
+        if let Some(handler) = self.handler.take() {
+            let (chain, request) = (self.chain.clone(), mem::take(&mut self.request));
+            self.running = Some(Box::pin(run_chain(chain, ctx, request, handler)));
         }
-        let no_reply = || Status::internal("an interceptor has ended the call without a reply");
-        result.and_then(|()| this.reply.take().ok_or_else(no_reply))
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Result<(), Status>> {
+        if let Some(running) = &mut self.running {
+            let handler = ready!(running.as_mut().poll(cx))?;
+            self.handler = Some(handler);
+        }
+        self.running = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn reply(self: Pin<&Self>) -> Option<&dyn DynMessage> {
+        self.get_ref().handler.as_ref()?.reply()
+    }
+
+    fn drop_now(mut self: Pin<&mut Self>) {
+        self.running = None;
+    }
+
+    fn drop_reply(mut self: Pin<&mut Self>) {
+        self.handler = None;
+    }
+}
+
+/// Runs a call's interceptors around its handler, and returns the handler with its reply.
+async fn run_chain(
+    chain: Chain,
+    mut ctx: Context,
+    request: Bytes,
+    handler: OwnedHandler,
+) -> Result<OwnedHandler, Status> {
+    let call = Some(ctx.call().clone());
+    let mut inner = InnerHandler { call, request, handler, has_replied: false };
+    let (first, rest) = chain.split_first().expect("a chain has interceptors");
+    let result = first.intercept(&mut ctx, Next { rest, handler: &mut inner }).await;
+    // The handler has not begun: a status to follow is an interceptor's.
+    if let Some(call) = &inner.call {
+        call.end.set_failure_cause(EndCause::Refused);
+    }
+    result?;
+    match inner.has_replied {
+        true => Ok(inner.handler),
+        false => Err(Status::internal("an interceptor has ended the call without a reply")),
     }
 }

@@ -7,6 +7,7 @@
 use std::{
     future::{Future, poll_fn},
     mem,
+    pin::Pin,
     sync::Arc,
     task::{self, Poll, Waker},
 };
@@ -14,14 +15,12 @@ use std::{
 use bytes::Buf;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::server::call::task::{CallOwner, Finish, run};
+use crate::server::call::task::{CallOwner, CallTask};
 use crate::{
-    Status,
-    contain::Contained,
     proto::{frame::Flags, payload::Payload},
     server::call::{
-        context::Context,
-        interceptor::{Chain, intercepted},
+        handler::OwnedHandler,
+        interceptor::{Chain, Intercepted},
         reasons::Refusal,
         state::Call,
     },
@@ -29,7 +28,7 @@ use crate::{
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
         spawn,
     },
-    transport::{BoxFuture, messages::message_cost},
+    transport::messages::message_cost,
 };
 
 /// Calls that may be opened before the first of them starts: few enough for one pass of the runtime over its tasks.
@@ -100,10 +99,10 @@ impl Starts {
     }
 
     /// Makes the first step of a call. One that goes on has a task, which polls it again.
-    fn begin(&self, mut task: BoxFuture<'static, ()>) {
+    fn begin(&self, mut task: CallTask) {
         self.inline.fetch_add(1, Relaxed);
         self.batch.fetch_add(1, Relaxed);
-        if task.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
+        if Pin::new(&mut task).poll(&mut task::Context::from_waker(Waker::noop())).is_pending() {
             spawn(task);
         }
     }
@@ -162,46 +161,28 @@ impl AdmittedCall<'_> {
         self.call().head.flags.contains(Flags::REMOTE_OPEN)
     }
 
-    /// Opens the stream and has its handler begin with what `decode` makes of the payload, or its interceptors, behind
-    /// which it is decoded. `finish` ends the call with what the handler returns.
+    /// Opens the stream and has its handler begin with what it decodes of the payload, or its interceptors, behind
+    /// which it is decoded.
     ///
     /// # Errors
-    /// The refusal of `decode`, for a call without interceptors.
-    pub(in crate::server) fn begin<M, F, R>(
+    /// The refusal of a payload that does not decode, for a call without interceptors.
+    pub(in crate::server) fn begin(
         self,
         payload: Payload<'_>,
         needs_message: bool,
-        decode: fn(Payload<'_>) -> Result<M, Refusal>,
-        handler: impl FnOnce(Context, M) -> F + Send + 'static,
-        finish: Finish<R>,
-    ) -> Result<(), Refusal>
-    where
-        M: Send + 'static,
-        F: Future<Output = Result<R, Status>> + Send + 'static,
-        R: Send + 'static,
-    {
-        let call = self.call().clone();
-        let has_message = self.has_message(payload, needs_message);
-        match self.chain {
-            None => {
-                let request = Contained::new(decode(payload)?);
-                call.begun(self.request_bytes, has_message.into());
-                self.start(move || handler(Context::new(call), request.into_inner()), finish);
-            }
-            Some(chain) => {
-                call.begun(self.request_bytes, has_message.into());
-                let (chain, payload) = (chain.clone(), payload.to_bytes());
-                self.start(move || intercepted(chain, call, payload, decode, handler), finish);
-            }
+        mut handler: OwnedHandler,
+    ) -> Result<(), Refusal> {
+        let messages = self.has_message(payload, needs_message).into();
+        if let Some(chain) = self.chain {
+            handler = Intercepted::around(handler, chain.clone());
         }
+        handler.decode(payload)?;
+        self.call().begun(self.request_bytes, messages);
+        self.start(handler);
         Ok(())
     }
 
-    fn start<F, R>(mut self, make: impl FnOnce() -> F + Send + 'static, finish: Finish<R>)
-    where
-        F: Future<Output = Result<R, Status>> + Send + 'static,
-        R: Send + 'static,
-    {
+    fn start(mut self, handler: OwnedHandler) {
         let call = self.call().clone();
         let connection = call.connection.clone();
         let starts = &connection.starts;
@@ -214,10 +195,9 @@ impl AdmittedCall<'_> {
         starts.more_to_come.store(self.more_to_come, Relaxed);
         // A call may end as soon as it has its task.
         connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
-        // Boxed, so that it is moved no more and all tasks are of one type.
-        let mut task: BoxFuture<'static, ()> = Box::pin(run(self.owner, make, finish));
+        let mut task = CallTask::New(handler, self.owner);
         if !span.is_none() {
-            task = Box::pin(span.instrument(task));
+            task = CallTask::GoesOn(Box::pin(span.instrument(task)));
         }
         if is_inline {
             starts.begin(task);

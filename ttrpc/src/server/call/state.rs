@@ -22,11 +22,11 @@
 
 use std::sync::Arc;
 
-use prost::Message;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
+    handler::OwnedHandler,
     replies::WaitingReply,
     shared::{Connection, ReplyPermit, encode_failure},
 };
@@ -36,7 +36,7 @@ use crate::{
     observer::{self, CallOutcome, CallStats, EndCause, MessageInfo, Side},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN},
-        message::{FrameData, Measured, ResponseParts},
+        message::{DynData, DynMessage, EncodeInto},
         table::ServerTable,
     },
     server::call::admission::AdmittedLoad,
@@ -47,24 +47,21 @@ use crate::{
         BoxFuture,
         frames::{Frame, FrameBytes},
         inbox::Inbox,
+        limiter::Closed,
         lock,
         queue::{PushDecision, Pushed},
         registry::CallInfo,
     },
 };
 
-/// The rest of a call whose last frame has to wait for capacity.
-pub(in crate::server) type ReplyRest = Option<BoxFuture<'static, ()>>;
-
-/// Pushes a call's last frame, for which there is capacity. The code that waits is compiled once, whatever the reply is.
-type PushLast = Box<dyn FnOnce(&Call, ReplyPermit<'_>) + Send>;
-
-fn push_bytes(frame: Vec<u8>, cause: EndCause, status: Option<Status>) -> PushLast {
-    Box::new(move |call, permit| {
-        if permit.push(FrameBytes::Large(frame), call.claim_end()).is_queued() {
-            call.ended(CallOutcome { cause, status: status.as_ref() }, None);
-        }
-    })
+/// The rest of a call whose handler has returned.
+pub(super) enum ReplyRest {
+    /// It has ended.
+    None,
+    /// The handler's reply, whose frame has this length, has to wait for capacity. It is not encoded.
+    Reply(usize),
+    /// Another last frame has to wait for capacity.
+    Last(BoxFuture<'static, ()>),
 }
 
 /// One call, shared by its handler, its task and the connection's receiver.
@@ -287,19 +284,18 @@ impl Call {
         self.end.fire();
     }
 
-    /// Ends the call with its handler's reply: at once, or in the future that it returns.
-    ///
-    /// That is boxed, so that the futures of calls are small: a full queue is the exception. A reply that
-    /// waits is not encoded.
-    pub(in crate::server) fn respond<M: Message + 'static>(
+    /// Ends the call with what its handler returns: a reply, the end of a stream of replies, or a status. A full queue is
+    /// the exception.
+    pub(super) fn respond(
         self: &Arc<Self>,
-        result: Result<M, Status>,
+        result: Result<Option<&dyn DynMessage>, Status>,
     ) -> ReplyRest {
         let reply = match result {
-            Ok(reply) => reply,
+            Ok(Some(reply)) => reply,
+            Ok(None) => return self.end_stream(),
             Err(status) => return self.fail(self.failure(&status), status),
         };
-        let frame = match self.response(ResponseParts(Measured::new(&reply))) {
+        let frame = match self.response(DynData::of_response(reply)) {
             Ok(frame) => frame,
             Err(status) => return self.fail(EndCause::Limit, status),
         };
@@ -307,33 +303,35 @@ impl Call {
         match self.connection.queue.try_send(&frame, self.claim_end()) {
             Pushed::Queued(_) => self.ended(CallOutcome::REPLIED, Some(len)),
             Pushed::Refused => {}
-            Pushed::Full => {
-                let push = move |call: &Call, permit: ReplyPermit<'_>| {
-                    if let Ok(frame) = call.response(ResponseParts(Measured::new(&reply)))
-                        && permit.send(&frame, call.claim_end()).is_queued()
-                    {
-                        call.ended(CallOutcome::REPLIED, Some(frame.len()));
-                    }
-                };
-                return Some(self.send_last_in_turn(len, Box::new(push)));
-            }
+            Pushed::Full => return ReplyRest::Reply(len),
         }
-        None
+        ReplyRest::None
+    }
+
+    /// Waits for capacity for a reply whose frame has this length, and sends it. If it may not wait, it is dropped and a
+    /// status takes its place.
+    pub(super) async fn respond_in_turn(self: &Arc<Self>, len: usize, handler: &mut OwnedHandler) {
+        let waiting = match WaitingReply::new(&self.connection, &self.end, len) {
+            Ok(waiting) => waiting,
+            Err(status) => {
+                handler.drop_reply();
+                return self.push_refusal(status).await;
+            }
+        };
+        if let Ok(permit) = self.last_permit(&waiting).await
+            && let Some(reply) = handler.reply()
+            && let Ok(frame) = self.response(DynData::of_response(reply))
+            && permit.send(&frame, self.claim_end()).is_queued()
+        {
+            self.ended(CallOutcome::REPLIED, Some(frame.len()));
+        }
     }
 
     /// Ends a stream of replies.
-    pub(in crate::server) fn finish_stream(
-        self: &Arc<Self>,
-        result: Result<(), Status>,
-    ) -> ReplyRest {
-        match result {
-            Ok(()) => {
-                let end = Frame::new(FrameType::Data, Flags::END, self.head.stream_id, &[][..]);
-                let end = end.expect("no data fits into any frame");
-                self.send_last(&end, EndCause::Replied, None)
-            }
-            Err(status) => self.fail(self.failure(&status), status),
-        }
+    fn end_stream(self: &Arc<Self>) -> ReplyRest {
+        let end = Frame::new(FrameType::Data, Flags::END, self.head.stream_id, &[][..]);
+        let end = end.expect("no data fits into any frame");
+        self.send_last(&end, EndCause::Replied, None)
     }
 
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
@@ -352,14 +350,14 @@ impl Call {
     fn fail(self: &Arc<Self>, cause: EndCause, status: Status) -> ReplyRest {
         if !self.connection.answers(cause) {
             self.take_end(CallOutcome { cause, status: Some(&status) });
-            return None;
+            return ReplyRest::None;
         }
         let data = encode_failure(&status);
         let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
         self.send_last(&frame, cause, Some(status))
     }
 
-    fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
+    fn response<D: EncodeInto>(&self, data: D) -> Result<Frame<D>, Status> {
         Frame::new(FrameType::Response, Flags::NONE, self.head.stream_id, data)
     }
 
@@ -373,38 +371,51 @@ impl Call {
         match self.connection.queue.try_send(frame, self.claim_end()) {
             Pushed::Queued(_) => {
                 self.ended(CallOutcome { cause, status: status.as_ref() }, None);
-                None
+                ReplyRest::None
             }
-            Pushed::Refused => None,
+            Pushed::Refused => ReplyRest::None,
             Pushed::Full => {
-                let push = push_bytes(frame.to_vec(), cause, status);
-                Some(self.send_last_in_turn(frame.len(), push))
+                let (call, frame) = (self.clone(), frame.to_vec());
+                ReplyRest::Last(Box::pin(async move {
+                    let len = frame.len();
+                    match WaitingReply::new(&call.connection, &call.end, len) {
+                        Ok(waiting) => call.push_last(waiting, frame, cause, status).await,
+                        Err(refusal) => {
+                            drop(frame);
+                            call.push_refusal(refusal).await;
+                        }
+                    }
+                }))
             }
         }
     }
 
-    /// Waits for capacity for the last frame, and pushes it. If it may not wait, a status takes its place.
-    fn send_last_in_turn(self: &Arc<Self>, len: usize, push: PushLast) -> BoxFuture<'static, ()> {
-        let call = self.clone();
-        Box::pin(async move {
-            let (connection, waits) = (&*call.connection, &call.end);
-            let (waiting, push) = match WaitingReply::new(connection, waits, len) {
-                Ok(waiting) => (waiting, push),
-                Err(status) => {
-                    drop(push);
-                    let data = encode_failure(&status);
-                    let frame = call.response(&data[..]).expect("it is short").to_vec();
-                    let waiting = WaitingReply::of_any_length(connection, waits, frame.len());
-                    (waiting, push_bytes(frame, EndCause::Limit, Some(status)))
-                }
-            };
-            let observed = call.stats.as_deref().map(CallStats::wait_for_capacity);
-            let permit = waiting.permit(call.info()).await;
-            drop(observed);
-            if let Ok(permit) = permit {
-                push(&call, permit);
-            }
-        })
+    /// Ends the call with a status in place of a last frame that may not wait.
+    async fn push_refusal(&self, status: Status) {
+        let data = encode_failure(&status);
+        let frame = self.response(&data[..]).expect("it is short").to_vec();
+        let waiting = WaitingReply::of_any_length(&self.connection, &self.end, frame.len());
+        self.push_last(waiting, frame, EndCause::Limit, Some(status)).await;
+    }
+
+    /// Waits for capacity for the last frame, and pushes it.
+    async fn push_last(
+        &self,
+        waiting: WaitingReply<'_>,
+        frame: Vec<u8>,
+        cause: EndCause,
+        status: Option<Status>,
+    ) {
+        if let Ok(permit) = self.last_permit(&waiting).await
+            && permit.push(FrameBytes::Large(frame), self.claim_end()).is_queued()
+        {
+            self.ended(CallOutcome { cause, status: status.as_ref() }, None);
+        }
+    }
+
+    async fn last_permit<'a>(&self, waiting: &WaitingReply<'a>) -> Result<ReplyPermit<'a>, Closed> {
+        let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
+        waiting.permit(self.info()).await
     }
 
     /// The call begins, before anything can end it.
@@ -511,7 +522,7 @@ mod tests {
         ServerConfig,
         proto::payload::Payload,
         server::{
-            call::{start::AdmittedCall, task::CallOwner},
+            call::{handler, start::AdmittedCall, task::CallOwner},
             tests::{idle_connection, unary_call},
         },
         transport::{fake_socket::FakeSocket, wire::Sender},
@@ -547,12 +558,12 @@ mod tests {
             call
         });
         for call in [second, first] {
-            assert!(call.respond(Ok(())).is_none());
+            assert!(matches!(call.respond(Ok(Some(&()))), ReplyRest::None));
             assert_eq!(socket.len(), 0);
         }
         poll_sender(&mut sender).await;
         assert_eq!(socket.stream_ids(), [3, 1]);
-        assert!(third.respond(Ok(())).is_none());
+        assert!(matches!(third.respond(Ok(Some(&()))), ReplyRest::None));
         assert_eq!(socket.stream_ids(), [3, 1, 5]);
     }
 
@@ -567,9 +578,9 @@ mod tests {
         for (stream_id, more_to_come, sent) in [(1, true, &[][..]), (3, false, &[1, 3])] {
             let owner = CallOwner::new(unary_call(connection.clone(), stream_id));
             let admitted = AdmittedCall { owner, request_bytes: 0, more_to_come, chain: None };
-            let handler = |_, ()| async { Ok(()) };
+            let handler = OwnedHandler::new(handler::boxed(|_, ()| async { Ok(()) }), false);
             let payload = Payload::borrowed(&[]);
-            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
+            admitted.begin(payload, true, handler).expect("it decodes");
             assert_eq!(socket.stream_ids(), sent);
             poll_sender(&mut sender).await;
         }

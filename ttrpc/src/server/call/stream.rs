@@ -9,16 +9,21 @@ use std::{
 };
 
 use futures_core::Stream;
-use prost::{DecodeError, Message};
+use prost::Message;
 
-use crate::server::call::{replies::WaitingReply, shared::ReplyPermit, state::Call};
+use crate::server::call::{
+    handler::{decoder_panicked, undecodable},
+    replies::WaitingReply,
+    shared::ReplyPermit,
+    state::Call,
+};
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
     observer::{CallStats, EndCause, MessageInfo},
     proto::{
         frame::{Flags, FrameType},
-        message::Measured,
+        message::{DynData, DynMessage},
         payload::Payload,
         table::ServerTable,
     },
@@ -179,7 +184,7 @@ impl Call {
     /// Sends a message if the queue has capacity now. Returns whether it was sent.
     fn send_at_once(
         &self,
-        message: &impl Message,
+        message: &dyn DynMessage,
         budget: &mut CoopBudget,
     ) -> Result<bool, Status> {
         let frame = self.message_frame(message)?;
@@ -197,7 +202,7 @@ impl Call {
     }
 
     /// Sends a message, waiting for capacity while the call goes on.
-    async fn send_in_turn(&self, message: &impl Message) -> Result<(), Status> {
+    async fn send_in_turn(&self, message: &dyn DynMessage) -> Result<(), Status> {
         let frame = contain(|| self.message_frame(message));
         let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
         let permit = self.wait_for_permit(frame.len()).await?;
@@ -209,12 +214,9 @@ impl Call {
         if pushed.is_queued() { Ok(()) } else { Err(over()) }
     }
 
-    fn message_frame<'a, M: Message>(
-        &self,
-        message: &'a M,
-    ) -> Result<Frame<Measured<'a, M>>, Status> {
+    fn message_frame<'a>(&self, message: &'a dyn DynMessage) -> Result<Frame<DynData<'a>>, Status> {
         let id = self.head.stream_id;
-        Frame::new(FrameType::Data, Flags::NONE, id, Measured::new(message))
+        Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))
     }
 
     /// Allows a message whose frame is of this length while the call is open, and counts it.
@@ -252,12 +254,4 @@ debug_in_short!(StreamSender<Resp>);
 
 fn encoder_panicked() -> Status {
     Status::internal("the reply's type panicked while it was encoded")
-}
-
-pub(in crate::server) fn decoder_panicked() -> Status {
-    Status::internal("the request's type panicked while it was decoded")
-}
-
-pub(in crate::server) fn undecodable(error: DecodeError) -> Status {
-    Status::invalid_argument(format!("the request does not decode: {error}"))
 }

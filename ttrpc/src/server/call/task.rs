@@ -11,13 +11,14 @@ use std::{
     task::{self, Poll, ready},
 };
 
-use pin_project_lite::pin_project;
 use tokio::{
     task::coop::unconstrained,
     time::{sleep, sleep_until},
 };
 
 use crate::server::call::{
+    context::Context,
+    handler::OwnedHandler,
     replies::{ResumePermit, try_resume, wait_to_resume, wait_to_start},
     state::{Call, ReplyRest},
 };
@@ -28,9 +29,6 @@ use crate::{
     trace,
     transport::BoxFuture,
 };
-
-/// Ends a call with what its handler returns.
-pub(super) type Finish<R> = fn(&Arc<Call>, Result<R, Status>) -> ReplyRest;
 
 /// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
 /// a part of it.
@@ -65,69 +63,47 @@ impl Drop for CallOwner {
     }
 }
 
-/// Runs a call to its end. `make` makes the handler, which is dropped before the call stops counting.
-pub(super) async fn run<F, R>(mut owner: CallOwner, make: impl FnOnce() -> F, finish: Finish<R>)
-where
-    F: Future<Output = Result<R, Status>> + Send,
-{
-    owner.started();
-    let mut handler = pin!(TypedHandler { future: contain(make).ok(), finish });
-    drive(&owner.call, handler.as_mut()).await;
+/// Runs a call to its end. Its handler is dropped before it stops counting.
+pub(super) enum CallTask {
+    New(OwnedHandler, CallOwner),
+    GoesOn(BoxFuture<'static, ()>),
+    Ended,
 }
 
-/// A handler, whatever its type.
-trait Handler: Send {
-    /// Polls the handler of this call, and ends the call with what it returns. Returns the rest of a reply that has to
-    /// wait for capacity.
-    fn poll(
-        self: Pin<&mut Self>,
-        call: &Arc<Call>,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<ReplyRest, Panicked>>;
+impl Future for CallTask {
+    type Output = ();
 
-    /// Drops what it holds. A panic meanwhile is contained.
-    fn drop_now(self: Pin<&mut Self>);
-}
-
-pin_project! {
-    struct TypedHandler<F, R> {
-        // `None` if the program's code panicked before it had made one, and when it was dropped.
-        #[pin]
-        future: Option<F>,
-        finish: Finish<R>,
-    }
-
-    impl<F, R> PinnedDrop for TypedHandler<F, R> {
-        fn drop(this: Pin<&mut Self>) {
-            drop_handler(this.project().future);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        if let CallTask::New(handler, owner) = &mut *self {
+            owner.started();
+            let first = start(&owner.call, handler, cx);
+            let started = mem::replace(&mut *self, CallTask::Ended);
+            if let CallTask::New(handler, owner) = started
+                && !matches!(first, FirstStep::Ended(Outcome::Finished))
+            {
+                *self = CallTask::GoesOn(Box::pin(go_on(owner, handler, first)));
+            }
+        }
+        match &mut *self {
+            CallTask::GoesOn(rest) => rest.as_mut().poll(cx),
+            CallTask::New(..) | CallTask::Ended => Poll::Ready(()),
         }
     }
 }
 
-impl<F: Future<Output = Result<R, Status>> + Send, R> Handler for TypedHandler<F, R> {
-    fn poll(
-        self: Pin<&mut Self>,
-        call: &Arc<Call>,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<ReplyRest, Panicked>> {
-        let this = self.project();
-        let Some(handler) = this.future.as_pin_mut() else {
-            return Poll::Ready(Err(Panicked));
-        };
-        match contain(|| handler.poll(cx).map(|result| (this.finish)(call, result))) {
-            Ok(polled) => polled.map(Ok),
-            Err(Panicked) => Poll::Ready(Err(Panicked)),
-        }
-    }
-
-    fn drop_now(self: Pin<&mut Self>) {
-        drop_handler(self.project().future);
-    }
-}
-
-fn drop_handler<F>(mut handler: Pin<&mut Option<F>>) {
-    if handler.is_some() && contain(|| handler.set(None)).is_err() {
-        trace::warn!("a handler panicked while it was dropped");
+/// Polls the handler of this call, and ends the call with what it returns.
+fn poll_handler(
+    call: &Arc<Call>,
+    handler: &mut OwnedHandler,
+    cx: &mut task::Context<'_>,
+) -> Poll<Result<ReplyRest, Panicked>> {
+    let polled = contain(|| {
+        let result = ready!(handler.poll(|| Context::new(call.clone()), cx));
+        Poll::Ready(call.respond(result.map(|()| handler.reply())))
+    });
+    match polled {
+        Ok(polled) => polled.map(Ok),
+        Err(Panicked) => Poll::Ready(Err(Panicked)),
     }
 }
 
@@ -145,33 +121,22 @@ enum FirstStep {
     /// was admitted.
     WaitsToStart,
     Waits,
-    /// It has returned, and its reply waits for capacity.
-    Replies(BoxFuture<'static, ()>),
+    /// It has returned, and the rest waits for capacity.
+    Returned(ReplyRest),
     Ended(Outcome),
 }
 
-async fn drive(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>) {
-    let first = poll_fn(|cx| Poll::Ready(start(call, handler.as_mut(), cx))).await;
-    if !matches!(first, FirstStep::Ended(Outcome::Finished)) {
-        Box::pin(go_on(call, handler, first)).await;
-    }
-}
-
-fn start(
-    call: &Arc<Call>,
-    handler: Pin<&mut dyn Handler>,
-    cx: &mut task::Context<'_>,
-) -> FirstStep {
+fn start(call: &Arc<Call>, handler: &mut OwnedHandler, cx: &mut task::Context<'_>) -> FirstStep {
     if call.connection.is_full() {
         return FirstStep::WaitsToStart;
     }
     if let Some(outcome) = ended_before_start(call) {
         return FirstStep::Ended(outcome);
     }
-    match handler.poll(call, cx) {
+    match poll_handler(call, handler, cx) {
         Poll::Pending => FirstStep::Waits,
-        Poll::Ready(Ok(None)) => FirstStep::Ended(Outcome::Finished),
-        Poll::Ready(Ok(Some(reply))) => FirstStep::Replies(reply),
+        Poll::Ready(Ok(ReplyRest::None)) => FirstStep::Ended(Outcome::Finished),
+        Poll::Ready(Ok(rest)) => FirstStep::Returned(rest),
         Poll::Ready(Err(Panicked)) => FirstStep::Ended(Outcome::Panicked),
     }
 }
@@ -185,11 +150,12 @@ fn ended_before_start(call: &Call) -> Option<Outcome> {
 }
 
 /// Runs a handler that has not finished in its first step, until it has or the call is over.
-async fn go_on(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, first: FirstStep) {
+async fn go_on(owner: CallOwner, mut handler: OwnedHandler, first: FirstStep) {
+    let call = &owner.call;
     let outcome = match first {
         FirstStep::Ended(outcome) => outcome,
         first => {
-            let mut runs = pin!(run_handler(call, handler.as_mut(), first));
+            let mut runs = pin!(run_handler(call, &mut handler, first));
             // Without a part in the task's budget: a handler that always has something to do uses that up.
             let mut time = pin!(unconstrained(time_is_over(call)));
             poll_fn(|cx| match runs.as_mut().poll(cx) {
@@ -205,15 +171,11 @@ async fn go_on(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, first: Firs
 }
 
 /// Polls the handler whenever it has a permit, see [`replies`](super::replies), and sends its reply.
-async fn run_handler(
-    call: &Arc<Call>,
-    mut handler: Pin<&mut dyn Handler>,
-    first: FirstStep,
-) -> Outcome {
+async fn run_handler(call: &Arc<Call>, handler: &mut OwnedHandler, first: FirstStep) -> Outcome {
     let mut granted = None;
     let mut has_begun_now = matches!(first, FirstStep::Waits);
     match first {
-        FirstStep::Replies(reply) => return send_reply(reply, None).await,
+        FirstStep::Returned(rest) => return send_rest(call, handler, rest, None).await,
         FirstStep::WaitsToStart => {
             granted = Some(unconstrained(wait_to_start(call)).await);
             if let Some(outcome) = ended_before_start(call) {
@@ -232,23 +194,33 @@ async fn run_handler(
             let Some(permit) = granted.take().or_else(acquire) else {
                 return Poll::Ready(None);
             };
-            let result = ready!(handler.as_mut().poll(call, cx));
+            let result = ready!(poll_handler(call, handler, cx));
             Poll::Ready(Some((result, permit)))
         });
         match step.await {
             None => granted = Some(unconstrained(wait_to_resume(call)).await),
-            Some((Ok(None), _)) => return Outcome::Finished,
-            Some((Ok(Some(reply)), permit)) => return send_reply(reply, permit).await,
+            Some((Ok(ReplyRest::None), _)) => return Outcome::Finished,
+            Some((Ok(rest), permit)) => return send_rest(call, handler, rest, permit).await,
             Some((Err(Panicked), _)) => return Outcome::Panicked,
         }
     }
 }
 
-/// Sends a reply that waits for capacity, and that is encoded when it has it. The reply counts from its first poll on,
-/// and the handler's permit until then.
-async fn send_reply(mut reply: BoxFuture<'static, ()>, mut permit: ResumePermit<'_>) -> Outcome {
+/// Sends a last frame that waits for capacity; a reply is encoded when it has it. It counts from its first poll on, and
+/// the handler's permit until then.
+async fn send_rest(
+    call: &Arc<Call>,
+    handler: &mut OwnedHandler,
+    rest: ReplyRest,
+    mut permit: ResumePermit<'_>,
+) -> Outcome {
+    let mut sends: BoxFuture<'_, ()> = match rest {
+        ReplyRest::None => return Outcome::Finished,
+        ReplyRest::Reply(len) => Box::pin(call.respond_in_turn(len, handler)),
+        ReplyRest::Last(sends) => sends,
+    };
     let sent = poll_fn(|cx| {
-        let polled = contain(|| reply.as_mut().poll(cx));
+        let polled = contain(|| sends.as_mut().poll(cx));
         permit = None;
         match polled {
             Ok(polled) => polled.map(|()| Outcome::Finished),
@@ -281,7 +253,7 @@ async fn time_is_over(call: &Call) -> Outcome {
 
 /// Ends a call whose handler has not ended it: its status is sent, and the handler has time to clean up if it has asked
 /// for its token.
-async fn end(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, outcome: Outcome) {
+async fn end(call: &Arc<Call>, mut handler: OwnedHandler, outcome: Outcome) {
     let end = match outcome {
         Outcome::DeadlinePassed => {
             let status = Status::deadline_exceeded("the call's deadline passed");
@@ -299,16 +271,16 @@ async fn end(call: &Arc<Call>, mut handler: Pin<&mut dyn Handler>, outcome: Outc
     let end = end.filter(|(cause, status)| {
         call.take_end(CallOutcome { cause: *cause, status: Some(status) })
     });
-    let clean_up = async {
+    let clean_up = async move {
         if has_grace {
             // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
             tokio::select! {
                 biased;
-                _ = poll_fn(|cx| handler.as_mut().poll(call, cx)) => {}
+                _ = poll_fn(|cx| poll_handler(call, &mut handler, cx)) => {}
                 () = unconstrained(grace(call)) => {}
             }
         }
-        handler.as_mut().drop_now();
+        drop(handler);
     };
     let send_status = async {
         if let Some((cause, status)) = &end {
@@ -351,7 +323,7 @@ mod tests {
         proto::payload::Payload,
         server::{
             Fallback, FallbackCall,
-            call::start::AdmittedCall,
+            call::{handler, start::AdmittedCall},
             tests::{idle_connection, unary_call},
         },
         testing,
@@ -367,17 +339,17 @@ mod tests {
             let owner = CallOwner::new(call.clone());
             let admitted = AdmittedCall { owner, request_bytes: 0, more_to_come: false, chain };
             let (runs, payload) = (has_run.clone(), Payload::borrowed(&[]));
-            let handler = move |_, ()| async move {
+            let handler = handler::boxed(move |_, ()| async move {
                 runs.store(true, Relaxed);
                 Ok(())
-            };
+            });
             if is_late {
                 call.end.shorten_deadline(Instant::now());
             }
             if is_cancelled {
                 call.end.fire();
             }
-            admitted.begin(payload, true, |_| Ok(()), handler, Call::respond).expect("it decodes");
+            admitted.begin(payload, true, OwnedHandler::new(handler, false)).expect("it decodes");
             while connection.calls.load().count > 0 {
                 tokio::task::yield_now().await;
             }

@@ -7,12 +7,15 @@ use async_trait::async_trait;
 use crate::server::{
     call::{
         context::Context,
-        state::{Call, ReplyRest},
+        handler::{self, Reply},
         stream::{StreamReceiver, StreamSender},
     },
-    service::routes::Start,
+    service::routes::MakeHandler,
 };
-use crate::{Raw, RawEnd, Status, proto::frame::Flags};
+use crate::{
+    Raw, RawEnd, Status,
+    proto::{frame::Flags, message::DynMessage},
+};
 
 /// Handles every call that no service of a server takes, for proxies and recorders.
 ///
@@ -70,18 +73,32 @@ impl fmt::Debug for FallbackCall {
     }
 }
 
-/// What starts calls that go to the fallback.
-pub(in crate::server) fn start_fallback(fallback: impl Fallback) -> Box<Start> {
+/// Makes the handlers of calls that go to the fallback.
+pub(in crate::server) fn make_fallback(fallback: impl Fallback) -> Box<MakeHandler> {
     let fallback = Arc::new(fallback);
-    Box::new(move |admitted, payload| {
-        let (flags, fallback) = (admitted.call().head.flags, fallback.clone());
-        let handler = move |ctx: Context, payload| async move {
+    Box::new(move || {
+        let fallback = fallback.clone();
+        handler::boxed(move |ctx: Context, payload: Raw| async move {
+            let flags = ctx.call().head.flags;
             let (requests, replies) = streams(&ctx, flags);
             let call = FallbackCall { flags, payload, requests, replies };
-            fallback.call(&ctx, call).await.map(|end| (end, flags.open_a_stream()))
-        };
-        admitted.begin(payload, true, |payload| Ok(Raw(payload.to_bytes())), handler, finish)
+            match fallback.call(&ctx, call).await? {
+                RawEnd::Closed if !flags.open_a_stream() => {
+                    Err(Status::internal("the fallback closed a call that is not a stream"))
+                }
+                end => Ok(end),
+            }
+        })
     })
+}
+
+impl Reply for RawEnd {
+    fn message(&self) -> Option<&dyn DynMessage> {
+        match self {
+            RawEnd::Reply(reply) => Some(reply),
+            RawEnd::Closed => None,
+        }
+    }
 }
 
 /// The ends of a call's streams, where it has some.
@@ -92,18 +109,4 @@ fn streams(
     let requests = || StreamReceiver::new(ctx.call().clone());
     let replies = || StreamSender::new(ctx.call().clone());
     (flags.contains(Flags::REMOTE_OPEN).then(requests), flags.open_a_stream().then(replies))
-}
-
-/// Ends a call, which is a stream or not.
-fn finish(call: &Arc<Call>, result: Result<(RawEnd, bool), Status>) -> ReplyRest {
-    match result {
-        Ok((RawEnd::Reply(reply), _)) => call.respond(Ok(reply)),
-        Ok((RawEnd::Closed, true)) => call.finish_stream(Ok(())),
-        Ok((RawEnd::Closed, false)) => call.respond::<Raw>(Err(no_reply())),
-        Err(status) => call.respond::<Raw>(Err(status)),
-    }
-}
-
-fn no_reply() -> Status {
-    Status::internal("the fallback closed a call that is not a stream")
 }

@@ -6,29 +6,20 @@ use prost::Message;
 
 use crate::server::call::{
     context::Context,
+    handler::{self, BoxHandler, EndOfStream, Reply},
     interceptor::{Chain, Interceptor, SharedInterceptor},
-    reasons::Refusal,
-    start::AdmittedCall,
-    state::{Call, ReplyRest},
-    stream::{StreamReceiver, StreamSender, decoder_panicked, undecodable},
+    stream::{StreamReceiver, StreamSender},
 };
-use crate::{
-    Name, Status,
-    contain::{Contained, Panicked, contain},
-    observer::EndCause,
-    proto::{payload::Payload, stream::Kind},
-    transport::BoxFuture,
-};
+use crate::{Name, Status, contain::Contained, proto::stream::Kind, transport::BoxFuture};
 
-/// Starts a call's handler with the Request's payload.
-pub(in crate::server) type Start =
-    dyn Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync;
+/// Makes the handler of a call.
+pub(in crate::server) type MakeHandler = dyn Fn() -> BoxHandler + Send + Sync;
 
 /// One method, its types forgotten.
 pub(in crate::server) struct Method {
     pub(in crate::server) name: Name,
     pub(in crate::server) kind: Kind,
-    pub(in crate::server) start: Contained<Box<Start>>,
+    pub(in crate::server) make: Contained<Box<MakeHandler>>,
 }
 
 /// A service that a server can serve. Generated servers implement it.
@@ -140,11 +131,11 @@ impl Routes {
         F: Future<Output = Result<Resp, Status>> + Send + 'static,
     {
         let service = service.clone();
-        self.add(method.into(), Kind::Unary, move |admitted, payload| {
+        let make = move || {
             let service = service.clone();
-            let handler = move |ctx, request| handler(service, ctx, request);
-            admitted.begin(payload, true, decode_request, handler, Call::respond)
-        })
+            handler::boxed(move |ctx, request: Req| handler(service, ctx, request))
+        };
+        self.add(method.into(), Kind::Unary, Box::new(make))
     }
 
     /// Adds a method that answers with a stream.
@@ -164,11 +155,10 @@ impl Routes {
             method.into(),
             Kind::ServerStreaming,
             service,
-            Call::finish_stream,
             move |service, ctx| async move {
                 let request = StreamReceiver::new(ctx.call().clone()).only_message().await?;
                 let replies = StreamSender::new(ctx.call().clone());
-                handler(&service, &ctx, request, replies).await
+                handler(&service, &ctx, request, replies).await.map(|()| EndOfStream)
             },
         )
     }
@@ -190,7 +180,6 @@ impl Routes {
             method.into(),
             Kind::ClientStreaming,
             service,
-            Call::respond,
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
                 handler(&service, &ctx, requests).await
@@ -215,37 +204,33 @@ impl Routes {
             method.into(),
             Kind::Bidirectional,
             service,
-            Call::finish_stream,
             move |service, ctx| async move {
                 let requests = StreamReceiver::new(ctx.call().clone());
                 let replies = StreamSender::new(ctx.call().clone());
-                handler(&service, &ctx, requests, replies).await
+                handler(&service, &ctx, requests, replies).await.map(|()| EndOfStream)
             },
         )
     }
 
-    /// Adds a method with streams. `finish` ends the call with what `run` returns.
+    /// Adds a method with streams.
     fn add_stream<T, F, R>(
         self,
         name: Name,
         kind: Kind,
         service: &Arc<T>,
-        finish: fn(&Arc<Call>, Result<R, Status>) -> ReplyRest,
-        run: impl Fn(Arc<T>, Context) -> F + Clone + Send + Sync + 'static,
+        run: impl Fn(Arc<T>, Context) -> F + Copy + Send + Sync + 'static,
     ) -> Self
     where
         T: Send + Sync + 'static,
         F: Future<Output = Result<R, Status>> + Send + 'static,
-        R: Send + 'static,
+        R: Reply + 'static,
     {
         let service = service.clone();
-        let needs_message = !kind.client_streams();
-        self.add(name, kind, move |admitted, payload| {
-            admitted.fill_inbox(payload, needs_message);
-            let (service, run) = (service.clone(), run.clone());
-            let handler = move |ctx, ()| run(service, ctx);
-            admitted.begin(payload, needs_message, |_| Ok(()), handler, finish)
-        })
+        let make = move || {
+            let service = service.clone();
+            handler::boxed(move |ctx, ()| run(service, ctx))
+        };
+        self.add(name, kind, Box::new(make))
     }
 
     /// Runs this around each call of the service, inside of what was added before and of the server's
@@ -256,26 +241,9 @@ impl Routes {
         self
     }
 
-    fn add<F>(mut self, name: Name, kind: Kind, start: F) -> Self
-    where
-        F: Fn(AdmittedCall<'_>, Payload<'_>) -> Result<(), Refusal> + Send + Sync + 'static,
-    {
-        self.methods.push(Method { name, kind, start: Contained::new(Box::new(start)) });
+    fn add(mut self, name: Name, kind: Kind, make: Box<MakeHandler>) -> Self {
+        self.methods.push(Method { name, kind, make: Contained::new(make) });
         self
-    }
-}
-
-/// Decodes a request.
-///
-/// # Errors
-/// INVALID_ARGUMENT if the bytes are not a message of this type, INTERNAL if its code panics.
-fn decode_request<M: Message + Default>(payload: Payload<'_>) -> Result<M, Refusal> {
-    match contain(|| M::decode(payload)) {
-        Ok(decoded) => decoded.map_err(|error| Refusal {
-            cause: EndCause::ProtocolViolation,
-            status: undecodable(error),
-        }),
-        Err(Panicked) => Err(Refusal { cause: EndCause::Panicked, status: decoder_panicked() }),
     }
 }
 

@@ -4,13 +4,14 @@ use std::{fmt, sync::Arc};
 
 use crate::server::{
     call::{
+        handler::OwnedHandler,
         interceptor::{Chain, Interceptor, SharedInterceptor},
         reasons::Refusal,
         start::AdmittedCall,
     },
     service::{
-        fallback::{Fallback, start_fallback},
-        routes::{Method, Routes, Start},
+        fallback::{Fallback, make_fallback},
+        routes::{MakeHandler, Method, Routes},
     },
 };
 use crate::{
@@ -96,16 +97,21 @@ impl<'a> Target<'a> {
         admitted: AdmittedCall<'_>,
         payload: Payload<'_>,
     ) -> Result<(), Refusal> {
-        match self {
-            Target::Method(_, method) => (method.start)(admitted, payload),
-            Target::Fallback(fallback) => (fallback.start)(admitted, payload),
+        let (make, kind) = match self {
+            Target::Method(_, method) => (&method.make, method.kind),
+            Target::Fallback(fallback) => (&fallback.make, Kind::Unary),
+        };
+        let (is_stream, needs_message) = (kind != Kind::Unary, !kind.client_streams());
+        if is_stream {
+            admitted.fill_inbox(payload, needs_message);
         }
+        admitted.begin(payload, needs_message, OwnedHandler::new(make(), is_stream))
     }
 }
 
 /// What takes the calls that no service does.
 pub(in crate::server) struct FallbackRoute {
-    start: Contained<Box<Start>>,
+    make: Contained<Box<MakeHandler>>,
     chain: Option<Chain>,
 }
 
@@ -132,7 +138,7 @@ impl Services {
 
     pub(in crate::server) fn set_fallback(&mut self, fallback: impl Fallback) {
         self.fallback =
-            Some(FallbackRoute { start: Contained::new(start_fallback(fallback)), chain: None });
+            Some(FallbackRoute { make: Contained::new(make_fallback(fallback)), chain: None });
     }
 
     pub(in crate::server) fn intercept(&mut self, interceptor: impl Interceptor) {
