@@ -10,8 +10,8 @@ use std::{
 };
 
 use tokio::time::timeout;
-use ttrpc::{Client, Code, Status};
-use ttrpc_containerd::shims;
+use ttrpc::{Code, Raw, Status, prost::Message};
+use ttrpc_containerd::{shims, unix};
 
 use crate::{
     address::{self, Bound},
@@ -19,7 +19,10 @@ use crate::{
     bootstrap::{self, Form, Request, TASK_VERSION},
     bundle::Bundle,
     cgroup, descriptors, log, options,
-    proto::{task::ConnectRequest, v3},
+    proto::{
+        task::{ConnectRequest, ConnectResponse},
+        v3,
+    },
     runtime::Runtime,
     tasks::contain_now,
 };
@@ -74,8 +77,12 @@ pub fn start<R: Runtime>(args: &Args) -> io::Result<()> {
 fn version_at(uri: &str, id: &str) -> i32 {
     let asked = async {
         let client =
-            Client::connect(uri).await.map_err(|error| Status::unavailable(error.to_string()))?;
-        v3::TaskClient::new(client).connect(ConnectRequest { id: id.to_owned() }).await
+            unix::connect(uri).await.map_err(|error| Status::unavailable(error.to_string()))?;
+        // Of the type that the outbox's calls have.
+        let request = Raw(ConnectRequest { id: id.to_owned() }.encode_to_vec().into());
+        let answer = client.unary::<Raw, Raw>(v3::TaskClient::NAME, "Connect", request).await?;
+        let answer = ConnectResponse::decode(answer.0);
+        answer.map_err(|error| Status::internal(format!("the answer does not decode: {error}")))
     };
     let asked = async { timeout(PATIENCE, asked).await };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -7,6 +7,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
+    sync::{Arc, Mutex, PoisonError},
     task::Poll,
 };
 
@@ -31,12 +32,37 @@ pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> 
 pub async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
-    let (tell, told) = oneshot::channel();
-    spawn(async move {
-        // Nobody listens any more if the client is gone.
-        let _ = tell.send(work.await);
-    });
-    told.await.unwrap_or_else(|_| Err(Status::internal("the shim has a fault")))
+    let kept = Kept::default();
+    let result = kept.clone();
+    let task = spawn(async move { result.keep(work.await) });
+    // A task that has panicked keeps nothing.
+    let _ = task.await;
+    kept.take().unwrap_or_else(|| Err(Status::internal("the shim has a fault")))
+}
+
+/// What comes of a task: all tasks are of one type, which returns nothing.
+struct Kept<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Kept(Arc::default())
+    }
+}
+
+impl<T> Clone for Kept<T> {
+    fn clone(&self) -> Self {
+        Kept(self.0.clone())
+    }
+}
+
+impl<T> Kept<T> {
+    fn keep(&self, result: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Runs the code of a runtime's author. A panic becomes an error, so that what the kit does after an error is done.
@@ -78,7 +104,12 @@ fn panicked(payload: Box<dyn Any + Send>) -> Status {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    start_blocking(work).await.unwrap_or_else(|_| Err(io::Error::other("the shim has a fault")))
+    let kept = Kept::default();
+    let result = kept.clone();
+    let job = tokio::task::spawn_blocking(Box::new(move || result.keep(work())) as Job);
+    // A job that has panicked keeps nothing.
+    let _ = job.await;
+    kept.take().unwrap_or_else(|| Err(io::Error::other("the shim has a fault")))
 }
 
 /// Does the same as [`blocking`] without waiting. The work goes on if nobody waits for it.

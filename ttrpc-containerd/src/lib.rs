@@ -42,6 +42,8 @@ pub mod events;
 pub mod shims;
 #[cfg(feature = "task")]
 pub mod task;
+#[cfg(feature = "unix")]
+pub mod unix;
 
 #[cfg(feature = "bootstrap")]
 pub use proto::containerd::runtime::bootstrap::v1 as bootstrap;

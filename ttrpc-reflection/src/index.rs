@@ -7,6 +7,7 @@ use ttrpc::prost::{self, Message, bytes::Bytes};
 use crate::declarations::{
     FieldDeclaration, FileDeclarations, MembersDeclaration, MessageDeclaration,
 };
+use crate::in_order;
 
 /// A descriptor set that a server cannot answer from.
 #[derive(Debug)]
@@ -141,10 +142,7 @@ impl Index {
 
     /// The full names of all services, in order, without repetition.
     pub(crate) fn services(&self) -> Vec<String> {
-        let mut names = self.symbols().services.clone();
-        names.sort_unstable();
-        names.dedup();
-        names
+        in_order(self.symbols().services.iter().cloned(), Ord::cmp)
     }
 
     pub(crate) fn file_by_name(&self, name: &str) -> Option<usize> {
@@ -164,11 +162,8 @@ impl Index {
     /// The numbers of a message's extensions; `None` if there is no such message.
     pub(crate) fn extension_numbers(&self, message: &str) -> Option<Vec<i32>> {
         self.file_by_symbol(message)?;
-        let mut numbers: Vec<_> =
-            self.extensions_of(message).map(|extension| extension.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        Some(numbers)
+        let numbers = self.extensions_of(message).map(|extension| extension.number);
+        Some(in_order(numbers, Ord::cmp))
     }
 
     fn extensions_of(&self, message: &str) -> impl Iterator<Item = &Extension> {

@@ -52,6 +52,21 @@ pub use index::DescriptorError;
 #[cfg(feature = "reflection")]
 pub use reflection::Reflection;
 
+/// Collects what is new, in order. For few items: its code is a tenth of that of a sort.
+#[cfg(any(feature = "debug", feature = "reflection"))]
+fn in_order<T>(
+    items: impl Iterator<Item = T>,
+    compare: impl Fn(&T, &T) -> std::cmp::Ordering,
+) -> Vec<T> {
+    let mut ordered = Vec::new();
+    for item in items {
+        if let Err(place) = ordered.binary_search_by(|known| compare(known, &item)) {
+            ordered.insert(place, item);
+        }
+    }
+    ordered
+}
+
 /// Generated messages and clients of the services' .proto files.
 pub mod proto {
     /// Package `grpc.reflection.v1`.

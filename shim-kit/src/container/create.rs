@@ -6,7 +6,6 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64},
     },
-    thread,
 };
 
 use tokio::sync::Semaphore;
@@ -102,7 +101,7 @@ impl<R: Runtime> Container<R> {
             has_rootfs,
             is_removed: AtomicBool::new(false),
             next_launch: AtomicU64::new(1),
-            turns: Semaphore::new(2 * thread::available_parallelism().map_or(2, usize::from)),
+            turns: Semaphore::new(2 * processors()),
             bundle,
         });
         container.set_cgroup(cgroup);
@@ -117,4 +116,11 @@ async fn make_rootfs(reaper: &Reaper, bundle: &Bundle, mounts: &[types::Mount]) 
     let root = bundle.rootfs();
     fs::create_dir_all(&root)?;
     mount::mount_all(mounts, &root, reaper).await
+}
+
+/// The processors that this process may use.
+fn processors() -> usize {
+    // The standard library's number takes the quota of the control group into account, and five times the code.
+    let set = rustix::thread::sched_getaffinity(None);
+    set.map_or(1, |set| set.count().max(1) as usize)
 }

@@ -96,9 +96,10 @@ fn keep_from_peers(inside: &[Mount], outside: &[Mount]) -> io::Result<()> {
 
 /// Of those on one path the last comes first.
 fn deepest_first<'a>(mounts: &'a [Mount<'_>]) -> Vec<&'a Path> {
-    let mut paths: Vec<&Path> = mounts.iter().rev().map(|mount| mount.path.as_path()).collect();
-    paths.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
-    paths
+    let paths = || mounts.iter().rev().map(|mount| mount.path.as_path());
+    let depth = |path: &Path| path.components().count();
+    let deepest = paths().map(depth).max().unwrap_or(0);
+    (0..=deepest).rev().flat_map(|at| paths().filter(move |path| depth(path) == at)).collect()
 }
 
 fn unmount_one(path: &Path) -> Result<(), Errno> {

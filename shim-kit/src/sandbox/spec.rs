@@ -183,7 +183,8 @@ fn namespaces(context: &LinuxSandboxSecurityContext, network: &str) -> Vec<Value
 }
 
 fn namespace(kind: &str, path: &str) -> Value {
-    let mut namespace = Map::from_iter([("type".to_owned(), kind.into())]);
+    let mut namespace = Map::new();
+    namespace.insert("type".to_owned(), kind.into());
     if !path.is_empty() {
         namespace.insert("path".to_owned(), path.into());
     }
@@ -207,7 +208,11 @@ fn annotations(config: &PodSandboxConfig, pod: &Pod<'_>) -> Value {
 }
 
 fn object(entries: impl IntoIterator<Item = (String, String)>) -> Value {
-    entries.into_iter().map(|(key, value)| (key, Value::String(value))).collect()
+    let mut object = Map::new();
+    for (key, value) in entries {
+        object.insert(key, value.into());
+    }
+    object.into()
 }
 
 /// The control group: a folder below the pod's, or what systemd's driver makes a scope of.

@@ -15,7 +15,7 @@ use ttrpc::{
     observer::{CallEnd, CallInfo, Observer},
 };
 
-use crate::proto::debug::MethodStats;
+use crate::{in_order, proto::debug::MethodStats};
 
 /// Methods with counters of their own. Each takes some 1.3 KiB.
 const MAX_METHODS: usize = 1000;
@@ -84,11 +84,9 @@ impl Counters {
         let known = self.methods.iter().filter_map(OnceLock::get);
         let all = known.map(|method| &**method).chain([&self.other]);
         let stats = all.map(Method::stats).filter(|stats| stats.begun > 0);
-        let mut stats: Vec<_> = stats.collect();
-        stats.sort_unstable_by(|one, other| {
+        in_order(stats, |one, other| {
             (&one.service, &one.method).cmp(&(&other.service, &other.method))
-        });
-        stats
+        })
     }
 
     fn of(&self, call: &CallInfo<'_>) -> &Method {

@@ -25,39 +25,43 @@ const MAX_NAME_LEN: usize = 256;
 /// Returns the part of a snapshot that was asked for.
 pub fn describe(snapshot: &ServerSnapshot, request: &SnapshotRequest) -> SnapshotResponse {
     let all = snapshot.connections.iter();
-    let mut connections: Vec<_> =
+    let connections: Vec<_> =
         all.filter(|connection| connection.id > request.after_connection).collect();
     let known = connections.len();
     let known_calls: usize = connections.iter().map(|connection| connection.calls.len()).sum();
-    sort(&mut connections, request.sort());
+    let connections = sorted(&connections, request.sort());
     let calls = oldest(&connections, limit(request.max_calls, CALLS, MAX_CALLS));
     let max_connections = limit(request.max_connections, CONNECTIONS, MAX_CONNECTIONS);
-    let (mut sent, mut at, mut len) = (Vec::new(), HashMap::new(), 0);
-    let first = connections.iter().copied().take(max_connections);
+    let places: HashMap<_, _> =
+        connections.iter().enumerate().map(|(place, connection)| (connection.id, place)).collect();
+    let mut described: Vec<Option<Box<Connection>>> = connections.iter().map(|_| None).collect();
+    let mut len = 0;
     // Calls before the connections that have none of them: they are what one looks for.
     for (connection, call) in calls {
         let call = describe_call(call);
-        let is_new = !at.contains_key(&connection.id);
-        let new = is_new.then(|| describe_connection(connection));
-        len += call.encoded_len() + new.as_ref().map_or(0, Message::encoded_len) + 2 * FRAMING;
+        let place = &mut described[places[&connection.id]];
+        let new = place.is_none().then(|| Box::new(describe_connection(connection)));
+        len += call.encoded_len() + new.as_ref().map_or(0, |new| new.encoded_len()) + 2 * FRAMING;
         if len > MAX_LEN {
             break;
         }
-        let index = *at.entry(connection.id).or_insert(sent.len());
-        sent.extend(new);
-        sent[index].calls.push(call);
+        if new.is_some() {
+            *place = new;
+        }
+        if let Some(connection) = place {
+            connection.calls.push(call);
+        }
     }
-    for connection in first.filter(|connection| !at.contains_key(&connection.id)) {
+    let first = connections.iter().zip(&mut described).take(max_connections);
+    for (connection, place) in first.filter(|(_, place)| place.is_none()) {
         let connection = describe_connection(connection);
         len += connection.encoded_len() + FRAMING;
         if len > MAX_LEN {
             break;
         }
-        sent.push(connection);
+        *place = Some(Box::new(connection));
     }
-    let place: HashMap<_, _> =
-        connections.iter().enumerate().map(|(index, connection)| (connection.id, index)).collect();
-    sent.sort_unstable_by_key(|connection| place[&connection.id]);
+    let sent: Vec<_> = described.into_iter().flatten().map(|connection| *connection).collect();
     let sent_calls: usize = sent.iter().map(|connection| connection.calls.len()).sum();
     let open = snapshot.connections.len() + snapshot.hooked_connections;
     SnapshotResponse {
@@ -84,8 +88,8 @@ fn limit(asked: u32, default: usize, most: usize) -> usize {
     }
 }
 
-fn sort(connections: &mut [&ConnectionSnapshot], sort: Sort) {
-    connections.sort_unstable_by_key(|connection| {
+fn sorted<'a>(connections: &[&'a ConnectionSnapshot], sort: Sort) -> Vec<&'a ConnectionSnapshot> {
+    let key = |connection: &&ConnectionSnapshot| {
         let queue = &connection.queue;
         let weight = match sort {
             Sort::Age => 0,
@@ -93,8 +97,19 @@ fn sort(connections: &mut [&ConnectionSnapshot], sort: Sort) {
             Sort::Queue => (queue.bytes.used + queue.long_bytes.used) as u128,
             Sort::Stalled => stalled(connection).as_nanos(),
         };
-        (Reverse(weight), connection.id)
-    });
+        (Reverse(weight), connection.id, None)
+    };
+    order(connections.iter().map(key)).into_iter().map(|index| connections[index]).collect()
+}
+
+/// What is largest comes first.
+type Key = (Reverse<u128>, u64, Option<u32>);
+
+/// The indices of what has these keys, in their order.
+fn order(keys: impl Iterator<Item = Key>) -> Vec<usize> {
+    let mut keys: Vec<_> = keys.enumerate().map(|(index, key)| (key, index)).collect();
+    keys.sort_unstable();
+    keys.into_iter().map(|(_, index)| index).collect()
 }
 
 /// How long a connection has made no progress.
@@ -112,12 +127,11 @@ fn oldest<'a>(
         let connection = *connection;
         connection.calls.iter().map(move |call| (connection, call))
     };
-    let mut calls: Vec<_> = connections.iter().flat_map(of).collect();
-    calls.sort_unstable_by_key(|(connection, call)| {
-        (Reverse(call.age), connection.id, call.stream_id)
-    });
-    calls.truncate(most);
-    calls
+    let calls: Vec<_> = connections.iter().flat_map(of).collect();
+    let keys = calls
+        .iter()
+        .map(|(connection, call)| (Reverse(call.age.as_nanos()), connection.id, call.stream_id));
+    order(keys).into_iter().take(most).map(|index| calls[index]).collect()
 }
 
 fn describe_connection(connection: &ConnectionSnapshot) -> Connection {
