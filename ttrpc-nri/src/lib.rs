@@ -7,16 +7,26 @@
 //! A plugin is an implementation of [`Plugin`], which a [`Stub`] runs:
 //!
 //! ```no_run
-//! use ttrpc_nri::{Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status, Stub, plugin};
+//! use ttrpc_nri::{
+//!     Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status, Stub,
+//!     plugin,
+//! };
 //!
 //! struct Pinner;
 //!
 //! #[plugin]
 //! impl Plugin for Pinner {
-//!     async fn create_container(&self, _: &Context, pod: &PodSandbox, container: &Container) -> Result<Creation, Status> {
+//!     async fn create_container(
+//!         &self,
+//!         _: &Context,
+//!         pod: &PodSandbox,
+//!         container: &Container,
+//!     ) -> Result<Creation, Status> {
 //!         let cpus = pod.annotation_for(&container.name, "pin.example/cpus");
 //!         let adjustment = ContainerAdjustment::new();
-//!         Ok(cpus.map_or_else(Creation::default, |cpus| adjustment.env("CPUS", cpus).cpuset_cpus(cpus).into()))
+//!         Ok(cpus.map_or_else(Creation::default, |cpus| {
+//!             adjustment.env("CPUS", cpus).cpuset_cpus(cpus).into()
+//!         }))
 //!     }
 //! }
 //!

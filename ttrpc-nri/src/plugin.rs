@@ -12,14 +12,23 @@ use crate::{
 /// The attribute [`plugin`](macro@crate::plugin) subscribes to the events whose handlers are written:
 ///
 /// ```
-/// use ttrpc_nri::{Container, ContainerAdjustment, Context, Creation, Plugin, PodSandbox, Status, plugin};
+/// use ttrpc_nri::{
+///     Container, ContainerAdjustment, Context, Creation, Plugin, PodSandbox, Status, plugin,
+/// };
 ///
 /// struct Pinner;
 ///
 /// #[plugin]
 /// impl Plugin for Pinner {
-///     async fn create_container(&self, _: &Context, pod: &PodSandbox, _: &Container) -> Result<Creation, Status> {
-///         let Some(cpus) = pod.annotation("pin.example/cpus") else { return Ok(Creation::default()) };
+///     async fn create_container(
+///         &self,
+///         _: &Context,
+///         pod: &PodSandbox,
+///         _: &Container,
+///     ) -> Result<Creation, Status> {
+///         let Some(cpus) = pod.annotation("pin.example/cpus") else {
+///             return Ok(Creation::default());
+///         };
 ///         Ok(ContainerAdjustment::new().cpuset_cpus(cpus).into())
 ///     }
 /// }

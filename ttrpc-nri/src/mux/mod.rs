@@ -11,7 +11,8 @@
 //! # struct Plugin;
 //! # impl Service for Plugin { fn into_routes(self) -> Routes { Routes::new("p") } }
 //! # async fn example(trunk: Connection) -> Result<(), Error> {
-//! let (mux, [plugin, runtime]) = Mux::start(trunk, MuxConfig::default(), [ConnId::PLUGIN, ConnId::RUNTIME]);
+//! let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
+//! let (mux, [plugin, runtime]) = Mux::start(trunk, MuxConfig::default(), ids);
 //! let server = Server::builder().add_service(Plugin).connection(plugin).build()?;
 //! let client = Client::from_connection(runtime, ClientConfig::default());
 //! // … until the peer hangs up:

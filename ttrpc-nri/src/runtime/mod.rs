@@ -11,7 +11,12 @@
 //!
 //! #[async_trait]
 //! impl UpdateContainers for MyRuntime {
-//!     async fn update_containers(&self, _: &PluginId, updates: Vec<ContainerUpdate>, _: Vec<ContainerEviction>) -> Result<Vec<ContainerUpdate>, Status> {
+//!     async fn update_containers(
+//!         &self,
+//!         _: &PluginId,
+//!         updates: Vec<ContainerUpdate>,
+//!         _: Vec<ContainerEviction>,
+//!     ) -> Result<Vec<ContainerUpdate>, Status> {
 //!         Ok(Vec::new()) // … the updates that failed
 //!     }
 //! }
