@@ -10,7 +10,10 @@ use super::{
         ConnectionTasks,
         upkeep::{Keepalive, Upkeep},
     },
-    reconnect::{Link, Manager, Open, Plan},
+    reconnect::{
+        Link,
+        manager::{Manager, Open, Plan},
+    },
 };
 use crate::{
     ClientConfig, Connection, Error,

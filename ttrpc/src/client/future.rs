@@ -16,15 +16,12 @@ use tokio::time::Instant;
 
 use super::{
     call::{
-        PendingCall,
-        incoming::{RawReceiver, decode_reply},
-        not_queued,
-        options::CallOptions,
-        owner::CallOwner,
-        stream::{Reply, StreamReceiver, StreamSender},
+        PendingCall, not_queued,
+        owner::{CallOwner, decode_reply},
+        stream::{RawReceiver, Reply, StreamReceiver, StreamSender},
     },
     intercept::{OutgoingCall, intercepted},
-    meta::DeadlineTimer,
+    meta::{CallOptions, DeadlineTimer},
     policy::Policies,
     reconnect::Link,
 };
@@ -90,8 +87,7 @@ pub type RawCall = Call<AnyKind, Raw, Raw>;
 type Queueing = Pin<Box<dyn Future<Output = Result<CallOwner, Status>> + Send>>;
 
 enum Progress<Req> {
-    /// With the way to a connection until the call has an owner, who takes that.
-    Start(Option<Link>, PendingCall<Req>),
+    Start(Link, PendingCall<Req>),
     Queueing(Queueing),
     Queued(Option<CallOwner>, DeadlineTimer),
     Done,
@@ -103,7 +99,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         policies: Option<Arc<Policies>>,
         pending: PendingCall<Req>,
     ) -> Self {
-        Call { progress: Progress::Start(Some(link), pending), policies, kind: PhantomData }
+        Call { progress: Progress::Start(link, pending), policies, kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this.
@@ -251,21 +247,20 @@ where
         };
         let times = pending.options.times();
         let mut record = None;
-        if let (Some(Link::Fixed(tasks)), None) = (&*link, &around) {
-            let connection = tasks.connection();
-            record = connection.observed.begin(pending.meta(times), None);
+        if let (Link::Fixed(tasks), None) = (&*link, &around) {
+            record = tasks.connection().observed.begin(pending.meta(times), None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            let queued = pending.try_queue(connection, times, record.as_ref(), caller);
-            if let Some(call) = queued.map_err(|status| not_queued(record.as_deref(), status))? {
-                let Some(Link::Fixed(tasks)) = link.take() else { only_at_the_start() };
-                let queued = Progress::Queued(Some(call.owned(tasks)), DeadlineTimer::default());
+            let queued = pending.try_queue(tasks, times, record.as_ref(), caller);
+            let queued = queued.map_err(|status| not_queued(record.as_deref(), status))?;
+            if queued.is_some() {
+                let queued = Progress::Queued(queued, DeadlineTimer::default());
                 // The request is the program's.
                 let _ = drop_contained(mem::replace(&mut self.progress, queued));
                 return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
         }
         // All of it is moved only if it has to wait.
-        let Progress::Start(Some(link), pending) = mem::replace(&mut self.progress, Progress::Done)
+        let Progress::Start(link, pending) = mem::replace(&mut self.progress, Progress::Done)
         else {
             only_at_the_start()
         };
@@ -274,12 +269,8 @@ where
                 let call = OutgoingCall::new(pending, times);
                 Box::pin(intercepted(around, link, call, times))
             }
-            (None, Link::Fixed(tasks)) => Box::pin(async move {
-                let admitted = pending.admit(&tasks, times, record.as_ref()).await;
-                admitted.map_err(|status| not_queued(record.as_deref(), status))
-            }),
-            (None, link @ Link::Managed(_)) => {
-                let mut record = link.observed().begin(pending.meta(times), None);
+            (None, link) => {
+                record = record.or_else(|| link.observed().begin(pending.meta(times), None));
                 Box::pin(async move {
                     let made = pending.make_over(&link, times, &mut record).await;
                     made.map_err(|status| not_queued(record.as_deref(), status))

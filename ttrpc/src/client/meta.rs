@@ -1,9 +1,11 @@
-//! What is known of a call before it is made: its kind, its names, its times.
+//! What is known of a call before it is made: its kind, its options, its names, its times.
 
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
@@ -63,6 +65,61 @@ impl MethodKind {
     /// The Request opens a stream.
     pub(super) fn is_stream(self) -> bool {
         self.flags.open_a_stream()
+    }
+}
+
+/// A call's time and metadata. Small, since a call is moved several times before it is polled.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CallOptions {
+    /// From the moment when the call is first polled.
+    pub(super) timeout: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
+    /// Without a connection, waits for one also after an attempt has failed.
+    pub(super) waits_for_ready: bool,
+    /// The call has set its deadline itself.
+    pub(super) has_own_deadline: bool,
+    /// It may be executed more than once.
+    pub(super) is_idempotent: bool,
+    /// The client's, until the call has its own.
+    metadata: Option<Arc<Metadata>>,
+}
+
+impl CallOptions {
+    pub(super) fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        self.metadata.as_deref().unwrap_or(&NONE)
+    }
+
+    pub(super) fn metadata_mut(&mut self) -> &mut Metadata {
+        Arc::make_mut(self.metadata.get_or_insert_default())
+    }
+
+    /// Replaces all metadata.
+    pub(super) fn set_metadata(&mut self, metadata: Metadata) {
+        self.metadata = Some(Arc::new(metadata));
+    }
+
+    /// Returns the times of a call that starts now. The earlier one of timeout and deadline counts.
+    pub(super) fn times(&self) -> CallTimes {
+        let started = Instant::now();
+        let end = self.timeout.and_then(|timeout| started.checked_add(timeout));
+        let deadline = match (end, self.deadline) {
+            (Some(end), Some(deadline)) => Some(end.min(deadline)),
+            (end, deadline) => end.or(deadline),
+        };
+        CallTimes { started, deadline }
+    }
+
+    /// Returns `timeout_nano` for a call with these times: the time left, at least 1 since 0 means none.
+    pub(super) fn timeout_nano(&self, times: CallTimes) -> i64 {
+        let left = times.deadline.map(|deadline| deadline - Instant::now());
+        let Some(left) = left.or(self.timeout) else { return 0 };
+        i64::try_from(left.as_nanos()).unwrap_or(i64::MAX).max(1)
+    }
+
+    /// Ends the call at this moment, unless an earlier deadline is set.
+    pub(super) fn end_by(&mut self, deadline: Instant) {
+        self.deadline = Some(self.deadline.map_or(deadline, |other| other.min(deadline)));
     }
 }
 
@@ -130,4 +187,21 @@ pub(super) struct CallMeta<'a> {
     pub(super) method: &'a Name,
     pub(super) metadata: &'a Metadata,
     pub(super) times: CallTimes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_changes_its_metadata_changes_no_other() {
+        let mut options = CallOptions::default();
+        options.metadata_mut().append("key", "value");
+        let (mut replaced, mut longer) = (options.clone(), options.clone());
+        replaced.set_metadata(Metadata::new());
+        longer.metadata_mut().append("key", "value");
+        for (options, len) in [(&options, 1), (&replaced, 0), (&longer, 2)] {
+            assert_eq!(options.metadata().len(), len);
+        }
+    }
 }

@@ -69,16 +69,13 @@ use tokio::{
 };
 
 use self::{
-    call::{PendingCall, options::CallOptions},
-    meta::MethodKind,
+    call::PendingCall,
+    meta::{CallOptions, MethodKind},
     policy::Policies,
     reconnect::Link,
 };
 pub use self::{
-    call::{
-        incoming::{RawReceiver, RawReply},
-        stream::{Reply, StreamReceiver, StreamSender},
-    },
+    call::stream::{RawReceiver, RawReply, Reply, StreamReceiver, StreamSender},
     connect::ConnectOptions,
     connection::upkeep::Keepalive,
     future::{

@@ -1,10 +1,8 @@
 //! A call on one connection: from the request that a caller has to the end that it takes.
 //!
-//! A [`PendingCall`] is queued, at once or after a wait, and becomes a [`CallOwner`](owner::CallOwner), which the parts of a
+//! A [`PendingCall`] is queued, at once or after a wait, and becomes a [`CallOwner`], which the parts of a
 //! stream share. A call that is not queued yet belongs to no connection: who queues it chooses one.
 
-pub(super) mod incoming;
-pub(super) mod options;
 pub(super) mod owner;
 pub(super) mod stream;
 
@@ -12,7 +10,7 @@ use std::{sync::Arc, task::Waker};
 
 use prost::Message;
 
-use self::{options::CallOptions, owner::CallOwner};
+use self::owner::CallOwner;
 use super::{
     connection::{
         ClientConnection, ConnectionTasks,
@@ -20,7 +18,7 @@ use super::{
         record::CallRecord,
         state::CallState,
     },
-    meta::{CallMeta, CallTimes, MethodKind, within},
+    meta::{CallMeta, CallOptions, CallTimes, MethodKind, within},
 };
 use crate::{
     Name, Raw, Status,
@@ -44,16 +42,6 @@ pub(super) struct PendingCall<Req> {
     pub(super) method: Name,
     pub(super) request: Option<Req>,
     pub(super) options: CallOptions,
-}
-
-/// A call that has been queued and has no owner yet.
-#[must_use = "nobody gives the call up"]
-pub(super) struct QueuedCall {
-    pub(super) stream_id: u32,
-    kind: MethodKind,
-    times: CallTimes,
-    messages: Option<Arc<Messages>>,
-    record: Option<Arc<CallRecord>>,
 }
 
 /// A call's share of its connection's limits: a permit among the calls in flight, and capacity of the send queue.
@@ -91,12 +79,13 @@ impl<Req: Message> PendingCall<Req> {
     /// that has no time at all.
     pub(super) fn try_queue(
         &self,
-        connection: &ClientConnection,
+        tasks: &Arc<ConnectionTasks>,
         times: CallTimes,
         record: Option<&Arc<CallRecord>>,
         caller: Option<&Waker>,
-    ) -> Result<Option<QueuedCall>, Status> {
+    ) -> Result<Option<CallOwner>, Status> {
         times.check()?;
+        let connection = tasks.connection();
         let frame = self.frame(times)?;
         let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
             return match connection.calls.is_closed() {
@@ -115,7 +104,7 @@ impl<Req: Message> PendingCall<Req> {
                 Some(reserved)
             }
         };
-        self.push(connection, times, &frame, Capacity { permit, queue }, record.cloned(), caller)
+        self.push(tasks, times, &frame, Capacity { permit, queue }, record.cloned(), caller)
     }
 
     /// Queues the Request, at once or after a wait within the call's deadline. A failure is left to its caller to report.
@@ -128,8 +117,8 @@ impl<Req: Message> PendingCall<Req> {
         times: CallTimes,
         record: Option<&Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        match self.try_queue(tasks.connection(), times, record, None)? {
-            Some(call) => Ok(call.owned(tasks.clone())),
+        match self.try_queue(tasks, times, record, None)? {
+            Some(owner) => Ok(owner),
             None => Box::pin(self.admit(tasks, times, record)).await,
         }
     }
@@ -152,11 +141,10 @@ impl<Req: Message> PendingCall<Req> {
             let capacity = reserve(connection, len, info, record.map(|record| &**record)).await?;
             // The deadline has come nearer meanwhile; a smaller number is not longer.
             let frame = self.frame(times)?;
-            let queued = self.push(connection, times, &frame, capacity, record.cloned(), None);
+            let queued = self.push(tasks, times, &frame, capacity, record.cloned(), None);
             Ok(queued?.expect("its capacity is reserved"))
         };
-        let queued = within(times.deadline, queue).await.and_then(|queued| queued)?;
-        Ok(queued.owned(tasks.clone()))
+        within(times.deadline, queue).await?
     }
 
     /// Returns the Request's frame; its timeout is what is left now.
@@ -176,13 +164,14 @@ impl<Req: Message> PendingCall<Req> {
     /// flight is refused in a child of the process that has made the connection: nobody would ever write it.
     fn push(
         &self,
-        connection: &ClientConnection,
+        tasks: &Arc<ConnectionTasks>,
         times: CallTimes,
         frame: &Frame<RequestParts<'_, Req>>,
         Capacity { permit, queue }: Capacity<'_>,
         record: Option<Arc<CallRecord>>,
         caller: Option<&Waker>,
-    ) -> Result<Option<QueuedCall>, Status> {
+    ) -> Result<Option<CallOwner>, Status> {
+        let connection = tasks.connection();
         if let Some(record) = &record {
             record.count_request(frame.len(), self.has_message());
         }
@@ -218,21 +207,13 @@ impl<Req: Message> PendingCall<Req> {
         };
         // The owner releases it.
         permit.into_load();
-        Ok(Some(QueuedCall { stream_id, kind: self.kind, times, messages, record }))
+        Ok(Some(CallOwner::new(tasks.clone(), stream_id, self.kind, times, messages, record)))
     }
 
     /// Returns whether the payload of the Request is a message, as the server sees it.
     fn has_message(&self) -> bool {
         let is_open = self.kind.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
-    }
-}
-
-impl QueuedCall {
-    /// Makes the caller of these tasks the call's owner, with the permit of the call.
-    pub(super) fn owned(self, tasks: Arc<ConnectionTasks>) -> CallOwner {
-        let QueuedCall { stream_id, kind, times, messages, record } = self;
-        CallOwner::new(tasks, stream_id, kind, times, messages, record)
     }
 }
 

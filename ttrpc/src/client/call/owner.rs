@@ -1,12 +1,12 @@
-//! The caller's hold on a call that has been queued.
+//! The caller's hold on a call that has been queued, and what it takes from it: a reply, or messages until their end.
 
 use std::{
-    future::poll_fn,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use prost::{DecodeError, Message};
 use tokio::time::Instant;
 
 use crate::{
@@ -14,15 +14,16 @@ use crate::{
     client::{
         connection::{
             ClientConnection, ConnectionTasks,
-            calls::{Calls, Messages, Polled},
+            calls::Messages,
             record::{CallRecord, OnEnd},
             state::CallState,
         },
-        meta::{CallTimes, MethodKind, too_late, within},
+        meta::{CallTimes, DeadlineTimer, MethodKind, too_late, within},
     },
+    contain::{Panicked, contain},
     observer::CallOutcome,
     proto::payload::Payload,
-    transport::limiter::Load,
+    transport::{limiter::Load, messages::Batch},
 };
 
 /// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
@@ -86,46 +87,25 @@ impl CallOwner {
         cx: &mut Context<'_>,
         decode: impl FnOnce(Payload<'_>) -> Result<R, Status>,
     ) -> Poll<Result<R, Status>> {
-        let id = self.stream_id;
-        self.poll_end(cx, |calls, cx, copy| calls.poll_reply(id, cx.waker(), copy)).map(|call| {
-            self.is_finished = true;
-            let Some(call) = call else { return Err(self.connection().unavailable()) };
-            let reply = call.state.reply(decode);
-            if let Some(record) = &self.record {
-                match call.state.outcome() {
-                    Some((cause, Some(status))) => {
-                        record.ended(CallOutcome { cause, status: Some(&status) });
-                    }
-                    _ => record.reply_taken(reply.as_ref().err()),
+        // A waker is the program's: it is copied and dropped without the lock.
+        let mut waker = Some(cx.waker().clone());
+        let (id, queue) = (self.stream_id, &self.connection().queue);
+        let call =
+            ready!(queue.streams(|calls| {
+                calls.poll_ended(id, &mut waker).map(|()| calls.release(id).1)
+            }));
+        self.is_finished = true;
+        let Some(call) = call else { return Poll::Ready(Err(self.connection().unavailable())) };
+        let reply = call.state.reply(decode);
+        if let Some(record) = &self.record {
+            match call.state.outcome() {
+                Some((cause, Some(status))) => {
+                    record.ended(CallOutcome { cause, status: Some(&status) });
                 }
-            }
-            reply
-        })
-    }
-
-    /// Waits until the call has ended, and leaves the reply where it is. Returns the status of one that has failed.
-    pub(in crate::client) fn poll_answered(&self, cx: &mut Context<'_>) -> Poll<Option<Status>> {
-        let id = self.stream_id;
-        self.poll_end(cx, |calls, cx, copy| calls.poll_answered(id, cx.waker(), copy))
-    }
-
-    /// Polls with the table locked. Wakers are copied and dropped without the lock.
-    fn poll_end<R>(
-        &self,
-        cx: &mut Context<'_>,
-        mut poll: impl FnMut(&mut Calls, &Context<'_>, &mut Option<Waker>) -> Polled<R>,
-    ) -> Poll<R> {
-        let mut copy = None;
-        loop {
-            match self.connection().queue.streams(|calls| poll(calls, cx, &mut copy)) {
-                Polled::Ended(end) => return Poll::Ready(end),
-                Polled::Waits { before } => {
-                    drop(before);
-                    return Poll::Pending;
-                }
-                Polled::NeedsWaker => copy = Some(cx.waker().clone()),
+                _ => record.reply_taken(reply.as_ref().err()),
             }
         }
+        Poll::Ready(reply)
     }
 
     /// Ends the call because its deadline has passed, if nothing has ended it before. The server
@@ -145,7 +125,7 @@ impl CallOwner {
     pub(in crate::client) async fn wait_for_progress(&self) {
         if !self.kind.is_unary() {
             let _ = self.flushed().await;
-        } else if within(self.deadline(), poll_fn(|cx| self.poll_answered(cx))).await.is_err() {
+        } else if within(self.deadline(), self.connection().ended(self.stream_id)).await.is_err() {
             self.expire();
         }
     }
@@ -218,4 +198,85 @@ impl Drop for CallOwner {
         self.connection().calls.release(Load::one(0));
         self.connection().end_if_spent();
     }
+}
+
+/// The consumer of a call's messages.
+pub(super) struct Incoming {
+    owner: Arc<CallOwner>,
+    batch: Batch,
+    timer: DeadlineTimer,
+}
+
+impl Incoming {
+    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
+        Incoming { owner, batch: Batch::default(), timer: DeadlineTimer::default() }
+    }
+
+    pub(super) fn owner(&self) -> &CallOwner {
+        &self.owner
+    }
+
+    /// Returns what `read` makes of the next message, `None` at a good end. See [`Inbox::poll_take`].
+    ///
+    /// [`Inbox::poll_take`]: crate::transport::inbox::Inbox::poll_take
+    pub(super) fn poll_take<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(Payload<'_>) -> R,
+    ) -> Poll<Result<Option<R>, Status>> {
+        // A server may go on for ever. What ended in time may be read later.
+        if self.owner.is_too_late()
+            && self.owner.read(|state| state.is_open().then_some(())).is_some()
+        {
+            return Poll::Ready(Err(self.owner.expire()));
+        }
+        let (owner, batch) = (&self.owner, &mut self.batch);
+        let patience = &owner.connection().patience;
+        loop {
+            match owner.messages().poll_take(batch, cx, patience, &mut read) {
+                Poll::Ready(Ok(None)) => break,
+                Poll::Ready(taken) => return Poll::Ready(taken),
+                Poll::Pending => {
+                    ready!(self.timer.poll(owner.deadline(), cx));
+                    // The end is taken next: this one, or another that came just before it.
+                    owner.expire();
+                }
+            }
+        }
+        let end = owner.read(|state| state.take_end());
+        let last = end.unwrap_or_else(|| Err(owner.connection().unavailable()))?;
+        Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
+    }
+
+    /// Returns whether the message that was taken last is the payload of a Response.
+    pub(super) fn is_reply(&self) -> bool {
+        self.owner.read(|state| state.is_reply_taken().then_some(())).is_some()
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.owner.messages().abandon(&mut self.batch);
+    }
+}
+
+/// Decodes a reply.
+///
+/// # Errors
+/// INTERNAL if the bytes are not a message of this type, or its code panics.
+pub(in crate::client) fn decode_reply<M: Message + Default>(
+    payload: Payload<'_>,
+) -> Result<M, Status> {
+    let decoded = contain(|| M::decode(payload));
+    decoded.map_or_else(|Panicked| Err(decoder_panicked()), |decoded| decoded.map_err(undecodable))
+}
+
+/// Returns INTERNAL: the type of the reply is the program's, and panicked.
+pub(super) fn decoder_panicked() -> Status {
+    Status::internal("the reply's type panicked while it was decoded")
+}
+
+/// Returns INTERNAL: the server has sent no message of the type that was expected.
+pub(super) fn undecodable(error: DecodeError) -> Status {
+    Status::internal(format!("the server's reply does not decode: {error}"))
 }

@@ -11,12 +11,9 @@ use std::{
 use futures_core::Stream;
 use prost::Message;
 
-use super::{
-    incoming::{Incoming, decode_reply, decoder_panicked, undecodable},
-    owner::CallOwner,
-};
+use super::owner::{CallOwner, Incoming, decode_reply, decoder_panicked, undecodable};
 use crate::{
-    Status,
+    Raw, RawEnd, Status,
     client::{connection::calls::Calls, meta::within},
     contain::{Contained, Panicked, contain},
     observer::MessageInfo,
@@ -327,3 +324,51 @@ impl<Resp: Message + Default> Stream for StreamReceiver<Resp> {
 }
 
 debug_in_short!(StreamReceiver<Resp>, is_done);
+
+/// A message or the end that a server sends on a [`RawCall`](crate::client::RawCall).
+#[derive(Clone, Debug, PartialEq)]
+pub enum RawReply {
+    /// A message of a stream.
+    Message(Raw),
+    /// The end of the call; nothing more comes.
+    End(RawEnd),
+}
+
+/// Takes what a server sends, whatever the kind of the call is.
+///
+/// Messages come in the order in which the server sent them. A caller that takes none for long blocks the
+/// connection, and loses the stream after [`ClientConfig::stall_timeout`].
+///
+/// [`ClientConfig::stall_timeout`]: crate::ClientConfig::stall_timeout
+#[must_use = "dropping the receiver gives the replies up"]
+pub struct RawReceiver {
+    incoming: Incoming,
+}
+
+impl RawReceiver {
+    pub(in crate::client) fn new(owner: Arc<CallOwner>) -> Self {
+        RawReceiver { incoming: Incoming::new(owner) }
+    }
+
+    /// Waits for the next message, or the end. After the end it returns [`RawEnd::Closed`].
+    ///
+    /// Cancel safe: dropped before it is done, nothing is lost.
+    ///
+    /// # Errors
+    /// The status with which the call failed. The call is over then.
+    pub async fn recv(&mut self) -> Result<RawReply, Status> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<RawReply, Status>> {
+        Poll::Ready(Ok(
+            match ready!(self.incoming.poll_take(cx, |payload| Raw(payload.to_bytes())))? {
+                Some(payload) if self.incoming.is_reply() => RawReply::End(RawEnd::Reply(payload)),
+                Some(message) => RawReply::Message(message),
+                None => RawReply::End(RawEnd::Closed),
+            },
+        ))
+    }
+}
+
+debug_in_short!(RawReceiver);

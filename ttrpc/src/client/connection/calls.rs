@@ -8,19 +8,23 @@
 //! |---|---|
 //! | the receiver | [`Calls::end_by_response`], [`Calls::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
 //! | the caller's deadline | [`Calls::fail`] |
-//! | the caller, who drops the call or takes its reply | [`Calls::release`], [`Calls::poll_reply`] |
+//! | the caller, who drops the call or takes its reply | [`Calls::release`] |
 //! | the connection's end | [`Calls::fail_all`] |
 //!
 //! What runs code of the program (wakers, observers) runs when the table is unlocked: a method returns it as a [`Change`].
 
-use std::{sync::Arc, task::Waker};
+use std::{
+    mem,
+    sync::Arc,
+    task::{Poll, Waker},
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
     record::CallRecord,
-    state::{CallFailure, CallState, RequestsEnd},
+    state::{CallFailure, CallState},
 };
 use crate::{
     Name, Status,
@@ -66,29 +70,26 @@ impl CallEntry {
     }
 
     fn answer(&mut self, response: Bytes) -> Change {
-        match self.state.answer(response, self.kind.is_ended_by_response()) {
-            true => self.changed(false),
-            false => Change::default(),
-        }
+        let is_changed = self.state.answer(response, self.kind.is_ended_by_response());
+        self.changed(is_changed, false)
     }
 
     fn close_remote(&mut self) -> Change {
-        match self.state.close_remote() {
-            true => self.changed(false),
-            false => Change::default(),
-        }
+        let is_changed = self.state.close_remote();
+        self.changed(is_changed, false)
     }
 
     fn fail(&mut self, failure: CallFailure) -> Change {
         // What has arrived is lost, unless the replies had ended well before.
         let drops_messages = failure.drops_messages && self.state.is_open();
-        match self.state.fail(failure) {
-            true => self.changed(drops_messages),
-            false => Change::default(),
-        }
+        let is_changed = self.state.fail(failure);
+        self.changed(is_changed, drops_messages)
     }
 
-    fn changed(&mut self, drops_messages: bool) -> Change {
+    fn changed(&mut self, is_changed: bool, drops_messages: bool) -> Change {
+        if !is_changed {
+            return Change::default();
+        }
         let caller = self.caller.take();
         // The end of a unary call is reported by its caller, which takes the reply.
         let Some(messages) = &self.messages else { return Change { caller, ..Change::default() } };
@@ -145,17 +146,6 @@ pub(super) struct Observed {
     pub(super) record: Arc<CallRecord>,
     pub(super) ends_stream: bool,
     pub(super) response: Bytes,
-}
-
-/// How a poll of a call's end went.
-pub(in crate::client) enum Polled<R> {
-    Ended(R),
-    /// The call goes on, and its caller waits. The waker that waited before is to be dropped without the lock.
-    Waits {
-        before: Option<Waker>,
-    },
-    /// The call goes on: it is to be polled again with a copy of the waker, which is not made with the lock.
-    NeedsWaker,
 }
 
 /// The calls of one connection.
@@ -249,39 +239,22 @@ impl Calls {
         (was_open, self.0.remove(id))
     }
 
-    /// Takes the end of a unary call, which leaves the table with that.
-    pub(in crate::client) fn poll_reply(
-        &mut self,
-        id: u32,
-        waker: &Waker,
-        copy: &mut Option<Waker>,
-    ) -> Polled<Option<Box<CallEntry>>> {
+    /// Polls whether a call has ended. While it goes on, the waker changes places with the one that waited before, which is to
+    /// be dropped without the lock.
+    pub(in crate::client) fn poll_ended(&mut self, id: u32, waker: &mut Option<Waker>) -> Poll<()> {
         match self.0.get_mut(id) {
-            Some(call) if call.state.is_open() => call.wait(waker, copy),
-            _ => Polled::Ended(self.0.remove(id)),
-        }
-    }
-
-    /// Waits for the end of a call, which stays in the table. Returns the status if it has failed.
-    pub(in crate::client) fn poll_answered(
-        &mut self,
-        id: u32,
-        waker: &Waker,
-        copy: &mut Option<Waker>,
-    ) -> Polled<Option<Status>> {
-        match self.0.get_mut(id) {
-            Some(call) if call.state.is_open() => call.wait(waker, copy),
-            call => Polled::Ended(call.and_then(|call| call.state.outcome()?.1)),
+            Some(call) if call.state.is_open() => {
+                mem::swap(&mut call.caller, waker);
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
         }
     }
 
     /// Ends the stream of requests from this side. Returns whether the server is to be notified.
     pub(in crate::client) fn end_requests(&mut self, id: u32) -> bool {
-        let is_notified = match self.0.get(id).map(|call| call.state.requests_end()) {
-            Some(RequestsEnd::Close) => true,
-            Some(RequestsEnd::CloseIfOpen) => self.0.contains(id),
-            Some(RequestsEnd::Nothing) | None => false,
-        };
+        let is_open = self.0.contains(id);
+        let is_notified = self.0.get(id).is_some_and(|call| call.state.is_close_due(is_open));
         self.0.end_requests(id);
         is_notified
     }
@@ -327,18 +300,6 @@ impl Calls {
             messages: call.messages.clone(),
         });
         calls.collect()
-    }
-}
-
-impl CallEntry {
-    fn wait<R>(&mut self, waker: &Waker, copy: &mut Option<Waker>) -> Polled<R> {
-        match &self.caller {
-            Some(caller) if caller.will_wake(waker) => Polled::Waits { before: None },
-            _ => match copy.take() {
-                Some(copy) => Polled::Waits { before: self.caller.replace(copy) },
-                None => Polled::NeedsWaker,
-            },
-        }
     }
 }
 
@@ -460,19 +421,18 @@ mod tests {
 
     /// A waker is the program's: to copy or drop it may take the lock again, or panic.
     #[tokio::test]
-    async fn a_caller_that_waits_passes_a_copy_of_its_waker() {
+    async fn a_caller_that_waits_gets_the_waker_of_the_one_that_waited_before() {
         let mut calls = Calls::default();
-        let (id, waker) = (open(&mut calls, Kind::Unary), &Waker::from(Arc::new(Sleeps)));
-        let mut copy = None;
-        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::NeedsWaker));
-        copy = Some(waker.clone());
-        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Waits { before: None }));
-        assert!(copy.is_none());
-        assert!(matches!(calls.poll_answered(id, waker, &mut copy), Polled::Waits { .. }));
+        let id = open(&mut calls, Kind::Unary);
+        let wakers = [Waker::from(Arc::new(Sleeps)), Waker::noop().clone()];
+        let [mut first, mut second] = wakers.clone().map(Some);
+        assert!(calls.poll_ended(id, &mut first).is_pending() && first.is_none());
+        assert!(calls.poll_ended(id, &mut second).is_pending());
+        assert!(second.is_some_and(|before| before.will_wake(&wakers[0])));
         answer(&mut calls, id);
-        assert!(matches!(calls.poll_answered(id, waker, &mut copy), Polled::Ended(None)));
-        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Ended(Some(_))));
-        assert!(matches!(calls.poll_reply(id, waker, &mut copy), Polled::Ended(None)));
+        assert!(calls.poll_ended(id, &mut first).is_ready());
+        assert!(calls.release(id).1.is_some_and(|call| call.caller.is_none()));
+        assert!(calls.poll_ended(id, &mut first).is_ready());
     }
 
     #[tokio::test]

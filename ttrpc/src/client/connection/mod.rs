@@ -12,18 +12,18 @@ pub(super) mod state;
 mod tasks;
 pub(super) mod upkeep;
 
-use std::sync::Arc;
+use std::{future::poll_fn, sync::Arc};
 
 use bytes::Bytes;
-use tokio::{sync::SetOnce, time::Instant};
+use tokio::{sync::SetOnce, task::AbortHandle, time::Instant};
 
+pub(super) use self::observe::ObservedConnection;
 use self::{
     calls::{Calls, Change, Observed},
     observe::lost_call,
     state::CallFailure,
     upkeep::cancel::Cancels,
 };
-pub(super) use self::{observe::ObservedConnection, tasks::ConnectionTasks};
 use super::reconnect::state::state_of;
 use crate::{
     ClientConfig, ConnectionError, Status,
@@ -40,6 +40,35 @@ use crate::{
         stall::StallBudget,
     },
 };
+
+/// Owns a connection's two tasks: they end when the last client and the last call are gone. The
+/// sender's ends with the receiver's.
+#[derive(Debug)]
+pub(super) struct ConnectionTasks {
+    connection: Arc<ClientConnection>,
+    receiver: AbortHandle,
+}
+
+impl ConnectionTasks {
+    pub(super) fn connection(&self) -> &Arc<ClientConnection> {
+        &self.connection
+    }
+
+    /// Ends the connection, unless it is that of a parent process.
+    pub(super) fn close(&self, reason: ConnectionError) {
+        if !self.connection.origin.is_here() {
+            return;
+        }
+        self.connection.end(reason);
+        self.receiver.abort();
+    }
+}
+
+impl Drop for ConnectionTasks {
+    fn drop(&mut self) {
+        self.close(ConnectionError::ClosedLocally);
+    }
+}
 
 /// Shared by the callers, the sender and the receiver. Its parts are locked one at a time, each for
 /// a few instructions.
@@ -146,6 +175,16 @@ impl ClientConnection {
             self.queue.streams(|calls| calls.answer(id, response))
         });
         change.publish();
+    }
+
+    /// Waits until a call has ended.
+    pub(super) async fn ended(&self, id: u32) {
+        poll_fn(|cx| {
+            // A waker is the program's: it is copied and dropped without the lock.
+            let mut waker = Some(cx.waker().clone());
+            self.queue.streams(|calls| calls.poll_ended(id, &mut waker))
+        })
+        .await;
     }
 
     /// Fails a call for a reason that this side has found.

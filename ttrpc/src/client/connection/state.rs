@@ -1,16 +1,16 @@
-//! The state of one call on the client, in one enum.
+//! The state of one call on the client: whether the server has closed its side, and how the call has ended.
 //!
 //! ```text
-//!            ┌─ the server closes its side ─► RemoteClosed ─ any failure, a Response ─► RequestsFailed
-//!     Open ──┼─ a Response ─────────────────► Answered
-//!            └─ any failure ────────────────► Failed
+//!            ┌─ the server closes its side ─► closed ─ any failure, a Response ─► closed, ended
+//!     open ──┤
+//!            └─ any failure, a Response ────► ended
 //! ```
 //!
 //! Who may make which of these changes: see [`calls`](super::calls). The first end of the replies counts: what came in
 //! time may be taken later, whatever happens to the requests meanwhile.
 //!
-//! Messages may be sent in the states `Open` and `RemoteClosed`. When the sender of a stream of requests goes, the server
-//! is notified in these, and after a failure that the server does not know, since its handler would wait for ever.
+//! Messages may be sent until the call has ended. When the sender of a stream of requests goes before, the server is notified,
+//! and so it is after a failure that the server does not know, since its handler would wait for ever.
 
 use bytes::Bytes;
 
@@ -22,15 +22,17 @@ use crate::{
 
 /// The state of a call.
 #[derive(Debug, Default)]
-pub(in crate::client) enum CallState {
-    /// Both sides may go on.
-    #[default]
-    Open,
-    /// The server has said that nothing more comes; this side may go on.
-    RemoteClosed,
-    /// The server has said that nothing more comes, and no more requests may be sent.
-    RequestsFailed(Refusal),
-    /// The server has answered, which ends the call for both sides.
+pub(in crate::client) struct CallState {
+    /// The server has said that nothing more comes, before the call ended. That is a good end of its replies.
+    is_remote_closed: bool,
+    /// The call has ended for both sides, and no message may be sent any more.
+    end: Option<End>,
+}
+
+/// How a call has ended.
+#[derive(Debug)]
+enum End {
+    /// The server has answered.
     Answered(Response),
     /// The call has failed on this side.
     Failed(CallFailure),
@@ -72,38 +74,9 @@ impl CallFailure {
     }
 }
 
-/// Why no message may be sent any more.
-#[derive(Debug)]
-pub(in crate::client) enum Refusal {
-    /// The server has answered.
-    Answered(Response),
-    /// The call has failed on this side.
-    Failed(Status),
-}
-
-impl Refusal {
-    fn status(&self) -> Status {
-        match self {
-            Refusal::Answered(response) => response.refusal(),
-            Refusal::Failed(status) => status.clone(),
-        }
-    }
-}
-
-/// The frame that is due when the sender of a stream of requests is dropped.
-#[derive(Debug, PartialEq)]
-pub(super) enum RequestsEnd {
-    /// A close, if the stream has not ended.
-    CloseIfOpen,
-    /// A close.
-    Close,
-    /// Nothing.
-    Nothing,
-}
-
 /// A Response.
 #[derive(Debug)]
-pub(in crate::client) struct Response {
+struct Response {
     /// The data of the frame: decoded when it is taken, so that it costs no more than its bytes
     /// until then, and by the caller's task instead of the receiver's.
     data: Bytes,
@@ -116,89 +89,72 @@ pub(in crate::client) struct Response {
 impl CallState {
     /// The server has answered. Returns whether that changes anything.
     pub(super) fn answer(&mut self, data: Bytes, ends_stream: bool) -> bool {
-        let response = Response { data, ends_stream, is_taken: false };
-        match self {
-            CallState::Open => *self = CallState::Answered(response),
-            CallState::RemoteClosed => {
-                *self = CallState::RequestsFailed(Refusal::Answered(response));
-            }
-            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
-                return false;
-            }
+        self.end(End::Answered(Response { data, ends_stream, is_taken: false }))
+    }
+
+    /// The call fails on this side. Returns whether that changes anything.
+    pub(super) fn fail(&mut self, failure: CallFailure) -> bool {
+        self.end(End::Failed(failure))
+    }
+
+    fn end(&mut self, end: End) -> bool {
+        let is_first = self.end.is_none();
+        if is_first {
+            self.end = Some(end);
         }
-        true
+        is_first
     }
 
     /// The server has closed its side. Returns whether that changes anything.
     pub(super) fn close_remote(&mut self) -> bool {
         let is_open = self.is_open();
-        if is_open {
-            *self = CallState::RemoteClosed;
-        }
+        self.is_remote_closed |= is_open;
         is_open
-    }
-
-    /// The call fails on this side. Returns whether that changes anything.
-    pub(super) fn fail(&mut self, failure: CallFailure) -> bool {
-        match self {
-            CallState::Open => *self = CallState::Failed(failure),
-            CallState::RemoteClosed => {
-                *self = CallState::RequestsFailed(Refusal::Failed(failure.status));
-            }
-            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
-                return false;
-            }
-        }
-        true
     }
 
     /// Returns whether more replies may come.
     pub(in crate::client) fn is_open(&self) -> bool {
-        matches!(self, CallState::Open)
-    }
-
-    /// Returns whether requests may be sent.
-    pub(in crate::client) fn may_send(&self) -> bool {
-        matches!(self, CallState::Open | CallState::RemoteClosed)
+        !self.is_remote_closed && self.end.is_none()
     }
 
     /// Returns why no request may be sent; `None` if it may.
     pub(in crate::client) fn refusal(&self) -> Option<Status> {
-        match self {
-            CallState::Open | CallState::RemoteClosed => None,
-            CallState::RequestsFailed(refusal) => Some(refusal.status()),
-            CallState::Failed(failure) => Some(failure.status.clone()),
-            CallState::Answered(response) => Some(response.refusal()),
-        }
+        Some(match self.end.as_ref()? {
+            End::Answered(response) => response.refusal(),
+            End::Failed(failure) => failure.status.clone(),
+        })
     }
 
-    /// Returns what is to be sent when the sender of the stream of requests is dropped now.
-    pub(super) fn requests_end(&self) -> RequestsEnd {
-        match self {
-            CallState::Open | CallState::RemoteClosed => RequestsEnd::CloseIfOpen,
-            CallState::Failed(CallFailure { is_unknown_to_server: true, .. }) => RequestsEnd::Close,
-            CallState::RequestsFailed(_) | CallState::Answered(_) | CallState::Failed(_) => {
-                RequestsEnd::Nothing
-            }
+    /// Returns whether requests may be sent.
+    pub(in crate::client) fn may_send(&self) -> bool {
+        self.end.is_none()
+    }
+
+    /// Returns whether a close is to be sent when the sender of the stream of requests is dropped now, on a stream that is open
+    /// or not.
+    pub(super) fn is_close_due(&self, is_stream_open: bool) -> bool {
+        match &self.end {
+            None => is_stream_open,
+            Some(End::Failed(failure)) => failure.is_unknown_to_server && !self.is_remote_closed,
+            Some(End::Answered(_)) => false,
         }
     }
 
     /// Returns how the call ended, and why; `None` while it goes on.
     pub(in crate::client) fn outcome(&self) -> Option<(EndCause, Option<Status>)> {
-        match self {
-            CallState::Open => None,
-            CallState::RemoteClosed | CallState::RequestsFailed(_) => {
-                Some((EndCause::Replied, None))
-            }
-            CallState::Answered(response) => Some(response.outcome()),
-            CallState::Failed(failure) => Some((failure.cause, Some(failure.status.clone()))),
+        if self.is_remote_closed {
+            return Some((EndCause::Replied, None));
         }
+        Some(match self.end.as_ref()? {
+            End::Answered(response) => response.outcome(),
+            End::Failed(failure) => (failure.cause, Some(failure.status.clone())),
+        })
     }
 
     /// Returns the payload of a good Response.
     pub(in crate::client) fn reply_bytes(&self) -> Option<Bytes> {
-        match self {
-            CallState::Answered(response) => response.decode().ok(),
+        match &self.end {
+            Some(End::Answered(response)) => response.decode().ok(),
             _ => None,
         }
     }
@@ -208,31 +164,30 @@ impl CallState {
         &self,
         decode: impl FnOnce(Payload<'_>) -> Result<R, Status>,
     ) -> Result<R, Status> {
-        match self {
-            CallState::Answered(response) => {
+        match &self.end {
+            Some(End::Answered(response)) => {
                 decode(Payload::shared(response.payload()?, &response.data))
             }
-            CallState::Failed(failure) => Err(failure.status.clone()),
-            CallState::Open | CallState::RemoteClosed | CallState::RequestsFailed(_) => {
-                Err(Status::internal("the call ended without a reply"))
-            }
+            Some(End::Failed(failure)) => Err(failure.status.clone()),
+            None => Err(Status::internal("the call ended without a reply")),
         }
     }
 
     /// Takes what comes after all messages: a last one, `Ok(None)` at a good end, or how the call failed. `None` while
     /// more may come.
     pub(in crate::client) fn take_end(&mut self) -> Option<Result<Option<Bytes>, Status>> {
-        match self {
-            CallState::Open => None,
-            CallState::RemoteClosed | CallState::RequestsFailed(_) => Some(Ok(None)),
-            CallState::Answered(response) => Some(response.take()),
-            CallState::Failed(failure) => Some(Err(failure.status.clone())),
+        if self.is_remote_closed {
+            return Some(Ok(None));
         }
+        Some(match self.end.as_mut()? {
+            End::Answered(response) => response.take(),
+            End::Failed(failure) => Err(failure.status.clone()),
+        })
     }
 
     /// Returns whether the payload of a Response was taken.
     pub(in crate::client) fn is_reply_taken(&self) -> bool {
-        matches!(self, CallState::Answered(Response { is_taken: true, .. }))
+        matches!(self.end, Some(End::Answered(Response { is_taken: true, .. })))
     }
 }
 
@@ -299,7 +254,7 @@ mod tests {
         let mut state = CallState::default();
         assert!(state.answer(ok(b"reply"), false));
         assert!(!state.fail(failure(true)) && !state.close_remote() && !state.may_send());
-        assert_eq!(state.requests_end(), RequestsEnd::Nothing);
+        assert!(!state.is_close_due(true));
         assert_eq!(state.refusal().unwrap().code(), Code::Cancelled);
         assert_eq!(state.take_end(), Some(Ok(Some(Bytes::from_static(b"reply")))));
         assert_eq!(state.take_end(), Some(Ok(None)));
@@ -359,7 +314,7 @@ mod tests {
         ] {
             let mut state = CallState::default();
             assert!(state.close_remote() && state.may_send());
-            assert_eq!(state.requests_end(), RequestsEnd::CloseIfOpen);
+            assert!(state.is_close_due(true) && !state.is_close_due(false));
             assert_eq!(state.take_end(), Some(Ok(None)));
             assert!(fail(&mut state) && !state.may_send() && state.refusal().is_some());
             assert_eq!(state.take_end(), Some(Ok(None)));
@@ -401,9 +356,9 @@ mod tests {
             assert!(!state.fail(later) && !state.answer(ok(b""), false));
             assert_eq!(state.take_end(), Some(Err(first.status.clone())));
             assert_eq!(state.refusal(), Some(first.status));
-            let close =
-                if is_unknown_to_server { RequestsEnd::Close } else { RequestsEnd::Nothing };
-            assert_eq!(state.requests_end(), close);
+            for is_open in [true, false] {
+                assert_eq!(state.is_close_due(is_open), is_unknown_to_server);
+            }
         }
     }
 }

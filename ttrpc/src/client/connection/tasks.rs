@@ -1,10 +1,12 @@
-//! The two tasks of a client's connection, and who owns them.
+//! The two tasks of a client's connection.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
-use tokio::{sync::oneshot, task::AbortHandle, time::timeout};
+use tokio::{sync::oneshot, time::timeout};
 
-use super::{ClientConnection, observe::ObservedConnection, receiver, upkeep::Upkeep};
+use super::{
+    ClientConnection, ConnectionTasks, observe::ObservedConnection, receiver, upkeep::Upkeep,
+};
 use crate::{
     ClientConfig, Connection, ConnectionError,
     observer::Observers,
@@ -14,14 +16,6 @@ use crate::{
         spawn, wire,
     },
 };
-
-/// Owns a connection's two tasks: they end when the last client and the last call are gone. The
-/// sender's ends with the receiver's.
-#[derive(Debug)]
-pub(in crate::client) struct ConnectionTasks {
-    connection: Arc<ClientConnection>,
-    receiver: AbortHandle,
-}
 
 impl ConnectionTasks {
     pub(in crate::client) fn spawn(
@@ -44,25 +38,6 @@ impl ConnectionTasks {
         let receiver = spawn(span.instrument(run_receiver(guard, reader))).abort_handle();
         upkeep.start(&connection, &receiver);
         Arc::new(ConnectionTasks { connection, receiver })
-    }
-
-    pub(in crate::client) fn connection(&self) -> &Arc<ClientConnection> {
-        &self.connection
-    }
-
-    /// Ends the connection, unless it is that of a parent process.
-    pub(in crate::client) fn close(&self, reason: ConnectionError) {
-        if !self.connection.origin.is_here() {
-            return;
-        }
-        self.connection.end(reason);
-        self.receiver.abort();
-    }
-}
-
-impl Drop for ConnectionTasks {
-    fn drop(&mut self) {
-        self.close(ConnectionError::ClosedLocally);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::Retry;
-use crate::{Metadata, client::call::options::CallOptions};
+use crate::{Metadata, client::meta::CallOptions};
 
 /// The timeout of calls without one, where others have one.
 const NO_TIMEOUT: Duration = Duration::MAX;

@@ -7,7 +7,10 @@ use tokio::time::{Instant, sleep};
 use super::RetryBudget;
 use crate::{
     Code, Status,
-    client::{Answer, Backoff, Next, OutgoingCall, call::options::CallOptions, meta::CallTimes},
+    client::{
+        Answer, Backoff, Next, OutgoingCall,
+        meta::{CallOptions, CallTimes},
+    },
     trace,
 };
 

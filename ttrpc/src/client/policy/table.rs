@@ -360,7 +360,7 @@ mod tests {
         let parsed: MethodDefaults = text.parse().expect("it is right");
         for method in ["Get", "Wait", "Other"] {
             let [parsed, code] = [&parsed, &code].map(|defaults| {
-                let mut options = crate::client::call::options::CallOptions::default();
+                let mut options = crate::client::meta::CallOptions::default();
                 let found = defaults.find("a.S", method);
                 found.complete(&mut options);
                 let mut metadata: Vec<_> = options.metadata().iter().collect();

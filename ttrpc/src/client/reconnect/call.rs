@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prost::Message;
 
-use super::{Link, Manager, state::LinkState};
+use super::{Link, manager::Manager, state::LinkState};
 use crate::{
     ConnectionError, Status,
     client::{

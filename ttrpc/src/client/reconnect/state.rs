@@ -87,6 +87,13 @@ impl LinkState {
         }
     }
 
+    pub(super) fn close_reason(&self) -> Option<ConnectionError> {
+        match self {
+            LinkState::ShutDown(cause) => Some(cause.clone()),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_shut_down(&self) -> bool {
         matches!(self, LinkState::ShutDown(_))
     }

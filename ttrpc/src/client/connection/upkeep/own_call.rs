@@ -1,6 +1,6 @@
 //! A unary call that the library makes for itself. Neither limits nor interceptors nor observers know of it.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::{
     client::{
         connection::{
             ClientConnection,
-            calls::{CallEntry, Calls, Polled},
+            calls::{CallEntry, Calls},
             state::CallState,
         },
         meta::{CallTimes, MethodKind},
@@ -69,22 +69,10 @@ impl OwnCall {
 
     /// Waits for the answer. Fails with the status of any other end.
     pub(super) async fn answer(&self) -> Result<(), Status> {
-        let mut copy = None;
-        poll_fn(|cx| {
-            loop {
-                let poll =
-                    |calls: &mut Calls| calls.poll_answered(self.stream_id, cx.waker(), &mut copy);
-                match self.connection.queue.streams(poll) {
-                    Polled::Ended(status) => return Poll::Ready(status.map_or(Ok(()), Err)),
-                    Polled::Waits { before } => {
-                        drop(before);
-                        return Poll::Pending;
-                    }
-                    Polled::NeedsWaker => copy = Some(cx.waker().clone()),
-                }
-            }
-        })
-        .await
+        self.connection.ended(self.stream_id).await;
+        let outcome = |calls: &mut Calls| calls.read(self.stream_id, |state| state.outcome());
+        let status = self.connection.queue.streams(outcome).and_then(|(_, status)| status);
+        status.map_or(Ok(()), Err)
     }
 }
 
