@@ -52,7 +52,7 @@ pub struct ServerBuilder {
     keep_open: bool,
     policy: Option<PeerPolicy>,
     observers: Observers,
-    hook: Option<Hook>,
+    hook: Option<Arc<Hook>>,
     config: ServerConfig,
     unbuilt: Unbuilt,
 }
@@ -155,7 +155,7 @@ impl ServerBuilder {
     ///
     /// A connection with which it is not done after `limit` is refused. Of several hooks, the last one counts.
     pub fn on_connection(mut self, hook: impl ConnectionHook, limit: Duration) -> Self {
-        self.hook = Some(Hook { hook: Contained::new(Box::new(hook)), limit });
+        self.hook = Some(Arc::new(Hook { hook: Contained::new(Box::new(hook)), limit }));
         self
     }
 
@@ -182,6 +182,7 @@ impl ServerBuilder {
             return Err(Error::NothingToServe);
         }
         let config = self.config;
+        let max_connections = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let limiter = |limit| Limiter::new(limit, Oversubscribe::AnyLast);
         let shared = Shared {
             calls: limiter(Load { count: config.max_calls, cost: config.request_bytes }),
@@ -194,9 +195,7 @@ impl ServerBuilder {
             observers: self.observers,
             hook: self.hook,
             hooked_connections: AtomicUsize::new(0),
-            connection_permits: Semaphore::new(
-                config.max_connections.clamp(1, Semaphore::MAX_PERMITS),
-            ),
+            connection_permits: Arc::new(Semaphore::new(max_connections)),
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),

@@ -74,7 +74,7 @@ fn a_server_that_is_shut_down_while_it_starts_does_not_run() {
             spawn(move || drains.drain(Instant::now())),
             spawn(move || block_on(waits.draining())),
         ]);
-        assert!(!lifecycle.is_running());
+        assert!(!lifecycle.is_running.load(SeqCst));
     };
     try_all(model);
 }
@@ -85,7 +85,9 @@ fn a_server_that_drains_has_seen_a_connection_or_refuses_it() {
         let (_server, connection) = idle_connection(ServerConfig::default());
         let shared = connection.server.clone();
         shared.lifecycle.start();
-        let opens = spawn(move || OpenConnection::new(connection));
+        let permit =
+            shared.connection_permits.clone().try_acquire_owned().expect("it is the first");
+        let opens = spawn(move || OpenConnection::new(connection, permit));
         shared.lifecycle.drain(Instant::now());
         let has_seen = lock(&shared.connections).len() == 1;
         let is_open = opens.join().expect("it does not panic").is_ok();

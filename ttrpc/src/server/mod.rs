@@ -114,7 +114,7 @@ struct Shared {
     services: Services,
     policy: Option<PeerPolicy>,
     observers: Observers,
-    hook: Option<Hook>,
+    hook: Option<Arc<Hook>>,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
     /// Counts the calls that were let in over that limit, each the only one of its connection.
@@ -126,7 +126,7 @@ struct Shared {
     blocking_calls: blocking_places::Places,
     /// A permit for each connection that may be open. They are taken in the order in which they were
     /// asked for.
-    connection_permits: Semaphore,
+    connection_permits: Arc<Semaphore>,
     /// Those that are open.
     connections: Mutex<Slab<Weak<call::shared::Connection>>>,
     /// Connections that the hook looks at.

@@ -45,8 +45,8 @@ pub(super) enum Stage {
 /// The stage that a server is in, shared by its tasks and its handles.
 pub(super) struct Lifecycle {
     stage: Mutex<Stage>,
-    /// Whether the stage is [`Stage::Running`]: read for each call, without the lock.
-    is_running: AtomicBool,
+    /// New calls are accepted: the stage is [`Stage::Running`]. It is read for each call, without the lock.
+    pub(super) is_running: AtomicBool,
     /// Notified of every change.
     changed: Notify,
 }
@@ -62,11 +62,6 @@ impl Default for Lifecycle {
 }
 
 impl Lifecycle {
-    /// Returns whether new calls are accepted.
-    pub(super) fn is_running(&self) -> bool {
-        self.is_running.load(SeqCst)
-    }
-
     /// Returns whether a shutdown has begun.
     fn is_draining(&self) -> bool {
         self.stage() > Stage::Running
@@ -302,7 +297,10 @@ impl ServerHandle {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;
             let permit = server.connection_permit(future::ready(())).await;
-            server.admit(connection, permit).await
+            match server.admit(connection, permit)? {
+                None => Ok(()),
+                Some(hooked) => Box::pin(hooked).await,
+            }
         };
         tokio::select! {
             biased;

@@ -4,7 +4,7 @@
 //! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
 //! copied. Their buffers are pooled.
 
-use std::{cell::RefCell, collections::VecDeque, mem, ops::AddAssign};
+use std::{cell::RefCell, collections::VecDeque, ops::AddAssign};
 
 use super::limiter::Load;
 use crate::{
@@ -193,19 +193,9 @@ impl Chunk {
 
 /// Chunks in the order in which they are written.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
-    chunks: VecDeque<Chunk>,
-}
+pub(super) struct Chunks(pub(super) VecDeque<Chunk>);
 
 impl Chunks {
-    pub(super) fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Chunk> {
-        self.chunks.iter()
-    }
-
     /// Adds a frame, which takes this much capacity, with this stream id.
     pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, capacity: Capacity) {
         let bytes = frame.as_slice();
@@ -227,33 +217,28 @@ impl Chunks {
 
     /// Adds a frame before all others.
     pub(super) fn push_first(&mut self, frame: &[u8], capacity: Capacity) {
-        self.chunks.push_front(Chunk { bytes: frame.to_vec(), capacity, is_shared: false });
+        self.0.push_front(Chunk { bytes: frame.to_vec(), capacity, is_shared: false });
     }
 
     fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, capacity: Capacity) {
         Header::set_stream_id(&mut bytes, stream_id);
-        self.chunks.push_back(Chunk { bytes, capacity, is_shared: false });
+        self.0.push_back(Chunk { bytes, capacity, is_shared: false });
     }
 
     /// The last chunk if it has capacity for `len` bytes, else a new one.
     fn shared_chunk(&mut self, len: usize) -> &mut Chunk {
         let fits = |chunk: &Chunk| chunk.is_shared && chunk.bytes.len() + len <= SHARED_CHUNK_LEN;
-        if !self.chunks.back().is_some_and(fits) {
+        if !self.0.back().is_some_and(fits) {
             let mut bytes = buffer_pool::take(MIN_CAPACITY..=READ_LEN);
             bytes.clear();
-            self.chunks.push_back(Chunk { bytes, capacity: Capacity::default(), is_shared: true });
+            self.0.push_back(Chunk { bytes, capacity: Capacity::default(), is_shared: true });
         }
-        self.chunks.back_mut().expect("a chunk was pushed if there was none")
-    }
-
-    /// Takes all chunks. `batch`, which is empty, takes their place, so that its memory is used again.
-    pub(super) fn swap(&mut self, batch: &mut VecDeque<Chunk>) {
-        mem::swap(&mut self.chunks, batch);
+        self.0.back_mut().expect("a chunk was pushed if there was none")
     }
 
     /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
-        self.chunks.shrink_to(IDLE_CHUNKS);
+        self.0.shrink_to(IDLE_CHUNKS);
     }
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
@@ -275,12 +260,12 @@ impl Chunks {
             }
             dropped.binary_search(&id).is_ok()
         };
-        for (index, chunk) in batch.iter_mut().chain(&mut self.chunks).enumerate() {
+        for (index, chunk) in batch.iter_mut().chain(&mut self.0).enumerate() {
             chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
         }
         let mut freed = Capacity::default();
         take_empty(batch, &mut freed);
-        take_empty(&mut self.chunks, &mut freed);
+        take_empty(&mut self.0, &mut freed);
         freed
     }
 
@@ -358,12 +343,12 @@ mod tests {
         for (id, len) in [(1, 10), (3, 20), (5, SHARED_FRAME_LEN), (7, 0)] {
             push(&mut chunks, FrameType::Request, id, len);
         }
-        let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
+        let lens: Vec<_> = chunks.0.iter().map(|chunk| chunk.bytes.len()).collect();
         let ten = HEADER_LEN;
         assert_eq!(lens, [ten + 10 + ten + 20, ten + SHARED_FRAME_LEN, ten]);
-        let rooms: Vec<_> = chunks.iter().map(|chunk| chunk.capacity).collect();
+        let rooms: Vec<_> = chunks.0.iter().map(|chunk| chunk.capacity).collect();
         assert_eq!(rooms[0], short(Load { count: 2, cost: 50 }));
-        assert_eq!(ids(chunks.iter()), [1, 3, 5, 7].map(|id| (FrameType::Request, id)));
+        assert_eq!(ids(chunks.0.iter()), [1, 3, 5, 7].map(|id| (FrameType::Request, id)));
     }
 
     #[test]
@@ -373,12 +358,12 @@ mod tests {
         let mut before = 0;
         for needed in (FRAME..SHARED_CHUNK_LEN).step_by(FRAME) {
             push(&mut chunks, FrameType::Request, 1, FRAME - HEADER_LEN);
-            let capacity = chunks.chunks[0].bytes.capacity();
+            let capacity = chunks.0[0].bytes.capacity();
             assert!((needed..=READ_LEN).contains(&capacity), "{capacity} for {needed}");
             assert!(before < needed || capacity == before, "it was enough: {before} for {needed}");
             before = capacity;
         }
-        assert_eq!(chunks.chunks.len(), 1);
+        assert_eq!(chunks.0.len(), 1);
     }
 
     #[test]
@@ -390,7 +375,7 @@ mod tests {
         push(&mut chunks, Data, 1, 4);
         push(&mut chunks, Data, 3, 4);
         let mut batch = VecDeque::new();
-        chunks.swap(&mut batch);
+        std::mem::swap(&mut chunks.0, &mut batch);
         push(&mut chunks, Data, 3, SHARED_FRAME_LEN);
         push(&mut chunks, Data, 1, 4);
         push(&mut chunks, Request, 5, 4);
@@ -401,7 +386,7 @@ mod tests {
         let gone = short(Load::one(HEADER_LEN + SHARED_FRAME_LEN));
         assert_eq!(freed, gone, "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);
-        assert_eq!(ids(chunks.iter()), [(Data, 1), (Request, 5)]);
+        assert_eq!(ids(chunks.0.iter()), [(Data, 1), (Request, 5)]);
         let kept = short(Load { count: 4, cost: 4 * 14 });
         assert_eq!(batch[0].capacity, kept, "freed with the chunk");
     }
@@ -413,14 +398,14 @@ mod tests {
         for id in [1, 3, 5, 7, 9] {
             push(&mut chunks, FrameType::Request, id, len);
         }
-        let lens: Vec<_> = chunks.iter().map(|chunk| chunk.bytes.len()).collect();
+        let lens: Vec<_> = chunks.0.iter().map(|chunk| chunk.bytes.len()).collect();
         assert_eq!(lens, [SHARED_CHUNK_LEN, SHARED_FRAME_LEN]);
     }
 
     #[test]
     fn an_idle_queue_keeps_room_for_one_chunk() {
-        let mut chunks = Chunks { chunks: VecDeque::with_capacity(100) };
+        let mut chunks = Chunks(VecDeque::with_capacity(100));
         chunks.release_idle_memory();
-        assert!(chunks.chunks.capacity() < 100);
+        assert!(chunks.0.capacity() < 100);
     }
 }

@@ -240,9 +240,9 @@ impl Quota {
 }
 
 /// What has a quota, behind a lock.
-pub(super) trait Limited: Copy + Unpin {
+pub(super) trait Limited: Unpin {
     /// Acts on the quota with the lock.
-    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R;
+    fn quota<R>(&self, act: impl FnOnce(&mut Quota) -> R) -> R;
 }
 
 /// Waits in the queue until a load is granted, which the caller releases then.
@@ -268,7 +268,8 @@ impl<L: Limited> Future for Waiting<L> {
     type Output = Result<(), Closed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Waiting { limited, load, ticket } = *self;
+        let Waiting { limited, load, ticket } = &*self;
+        let (load, ticket) = (*load, *ticket);
         let mut waker = Some(cx.waker().clone());
         // What is removed or replaced is dropped without the lock.
         let (polled, ticket, _before) = limited.quota(|quota| {
@@ -323,7 +324,7 @@ impl<L: Limited> Drop for Waiting<L> {
 pub(crate) struct Limiter(Mutex<Quota>);
 
 impl Limited for &Limiter {
-    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R {
+    fn quota<R>(&self, act: impl FnOnce(&mut Quota) -> R) -> R {
         act(&mut lock(&self.0))
     }
 }

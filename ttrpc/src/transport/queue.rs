@@ -143,16 +143,8 @@ impl<T> Drop for PushPermit<'_, T> {
 /// The quota of a queue's short frames (0), or of its long ones (1).
 struct QuotaOf<'a, T>(&'a Queue<T>, usize);
 
-impl<T> Clone for QuotaOf<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for QuotaOf<'_, T> {}
-
 impl<T> Limited for QuotaOf<'_, T> {
-    fn quota<R>(self, act: impl FnOnce(&mut Quota) -> R) -> R {
+    fn quota<R>(&self, act: impl FnOnce(&mut Quota) -> R) -> R {
         act(&mut lock(&self.0.state).quotas[self.1])
     }
 }
@@ -287,7 +279,7 @@ impl<T> Queue<T> {
             state.quotas[kind].force(of_len.0[kind]);
         }
         if is_only
-            && state.chunks.is_empty()
+            && state.chunks.0.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(borrowed) = state.gate.borrow_writer()
         {
@@ -325,7 +317,7 @@ impl<T> Queue<T> {
         if state.has_begun(id) {
             return Some(id);
         }
-        if !(state.gate.is_idle() && state.chunks.is_empty()) {
+        if !(state.gate.is_idle() && state.chunks.0.is_empty()) {
             state.withdrawn.push(id);
         }
         None
@@ -364,7 +356,7 @@ impl<T> Queue<T> {
             if state.is_closed {
                 return Poll::Ready(None);
             }
-            if state.chunks.is_empty()
+            if state.chunks.0.is_empty()
                 && let Some(writer) = writer.take()
             {
                 state.become_idle(waker, writer);
@@ -381,7 +373,7 @@ impl<T> Queue<T> {
                 return Poll::Pending;
             }
             let written = state.gate.begin_batch();
-            state.chunks.swap(batch);
+            mem::swap(&mut state.chunks.0, batch);
             let wakers = state.drop_withdrawn(batch, *written.as_ref().unwrap_or(&0));
             state.unsent.note_taken(written.is_err().then_some(&*batch));
             drop(state);
@@ -436,7 +428,7 @@ impl<T> Queue<T> {
     /// The streams whose Request is queued, rising.
     pub(crate) fn unsent_requests(&self) -> Vec<u32> {
         let state = lock(&self.state);
-        let headers = state.chunks.iter().flat_map(Chunk::headers).map(|(_, header)| header);
+        let headers = state.chunks.0.iter().flat_map(Chunk::headers).map(|(_, header)| header);
         let is_request = |header: &Header| header.frame_type == FrameType::Request;
         headers.filter(is_request).map(|header| header.stream_id).collect()
     }

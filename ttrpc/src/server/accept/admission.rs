@@ -9,11 +9,15 @@ use std::{
     task::Poll,
 };
 
-use tokio::sync::SemaphorePermit;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::server::{
     Shared,
-    accept::{accepting::Accepting, hook::HookedConnection, unserved::Unserved},
+    accept::{
+        accepting::Accepting,
+        hook::{Hooked, serve_hooked},
+        unserved::Unserved,
+    },
     connection::tasks,
 };
 use crate::{
@@ -24,55 +28,28 @@ use crate::{
 };
 
 impl Shared {
-    /// Starts to serve a connection, if its peer may connect. The permit goes with it.
+    /// Starts to serve a connection, if its peer may connect. Returns what is left to be done: the hook looks at the
+    /// connection first. The peer of a connection that is not served sees it closed.
     ///
     /// # Errors
     /// [`Error::PeerRefused`], [`Error::ServerEnded`].
-    pub(in crate::server) async fn admit(
+    pub(in crate::server) fn admit(
         self: &Arc<Self>,
         connection: Unserved,
-        permit: SemaphorePermit<'_>,
-    ) -> Result<(), Error> {
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Option<impl Future<Output = Result<(), Error>> + Send + 'static>, Error> {
         self.check_policy(&connection)?;
         match &self.hook {
-            None => {
-                permit.forget();
-                self.serve_admitted(connection)
-            }
+            None => self.serve_admitted(connection, permit).map(|()| None),
             Some(hook) => {
-                let hooked = HookedConnection::new(self, connection, permit);
-                Box::pin(hooked.admit(hook)).await
+                Ok(Some(serve_hooked(Hooked::new(self), hook.clone(), connection, permit)))
             }
         }
-    }
-
-    /// The same for a connection that a listener has accepted: a hook does not hold up the next one. The peer
-    /// of a connection that is not served sees it closed.
-    pub(in crate::server) fn admit_accepted(
-        self: &Arc<Self>,
-        connection: Connection,
-        permit: SemaphorePermit<'_>,
-    ) {
-        let connection = Unserved::new(connection);
-        if self.check_policy(&connection).is_err() {
-            return;
-        }
-        if self.hook.is_none() {
-            permit.forget();
-            let _ = self.serve_admitted(connection);
-            return;
-        }
-        let (server, hooked) = (self.clone(), HookedConnection::new(self, connection, permit));
-        spawn(async move {
-            if let Some(hook) = &server.hook {
-                let _ = hooked.admit(hook).await;
-            }
-        });
     }
 
     /// # Errors
     /// [`Error::PeerRefused`].
-    pub(in crate::server) fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
+    fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
         let peer = connection.peer();
         if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
             let reason = "the policy does not allow the peer";
@@ -82,28 +59,29 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a connection whose permit goes with it, unless a shutdown has begun.
+    /// Serves a connection, unless a shutdown has begun.
     ///
     /// # Errors
     /// [`Error::ServerEnded`].
     pub(in crate::server) fn serve_admitted(
         self: &Arc<Self>,
         connection: Unserved,
+        permit: OwnedSemaphorePermit,
     ) -> Result<(), Error> {
         let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        tasks::serve(self.clone(), connection, id)
+        tasks::serve(self.clone(), connection, permit, id)
     }
 
     /// Waits for a permit to open a connection, which is there when `connected` completes.
     pub(in crate::server) async fn connection_permit(
         &self,
         connected: impl Future<Output = ()>,
-    ) -> SemaphorePermit<'_> {
+    ) -> OwnedSemaphorePermit {
         const OPEN: &str = "the semaphore is never closed";
-        if let Ok(permit) = self.connection_permits.try_acquire() {
+        if let Ok(permit) = self.connection_permits.clone().try_acquire_owned() {
             return permit;
         }
-        let mut permit = pin!(self.connection_permits.acquire());
+        let mut permit = pin!(self.connection_permits.clone().acquire_owned());
         tokio::select! {
             biased;
             permit = &mut permit => return permit.expect(OPEN),
@@ -139,7 +117,10 @@ impl Shared {
                 next = self.next_connection(accepting), if !is_done => next,
             };
             if let Some((connection, permit)) = next {
-                self.admit_accepted(connection, permit);
+                // A hook does not hold up the next connection.
+                if let Ok(Some(hooked)) = self.admit(Unserved::new(connection), permit) {
+                    spawn(async { _ = hooked.await });
+                }
             }
         }
     }
@@ -150,7 +131,7 @@ impl Shared {
     pub(in crate::server) async fn next_connection(
         &self,
         accepting: &mut Accepting,
-    ) -> Option<(Connection, SemaphorePermit<'_>)> {
+    ) -> Option<(Connection, OwnedSemaphorePermit)> {
         loop {
             let connected = poll_fn(|cx| accepting.poll_waiting(cx));
             let permit = self.connection_permit(connected).await;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::SemaphorePermit, time::timeout};
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::server::{Shared, accept::unserved::Unserved};
 use crate::{
@@ -108,52 +108,43 @@ impl Drop for Connected<'_> {
 
 debug_in_short!(Hook, limit);
 
-/// A connection that the hook looks at. It holds its permit until it is dropped or served.
-pub(in crate::server) struct HookedConnection {
-    server: Arc<Shared>,
-    connection: Option<Unserved>,
-}
+/// The hook looks at a connection until this is dropped.
+pub(in crate::server) struct Hooked(Arc<Shared>);
 
-impl HookedConnection {
-    pub(in crate::server) fn new(
-        server: &Arc<Shared>,
-        connection: Unserved,
-        permit: SemaphorePermit<'_>,
-    ) -> Self {
-        permit.forget();
+impl Hooked {
+    pub(in crate::server) fn new(server: &Arc<Shared>) -> Self {
         server.hooked_connections.fetch_add(1, SeqCst);
-        HookedConnection { server: server.clone(), connection: Some(connection) }
-    }
-
-    /// Runs the hook until the server drains, and serves the connection.
-    ///
-    /// # Errors
-    /// [`Error::PeerRefused`], [`Error::ServerEnded`].
-    pub(in crate::server) async fn admit(mut self, hook: &Hook) -> Result<(), Error> {
-        let server = self.server.clone();
-        let connection = self.connection.as_mut().expect("it is taken once");
-        let result = tokio::select! {
-            biased;
-            () = server.lifecycle.draining() => return Err(Error::ServerEnded),
-            result = hook.run(connection) => result,
-        };
-        if let Err(reason) = result {
-            let peer = connection.peer();
-            server.connection_refused(peer, &connection.extensions, &reason);
-            return Err(Error::PeerRefused { peer: peer.to_string(), reason });
-        }
-        // The permit goes with the connection.
-        let connection = self.connection.take().expect("it is taken once");
-        server.serve_admitted(connection)
+        Hooked(server.clone())
     }
 }
 
-impl Drop for HookedConnection {
+impl Drop for Hooked {
     fn drop(&mut self) {
-        if self.connection.is_some() {
-            self.server.connection_permits.add_permits(1);
-        }
-        self.server.hooked_connections.fetch_sub(1, SeqCst);
-        notify_waiters(&self.server.connection_ended);
+        self.0.hooked_connections.fetch_sub(1, SeqCst);
+        notify_waiters(&self.0.connection_ended);
     }
+}
+
+/// Runs the hook until the server drains, and serves the connection.
+///
+/// # Errors
+/// [`Error::PeerRefused`], [`Error::ServerEnded`].
+pub(in crate::server) async fn serve_hooked(
+    hooked: Hooked,
+    hook: Arc<Hook>,
+    mut connection: Unserved,
+    permit: OwnedSemaphorePermit,
+) -> Result<(), Error> {
+    let server = &hooked.0;
+    let result = tokio::select! {
+        biased;
+        () = server.lifecycle.draining() => return Err(Error::ServerEnded),
+        result = hook.run(&mut connection) => result,
+    };
+    if let Err(reason) = result {
+        let peer = connection.peer();
+        server.connection_refused(peer, &connection.extensions, &reason);
+        return Err(Error::PeerRefused { peer: peer.to_string(), reason });
+    }
+    server.serve_admitted(connection, permit)
 }

@@ -105,7 +105,7 @@ async fn next_frame<R: ReadHalf>(
             }));
         }
         connection.starts.receiver_waits();
-        if connection.server.lifecycle.is_running() {
+        if connection.server.lifecycle.is_running.load(SeqCst) {
             return Poll::Pending;
         }
         let answered = answered.get_or_insert_with(|| Box::pin(connection.answered()));

@@ -27,6 +27,7 @@ use crate::{
         message::{Malformed, Request, RequestDecoder},
         payload::Payload,
     },
+    sync::atomic::Ordering::SeqCst,
     transport::{
         io::ReadHalf,
         limiter::{Load, Refused},
@@ -107,7 +108,7 @@ impl<'a> IncomingRequest<'a> {
     /// Begins the call's handler; `false` if the call has to wait. What cannot be served is refused
     /// first, so that it neither waits nor counts.
     fn try_open(&self) -> Result<bool, Refusal> {
-        if !self.connection.server.lifecycle.is_running() {
+        if !self.connection.server.lifecycle.is_running.load(SeqCst) {
             let status = Status::unavailable("the server is shutting down");
             return Err(Refusal { cause: EndCause::Shutdown, status });
         }

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use slab::Slab;
 use tokio::{
-    sync::oneshot,
+    sync::{OwnedSemaphorePermit, oneshot},
     task::{AbortHandle, yield_now},
 };
 
@@ -19,25 +19,26 @@ use crate::{
     Error,
     contain::{contain, notify_waiters},
     observer::CallOutcome,
+    sync::atomic::Ordering::SeqCst,
     trace,
     transport::{heard::Heard, lock, spawn, wire},
 };
 
-/// Serves one connection until the client goes away, or the server has drained or closes. It returns the
-/// permit that was taken for it.
+/// Serves one connection until the client goes away, or the server has drained or closes.
 ///
 /// # Errors
 /// [`Error::ServerEnded`] if a shutdown has begun.
 pub(in crate::server) fn serve(
     server: Arc<Shared>,
     mut unserved: Unserved,
+    permit: OwnedSemaphorePermit,
     id: u64,
 ) -> Result<(), Error> {
     let peer = mem::replace(&mut unserved.peer, Peer::unknown());
     let extensions = mem::take(&mut unserved.extensions);
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
-    let open = OpenConnection::new(connection.clone())?;
+    let open = OpenConnection::new(connection.clone(), permit)?;
     let crate::Connection { reader, writer, .. } = unserved.into_served();
     let (mut reader, heard) = listen(&connection.server.config, reader);
     let sending = connection;
@@ -100,7 +101,7 @@ async fn closed(server: &Shared) {
     let lifecycle = &server.lifecycle;
     // Made before the look: from here on no change is missed.
     let change = lifecycle.next_change();
-    if lifecycle.is_running() {
+    if lifecycle.is_running.load(SeqCst) {
         change.await;
     }
     // The receiver may have looked just before the change, and looks again.
@@ -149,23 +150,28 @@ impl Drop for ConnectionOwner {
 pub(in crate::server) struct OpenConnection {
     connection: Arc<Connection>,
     key: usize,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl OpenConnection {
-    /// Lists a connection, or returns its permit.
-    pub(in crate::server) fn new(connection: Arc<Connection>) -> Result<Self, Error> {
+    /// Lists a connection.
+    ///
+    /// # Errors
+    /// [`Error::ServerEnded`].
+    pub(in crate::server) fn new(
+        connection: Arc<Connection>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Self, Error> {
         let server = &connection.server;
         let mut connections = lock(&server.connections);
         // Looked at while the list is locked: a server that drains has seen a connection on its list, or
         // no connection gets there.
-        if !server.lifecycle.is_running() {
-            drop(connections);
-            server.connection_permits.add_permits(1);
+        if !server.lifecycle.is_running.load(SeqCst) {
             return Err(Error::ServerEnded);
         }
         let key = connections.insert(Arc::downgrade(&connection));
         drop(connections);
-        Ok(OpenConnection { connection, key })
+        Ok(OpenConnection { connection, key, _permit: permit })
     }
 }
 
@@ -178,7 +184,6 @@ impl Drop for OpenConnection {
             *connections = Slab::new();
         }
         drop(connections);
-        server.connection_permits.add_permits(1);
         notify_waiters(&server.connection_ended);
     }
 }

@@ -195,7 +195,7 @@ impl<T> Queue<T> {
                 state.gate.partial_inline_write = Some(written);
             }
         }
-        let has_work = state.is_closed || !state.chunks.is_empty();
+        let has_work = state.is_closed || !state.chunks.0.is_empty();
         let (unused_writer, sender) = match state.gate.slot {
             WriterSlot::Gone => (Some(writer), None),
             _ if has_work => {
@@ -222,7 +222,7 @@ impl<T> Queue<T> {
         poll_fn(|cx| {
             let waker = cx.waker().clone();
             let mut state = lock(&self.state);
-            let (has_chunks, is_closed) = (!state.chunks.is_empty(), state.is_closed);
+            let (has_chunks, is_closed) = (!state.chunks.0.is_empty(), state.is_closed);
             let gate = &mut state.gate;
             // What is queued goes with the next batch as a whole.
             let last_batch = *last_batch.get_or_insert(gate.batches_taken + u64::from(has_chunks));

@@ -93,7 +93,7 @@ impl<T> QueueState<T> {
     }
 
     fn first_unbegun(&self) -> Option<u32> {
-        let queued = || first(self.chunks.iter(), self.gate.partially_written());
+        let queued = || first(&self.chunks.0, self.gate.partially_written());
         self.unsent.in_batch.or_else(queued)
     }
 }
