@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use crate::{contain::drop_contained, sync::Mutex, trace, transport::lock};
+use crate::{contain::Contained, sync::Mutex, transport::lock};
 
 /// Values that the program adds to a call or to a connection: an authenticated user, a session, a span.
 ///
@@ -29,60 +29,48 @@ pub struct Extensions {
     values: OnceLock<Box<Mutex<Values>>>,
 }
 
-/// The values. The last holder of a call or a connection drops them, which may be a task that serves others as well:
-/// a panic meanwhile is caught.
-#[derive(Default)]
-struct Values(Vec<Arc<dyn Any + Send + Sync>>);
-
-impl Drop for Values {
-    fn drop(&mut self) {
-        while let Some(value) = self.0.pop() {
-            if drop_contained(value).is_err() {
-                trace::warn!("a value in extensions panicked while it was dropped");
-            }
-        }
-    }
-}
+/// The values. The last holder of a call or a connection drops them, which may be a task that serves others as well.
+type Values = Vec<Contained<Arc<dyn Any + Send + Sync>>>;
 
 impl Extensions {
     /// Adds a value, in place of an earlier one of its type, which is returned.
     pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
-        let value: Arc<dyn Any + Send + Sync> = Arc::new(value);
+        let value = Contained::new(Arc::new(value) as Arc<dyn Any + Send + Sync>);
         let mut values = lock(self.values.get_or_init(Box::default));
-        let place = values.0.iter_mut().find(|value| (***value).is::<T>());
+        let place = values.iter_mut().find(|value| (****value).is::<T>());
         let before = match place {
             Some(place) => Some(std::mem::replace(place, value)),
             None => {
-                values.0.push(value);
+                values.push(value);
                 None
             }
         };
         drop(values);
-        before.and_then(|value| value.downcast().ok())
+        before.and_then(|value| value.into_inner().downcast().ok())
     }
 
     /// Returns the value of this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let values = lock(self.values.get()?);
-        let value = values.0.iter().find(|value| (***value).is::<T>()).cloned();
+        let value = values.iter().find(|value| (****value).is::<T>()).cloned();
         drop(values);
-        value?.downcast().ok()
+        value?.into_inner().downcast().ok()
     }
 
     /// Takes the value of this type out.
     pub fn remove<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let mut values = lock(self.values.get()?);
-        let at = values.0.iter().position(|value| (**value).is::<T>())?;
-        let value = values.0.swap_remove(at);
+        let at = values.iter().position(|value| (***value).is::<T>())?;
+        let value = values.swap_remove(at);
         drop(values);
-        value.downcast().ok()
+        value.into_inner().downcast().ok()
     }
 }
 
 /// Without the values, which may be secrets.
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.values.get().map_or(0, |values| lock(values).0.len());
+        let count = self.values.get().map_or(0, |values| lock(values).len());
         write!(f, "{count} extensions")
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 use crate::server::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
     PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
-    blocking_places::Places, shutdown::Unbuilt,
+    blocking_places::Places,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -54,7 +54,7 @@ pub struct ServerBuilder {
     observers: Observers,
     hook: Option<Arc<Hook>>,
     config: ServerConfig,
-    unbuilt: Unbuilt,
+    owner: ServerOwner,
 }
 
 impl ServerBuilder {
@@ -75,7 +75,7 @@ impl ServerBuilder {
     /// let builder = builder.add_service(admin);
     /// ```
     pub fn handle(&self) -> ServerHandle {
-        self.unbuilt.handle.clone()
+        self.owner.0.clone()
     }
 
     /// Adds a service. May be called several times; [`build`](ServerBuilder::build) refuses two of one name.
@@ -200,14 +200,15 @@ impl ServerBuilder {
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
             failed: OnceLock::new(),
-            accept_control: self.unbuilt.handle.accept_control.clone(),
-            lifecycle: self.unbuilt.handle.lifecycle.clone(),
+            accept_control: self.owner.0.accept_control.clone(),
+            lifecycle: self.owner.0.lifecycle.clone(),
             config,
         };
         let shared = Arc::new(shared);
+        self.owner.0.server.set(Arc::downgrade(&shared)).expect("a server is built once");
         Ok(Server {
-            handle: self.unbuilt.build(&shared),
-            shared: ServerOwner(shared),
+            shared,
+            owner: self.owner,
             listeners: self.listeners,
             handed_over: self.handed_over,
             keep_open: self.keep_open,

@@ -12,10 +12,9 @@ use crate::{
     observer::{CallOutcome, EndCause},
     proto::{
         control::{CANCEL, CancelRequest, MAX_CANCEL_LEN, MAX_CANCELLED, SERVICE},
-        frame::{Flags, FrameType, Header},
+        frame::{Flags, Header},
         message::RequestDecoder,
     },
-    transport::frames::{Frame, FrameBytes},
 };
 
 /// Fields of a Request that are decoded: those of one that has more are not looked at.
@@ -69,13 +68,4 @@ fn cancel(connection: &Connection, payload: &[u8]) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-/// Answers a call of the receiver's own with OK, once there is capacity for that.
-pub(in crate::server) async fn answer(connection: &Connection, stream_id: u32) {
-    let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &[][..]);
-    let frame = frame.expect("no data fits into any frame").to_vec();
-    if let Ok(permit) = connection.reserve(frame.len(), None).await {
-        let _ = permit.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
-    }
 }

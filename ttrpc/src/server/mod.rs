@@ -207,8 +207,8 @@ impl Shared {
 /// ```
 #[derive(Debug)]
 pub struct Server {
-    shared: ServerOwner,
-    handle: ServerHandle,
+    shared: Arc<Shared>,
+    owner: ServerOwner,
     listeners: Vec<Listener>,
     handed_over: Vec<Connection>,
     keep_open: bool,
@@ -222,7 +222,7 @@ impl Server {
 
     /// Returns a handle by which other tasks control the server. Any number may exist.
     pub fn handle(&self) -> ServerHandle {
-        self.handle.clone()
+        self.owner.0.clone()
     }
 
     /// Serves until a [`ServerHandle`] shuts the server down. Without a listener, it also ends with its last
@@ -239,8 +239,7 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
-        let Server { shared, listeners, handed_over, keep_open, .. } = self;
-        let ServerOwner(server) = &shared;
+        let Server { shared: server, owner: _owner, listeners, handed_over, keep_open } = self;
         if !server.lifecycle.start() {
             return Ok(());
         }
@@ -288,9 +287,9 @@ impl Server {
     }
 }
 
-/// Owns a server: when it is dropped the server has ended.
-#[derive(Debug)]
-struct ServerOwner(Arc<Shared>);
+/// Owns a server, built or not: when it is dropped the server has ended for the holders of its handles.
+#[derive(Debug, Default)]
+struct ServerOwner(ServerHandle);
 
 impl Drop for ServerOwner {
     fn drop(&mut self) {
@@ -332,8 +331,8 @@ mod tests {
     /// A connection of this server, which does not run.
     pub(super) fn idle_connection_of(server: ServerBuilder) -> (Server, Arc<Connection>) {
         let server = server.keep_open().build().expect("it is kept open");
-        let ServerOwner(shared) = &server.shared;
-        let connection = Connection::new(shared.clone(), Peer::unknown(), Extensions::default(), 1);
+        let connection =
+            Connection::new(server.shared.clone(), Peer::unknown(), Extensions::default(), 1);
         (server, Arc::new(connection))
     }
 }

@@ -1,7 +1,6 @@
 //! The life of a server, from the first connection to the last.
 
 use std::{
-    fmt,
     future::{self, Future},
     sync::{Arc, OnceLock, Weak},
     time::Duration,
@@ -28,9 +27,10 @@ use crate::{
 };
 
 /// The stage of a server's life. It only moves forward.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) enum Stage {
     /// Not served yet.
+    #[default]
     Idle,
     /// Accepts connections and calls.
     Running,
@@ -43,22 +43,13 @@ pub(super) enum Stage {
 }
 
 /// The stage that a server is in, shared by its tasks and its handles.
+#[derive(Debug, Default)]
 pub(super) struct Lifecycle {
     stage: Mutex<Stage>,
     /// New calls are accepted: the stage is [`Stage::Running`]. It is read for each call, without the lock.
     pub(super) is_running: AtomicBool,
     /// Notified of every change.
     changed: Notify,
-}
-
-impl Default for Lifecycle {
-    fn default() -> Self {
-        Lifecycle {
-            stage: Mutex::new(Stage::Idle),
-            is_running: AtomicBool::new(false),
-            changed: Notify::new(),
-        }
-    }
 }
 
 impl Lifecycle {
@@ -159,12 +150,6 @@ impl Lifecycle {
     }
 }
 
-impl fmt::Debug for Lifecycle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stage().fmt(f)
-    }
-}
-
 /// Controls a server from anywhere: shuts it down, adds listeners and connections, takes snapshots. Cheap to
 /// clone.
 ///
@@ -184,7 +169,7 @@ pub struct ServerHandle {
     pub(super) lifecycle: Arc<Lifecycle>,
     pub(super) accept_control: Arc<AcceptControl>,
     /// Set when the server is built.
-    server: Arc<OnceLock<Weak<Shared>>>,
+    pub(super) server: Arc<OnceLock<Weak<Shared>>>,
 }
 
 impl ServerHandle {
@@ -346,29 +331,5 @@ impl ServerHandle {
     /// which may be later than its answer.
     pub fn calls_in_flight(&self) -> usize {
         self.server().map_or(0, |server| server.call_load().count)
-    }
-}
-
-/// Ends a server that is never built, for the holders of its handles.
-#[derive(Debug, Default)]
-pub(super) struct Unbuilt {
-    pub(super) handle: ServerHandle,
-}
-
-impl Unbuilt {
-    /// The handle of a server that is built now.
-    pub(super) fn build(self, server: &Arc<Shared>) -> ServerHandle {
-        let handle = self.handle.clone();
-        handle.server.set(Arc::downgrade(server)).expect("a server is built once");
-        handle
-    }
-}
-
-impl Drop for Unbuilt {
-    fn drop(&mut self) {
-        if self.handle.server.get().is_none() {
-            self.handle.accept_control.close();
-            self.handle.lifecycle.finish();
-        }
     }
 }

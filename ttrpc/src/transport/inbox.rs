@@ -112,7 +112,7 @@ impl Inbox {
     /// Adds messages of this load, at least one, that lie in frames back to back, and for which there is capacity.
     pub(crate) fn push_frames(&self, frames: &[u8], load: Load, budget: &StallBudget) {
         let run = Run::Many(frames.to_vec(), load.count);
-        self.append(load, budget, |messages| messages.push_run(run));
+        self.append(load, budget, |messages| messages.0.push_back(run));
     }
 
     fn append(&self, load: Load, budget: &StallBudget, append: impl FnOnce(&mut Messages)) -> bool {
@@ -214,7 +214,7 @@ impl Inbox {
     /// Takes the first run of messages. `false` if the stream has ended well.
     fn poll_refill(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let mut state = lock(&self.state);
-        if let Some(run) = state.messages.pop() {
+        if let Some(run) = state.messages.0.pop_front() {
             drop(state);
             batch.refill(run);
             return Poll::Ready(Ok(true));

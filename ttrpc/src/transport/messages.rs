@@ -36,7 +36,7 @@ pub(crate) fn fits(fill: Load, bytes: usize, limits: Load) -> bool {
 
 /// The messages in an inbox, in order.
 #[derive(Debug, Default)]
-pub(super) struct Messages(VecDeque<Run>);
+pub(super) struct Messages(pub(super) VecDeque<Run>);
 
 /// Messages that a consumer takes together.
 #[derive(Debug)]
@@ -74,16 +74,6 @@ impl Messages {
             }
             _ => self.0.push_back(Run::One(message.to_bytes())),
         }
-    }
-
-    /// Adds a run of messages, at least one.
-    pub(super) fn push_run(&mut self, run: Run) {
-        self.0.push_back(run);
-    }
-
-    /// The first message, with those that lie in one run with it.
-    pub(super) fn pop(&mut self) -> Option<Run> {
-        self.0.pop_front()
     }
 
     /// Drops all; returns how much that was.

@@ -77,11 +77,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Spawns a task that lives until its connection ends. The connection's stream of bytes may be the program's, whose
 /// panic ends the task.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    spawn_contained(Contained::new(Box::pin(future)))
-}
-
-/// All tasks are of one type, since the runtime's code for a task is compiled once for each.
-fn spawn_contained(mut future: Contained<BoxFuture<'static, ()>>) -> JoinHandle<()> {
+    // All tasks are of one type, since the runtime's code for a task is compiled once for each.
+    let mut future: Contained<BoxFuture<'static, ()>> = Contained::new(Box::pin(future));
     tokio::spawn(poll_fn(move |cx| contain(|| future.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))))
 }
 

@@ -102,10 +102,14 @@ impl Registry {
         Registration { registry: self, key }
     }
 
-    /// Registers what holds the receiver up, until the result is dropped.
-    pub(crate) fn hold_up(&self, wait: ReceiverWait) -> ReceiverRegistration<'_> {
+    /// Registers what holds the receiver up, until the result is dropped: then it is reported.
+    pub(crate) fn hold_up<F: Fn(&HeldUp)>(
+        &self,
+        wait: ReceiverWait,
+        report: F,
+    ) -> ReceiverRegistration<'_, F> {
         self.change(|state| state.receiver = Some((wait, Instant::now())));
-        ReceiverRegistration(self)
+        ReceiverRegistration { registry: self, report }
     }
 
     /// The calls that wait, in the order in which they began to, each with what it waits for.
@@ -170,14 +174,17 @@ impl Drop for Registration<'_> {
 }
 
 /// The receiver is blocked until this is dropped.
-#[derive(Debug)]
-pub(crate) struct ReceiverRegistration<'a>(&'a Registry);
+pub(crate) struct ReceiverRegistration<'a, F: Fn(&HeldUp)> {
+    registry: &'a Registry,
+    report: F,
+}
 
-impl Drop for ReceiverRegistration<'_> {
+impl<F: Fn(&HeldUp)> Drop for ReceiverRegistration<'_, F> {
     fn drop(&mut self) {
-        let held_up = self.0.change(|state| state.receiver.take());
-        if let Some((by, since)) = held_up {
-            trace::debug!("the receiver was held up for {:?} by {by}", since.elapsed());
+        if let Some(held_up) = self.registry.receiver() {
+            (self.report)(&held_up);
+            self.registry.change(|state| state.receiver = None);
+            trace::debug!("{held_up}");
         }
     }
 }

@@ -85,10 +85,8 @@ impl ObservedConnection {
     }
 
     /// Reports that the receiver was blocked, and goes on.
-    pub(super) fn receiver_held_up(&self, held_up: Option<HeldUp>) {
-        if let Some(held_up) = held_up {
-            self.observers.receiver_held_up(&self.info(), &held_up);
-        }
+    pub(super) fn receiver_held_up(&self, held_up: &HeldUp) {
+        self.observers.receiver_held_up(&self.info(), held_up);
     }
 
     /// Reports that a call begins. Returns its record, or `None` if nobody observes it.

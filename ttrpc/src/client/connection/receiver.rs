@@ -27,7 +27,7 @@ use crate::{
         message::begins_with_status,
         payload,
     },
-    snapshot::ReceiverWait,
+    snapshot::{HeldUp, ReceiverWait},
     transport::{
         io::ReadHalf,
         limiter::Load,
@@ -198,7 +198,8 @@ async fn wait_for_consumer<R: ReadHalf>(
     messages: &Messages,
     reader: &mut FrameReader<R>,
 ) -> bool {
-    let _held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id));
+    let report = |held_up: &HeldUp| connection.observed.receiver_held_up(held_up);
+    let held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id), report);
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let has_room = tokio::select! {
@@ -207,7 +208,7 @@ async fn wait_for_consumer<R: ReadHalf>(
         _ = connection.write_error.wait() => true,
         has_room = messages.wait_for_room(bytes, limits, &connection.patience, &|| false) => has_room
     };
-    connection.observed.receiver_held_up(connection.registry.receiver());
+    drop(held_up);
     if !has_room {
         let status = Status::resource_exhausted(
             "the stream's messages were not taken in time and its inbox is full",

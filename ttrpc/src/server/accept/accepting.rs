@@ -30,14 +30,14 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 const FAILURES_IN_A_ROW: u32 = 16;
 
 /// The requests of a server's handles to the accepting task.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(in crate::server) struct AcceptControl {
     state: Mutex<ControlState>,
     /// Notified of every change.
     changed: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct ControlState {
     /// Added, and not yet taken over by the accepting task.
     added: Vec<Acceptor>,
@@ -236,12 +236,6 @@ impl PacedAcceptor {
 fn is_lasting(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     lacks.iter().any(|lack| error.raw_os_error() == Some(lack.raw_os_error()))
-}
-
-impl std::fmt::Debug for AcceptControl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AcceptControl").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

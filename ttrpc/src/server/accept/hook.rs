@@ -4,7 +4,7 @@ use std::{
     error::Error as StdError,
     future::poll_fn,
     sync::{Arc, atomic::Ordering::SeqCst},
-    task::{self, Poll},
+    task::Poll,
     time::Duration,
 };
 
@@ -15,7 +15,6 @@ use crate::server::{Shared, accept::unserved::Unserved};
 use crate::{
     Connection, Error,
     contain::{Contained, Panicked, contain, notify_waiters},
-    trace,
     transport::BoxFuture,
 };
 
@@ -72,36 +71,17 @@ impl Hook {
     /// Why the connection is refused.
     async fn run(&self, connection: &mut Connection) -> Result<(), String> {
         // Asked when it is first polled.
-        let mut connected =
-            Connected(Some(Box::pin(async { self.hook.connected(connection).await })));
+        let connected: BoxFuture<'_, Result<(), Box<dyn StdError + Send + Sync>>> =
+            Box::pin(async { self.hook.connected(connection).await });
+        let mut connected = Contained::new(connected);
         let caught = poll_fn(|cx| {
             // Its error is the program's as well, and is printed and dropped here.
-            let polled = contain(|| connected.poll(cx).map_err(|error| error.to_string()));
+            let polled = contain(|| connected.as_mut().poll(cx).map_err(|error| error.to_string()));
             polled.unwrap_or_else(|Panicked| Poll::Ready(Err("the hook panicked".to_owned())))
         });
         match timeout(self.limit, caught).await {
             Ok(result) => result,
             Err(_) => Err(format!("the hook took longer than {:?}", self.limit)),
-        }
-    }
-}
-
-/// What a hook does with a connection. A panic while it is dropped is caught.
-struct Connected<'a>(Option<BoxFuture<'a, Result<(), Box<dyn StdError + Send + Sync>>>>);
-
-impl Connected<'_> {
-    fn poll(
-        &mut self,
-        cx: &mut task::Context<'_>,
-    ) -> Poll<Result<(), Box<dyn StdError + Send + Sync>>> {
-        self.0.as_mut().expect("it is there until it is dropped").as_mut().poll(cx)
-    }
-}
-
-impl Drop for Connected<'_> {
-    fn drop(&mut self) {
-        if contain(|| self.0 = None).is_err() {
-            trace::warn!("a connection's hook panicked while it was dropped");
         }
     }
 }

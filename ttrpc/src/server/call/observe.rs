@@ -1,11 +1,10 @@
 //! Reports a server's connections, and calls that are refused, to `tracing` and to observers.
 
+use tokio::time::Instant;
+
 use crate::server::{
     FailedConnection, Peer, Shared,
-    call::{
-        reasons::{EndReason, RefusedCall},
-        shared::Connection,
-    },
+    call::{reasons::EndReason, shared::Connection},
 };
 use crate::{
     Extensions, Metadata, Status,
@@ -13,10 +12,9 @@ use crate::{
         CallInfo, CallOutcome, CallStats, ConnectionEnd, ConnectionEndCause, ConnectionInfo,
         EndCause, Side,
     },
-    proto::stream::Violation,
+    proto::{frame::Header, stream::Violation},
     snapshot::ReceiverWait,
     trace,
-    transport::registry::ReceiverRegistration,
 };
 
 impl Connection {
@@ -45,8 +43,10 @@ impl Connection {
     }
 
     /// The receiver is held up by this until the result is dropped.
-    pub(in crate::server) fn hold_up(&self, wait: ReceiverWait) -> HeldUpReceiver<'_> {
-        HeldUpReceiver { _registration: self.registry.hold_up(wait), connection: self }
+    pub(in crate::server) fn hold_up(&self, wait: ReceiverWait) -> impl Drop {
+        self.registry.hold_up(wait, |held_up| {
+            self.server.observers.receiver_held_up(&self.observed(), held_up);
+        })
     }
 
     /// The cause and the status with which pending calls end when the connection ends.
@@ -59,16 +59,22 @@ impl Connection {
         }
     }
 
-    /// A call is refused: it begins and ends.
-    pub(in crate::server) fn refused(&self, call: &RefusedCall<'_>, outcome: CallOutcome<'_>) {
-        let RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited } = *call;
+    /// The call of this Request is refused: it begins and ends. The names are empty if they cannot be read.
+    pub(in crate::server) fn refused(
+        &self,
+        Header { stream_id, flags, data_len, .. }: Header,
+        (service, method): (&str, &str),
+        arrived: Instant,
+        has_waited: bool,
+        outcome: CallOutcome<'_>,
+    ) {
         let (code, cause, message) = (outcome.code(), outcome.cause, outcome.message());
         trace::debug!(stream_id, service, method, %code, %cause, error = message, "call refused");
         if self.server.observers.is_empty() {
             return;
         }
         let stats = CallStats::new(arrived);
-        stats.received(0, bytes);
+        stats.received(0, data_len as usize);
         if has_waited {
             stats.has_waited_for_admission();
         }
@@ -94,24 +100,6 @@ impl Connection {
     fn observed(&self) -> ConnectionInfo<'_> {
         let (side, extensions) = (Side::Server, &self.extensions);
         ConnectionInfo { side, id: self.id, peer: &self.peer, extensions }
-    }
-}
-
-/// A receiver that is held up.
-#[derive(Debug)]
-pub(in crate::server) struct HeldUpReceiver<'a> {
-    _registration: ReceiverRegistration<'a>,
-    connection: &'a Connection,
-}
-
-impl Drop for HeldUpReceiver<'_> {
-    fn drop(&mut self) {
-        let Connection { server, registry, .. } = self.connection;
-        if !server.observers.is_empty()
-            && let Some(held_up) = registry.receiver()
-        {
-            server.observers.receiver_held_up(&self.connection.observed(), &held_up);
-        }
     }
 }
 

@@ -1,26 +1,11 @@
-//! Why a connection has ended, and why a call comes to no handler.
+//! Why a connection has ended, and why a stream is refused or ends.
 
 use std::{io, time::Duration};
-
-use tokio::time::Instant;
 
 use crate::{
     Status,
     observer::{CallOutcome, ConnectionEndCause, EndCause},
-    proto::frame::Flags,
 };
-
-/// A call that comes to no handler.
-pub(in crate::server) struct RefusedCall<'a> {
-    pub(in crate::server) stream_id: u32,
-    pub(in crate::server) flags: Flags,
-    pub(in crate::server) service: &'a str,
-    pub(in crate::server) method: &'a str,
-    pub(in crate::server) bytes: usize,
-    pub(in crate::server) arrived: Instant,
-    /// It was not refused at once, but had to wait to be let in.
-    pub(in crate::server) has_waited: bool,
-}
 
 /// Why a frame's stream is refused, or ends.
 #[derive(Debug)]

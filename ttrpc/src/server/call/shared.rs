@@ -166,9 +166,18 @@ impl Connection {
         if !self.answers(cause) {
             return;
         }
-        let data = encode_failure(status);
+        self.send_response(stream_id, encode_failure(status), call).await;
+    }
+
+    /// Sends a Response of which no stream is in the table. A connection that has ended drops it.
+    pub(in crate::server) async fn send_response(
+        &self,
+        stream_id: u32,
+        data: Vec<u8>,
+        call: Option<&Call>,
+    ) {
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
-        let frame = frame.expect("a status is cut to what a frame may hold").to_vec();
+        let frame = frame.expect("it is no longer than a frame may be").to_vec();
         if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
             let _ = permit.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
         }

@@ -14,7 +14,7 @@ use tokio::{task::coop::consume_budget, time::Instant};
 
 use crate::server::{
     call::{
-        reasons::{EndReason, Refusal, RefusedCall},
+        reasons::{EndReason, Refusal},
         shared::Connection,
         state::Call,
     },
@@ -158,11 +158,8 @@ fn taken_out(
     match call {
         Some(call) => call.taken_out(refusal.outcome()),
         None if header.frame_type == FrameType::Request => {
-            let Header { stream_id, flags, .. } = header;
-            let (service, method, bytes, has_waited) = ("", "", 0, false);
-            let call =
-                RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited };
-            connection.refused(&call, refusal.outcome());
+            let unread = Header { data_len: 0, ..header };
+            connection.refused(unread, ("", ""), arrived, false, refusal.outcome());
         }
         None => {}
     }
@@ -295,9 +292,7 @@ mod tests {
             frame::Flags,
             message::{FrameData, Measured, RequestParts},
         },
-        server::{
-            Context as CallContext, Fallback, FallbackCall, ServerOwner, tests::idle_connection_of,
-        },
+        server::{Context as CallContext, Fallback, FallbackCall, tests::idle_connection_of},
     };
 
     struct Replies;
@@ -343,7 +338,7 @@ mod tests {
         let server = Server::builder().config(config).fallback(Replies);
         let (server, connection) =
             idle_connection_of(server.observe(TakesCapacity(connected.clone())));
-        let ServerOwner(shared) = &server.shared;
+        let shared = &server.shared;
         shared.lifecycle.start();
         connected.set(Arc::downgrade(&connection)).expect("it is set once");
 

@@ -10,7 +10,7 @@ use tokio::{
 use crate::server::{
     call::{
         admission::AdmittedLoad,
-        reasons::{EndReason, Refusal, RefusedCall},
+        reasons::{EndReason, Refusal},
         shared::Connection,
         start::AdmittedCall,
         state::{Call, CallHead},
@@ -73,7 +73,7 @@ pub(in crate::server) async fn open<R: ReadHalf>(
     match control::serve(connection, header, incoming.decoder(), refusal) {
         Ok(()) => {
             consume_budget().await;
-            Box::pin(control::answer(connection, header.stream_id)).await;
+            Box::pin(connection.send_response(header.stream_id, Vec::new(), None)).await;
             Ok(())
         }
         Err(refusal) => {
@@ -272,11 +272,8 @@ impl<'a> IncomingRequest<'a> {
         let mut decoder = self.decoder();
         // As far as it can be read.
         let _ = decoder.advance(FIELDS_PER_TURN);
-        let (service, method) = decoder.request().names().unwrap_or_default();
-        let Header { stream_id, flags, .. } = self.header;
-        let (bytes, arrived) = (self.data.bytes().len(), self.arrived);
-        let call = RefusedCall { stream_id, flags, service, method, bytes, arrived, has_waited };
-        self.connection.refused(&call, outcome);
+        let names = decoder.request().names().unwrap_or_default();
+        self.connection.refused(self.header, names, self.arrived, has_waited, outcome);
     }
 }
 
