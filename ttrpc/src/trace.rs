@@ -10,8 +10,10 @@ pub(crate) use enabled::*;
 mod enabled {
     use std::sync::Arc;
 
-    use tracing::{Instrument, Level, instrument::Instrumented, level_filters::LevelFilter};
+    use tracing::{Instrument, Level, level_filters::LevelFilter};
     pub(crate) use tracing::{debug, warn};
+
+    use crate::transport::BoxFuture;
 
     /// Makes a span at level DEBUG, with the fields that `tracing` takes.
     macro_rules! span {
@@ -59,10 +61,15 @@ mod enabled {
             }
         }
 
-        /// Runs a future in the span.
-        pub(crate) fn instrument<F: Future>(&self, future: F) -> Instrumented<F> {
-            let span = self.0.as_deref().cloned();
-            future.instrument(span.unwrap_or_else(tracing::Span::none))
+        /// Runs a future in the span, if there is one.
+        pub(crate) fn instrument<'a, T>(&self, future: BoxFuture<'a, T>) -> BoxFuture<'a, T>
+        where
+            T: 'a,
+        {
+            match self.0.as_deref() {
+                Some(span) => Box::pin(future.instrument(span.clone())),
+                None => future,
+            }
         }
     }
 }
@@ -98,7 +105,7 @@ mod disabled {
             run()
         }
 
-        pub(crate) fn instrument<F: Future>(&self, future: F) -> F {
+        pub(crate) fn instrument<F>(&self, future: F) -> F {
             future
         }
     }

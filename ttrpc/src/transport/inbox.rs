@@ -232,13 +232,19 @@ impl Inbox {
         Poll::Pending
     }
 
-    /// Notes that the consumer uses a message. Wakes the receiver if the one that it waits with fits now. Once: it asks
-    /// again if it has to.
+    /// Notes that the consumer uses a message.
     fn count_out(&self, bytes: usize, budget: &StallBudget) {
         let mut state = lock(&self.state);
         state.fill -= Load::one(bytes);
         state.takes += 1;
         state.moved_at = budget.date();
+        if state.awaited.is_some() {
+            self.wake_receiver(state);
+        }
+    }
+
+    /// Wakes the receiver if the message that it waits with fits now. Once: it asks again if it has to.
+    fn wake_receiver(&self, mut state: MutexGuard<'_, InboxState>) {
         let fill = state.fill;
         let awaited = state.awaited.take_if(|(bytes, limits)| fits(fill, *bytes, *limits));
         drop(state);

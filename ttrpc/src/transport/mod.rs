@@ -52,6 +52,7 @@ pub(crate) mod wire;
 
 use std::{
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::PoisonError,
     task::Poll,
@@ -75,11 +76,25 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Spawns a task that lives until its connection ends. The connection's stream of bytes may be the program's, whose
-/// panic ends the task.
-pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    // All tasks are of one type, since the runtime's code for a task is compiled once for each.
-    let mut future: Contained<BoxFuture<'static, ()>> = Contained::new(Box::pin(future));
+/// panic ends the task. All tasks are of one type, since the runtime's code for a task is compiled once for each.
+pub(crate) fn spawn(future: BoxFuture<'static, ()>) -> JoinHandle<()> {
+    let mut future = Contained::new(future);
     tokio::spawn(poll_fn(move |cx| contain(|| future.as_mut().poll(cx)).unwrap_or(Poll::Ready(()))))
+}
+
+/// Polls a future once, and from then on only when `is_due`, which a change that wakes it makes true first: for what seldom
+/// happens to a task that wakes often. It belongs to one task, whose waker stays the same.
+pub(crate) fn rarely<F: Future>(
+    future: F,
+    is_due: impl Fn(&F) -> bool,
+) -> impl Future<Output = F::Output> {
+    let (mut future, mut is_registered) = (Box::pin(future), false);
+    poll_fn(move |cx| {
+        if mem::replace(&mut is_registered, true) && !is_due(&future) {
+            return Poll::Pending;
+        }
+        future.as_mut().poll(cx)
+    })
 }
 
 /// Waits until `is_so`, which is looked at now and whenever a change is notified to all who wait.

@@ -32,6 +32,7 @@ use crate::{
         io::ReadHalf,
         limiter::Load,
         messages::{RUN_LEN, fits},
+        rarely,
         violations::Violations,
         wire::{FrameReader, ReadEnd, hung_up},
     },
@@ -41,7 +42,8 @@ use crate::{
 pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> ConnectionError {
     let mut reader = FrameReader::new(io);
     let mut violations = Violations::of("server");
-    let mut write_error = pin!(connection.write_error.wait());
+    let write_error = &connection.write_error;
+    let mut write_error = pin!(rarely(write_error.wait(), |_| write_error.initialized()));
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,

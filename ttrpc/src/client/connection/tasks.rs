@@ -34,8 +34,8 @@ impl ConnectionTasks {
         let sender = SenderGuard(connection.clone());
         let guard = EndGuard { connection: connection.clone(), _signal: signal };
         let (reader, writer) = (Original::new(reader), Box::new(Original::new(io.writer)));
-        spawn(span.instrument(run_sender(sender, writer, ended)));
-        let receiver = spawn(span.instrument(run_receiver(guard, reader))).abort_handle();
+        spawn(span.instrument(Box::pin(run_sender(sender, writer, ended))));
+        let receiver = spawn(span.instrument(Box::pin(run_receiver(guard, reader)))).abort_handle();
         upkeep.start(&connection, &receiver);
         Arc::new(ConnectionTasks { connection, receiver })
     }

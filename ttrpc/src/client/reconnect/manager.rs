@@ -70,7 +70,7 @@ impl Manager {
         // It says so also where nothing can be spawned, or when the runtime ends.
         let guard = EndGuard(shared.clone());
         let run = async move { guard.0.run(first).await.unwrap_or_default() };
-        let task = spawn(run).abort_handle();
+        let task = spawn(Box::pin(run)).abort_handle();
         Arc::new(Manager { shared, task, origin: Origin::here() })
     }
 

@@ -30,14 +30,14 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 const FAILURES_IN_A_ROW: u32 = 16;
 
 /// The requests of a server's handles to the accepting task.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::server) struct AcceptControl {
     state: Mutex<ControlState>,
     /// Notified of every change.
     changed: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ControlState {
     /// Added, and not yet taken over by the accepting task.
     added: Vec<Acceptor>,
@@ -47,6 +47,8 @@ struct ControlState {
     /// Nothing is accepted any more.
     is_closed: bool,
 }
+
+debug_in_short!(AcceptControl);
 
 impl AcceptControl {
     /// Adds a listener.

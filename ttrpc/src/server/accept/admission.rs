@@ -119,7 +119,7 @@ impl Shared {
             if let Some((connection, permit)) = next {
                 // A hook does not hold up the next connection.
                 if let Ok(Some(hooked)) = self.admit(Unserved::new(connection), permit) {
-                    spawn(async { _ = hooked.await });
+                    spawn(Box::pin(async { _ = hooked.await }));
                 }
             }
         }

@@ -55,7 +55,7 @@ impl Drop for Unserved {
         });
         // Outside of a runtime nothing can wait.
         if let (Ok(Poll::Pending), Ok(_)) = (shut_down, Handle::try_current()) {
-            spawn(async move { wire::shut_down(&mut connection.writer).await });
+            spawn(Box::pin(async move { wire::shut_down(&mut connection.writer).await }));
         }
     }
 }

@@ -197,7 +197,7 @@ impl AdmittedCall<'_> {
         connection.queue.streams(|table| table.open(call.head.stream_id, call.head.flags, call));
         let mut task = CallTask::New(handler, self.owner);
         if !span.is_none() {
-            task = CallTask::GoesOn(Box::pin(span.instrument(task)));
+            task = CallTask::GoesOn(span.instrument(Box::pin(task)));
         }
         if is_inline {
             starts.begin(task);

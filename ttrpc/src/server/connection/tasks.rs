@@ -21,7 +21,7 @@ use crate::{
     observer::CallOutcome,
     sync::atomic::Ordering::SeqCst,
     trace,
-    transport::{heard::Heard, lock, spawn, wire},
+    transport::{heard::Heard, lock, rarely, spawn, wire},
 };
 
 /// Serves one connection until the client goes away, or the server has drained or closes.
@@ -46,27 +46,28 @@ pub(in crate::server) fn serve(
     let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
     // Told before its end can be: a runtime that shuts down may never run what is spawned here.
     span.in_scope(|| sending.opened());
-    let mut sender = spawn(async move {
+    let sender = spawn(Box::pin(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
         if let Err(error) = wire::send_all(writer, &sending.queue, &mut ended).await {
             trace::debug!(connection = id, "writing to the client failed: {error}");
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
-    });
+    }));
     owner.sender = Some(sender.abort_handle());
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
-        let reader = &mut reader;
+        let (reader, mut sender) = (&mut reader, sender);
         let connection = owner.open.connection.clone();
         {
             // The receiver is dropped before the connection's end is reported, since a call may wait in it.
+            let sender_ended = rarely(&mut sender, |sender| sender.is_finished());
             let reason = tokio::select! {
                 biased;
                 reason = receiver::run(&connection, reader) => reason,
                 reason = ended_here(&connection, heard) => reason,
-                _ = &mut sender => EndReason::closed_by_client(),
+                _ = sender_ended => EndReason::closed_by_client(),
             };
             // If the sender has failed it has said why.
             let _ = connection.end_reason.set(reason);
@@ -77,7 +78,7 @@ pub(in crate::server) fn serve(
             let _ = sender.await;
         }
     };
-    spawn(span.instrument(receiving));
+    spawn(span.instrument(Box::pin(receiving)));
     Ok(())
 }
 
@@ -102,7 +103,7 @@ async fn closed(server: &Shared) {
     // Made before the look: from here on no change is missed.
     let change = lifecycle.next_change();
     if lifecycle.is_running.load(SeqCst) {
-        change.await;
+        rarely(change, |_| !lifecycle.is_running.load(SeqCst)).await;
     }
     // The receiver may have looked just before the change, and looks again.
     yield_now().await;

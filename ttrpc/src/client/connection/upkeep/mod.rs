@@ -60,18 +60,20 @@ impl Prepared {
     pub(super) fn start(self, connection: &Arc<ClientConnection>, receiver: &AbortHandle) {
         if connection.cancels.is_some() {
             let connection = connection.clone();
-            spawn(async move { until_closed(&connection, cancel::run(&connection)).await });
+            spawn(Box::pin(async move {
+                until_closed(&connection, cancel::run(&connection)).await;
+            }));
         }
         if let Some((keepalive, heard)) = self.0 {
             let (connection, receiver) = (connection.clone(), receiver.clone());
-            spawn(async move {
+            spawn(Box::pin(async move {
                 let gone = async {
                     keepalive::peer_is_gone(&keepalive, &connection, &heard).await;
                     connection.end(ConnectionError::KeepaliveTimeout);
                     receiver.abort();
                 };
                 until_closed(&connection, gone).await;
-            });
+            }));
         }
     }
 }
