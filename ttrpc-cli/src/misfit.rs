@@ -10,6 +10,9 @@ pub fn explain(
     options: &DeserializeOptions,
     error: &str,
 ) -> String {
+    if let Some(words) = no_object(kind, value) {
+        return format!("{}: {words}", kind.full_name());
+    }
     let misfit = Misfit {
         path: String::new(),
         kind: kind.clone(),
@@ -72,7 +75,10 @@ fn in_words(kind: &Kind, value: &Value) -> Option<String> {
             let is_wrapper = is_wrapper.is_some_and(|name| name.ends_with("Value"))
                 && message.fields().len() == 1
                 && message.full_name() != "google.protobuf.ListValue";
-            return is_wrapper.then(|| in_words(&message.get_field(1)?.kind(), value))?;
+            return match is_wrapper {
+                true => in_words(&message.get_field(1)?.kind(), value),
+                false => no_object(message, value),
+            };
         }
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => whole(i32::MIN.into(), i32::MAX.into()),
         Kind::Uint32 | Kind::Fixed32 => whole(0, u32::MAX.into()),
@@ -92,6 +98,18 @@ fn in_words(kind: &Kind, value: &Value) -> Option<String> {
     };
     let may_be = may_be?;
     Some(format!("`{text}` is no {kind:?}, {may_be}"))
+}
+
+/// That a value is no message, if it is no object. Some of protobuf's own are texts and lists.
+fn no_object(kind: &MessageDescriptor, value: &Value) -> Option<String> {
+    let is_special = kind.full_name().starts_with("google.protobuf.");
+    if is_special || value.is_object() {
+        return None;
+    }
+    let text = value.to_string();
+    let short: String = text.chars().take(40).collect();
+    let rest = if short.len() < text.len() { "…" } else { "" };
+    Some(format!("`{short}{rest}` is no object"))
 }
 
 /// In either alphabet, with or without its padding, as protobuf's JSON takes it.
@@ -251,7 +269,9 @@ mod tests {
                 "field `rootfs.target`: ",
             ),
             (json!({ "rootfs": {} }), "field `rootfs`: "),
-            (json!([]), "CreateTaskRequest: invalid type"),
+            (json!([]), "CreateTaskRequest: `[]` is no object"),
+            (json!({ "stdin": "", "options": 5 }), "field `options`: "),
+            (json!({ "rootfs": [5] }), "field `rootfs`: `5` is no object"),
             (json!({ "terminal": "yes" }), "field `terminal`: `yes` is no bool, true or false"),
             (
                 json!({ "rootfs": [{ "options": ["a", 1] }] }),

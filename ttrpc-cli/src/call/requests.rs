@@ -151,6 +151,7 @@ const REQUEST: &str = "the request";
 /// [`Failure::Usage`] for what is none.
 pub fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
     let (what, text) = match argument.strip_prefix('@') {
+        Some("") => return Err(Failure::usage("`@` names no file: a request in one is @FILE")),
         Some(path) => {
             let text = fs::read_to_string(path)
                 .map_err(|error| Failure::Usage(format!("cannot read {path}: {error}")))?;

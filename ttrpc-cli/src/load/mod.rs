@@ -96,7 +96,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
     /// Stop after this many calls
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     calls: Option<u64>,
     /// Messages that each call with a stream of requests sends, those of --data in turn
     #[arg(long, value_name = "COUNT")]

@@ -32,11 +32,15 @@ fn a_mistake_is_told_in_the_users_words() {
         (&["call", address, "Echo", "{\"payload\":\"\",\"payload\":\"\"}"], "given twice"),
         (&["call", address, "Echo", "{\"responseSize\":1,\"response_size\":1}"], "given twice"),
         (&["load", address, "Echo", "x"], "`x` is not name=value"),
+        (&["call", address, "Echo", "[]"], "EchoRequest: `[]` is no object"),
+        (&["call", address, "Echo", "null"], "`null` is no object"),
+        (&["call", address, "Echo", "@"], "`@` names no file"),
+        (&["load", address, "Echo", "-n", "0"], "0 is not in 1.."),
     ] {
         let ran = run(arguments);
         assert_eq!(ran.code, 2, "{arguments:?}: {ran:?}");
         assert!(ran.stderr.contains(told), "{arguments:?}: {ran:?}");
-        for words in ["integral", "expected ident", "No such file"] {
+        for words in ["integral", "expected ident", "expected a map", "No such file"] {
             assert!(!ran.stderr.contains(words), "{arguments:?}: {ran:?}");
         }
     }
