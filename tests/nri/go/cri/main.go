@@ -1,8 +1,9 @@
 // A client of containerd's CRI, and the program in its image: for tests/nri/containerd.
 //
-//	cri image FILE                       writes an image with this program, nri.test/cri:1
+//	cri image FILE                       writes an image with this program, nri.test/cri:1, and an empty one, nri.test/empty:1
 //	cri run SOCKET LOGS NAME [K=V]...    runs a pod with these annotations: one container that says what it sees, is updated, stopped and removed
 //	cri keep SOCKET LOGS NAME            runs a pod whose container goes on, leaves it, and prints the container's id
+//	cri many SOCKET LOGS PODS N          runs pods with N containers in all, of the empty image, which are created and not started
 //	cri clean SOCKET                     removes all pods
 //	cri pause                            does nothing (in the pod)
 //	cri show                             says what it sees, and goes on (in the container)
@@ -14,12 +15,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +32,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-const image = "nri.test/cri:1"
+const (
+	image = "nri.test/cri:1"
+	empty = "nri.test/empty:1"
+)
 
 // The last line of what a container sees.
 const shown = "that is all"
@@ -61,9 +67,12 @@ func run(args []string) error {
 		return err
 	}
 	defer conn.Close()
+	client := cri.NewRuntimeServiceClient(conn)
+	if args[0] == "many" {
+		return runMany(context.Background(), client, args[2], args[3], args[4])
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	client := cri.NewRuntimeServiceClient(conn)
 	switch args[0] {
 	case "run":
 		return runPod(ctx, client, args[2], args[3], args[4:])
@@ -104,6 +113,19 @@ func show() error {
 }
 
 func startPod(ctx context.Context, client cri.RuntimeServiceClient, logs, name string, annotations map[string]string, arg string) (string, string, error) {
+	sandbox, pod, err := runSandbox(ctx, client, logs, name, annotations)
+	if err != nil {
+		return "", "", err
+	}
+	container, err := createContainer(ctx, client, sandbox, pod, image, "c", arg, false)
+	if err != nil {
+		return pod, "", err
+	}
+	_, err = client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container})
+	return pod, container, err
+}
+
+func runSandbox(ctx context.Context, client cri.RuntimeServiceClient, logs, name string, annotations map[string]string) (*cri.PodSandboxConfig, string, error) {
 	sandbox := &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test"},
 		LogDirectory: logs,
@@ -114,24 +136,56 @@ func startPod(ctx context.Context, client cri.RuntimeServiceClient, logs, name s
 	}
 	pod, err := client.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
-		return "", "", fmt.Errorf("running the pod: %w", err)
+		return nil, "", fmt.Errorf("running the pod: %w", err)
 	}
+	return sandbox, pod.PodSandboxId, nil
+}
+
+func createContainer(ctx context.Context, client cri.RuntimeServiceClient, sandbox *cri.PodSandboxConfig, pod, image, name, arg string, tty bool) (string, error) {
 	created, err := client.CreateContainer(ctx, &cri.CreateContainerRequest{
-		PodSandboxId: pod.PodSandboxId,
+		PodSandboxId: pod,
 		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "c"},
+			Metadata: &cri.ContainerMetadata{Name: name},
 			Image:    &cri.ImageSpec{Image: image},
 			Command:  []string{"/cri", arg},
-			LogPath:  name + ".log",
+			LogPath:  sandbox.Metadata.Name + ".log",
+			Tty:      tty,
 			Linux:    &cri.LinuxContainerConfig{Resources: &cri.LinuxContainerResources{}},
 		},
 		SandboxConfig: sandbox,
 	})
 	if err != nil {
-		return pod.PodSandboxId, "", fmt.Errorf("creating the container: %w", err)
+		return "", fmt.Errorf("creating the container: %w", err)
 	}
-	_, err = client.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId})
-	return pod.PodSandboxId, created.ContainerId, err
+	return created.ContainerId, nil
+}
+
+// The containers are created by as many callers as there are pods, each in its own.
+func runMany(ctx context.Context, client cri.RuntimeServiceClient, logs, pods, containers string) error {
+	podCount, err := strconv.Atoi(pods)
+	if err != nil {
+		return err
+	}
+	count, err := strconv.Atoi(containers)
+	if err != nil {
+		return err
+	}
+	results := make(chan error)
+	for at := range podCount {
+		go func() {
+			sandbox, pod, err := runSandbox(ctx, client, logs, fmt.Sprintf("many%d", at), nil)
+			for number := at; err == nil && number < count; number += podCount {
+				// With a terminal containerd has one descriptor open for each container, not two.
+				_, err = createContainer(ctx, client, sandbox, pod, empty, fmt.Sprintf("c%d", number), "pause", true)
+			}
+			results <- err
+		}()
+	}
+	var errs []error
+	for range podCount {
+		errs = append(errs, <-results)
+	}
+	return errors.Join(errs...)
 }
 
 func runPod(ctx context.Context, client cri.RuntimeServiceClient, logs, name string, pairs []string) error {
@@ -212,10 +266,33 @@ func writeImage(path string) error {
 	if err != nil {
 		return err
 	}
+	var manifests []any
+	for name, content := range map[string][]byte{image: program, empty: nil} {
+		manifest, err := writeManifest(archive, name, content)
+		if err != nil {
+			return err
+		}
+		manifests = append(manifests, manifest)
+	}
+	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": manifests})
+	if err != nil {
+		return err
+	}
+	if err := add(archive, "index.json", index, 0o644); err != nil {
+		return err
+	}
+	if err := add(archive, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644); err != nil {
+		return err
+	}
+	return archive.Close()
+}
+
+// An image of one layer with this program, or nothing in its place.
+func writeManifest(archive *tar.Writer, name string, program []byte) (map[string]any, error) {
 	var layer bytes.Buffer
 	files := tar.NewWriter(&layer)
 	if err := add(files, "cri", program, 0o755); err != nil {
-		return err
+		return nil, err
 	}
 	files.Close()
 	blob := func(content []byte) (map[string]any, error) {
@@ -233,7 +310,7 @@ func writeImage(path string) error {
 	}
 	described, err := blob(layer.Bytes())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	described["mediaType"] = "application/vnd.oci.image.layer.v1.tar"
 	config, err := blobOf(map[string]any{
@@ -242,27 +319,17 @@ func writeImage(path string) error {
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []any{described["digest"]}},
 	}, "application/vnd.oci.image.config.v1+json")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	manifest, err := blobOf(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []any{described},
 	}, "application/vnd.oci.image.manifest.v1+json")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	manifest["annotations"] = map[string]string{"io.containerd.image.name": image}
-	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []any{manifest}})
-	if err != nil {
-		return err
-	}
-	if err := add(archive, "index.json", index, 0o644); err != nil {
-		return err
-	}
-	if err := add(archive, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644); err != nil {
-		return err
-	}
-	return archive.Close()
+	manifest["annotations"] = map[string]string{"io.containerd.image.name": name}
+	return manifest, nil
 }
 
 func add(archive *tar.Writer, name string, content []byte, mode int64) error {
