@@ -3,7 +3,6 @@
 use std::{env, path::PathBuf};
 
 fn main() -> Result<(), ttrpc_codegen::Error> {
-    ttrpc_codegen::compile_protos(&["proto/events.proto", "proto/tasks.proto"], &["proto"])?;
     // The greeter's server answers reflection from this.
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     ttrpc_codegen::configure()

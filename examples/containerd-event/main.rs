@@ -10,15 +10,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ttrpc::{Any, Client, prost::Message};
-
-mod events {
-    ttrpc::include_proto!("containerd.services.events.ttrpc.v1");
-}
-mod tasks {
-    ttrpc::include_proto!("containerd.events");
-}
-use events::{Envelope, EventsClient, ForwardRequest};
+use ttrpc::Client;
+use ttrpc_containerd::{
+    any,
+    events::{
+        Envelope, TaskExit,
+        publish::{EventsClient, ForwardRequest},
+    },
+    namespace,
+};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -29,27 +29,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let namespace = env::var("CONTAINERD_NAMESPACE").unwrap_or_else(|_| "default".to_owned());
 
-    let event = tasks::TaskExit {
+    let event = TaskExit {
         container_id: "example".to_owned(),
         id: "example".to_owned(),
         pid: process::id(),
-        exit_status: 0,
+        ..TaskExit::default()
     };
     let envelope = Envelope {
         timestamp: Some(SystemTime::now().into()),
         namespace: namespace.clone(),
         topic,
-        event: Some(Any {
-            // containerd's types travel under their bare names.
-            type_url: "containerd.events.TaskExit".to_owned(),
-            value: event.encode_to_vec(),
-        }),
+        event: Some(any::pack(&event)),
     };
 
     let events = EventsClient::new(Client::connect(&address).await?);
     events
         .forward(ForwardRequest { envelope: Some(envelope) })
-        .metadata("containerd-namespace-ttrpc", namespace)
+        .metadata(namespace::KEY, namespace)
         .timeout(Duration::from_secs(5))
         .await?;
     Ok(())

@@ -79,6 +79,7 @@ pub use ttrpc_containerd::events::{Event, Outbox};
 use self::args::{Action, Args};
 pub use self::{
     bundle::{Bundle, Spec, read_pid},
+    cgroup::{ControlGroup, Limits},
     console::{ConsoleSocket, take_terminal},
     descriptors::{die_with_shim, kill},
     files::Temporary,

@@ -6,13 +6,20 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Output, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use libtest_mimic::{Arguments, Trial};
-use shim_kit::{Launch, New, Pid, Remains, Runtime, Started, Status, async_trait};
-use ttrpc::{Any, Client, Server, prost::Message};
+use shim_kit::{
+    Launch, New, Outbox, Pid, Remains, Runtime, ServerBuilder, Started, Status, async_trait,
+};
+use ttrpc::{
+    Any, Client, Code, Context, Server,
+    prost::Message,
+    server::{Interceptor, Next, Routes},
+};
 
 use ttrpc_containerd::{
     task::v3::{
@@ -55,9 +62,40 @@ impl Runtime for Nothing {
         Ok(())
     }
 
+    fn serve(server: ServerBuilder, events: &Outbox) -> ServerBuilder {
+        let own = Routes::new(OWN).unary("Waiting", &Arc::new(events.clone()), |events, _, ()| {
+            let waiting = events.counts().0.to_string();
+            Box::pin(async move { Ok(waiting) })
+        });
+        server.add_service(own).intercept(Refuses)
+    }
+
+    async fn at_end() {
+        if let Some(path) = env::var_os(AT_END) {
+            fs::write(path, "the end").unwrap();
+        }
+    }
+
     fn clean_up(remains: Remains<'_, ()>) -> Result<(), String> {
         let what = format!("{} {} {:?}", remains.namespace, remains.id, remains.pid.is_some());
         fs::write(remains.bundle.path().join("cleaned"), what).map_err(|error| error.to_string())
+    }
+}
+
+/// A service of the runtime's own, and the variable that names the file which its hook writes.
+const OWN: &str = "invocations.v1.Own";
+const AT_END: &str = "INVOCATIONS_AT_END";
+
+/// Refuses calls that ask for it.
+struct Refuses;
+
+#[async_trait]
+impl Interceptor for Refuses {
+    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
+        match ctx.metadata().get("refuse") {
+            Some(_) => Err(Status::permission_denied("as it was asked for")),
+            None => next.run(ctx).await,
+        }
     }
 }
 
@@ -85,6 +123,7 @@ const TESTS: &[(&str, fn())] = &[
     ("start_asks_the_shim_that_is_there_for_its_version", start_asks_for_the_version),
     ("a_signal_ends_a_daemon_whose_containers_are_waited_for", a_signal_ends_a_daemon),
     ("info_and_version_are_told", info_and_version_are_told),
+    ("a_runtime_adds_to_the_server_and_has_the_last_word", a_runtime_adds_to_the_server),
 ];
 
 /// A bundle, and the way to call the shim in it.
@@ -333,6 +372,27 @@ fn a_signal_ends_a_daemon() {
     // A call that is open may take this long at the end that containerd asks for.
     assert!(took < Duration::from_secs(5), "{took:?}");
     wait_until("the daemon has removed its socket", || !socket.exists());
+}
+
+fn a_runtime_adds_to_the_server() {
+    let containerd = tempfile::tempdir().unwrap();
+    let (bundle, ends) = (Bundle::new("{}"), containerd.path().join("end"));
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.current_dir(bundle.path()).args(["-namespace", "default", "-id", "c1", "-address"]);
+    command.arg(containerd.path()).arg("start").env(AT_END, &ends);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let address = String::from_utf8(output.stdout).unwrap();
+    let socket = Path::new(address.strip_prefix("unix://").unwrap());
+    let (waiting, refused) = call(socket, async |task| {
+        let own = task.client().unary::<(), String>(OWN, "Waiting", ());
+        let refused = task.connect(ConnectRequest::default()).metadata("refuse", "1").await;
+        (own.await, refused)
+    });
+    assert_eq!(waiting.unwrap(), "0", "no event waits");
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    assert!(!ends.exists());
+    shut_down(socket);
+    wait_until("the hook has run", || ends.exists());
 }
 
 fn info_and_version_are_told() {

@@ -1,5 +1,6 @@
 //! Control groups: what a container uses, in both versions, and the group of the shim itself.
 
+mod group;
 mod oom;
 pub(crate) mod processes;
 mod v1;
@@ -14,6 +15,7 @@ use std::{
 use rustix::process::Pid;
 use ttrpc::Any;
 
+pub use self::group::{ControlGroup, Limits};
 pub(crate) use self::oom::watch_oom;
 use crate::proto;
 

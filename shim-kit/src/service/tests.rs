@@ -65,6 +65,19 @@ impl Runtime for Shell {
         if script == "create hangs" {
             return Err(hang(launch, new.bundle.path()).await);
         }
+        let mut handle = None;
+        if script.starts_with("inside") {
+            // Something in the shim itself, which ends when it is killed.
+            launch.set_cgroup("a-group-that-the-runtime-names");
+            let folder = new.bundle.path().to_owned();
+            let ended = async move {
+                while !folder.join("all-killed").exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Exit::now(7)
+            };
+            handle = Some(Started::from(Handle::new(4_000_002, ended)));
+        }
         let (reader, writer) = std::io::pipe().unwrap();
         let stdio = launch.pipes((0, 0)).await?;
         let mut command = Command::new("sh");
@@ -76,7 +89,8 @@ impl Runtime for Shell {
         let gate = StdMutex::new(Some(std::os::fd::OwnedFd::from(writer).into()));
         let folder = new.bundle.path().to_owned();
         let start_hangs = script == "start hangs";
-        Ok((Shell { pid: child.pid, folder, gate, start_hangs }, Some(child.pid.into())))
+        let started = handle.unwrap_or_else(|| child.pid.into());
+        Ok((Shell { pid: child.pid, folder, gate, start_hangs }, Some(started)))
     }
 
     async fn start(&self, launch: &mut Launch) -> Result<Option<Started>, Status> {
@@ -650,4 +664,24 @@ async fn what_is_no_child_of_the_shims_runs_is_signalled_and_ends() {
     fixture.kill().await.unwrap();
     fixture.wait().await;
     fixture.delete().await.unwrap();
+}
+
+/// The end of a virtual machine, or of a module in the shim, is seen by no reaper. Its group is the one that the runtime
+/// has named.
+#[tokio::test(flavor = "current_thread")]
+async fn a_container_whose_first_process_is_no_child_of_the_shims_lives_and_ends() {
+    let fixture = Fixture::new().await;
+    let script = "inside() { :; }; exec sleep 100000";
+    assert_eq!(fixture.run(script).await.unwrap(), 4_000_002);
+    assert_eq!(fixture.status().await, types::Status::Running);
+    let request = StatsRequest { id: "c1".to_owned() };
+    let stats = fixture.service.stats(request).await.unwrap().stats.unwrap();
+    assert!(stats.type_url.starts_with("io.containerd.cgroups."), "{}", stats.type_url);
+    let request =
+        KillRequest { id: "c1".to_owned(), signal: 9, all: true, ..KillRequest::default() };
+    fixture.service.kill(request).await.unwrap();
+    assert_eq!(fixture.wait().await.exit_status, 7);
+    assert_eq!(fixture.status().await, types::Status::Stopped);
+    let deleted = fixture.delete().await.unwrap();
+    assert_eq!((deleted.pid, deleted.exit_status), (4_000_002, 7));
 }
