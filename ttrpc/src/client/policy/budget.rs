@@ -24,7 +24,7 @@ struct Bucket {
 }
 
 impl RetryBudget {
-    /// A full budget. A ratio below 0.001 counts as that, and so does one that is no number.
+    /// Makes a full budget. A ratio below 0.001 counts as that, and so does one that is no number.
     pub fn new(max_tokens: u32, token_ratio: f64) -> Self {
         let max = u64::from(max_tokens) * TOKEN;
         // What does not fit is cut, by definition of the conversion.

@@ -24,18 +24,18 @@ impl CallDefaults {
         CallDefaults::default()
     }
 
-    /// The time of a call, as [`Call::timeout`](crate::client::Call::timeout) sets it.
+    /// Sets the time of a call, as [`Call::timeout`](crate::client::Call::timeout) sets it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// No limit of time, for a method that may wait for ever among others that may not.
+    /// Sets no limit of time, for a method that may wait for ever among others that may not.
     pub fn no_timeout(self) -> Self {
         self.timeout(NO_TIMEOUT)
     }
 
-    /// How a call that fails is made again; [`Retry::none`] for never.
+    /// Sets how a call that fails is made again; [`Retry::none`] for never.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = Some(retry.into());
         self
@@ -51,7 +51,7 @@ impl CallDefaults {
         self.metadata.append(key, value);
     }
 
-    /// Says whether a call may be executed more than once, in place of what the .proto says: a [`Retry`] makes a unary
+    /// Says whether a call may be executed more than once, in place of what the .proto says. A [`Retry`] makes a unary
     /// call that a server may have seen again only if it is idempotent.
     pub fn idempotent(mut self, is_idempotent: bool) -> Self {
         self.is_idempotent = Some(is_idempotent);

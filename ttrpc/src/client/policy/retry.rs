@@ -64,7 +64,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Three attempts in all, after UNAVAILABLE, with pauses of up to 100 ms and 200 ms, and a budget of its own.
+    /// Makes a policy of three attempts in all, after UNAVAILABLE, with pauses of up to 100 ms and 200 ms, and a budget of its own.
     pub fn new() -> Self {
         Retry::default()
     }
