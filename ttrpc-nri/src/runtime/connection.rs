@@ -72,6 +72,7 @@ impl PluginConnection {
         let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
         let (mux, [called, served]) = Mux::start(connection, MuxConfig::default(), ids);
         let client = PluginClient::new(Client::from_connection(called, ClientConfig::default()));
+        let known = launched.as_ref().map_or_else(|| "(unknown)".to_owned(), PluginId::to_string);
         let (service, registered) = RuntimeService::new(launched, updates);
         let server = Server::builder().add_service(RuntimeServer::new(service));
         let mut tasks = JoinSet::new();
@@ -83,7 +84,7 @@ impl PluginConnection {
         };
         let late = || {
             let source = Status::deadline_exceeded("the plugin has not registered in time");
-            Error::Register { plugin: "(unknown)".to_owned(), source }
+            Error::Register { plugin: known, source }
         };
         let registered = registered.map_err(|_| late())?;
         let id = registered.map_err(|_| Error::Disconnected(MuxError::Closed))??;
@@ -153,10 +154,16 @@ impl PluginConnection {
         pods: &[PodSandbox],
         containers: &[Container],
     ) -> Result<Vec<ContainerUpdate>, Status> {
-        let deadline = Instant::now() + self.about.request_timeout;
+        // None is a time that never comes.
+        let deadline = Instant::now().checked_add(self.about.request_timeout);
         for part in synchronize::parts(pods, containers) {
             let is_last = !part.more;
-            let reply = self.client.synchronize(part).deadline(deadline).await;
+            let call = self.client.synchronize(part);
+            let call = match deadline {
+                Some(deadline) => call.deadline(deadline),
+                None => call,
+            };
+            let reply = call.await;
             let reply = reply.inspect_err(|_| self.close())?;
             if is_last {
                 return Ok(reply.update);

@@ -29,6 +29,8 @@ pub(super) struct UpdateMerge {
     pub(super) updates: Vec<ContainerUpdate>,
     /// Where in `updates` those of a container are.
     positions: HashMap<String, usize>,
+    /// Whether all plugins that update the container of a request ignore a failure, if some do update it.
+    requested_ignores: Option<bool>,
     pub(super) evictions: Vec<ContainerEviction>,
     pub(super) owners: OwningPlugins,
 }
@@ -91,6 +93,8 @@ impl UpdateMerge {
                 && request.container.as_ref().is_some_and(|container| container.id == id)
             {
                 overlay(&resources, request.linux_resources.get_or_insert_default());
+                let ignores = self.requested_ignores.unwrap_or(true) && update.ignore_failure;
+                self.requested_ignores = Some(ignores);
                 continue;
             }
             let at = *self.positions.entry(id).or_insert_with_key(|id| {
@@ -110,6 +114,7 @@ impl UpdateMerge {
     pub(super) fn finish(self, request: UpdateContainerRequest) -> UpdateContainerResponse {
         let mut update = self.updates;
         let mut requested = ContainerUpdate::of(request.container.unwrap_or_default().id);
+        requested.ignore_failure = self.requested_ignores.unwrap_or(false);
         requested.linux.get_or_insert_default().resources =
             Some(request.linux_resources.unwrap_or_default());
         update.push(requested);
@@ -266,8 +271,8 @@ fn merge_rdt(claims: &mut Claims<'_>, new: LinuxRdt, reply: &mut LinuxRdt) -> Re
     Ok(())
 }
 
-/// Merges entries of a list that have keys. One that is marked for removal takes the entry from another plugin; if it is not set anew the
-/// mark goes on to the runtime.
+/// Merges entries of a list that have keys. One that is marked for removal takes the entry from the plugin that has set it, and the mark goes
+/// on to the runtime, in front of what is set anew.
 fn merge_list<T>(
     claims: &mut Claims<'_>,
     field: Field,
@@ -278,7 +283,7 @@ fn merge_list<T>(
     let (removals, additions): (Vec<T>, Vec<T>) =
         new.into_iter().partition(|entry| marked_for_removal(key(entry)).is_some());
     let mut removed = HashSet::new();
-    // The last mark of each: in front, since what is removed and set anew is set.
+    // The last mark of each.
     let mut marks: Vec<T> = removals
         .into_iter()
         .rev()
@@ -583,5 +588,22 @@ mod tests {
             ContainerUpdate::of("c").cpu_shares(5).cpu_quota(2),
         ];
         assert_eq!(reply.update, expected);
+    }
+
+    #[test]
+    fn a_failure_of_the_requested_update_is_ignored_if_all_plugins_ignore_it() {
+        for (second, is_ignored) in [(true, true), (false, false)] {
+            let mut request = UpdateContainerRequest {
+                container: Some(Container::named("c")),
+                ..Default::default()
+            };
+            let mut merge = UpdateMerge::default();
+            let first = ContainerUpdate::of("c").cpu_shares(5).ignore_failure();
+            merge.apply("00-a", vec![first], Some(&mut request)).expect("it is the first");
+            let update = ContainerUpdate::of("c").cpu_quota(5);
+            let update = if second { update.ignore_failure() } else { update };
+            merge.apply("10-b", vec![update], Some(&mut request)).expect("it sets another");
+            assert_eq!(merge.finish(request).update[0].ignore_failure, is_ignored);
+        }
     }
 }
