@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 use ttrpc::{Client, Status};
 
 use crate::{
@@ -12,6 +15,9 @@ use crate::{
 
 /// How long a call may take, if the plugin does not say otherwise.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The times of runtimes that do not say them, as containerd does not before 1.7.26.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Calls in flight. A runtime in Go ends the connection at 257 unread mux frames, and a call takes two at most.
 const CALLS: usize = 64;
 
@@ -47,12 +53,13 @@ impl Runtime {
 
     pub(crate) fn configured(&self, request: &ConfigureRequest) -> Self {
         let millis = |millis: i64| Duration::from_millis(u64::try_from(millis).unwrap_or(0));
+        let or = |said: Duration, usual| if said.is_zero() { usual } else { said };
         let about = About {
             name: request.runtime_name.clone(),
             version: request.runtime_version.clone(),
             nri_version: request.nri_version.clone(),
-            registration_timeout: millis(request.registration_timeout),
-            request_timeout: millis(request.request_timeout),
+            registration_timeout: or(millis(request.registration_timeout), REGISTRATION_TIMEOUT),
+            request_timeout: or(millis(request.request_timeout), REQUEST_TIMEOUT),
         };
         Runtime { about: Arc::new(about), ..self.clone() }
     }
@@ -95,13 +102,21 @@ impl Runtime {
         update: Vec<ContainerUpdate>,
         evict: Vec<ContainerEviction>,
     ) -> Result<Vec<ContainerUpdate>, Status> {
-        let call = async {
-            let _permit = self.permits.acquire().await;
-            self.client.update_containers(UpdateContainersRequest { update, evict }).await
-        };
+        // None is a time that never comes.
+        let deadline = Instant::now().checked_add(self.timeout);
+        let permit = self.permits.acquire();
         let late =
             |_| Status::deadline_exceeded("the runtime has not updated the containers in time");
-        Ok(timeout(self.timeout, call).await.map_err(late)??.failed)
+        let _permit = match deadline {
+            Some(deadline) => timeout_at(deadline, permit).await.map_err(late)?,
+            None => permit.await,
+        };
+        let call = self.client.update_containers(UpdateContainersRequest { update, evict });
+        let call = match deadline {
+            Some(deadline) => call.deadline(deadline),
+            None => call,
+        };
+        Ok(call.await?.failed)
     }
 
     /// Returns the runtime's name, such as `containerd`.
@@ -141,5 +156,71 @@ impl fmt::Debug for Runtime {
             .field("about", &self.about)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::{io::duplex, sync::oneshot};
+    use ttrpc::{ClientConfig, Code, Connection, Context, Server};
+
+    use super::*;
+    use crate::proto::{
+        self, Empty, RegisterPluginRequest, RuntimeServer, UpdateContainersResponse,
+    };
+
+    /// Tells the deadline of an update, and never answers it.
+    struct Silent(Mutex<Option<oneshot::Sender<Option<Instant>>>>);
+
+    impl proto::Runtime for Silent {
+        async fn register_plugin(
+            &self,
+            _: &Context,
+            _: RegisterPluginRequest,
+        ) -> Result<Empty, Status> {
+            Ok(Empty {})
+        }
+
+        async fn update_containers(
+            &self,
+            ctx: &Context,
+            _: UpdateContainersRequest,
+        ) -> Result<UpdateContainersResponse, Status> {
+            let sender = self.0.lock().expect("no test panics here").take();
+            let _ = sender.expect("it is called once").send(ctx.deadline());
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_says_no_times_has_the_usual_ones() {
+        let (here, _there) = duplex(1);
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let runtime = Runtime::new(client);
+        let old = runtime.configured(&ConfigureRequest::default());
+        assert_eq!(old.request_timeout(), Duration::from_secs(2));
+        assert_eq!(old.registration_timeout(), Duration::from_secs(5));
+        let new = ConfigureRequest { request_timeout: 300, ..ConfigureRequest::default() };
+        assert_eq!(runtime.configured(&new).request_timeout(), Duration::from_millis(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_knows_the_deadline_of_an_update() {
+        let (here, there) = duplex(1 << 16);
+        let (sender, deadline) = oneshot::channel();
+        let server =
+            Server::builder().add_service(RuntimeServer::new(Silent(Mutex::new(Some(sender)))));
+        let server = server.connection(Connection::new(there)).build();
+        tokio::spawn(server.expect("it has a connection").serve());
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let limit = Duration::from_secs(3);
+        let began = Instant::now();
+        let runtime = Runtime::new(client).with_timeout(limit);
+        let status = runtime.update_containers(Vec::new()).await.expect_err("nobody answers");
+        assert_eq!((status.code(), began.elapsed()), (Code::DeadlineExceeded, limit));
+        let deadline = deadline.await.expect("it was called").expect("it has a deadline");
+        assert!(deadline <= began + limit, "{:?}", deadline - began);
     }
 }

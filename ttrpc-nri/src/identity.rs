@@ -55,24 +55,28 @@ impl PluginId {
 
     /// What the program said, else what the runtime said, else the name of the program's file.
     pub(crate) fn find(index: Option<String>, name: Option<String>) -> Result<Self, Error> {
-        let said = |value: Option<String>, variable| value.or_else(|| env::var(variable).ok());
-        match (said(index, INDEX_VARIABLE), said(name, NAME_VARIABLE)) {
-            (Some(index), Some(name)) => PluginId::new(index, name),
-            (index, name) => {
-                let program = env::args_os().next().unwrap_or_default();
-                let file = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
-                let (file_index, file_name) = file.split_once('-').ok_or_else(|| {
-                    let file = shown(&file);
-                    let problem = format!(
-                        "the plugin has no index and name: call `Stub::index` and `Stub::name`, set {INDEX_VARIABLE} and \
-                         {NAME_VARIABLE}, or call the program `10-{file}`"
-                    );
-                    Error::Identity { problem }
-                })?;
-                PluginId::new(
-                    index.unwrap_or_else(|| file_index.to_owned()),
-                    name.unwrap_or_else(|| file_name.to_owned()),
-                )
+        // A variable that is empty is not set.
+        let said = |value: Option<String>, variable| {
+            value.or_else(|| env::var(variable).ok().filter(|value| !value.is_empty()))
+        };
+        let program = env::args_os().next().unwrap_or_default();
+        let file = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+        PluginId::complete(said(index, INDEX_VARIABLE), said(name, NAME_VARIABLE), &file)
+    }
+
+    fn complete(index: Option<String>, name: Option<String>, file: &str) -> Result<Self, Error> {
+        match (index, name, PluginId::parse(file)) {
+            (Some(index), Some(name), _) => PluginId::new(index, name),
+            (Some(index), None, Ok(of_file)) => PluginId::new(index, of_file.name),
+            (Some(index), None, Err(_)) => PluginId::new(index, file),
+            (None, Some(name), Ok(of_file)) => PluginId::new(of_file.index, name),
+            (None, None, of_file @ Ok(_)) => of_file,
+            (None, ..) => {
+                let file = shown(file);
+                let problem = format!(
+                    "the plugin has no index: call `Stub::index`, set {INDEX_VARIABLE}, or call the program `10-{file}`"
+                );
+                Err(Error::Identity { problem })
             }
         }
     }
@@ -113,6 +117,26 @@ mod tests {
         for wrong in ["", "10", "10-", "1-a", "100-a", "aa-a", "10-a b", "10-ä", "１０-a"] {
             let error = PluginId::parse(wrong).expect_err(wrong);
             assert!(matches!(error, Error::Identity { .. }));
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_is_of_the_programs_file() {
+        let complete = |index: &str, name: &str, file: &str| {
+            let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            PluginId::complete(said(index), said(name), file).map(|id| id.to_string()).ok()
+        };
+        for (index, name, file, id) in [
+            ("20", "a", "10-b", Some("20-a")),
+            ("20", "", "10-b", Some("20-b")),
+            ("20", "", "device-injector", Some("20-device-injector")),
+            ("20", "", "pinner", Some("20-pinner")),
+            ("", "a", "10-b", Some("10-a")),
+            ("", "", "10-b", Some("10-b")),
+            ("", "a", "pinner", None),
+            ("", "", "device-injector", None),
+        ] {
+            assert_eq!(complete(index, name, file).as_deref(), id, "{index} {name} {file}");
         }
     }
 

@@ -89,26 +89,46 @@ impl Session {
     }
 }
 
+/// Reports a panic of `configure`, which ends a plugin as its failure does.
+struct ReportsPanic<'a>(&'a Session);
+
+impl Drop for ReportsPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let status = Status::internal("the plugin's `configure` panicked");
+            self.0.configured.send_replace(Some(Err(status)));
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P: Plugin> Service<P> {
-    /// Runs a handler, and warns before the runtime gives up on it.
-    async fn run<T>(&self, event: &'static str, of: &str, handler: impl Future<Output = T>) -> T {
+    /// Runs a handler, and warns before the runtime gives up on it: when a quarter of a request's time is left, some of which parts that came
+    /// before may have taken.
+    async fn run<T>(
+        &self,
+        ctx: &Context,
+        event: &'static str,
+        of: &str,
+        handler: impl Future<Output = T>,
+    ) -> T {
         let limit = *lock(&self.session.request_timeout);
         if limit.is_zero() {
             return handler.await;
         }
         let started = Instant::now();
+        let left = ctx.deadline().map_or(limit, |deadline| deadline - started).min(limit);
         let mut handler = std::pin::pin!(handler);
         tokio::select! {
             biased;
             result = &mut handler => return result,
-            () = sleep(limit * 3 / 4) => {}
+            () = sleep(left.saturating_sub(limit / 4)) => {}
         }
-        let slow =
-            crate::SlowHandler { event, subject: of.to_owned(), elapsed: started.elapsed(), limit };
+        let elapsed = limit - left + started.elapsed();
+        let slow = crate::SlowHandler { event, subject: of.to_owned(), elapsed, limit };
         tracing::warn!(%slow, "a handler is slow");
         if let Some(on_slow) = &self.options.on_slow {
             on_slow(&slow);
@@ -123,10 +143,15 @@ impl<P: Plugin> Service<P> {
         }
     }
 
-    async fn configured(&self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+    async fn configured(
+        &self,
+        ctx: &Context,
+        request: ConfigureRequest,
+    ) -> Result<ConfigureResponse, Status> {
         let runtime = self.session.runtime.configured(&request);
         *lock(&self.session.request_timeout) = runtime.request_timeout();
-        let wanted = self.plugin.configure(&runtime, &request.config).await?;
+        let handler = self.plugin.configure(&runtime, &request.config);
+        let wanted = self.run(ctx, "Configure", "", handler).await?;
         let extra = wanted - P::EVENTS;
         if !extra.is_empty() {
             let message = format!("`configure` asks for events that have no handler: {extra}");
@@ -150,10 +175,12 @@ impl<P: Plugin> Service<P> {
 impl<P: Plugin> proto::Plugin for Service<P> {
     async fn configure(
         &self,
-        _ctx: &Context,
+        ctx: &Context,
         request: ConfigureRequest,
     ) -> Result<ConfigureResponse, Status> {
-        let configured = self.configured(request).await;
+        let panic = ReportsPanic(&self.session);
+        let configured = self.configured(ctx, request).await;
+        drop(panic);
         let outcome = configured.as_ref().map(|_| ()).map_err(Clone::clone);
         self.session.configured.send_replace(Some(outcome));
         configured
@@ -168,7 +195,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
             return Ok(SynchronizeResponse { update: Vec::new(), more: true });
         };
         let handler = self.plugin.synchronize(ctx, all.pods, all.containers);
-        let synchronized = self.run("Synchronize", "", handler).await;
+        let synchronized = self.run(ctx, "Synchronize", "", handler).await;
         let _ =
             self.session.synchronized.set(synchronized.as_ref().map(drop).map_err(Clone::clone));
         Ok(SynchronizeResponse { update: synchronized?, more: false })
@@ -187,7 +214,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         request: RunPodSandboxRequest,
     ) -> Result<RunPodSandboxResponse, Status> {
         let pod = request.pod.unwrap_or_default();
-        self.run("RunPodSandbox", &pod.id, self.plugin.run_pod_sandbox(ctx, &pod)).await?;
+        self.run(ctx, "RunPodSandbox", &pod.id, self.plugin.run_pod_sandbox(ctx, &pod)).await?;
         Ok(RunPodSandboxResponse {})
     }
 
@@ -200,7 +227,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         let overhead = request.overhead_linux_resources.unwrap_or_default();
         let resources = request.linux_resources.unwrap_or_default();
         let handler = self.plugin.update_pod_sandbox(ctx, &pod, &overhead, &resources);
-        self.run("UpdatePodSandbox", &pod.id, handler).await?;
+        self.run(ctx, "UpdatePodSandbox", &pod.id, handler).await?;
         Ok(UpdatePodSandboxResponse {})
     }
 
@@ -211,7 +238,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<PostUpdatePodSandboxResponse, Status> {
         let pod = request.pod.unwrap_or_default();
         let handler = self.plugin.post_update_pod_sandbox(ctx, &pod);
-        self.run("PostUpdatePodSandbox", &pod.id, handler).await?;
+        self.run(ctx, "PostUpdatePodSandbox", &pod.id, handler).await?;
         Ok(PostUpdatePodSandboxResponse {})
     }
 
@@ -221,7 +248,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         request: StopPodSandboxRequest,
     ) -> Result<StopPodSandboxResponse, Status> {
         let pod = request.pod.unwrap_or_default();
-        self.run("StopPodSandbox", &pod.id, self.plugin.stop_pod_sandbox(ctx, &pod)).await?;
+        self.run(ctx, "StopPodSandbox", &pod.id, self.plugin.stop_pod_sandbox(ctx, &pod)).await?;
         Ok(StopPodSandboxResponse {})
     }
 
@@ -231,7 +258,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         request: RemovePodSandboxRequest,
     ) -> Result<RemovePodSandboxResponse, Status> {
         let pod = request.pod.unwrap_or_default();
-        self.run("RemovePodSandbox", &pod.id, self.remove_pod(ctx, &pod)).await?;
+        self.run(ctx, "RemovePodSandbox", &pod.id, self.remove_pod(ctx, &pod)).await?;
         Ok(RemovePodSandboxResponse {})
     }
 
@@ -242,7 +269,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<CreateContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.create_container(ctx, &pod, &container);
-        let wanted = self.run("CreateContainer", &container.id, handler).await?;
+        let wanted = self.run(ctx, "CreateContainer", &container.id, handler).await?;
         Ok(CreateContainerResponse {
             adjust: Some(wanted.adjustment),
             update: wanted.updates,
@@ -257,7 +284,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<PostCreateContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.post_create_container(ctx, &pod, &container);
-        self.run("PostCreateContainer", &container.id, handler).await?;
+        self.run(ctx, "PostCreateContainer", &container.id, handler).await?;
         Ok(PostCreateContainerResponse {})
     }
 
@@ -268,7 +295,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<StartContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.start_container(ctx, &pod, &container);
-        self.run("StartContainer", &container.id, handler).await?;
+        self.run(ctx, "StartContainer", &container.id, handler).await?;
         Ok(StartContainerResponse {})
     }
 
@@ -279,7 +306,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<PostStartContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.post_start_container(ctx, &pod, &container);
-        self.run("PostStartContainer", &container.id, handler).await?;
+        self.run(ctx, "PostStartContainer", &container.id, handler).await?;
         Ok(PostStartContainerResponse {})
     }
 
@@ -291,7 +318,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
         let (pod, container) = both(request.pod, request.container);
         let resources = request.linux_resources.unwrap_or_default();
         let handler = self.plugin.update_container(ctx, &pod, &container, &resources);
-        let wanted = self.run("UpdateContainer", &container.id, handler).await?;
+        let wanted = self.run(ctx, "UpdateContainer", &container.id, handler).await?;
         Ok(UpdateContainerResponse { update: wanted.updates, evict: wanted.evictions })
     }
 
@@ -302,7 +329,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<PostUpdateContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.post_update_container(ctx, &pod, &container);
-        self.run("PostUpdateContainer", &container.id, handler).await?;
+        self.run(ctx, "PostUpdateContainer", &container.id, handler).await?;
         Ok(PostUpdateContainerResponse {})
     }
 
@@ -313,7 +340,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<StopContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.stop_container(ctx, &pod, &container);
-        let update = self.run("StopContainer", &container.id, handler).await?;
+        let update = self.run(ctx, "StopContainer", &container.id, handler).await?;
         Ok(StopContainerResponse { update })
     }
 
@@ -324,7 +351,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<RemoveContainerResponse, Status> {
         let (pod, container) = both(request.pod, request.container);
         let handler = self.plugin.remove_container(ctx, &pod, &container);
-        self.run("RemoveContainer", &container.id, handler).await?;
+        self.run(ctx, "RemoveContainer", &container.id, handler).await?;
         Ok(RemoveContainerResponse {})
     }
 
@@ -365,7 +392,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
             }
         };
         let subject = if container.id.is_empty() { &pod.id } else { &container.id };
-        self.run(event.name(), subject, handler).await?;
+        self.run(ctx, event.name(), subject, handler).await?;
         Ok(Empty {})
     }
 
@@ -376,7 +403,7 @@ impl<P: Plugin> proto::Plugin for Service<P> {
     ) -> Result<ValidateContainerAdjustmentResponse, Status> {
         let subject = request.container.as_ref().map_or("", |container| &container.id);
         let handler = self.plugin.validate_container_adjustment(ctx, &request);
-        let verdict = self.run("ValidateContainerAdjustment", subject, handler).await;
+        let verdict = self.run(ctx, "ValidateContainerAdjustment", subject, handler).await;
         Ok(match verdict {
             Ok(()) => ValidateContainerAdjustmentResponse::default(),
             Err(status) => ValidateContainerAdjustmentResponse {

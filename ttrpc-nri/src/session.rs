@@ -171,29 +171,53 @@ mod tests {
         }
     }
 
+    /// Panics when it is configured.
+    struct Panics;
+
+    impl Plugin for Panics {
+        const EVENTS: EventMask = EventMask::NONE;
+
+        async fn configure(&self, _: &Runtime, _: &str) -> Result<EventMask, Status> {
+            panic!("as the test wants")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plugin_whose_configure_panics_ends_as_one_whose_configure_fails() {
+        let End::Failed { error, was_ready } = ended(Panics, &[]).await else {
+            panic!("nobody asked")
+        };
+        let Error::Configure(status) = error else { panic!("{error}") };
+        assert!(status.message().contains("panicked") && !was_ready, "{status}");
+    }
+
     /// A session with a runtime that reports these containers, then ends.
-    async fn ended(containers: &[Container]) -> End {
+    async fn ended(plugin: impl Plugin, containers: &[Container]) -> End {
         let (here, there) = duplex(1 << 16);
         let id = PluginId::new("10", "p").expect("it is one");
         let mut never = std::pin::pin!(std::future::pending());
-        let (plugin, options) = (Arc::new(NeedsOne), Arc::default());
+        let (plugin, options) = (Arc::new(plugin), Arc::default());
         let session = run(Connection::new(here), &id, &plugin, &options, &mut never);
         let about = Arc::new(RuntimeInfo::new("test", "1"));
         let runtime = async {
             let connection = Connection::new(there);
             let plugin = PluginConnection::external(connection, about, Arc::new(NoUpdates)).await;
-            let plugin = plugin.expect("it registers");
-            drop(plugin.synchronize(&[], containers).await);
+            if let Ok(plugin) = plugin {
+                drop(plugin.synchronize(&[], containers).await);
+            }
         };
         tokio::join!(session, runtime).0
     }
 
     #[tokio::test]
     async fn a_plugin_whose_synchronize_fails_was_never_ready_and_ends_with_its_status() {
-        let End::Failed { error, was_ready } = ended(&[]).await else { panic!("nobody asked") };
+        let End::Failed { error, was_ready } = ended(NeedsOne, &[]).await else {
+            panic!("nobody asked")
+        };
         let Error::Synchronize(status) = error else { panic!("{error}") };
         assert_eq!((status.message(), was_ready), ("no container", false));
-        let End::Failed { error, was_ready } = ended(&[Container::named("c")]).await else {
+        let End::Failed { error, was_ready } = ended(NeedsOne, &[Container::named("c")]).await
+        else {
             panic!("nobody asked")
         };
         assert!(matches!(error, Error::Disconnected(_)) && was_ready, "{error}");

@@ -105,15 +105,14 @@ impl<P: Plugin> Stub<P> {
         }
     }
 
-    /// Sets the plugin's name. Default: `NRI_PLUGIN_NAME`, or what follows the first `-` in the name of the program's
-    /// file.
+    /// Sets the plugin's name. Default: `NRI_PLUGIN_NAME`, or the name of the program's file without an index in front.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Sets the plugin's index, two digits. Default: `NRI_PLUGIN_IDX`, or what precedes the first `-` in the name of
-    /// the program's file.
+    /// Sets the plugin's index, two digits. Default: `NRI_PLUGIN_IDX`, or the digits in front of the name of the program's
+    /// file, as in `10-pinner`.
     pub fn index(mut self, index: impl Into<String>) -> Self {
         self.index = Some(index.into());
         self
@@ -206,7 +205,7 @@ impl<P: Plugin> Stub<P> {
         let id = PluginId::find(self.index, self.name)?;
         let (plugin, options) = (Arc::new(self.plugin), Arc::new(self.options));
         let (mut given, mut signal) = (self.connection, std::pin::pin!(signal));
-        let is_launched = env::var_os(SOCKET_VARIABLE).is_some();
+        let is_launched = env::var_os(SOCKET_VARIABLE).is_some_and(|value| !value.is_empty());
         let backoff = self.reconnect.filter(|_| given.is_none() && !is_launched);
         let mut wait = backoff.map(|(first, _)| first);
         loop {

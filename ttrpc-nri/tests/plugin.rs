@@ -419,6 +419,28 @@ async fn a_slow_handler_is_reported_before_the_runtime_drops_the_plugin() {
     assert!(runtime.plugin().is_closed());
 }
 
+/// As the last part of Synchronize, which has the time that those before it have left.
+#[tokio::test(start_paused = true)]
+async fn a_slow_handler_is_reported_by_the_time_that_its_request_has_left() {
+    let (sender, slow) = oneshot::channel();
+    let sender = Mutex::new(Some(sender));
+    let stub = Stub::new(All::default()).on_slow(move |slow| {
+        let sender = sender.lock().expect("no test panics here").take();
+        sender.expect("one is slow").send(slow.clone()).expect("the test waits");
+    });
+    let runtime = Setup::default().start_stub(stub).await.expect("it starts");
+    let container = Container { name: "slow".into(), ..Container::default() };
+    let request = proto::CreateContainerRequest { pod: None, container: Some(container) };
+    let began = tokio::time::Instant::now();
+    let call = runtime.plugin().client().create_container(request).timeout(Duration::from_secs(1));
+    let call = tokio::spawn(call);
+    let slow = tokio::time::timeout(Duration::from_secs(3600), slow).await;
+    let slow = slow.expect("it is slow").expect("it was reported");
+    assert_eq!(began.elapsed(), Duration::from_millis(500));
+    assert_eq!(slow.elapsed, Duration::from_millis(1500));
+    call.await.expect("it does not panic").expect_err("it is late");
+}
+
 /// A field of a protobuf message that has a length.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let len = u8::try_from(bytes.len()).expect("it is short");
