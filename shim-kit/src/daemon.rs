@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use ttrpc::{
     Server, ServerConfig,
-    server::{PeerPolicy, ServerHandle},
+    server::{PeerPolicy, ServerHandle, Service},
 };
 
 use crate::{
@@ -83,11 +83,13 @@ async fn run<R: Runtime>(
     let shim = Shim::new(&args.namespace, R::PATIENCE);
     let shutdown = CancellationToken::new();
     let service = TaskService::<R>::new(shim.clone(), shutdown.clone());
+    // Version 3 has the methods of version 2.
+    let tasks = || v2::TaskServer::new(service.clone()).into_routes();
     let builder = Server::builder()
         .config(limits())
         .allow_peers(PeerPolicy::same_user())
-        .add_service(v2::TaskServer::new(service.clone()))
-        .add_service(v3::TaskServer::new(service.clone()))
+        .add_service(tasks())
+        .add_service(tasks().renamed(v3::TaskClient::NAME))
         .add_service(sandbox::SandboxServer::new(service.clone()))
         .listener(listener);
     let builder = R::serve(builder, &shim.outbox);

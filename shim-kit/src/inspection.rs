@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        proto::v3::TaskServer,
+        proto::v2::TaskServer,
         service::{TaskService, tests::Shell},
         shim::Shim,
     };

@@ -21,7 +21,7 @@ use crate::{
     bundle::Bundle,
     container::Container,
     ids, log,
-    proto::{events, sandbox, sandbox::*, task::*, v2, v3},
+    proto::{events, sandbox, sandbox::*, task::*, v2},
     reaper::Exit,
     runtime::Runtime,
     sandbox::Sandbox,
@@ -369,31 +369,29 @@ macro_rules! serve {
             })*
         }
     };
-    (tasks: $($service:path)*) => {
-        $(serve! {
-            $service:
-            state(StateRequest) -> StateResponse,
-            create(CreateTaskRequest) -> CreateTaskResponse,
-            start(StartRequest) -> StartResponse,
-            delete(DeleteRequest) -> DeleteResponse,
-            pids(PidsRequest) -> PidsResponse,
-            pause(PauseRequest) -> (),
-            resume(ResumeRequest) -> (),
-            checkpoint(CheckpointTaskRequest) -> (),
-            kill(KillRequest) -> (),
-            exec(ExecProcessRequest) -> (),
-            resize_pty(ResizePtyRequest) -> (),
-            close_io(CloseIoRequest) -> (),
-            update(UpdateTaskRequest) -> (),
-            wait(WaitRequest) -> WaitResponse,
-            stats(StatsRequest) -> StatsResponse,
-            connect(ConnectRequest) -> ConnectResponse,
-            shutdown(ShutdownRequest) -> (),
-        })*
-    };
 }
 
-serve!(tasks: v2::Task v3::Task);
+// Version 3 is served by the same code, under its own name.
+serve! {
+    v2::Task:
+    state(StateRequest) -> StateResponse,
+    create(CreateTaskRequest) -> CreateTaskResponse,
+    start(StartRequest) -> StartResponse,
+    delete(DeleteRequest) -> DeleteResponse,
+    pids(PidsRequest) -> PidsResponse,
+    pause(PauseRequest) -> (),
+    resume(ResumeRequest) -> (),
+    checkpoint(CheckpointTaskRequest) -> (),
+    kill(KillRequest) -> (),
+    exec(ExecProcessRequest) -> (),
+    resize_pty(ResizePtyRequest) -> (),
+    close_io(CloseIoRequest) -> (),
+    update(UpdateTaskRequest) -> (),
+    wait(WaitRequest) -> WaitResponse,
+    stats(StatsRequest) -> StatsResponse,
+    connect(ConnectRequest) -> ConnectResponse,
+    shutdown(ShutdownRequest) -> (),
+}
 
 serve! {
     sandbox::Sandbox:

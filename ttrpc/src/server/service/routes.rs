@@ -97,6 +97,20 @@ impl Routes {
         }
     }
 
+    /// Serves these methods under another name, such as that of a later version whose methods are the same: the program
+    /// has their code once.
+    ///
+    /// ```
+    /// # use ttrpc::server::{Routes, ServerBuilder};
+    /// # fn add(server: ServerBuilder, routes: fn() -> Routes) -> ServerBuilder {
+    /// server.add_service(routes()).add_service(routes().renamed("example.v2.Pinger"))
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn renamed(self, service: impl Into<Name>) -> Self {
+        Routes { service: service.into(), ..self }
+    }
+
     /// Adds a unary method.
     #[must_use]
     pub fn unary<T, Req, Resp>(
