@@ -44,7 +44,7 @@
 //! once: it may not block, and what it does adds to every call. If one panics, the others
 //! receive the event and the call goes on; the panic is logged once.
 //!
-//! An observed call allocates once more than others. The clock is read for [`CallEnd::duration`] when that is asked for.
+//! A client's observed call allocates once more than others. The clock is read for [`CallEnd::duration`] when that is asked for.
 
 mod cause;
 mod list;

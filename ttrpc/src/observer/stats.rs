@@ -40,10 +40,17 @@ struct Counts {
     traffic: Traffic,
     /// How often the call was made after the first time.
     repeats: u32,
-    for_admission: WaitedTime,
-    for_capacity: WaitedTime,
     /// Time from the start until the answer was read.
     answered: Option<Duration>,
+    /// `None` for a call that has not waited, which most do not.
+    waits: Option<Box<Waits>>,
+}
+
+/// What a call has waited for.
+#[derive(Debug, Default)]
+struct Waits {
+    for_admission: WaitedTime,
+    for_capacity: WaitedTime,
 }
 
 impl CallStats {
@@ -84,32 +91,35 @@ impl CallStats {
 
     /// Counts a wait for admission, which lasts until the result is dropped.
     pub(crate) fn wait_for_admission(&self) -> Waiting<'_> {
-        Waiting::new(self, |counts| &mut counts.for_admission)
+        Waiting::new(self, |waits| &mut waits.for_admission)
     }
 
     /// Counts a wait for capacity in the send queue, which lasts until the result is dropped.
     pub(crate) fn wait_for_capacity(&self) -> Waiting<'_> {
-        Waiting::new(self, |counts| &mut counts.for_capacity)
+        Waiting::new(self, |waits| &mut waits.for_capacity)
     }
 
     /// Counts the time from the call's start until now as a wait for admission.
     pub(crate) fn has_waited_for_admission(&self) {
         let waited = self.started.elapsed();
-        lock(&self.counts).for_admission.ended += waited;
+        lock(&self.counts).waits.get_or_insert_default().for_admission.ended += waited;
     }
 
     /// Returns the call's end with this outcome and all that was counted.
     pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
         let counts = lock(&self.counts);
         let now = || counts.answered.unwrap_or_else(|| self.started.elapsed());
+        let waited = |waited: fn(&Waits) -> &WaitedTime| {
+            counts.waits.as_deref().map_or(Duration::ZERO, |waits| waited(waits).total(now))
+        };
         CallEnd {
             code: outcome.code(),
             message: outcome.message(),
             cause: outcome.cause,
             attempts: counts.repeats.saturating_add(1),
             traffic: counts.traffic,
-            waited_for_place: counts.for_admission.total(now),
-            waited_for_room: counts.for_capacity.total(now),
+            waited_for_place: waited(|waits| &waits.for_admission),
+            waited_for_room: waited(|waits| &waits.for_capacity),
             started: self.started,
             took: counts.answered,
         }
@@ -139,11 +149,11 @@ impl WaitedTime {
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
     stats: &'a CallStats,
-    waited: fn(&mut Counts) -> &mut WaitedTime,
+    waited: fn(&mut Waits) -> &mut WaitedTime,
 }
 
 impl<'a> Waiting<'a> {
-    fn new(stats: &'a CallStats, waited: fn(&mut Counts) -> &mut WaitedTime) -> Self {
+    fn new(stats: &'a CallStats, waited: fn(&mut Waits) -> &mut WaitedTime) -> Self {
         let now = stats.started.elapsed();
         let waiting = Waiting { stats, waited };
         waiting.change(|waited| {
@@ -154,7 +164,8 @@ impl<'a> Waiting<'a> {
     }
 
     fn change(&self, change: impl FnOnce(&mut WaitedTime)) {
-        change((self.waited)(&mut lock(&self.stats.counts)));
+        let mut counts = lock(&self.stats.counts);
+        change((self.waited)(counts.waits.get_or_insert_default()));
     }
 }
 

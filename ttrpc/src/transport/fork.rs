@@ -117,8 +117,11 @@ impl AsyncWrite for Original<Writer> {
         (**self).is_write_vectored()
     }
 
+    /// A socket has nothing to flush, which saves the system call.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check()?;
+        if !self.is_socket() {
+            self.check()?;
+        }
         Pin::new(&mut **self).poll_flush(cx)
     }
 

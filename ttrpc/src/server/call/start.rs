@@ -31,8 +31,13 @@ use crate::{
     transport::messages::message_cost,
 };
 
-/// Calls that may be opened before the first of them starts: few enough for one pass of the runtime over its tasks.
-const MAX_UNSTARTED: u32 = 32;
+/// Calls that may be opened before the first of them starts: few enough that they are in the cache when they do. With 32 of
+/// them a connection with 256 calls in flight makes 8 % fewer.
+const MAX_UNSTARTED: u32 = 12;
+
+/// Such calls on a runtime of one thread, where those beyond [`MAX_INLINE`] are spawned: few enough for one pass of the
+/// runtime over its tasks.
+const MAX_UNSTARTED_ON_ONE_THREAD: u32 = 32;
 
 /// First steps that the receiver makes between two waits for its socket. Calls beyond these are spawned: the runtime
 /// looks at sockets and timers after so many polls, however many handlers one of them runs.
@@ -78,7 +83,8 @@ impl Starts {
 
     /// Returns whether the receiver gives way before it acts on another frame.
     pub(in crate::server) fn are_due(&self) -> bool {
-        self.unstarted.load(Relaxed) >= MAX_UNSTARTED || self.batch.load(Relaxed) >= INLINE_BATCH
+        let max = if self.is_one_thread { MAX_UNSTARTED_ON_ONE_THREAD } else { MAX_UNSTARTED };
+        self.unstarted.load(Relaxed) >= max || self.batch.load(Relaxed) >= INLINE_BATCH
     }
 
     /// The receiver waits for its socket: the runtime looks at all of them before it goes on.

@@ -76,7 +76,7 @@ pub(crate) struct Call {
     pub(in crate::server) end: CallEnd,
     pub(in crate::server) extensions: Extensions,
     /// Its counters; `None` if nobody observes it.
-    pub(in crate::server) stats: Option<Box<CallStats>>,
+    pub(in crate::server) stats: Option<CallStats>,
     pub(in crate::server) span: Span,
 }
 
@@ -144,6 +144,12 @@ impl CallEnd {
         lock(&self.0).is_over
     }
 
+    /// Returns whether the call is over, and its deadline.
+    pub(in crate::server) fn state(&self) -> (bool, Option<Instant>) {
+        let state = lock(&self.0);
+        (state.is_over, state.deadline)
+    }
+
     /// A token that fires when the call is over, for the library itself.
     pub(in crate::server) fn token(&self) -> CancellationToken {
         let mut state = lock(&self.0);
@@ -208,6 +214,11 @@ impl Drop for HandlerWaits<'_> {
     }
 }
 
+/// Returns whether this deadline has passed, if there is one.
+pub(in crate::server) fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
+
 impl Call {
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
@@ -219,7 +230,7 @@ impl Call {
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
         let is_observed = !connection.server.observers.is_empty();
-        let stats = is_observed.then(|| Box::new(CallStats::new(head.started)));
+        let stats = is_observed.then(|| CallStats::new(head.started));
         let deadline = head.deadline;
         Call {
             connection,
@@ -240,7 +251,7 @@ impl Call {
 
     /// Returns whether the call's deadline has passed.
     pub(in crate::server) fn is_too_late(&self) -> bool {
-        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
+        is_past(self.deadline())
     }
 
     /// The inbox of a call whose method streams requests.
@@ -414,7 +425,7 @@ impl Call {
     }
 
     async fn last_permit<'a>(&self, waiting: &WaitingReply<'a>) -> Result<ReplyPermit<'a>, Closed> {
-        let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
+        let _observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
         waiting.permit(self.info()).await
     }
 
@@ -461,7 +472,7 @@ impl Call {
 
     /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
     pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
-        Some(self.stats.as_deref()?.sent(1, frame_len - HEADER_LEN))
+        Some(self.stats.as_ref()?.sent(1, frame_len - HEADER_LEN))
     }
 
     /// A message of so many bytes has come, behind the Request.

@@ -237,7 +237,7 @@ impl Call {
     /// Waits for capacity for a message while the call goes on.
     async fn wait_for_permit(&self, len: usize) -> Result<ReplyPermit<'_>, Status> {
         let waiting = WaitingReply::new(&self.connection, &self.end, len)?;
-        let _observed = self.stats.as_deref().map(CallStats::wait_for_capacity);
+        let _observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
         tokio::select! {
             permit = waiting.permit(self.info()) => permit.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),

@@ -20,7 +20,7 @@ use crate::server::call::{
     context::Context,
     handler::OwnedHandler,
     replies::{ResumePermit, try_resume, wait_to_resume, wait_to_start},
-    state::{Call, ReplyRest},
+    state::{Call, ReplyRest, is_past},
 };
 use crate::{
     Status,
@@ -143,10 +143,11 @@ fn start(call: &Arc<Call>, handler: &mut OwnedHandler, cx: &mut task::Context<'_
 
 /// Returns the end of a call whose handler has not begun, if it is over.
 fn ended_before_start(call: &Call) -> Option<Outcome> {
-    if call.end.is_over() {
+    let (is_over, deadline) = call.end.state();
+    if is_over {
         return Some(Outcome::Cancelled);
     }
-    call.is_too_late().then_some(Outcome::DeadlinePassed)
+    is_past(deadline).then_some(Outcome::DeadlinePassed)
 }
 
 /// Runs a handler that has not finished in its first step, until it has or the call is over.
