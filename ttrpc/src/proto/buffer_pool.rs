@@ -58,7 +58,7 @@ pub(crate) fn put(buffer: Vec<u8>) {
 
 #[derive(Debug)]
 struct Pool {
-    /// The one that was put last at the end.
+    /// The one that was put last at the end, most often.
     buffers: Vec<Vec<u8>>,
     /// The sum of their capacities.
     bytes: usize,
@@ -73,7 +73,7 @@ impl Pool {
 
     fn take(&mut self, capacities: RangeInclusive<usize>) -> Option<Vec<u8>> {
         let fits = |buffer: &Vec<u8>| capacities.contains(&buffer.capacity());
-        let buffer = self.buffers.remove(self.buffers.iter().rposition(fits)?);
+        let buffer = self.buffers.swap_remove(self.buffers.iter().rposition(fits)?);
         self.bytes -= buffer.capacity();
         self.note_use(&buffer);
         Some(buffer)

@@ -67,10 +67,10 @@ impl Decoder {
     /// the pool has one for the whole frame. The caller has seen [`Decoder::decode`] return `None`, and calls
     /// [`Decoder::drop_skipped`] afterwards, or [`Decoder::release_spare`] if nothing has arrived.
     pub(crate) fn spare(&mut self) -> Limit<&mut Vec<u8>> {
-        let missing = self.missing();
         self.drop_done();
         let arrived = self.buffer.len();
-        if missing > 0 && arrived >= READ_LEN {
+        let missing = if arrived >= READ_LEN { self.missing() } else { 0 };
+        if missing > 0 {
             if arrived == self.buffer.capacity() {
                 self.grow(arrived + missing);
             }
@@ -98,6 +98,10 @@ impl Decoder {
     /// Moves what has arrived to this buffer, and returns the present one to the pool.
     fn move_to(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();
+        if self.buffer.capacity() == 0 {
+            self.buffer = buffer;
+            return;
+        }
         buffer.extend_from_slice(&self.buffer);
         let before = mem::replace(&mut self.buffer, buffer);
         // Shorter ones are of no use to the next frame.
@@ -180,9 +184,10 @@ impl Decoder {
 
     /// Drops the bytes that are done with: once per read, and not per frame.
     fn drop_done(&mut self) {
-        let start = mem::take(&mut self.start);
-        if start > 0 {
-            self.buffer.drain(..start);
+        match mem::take(&mut self.start) {
+            0 => {}
+            all if all == self.buffer.len() => self.buffer.clear(),
+            start => drop(self.buffer.drain(..start)),
         }
     }
 

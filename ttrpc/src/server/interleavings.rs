@@ -136,15 +136,21 @@ impl Model {
             ctx.set_failure_cause(EndCause::DeadlineHere);
             Err::<(), _>(Status::deadline_exceeded("it is too late"))
         });
-        let started =
-            admitted.begin(Payload::borrowed(&[]), true, OwnedHandler::new(handler, false));
+        let started = admitted.begin(
+            Payload::borrowed(&[]),
+            true,
+            handler::OwnedHandler::new(handler, false),
+        );
         started.expect("it decodes");
     }
 
-    /// Waits until every call has ended, and ends the connection, to which its calls refer.
+    /// Waits until every call has ended and its task is gone, and ends the connection, to which its calls refer.
     fn end(self) {
         block_on(self.all_have_ended.cancelled());
         drop(self.connection.queue.streams(mem::take));
+        while Arc::strong_count(&self.connection) > 1 {
+            thread::yield_now();
+        }
     }
 }
 

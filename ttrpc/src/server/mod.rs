@@ -320,7 +320,7 @@ mod tests {
             deadline: None,
         };
         let load = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
-        Arc::new(call::state::Call::new(connection, head, load, false))
+        call::state::Call::new(connection, head, load, false)
     }
 
     /// A connection of a server that does not run: nothing is read or written.

@@ -238,7 +238,9 @@ impl Chunks {
 
     /// Nothing is to be written: keeps little memory.
     pub(super) fn release_idle_memory(&mut self) {
-        self.0.shrink_to(IDLE_CHUNKS);
+        if self.0.capacity() > IDLE_CHUNKS {
+            self.0.shrink_to(IDLE_CHUNKS);
+        }
     }
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be

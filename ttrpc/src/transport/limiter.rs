@@ -204,11 +204,10 @@ impl Quota {
     #[inline]
     fn return_capacity(&mut self, load: Load) -> Wakers {
         self.used -= load;
-        self.admit()
+        if self.waiting.is_some() { self.admit() } else { Wakers::new() }
     }
 
     /// Admits the first waiters that fit. Returns their wakers and those of all watchers.
-    #[inline]
     fn admit(&mut self) -> Wakers {
         let Some(mut waiting) = self.waiting.take() else { return Wakers::new() };
         let mut wakers = mem::take(&mut waiting.watchers);

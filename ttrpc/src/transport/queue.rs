@@ -465,7 +465,7 @@ impl<T> QueueState<T> {
         let mut wakers = Wakers::new();
         for (quota, load) in self.quotas.iter_mut().zip(loads) {
             if load != Load::default() {
-                wakers.append(&mut quota.release(load));
+                wakers.extend(quota.release(load));
             }
         }
         wakers

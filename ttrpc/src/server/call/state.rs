@@ -225,14 +225,14 @@ impl Call {
         head: CallHead,
         load: AdmittedLoad,
         has_inbox: bool,
-    ) -> Self {
+    ) -> Arc<Self> {
         let inbox = has_inbox.then(Box::default);
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
         let is_observed = !connection.server.observers.is_empty();
         let stats = is_observed.then(|| CallStats::new(head.started));
         let deadline = head.deadline;
-        Call {
+        Arc::new(Call {
             connection,
             head,
             load,
@@ -241,7 +241,7 @@ impl Call {
             extensions: Extensions::default(),
             stats,
             span,
-        }
+        })
     }
 
     /// Returns the call's deadline, which an interceptor may have shortened.

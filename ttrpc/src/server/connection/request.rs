@@ -225,7 +225,7 @@ impl<'a> IncomingRequest<'a> {
         let head = self.head(request, target, deadline);
         let head = head.inspect_err(|_| self.connection.release_call(load))?;
         let has_inbox = target.has_inbox(head.flags);
-        let call = Arc::new(Call::new(self.connection.clone(), head, load, has_inbox));
+        let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {
             stats.has_waited_for_admission();
         }

@@ -186,7 +186,7 @@ impl<T> Queue<T> {
         let mut wakers = Wakers::new();
         if is_whole {
             wakers = state.gate.end_batch();
-            wakers.append(&mut state.release(capacity));
+            wakers.extend(state.release(capacity));
         } else {
             state.gate.batches_taken -= 1;
             // A queue that is closed has no more batches.
