@@ -6,14 +6,14 @@ use std::{
     io,
     pin::Pin,
     sync::{Arc, Mutex},
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use tempfile::tempdir;
 use tokio::{
-    io::{DuplexStream, duplex},
-    net::UnixListener,
+    io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex},
+    net::{TcpListener, TcpStream, UnixListener},
     sync::mpsc,
     task::JoinHandle,
     time::{Instant, timeout},
@@ -300,6 +300,88 @@ async fn a_call_that_was_written_is_not_made_again_however_its_connection_ends()
         let mut second = accepted.recv().await.unwrap();
         assert!(second.is_quiet().await);
     }
+}
+
+/// TCP takes what is written to it, so the call would be lost. The end lies in the socket, and the runtime has not seen it: its
+/// thread was busy, or nobody drove a blocking client.
+#[tokio::test]
+async fn a_call_is_not_written_to_a_server_that_has_gone_though_nobody_has_read_that() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sockets, connected) = std::sync::mpsc::channel();
+    let client = at_once().connect_through(move || {
+        let sockets = sockets.clone();
+        async move {
+            let stream = TcpStream::connect(address).await?.into_std()?;
+            sockets.send(stream.try_clone()?).expect("the test takes it");
+            TcpStream::from_std(stream).map(Connection::from)
+        }
+    });
+    let client = client.with_wait_for_ready(true);
+    for _ in 0..5 {
+        let call = client.unary::<Empty, Empty>("S", "M", Empty {}).timeout(PATIENCE);
+        let answer = async {
+            let mut server = Peer::new(listener.accept().await.unwrap().0);
+            let id = server.receive().await.id;
+            server.send(Frame::reply(id, &Empty {})).await;
+            server
+        };
+        let (reply, server) = tokio::join!(call, answer);
+        reply.expect("it is made on the next connection");
+        drop(server);
+        let socket = connected.recv().unwrap();
+        while !matches!(socket.peek(&mut [0]), Ok(0)) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Passes on what it is offered and fails then, as TLS does whose socket is reset meanwhile.
+struct PassesOnAndFails(DuplexStream);
+
+impl AsyncRead for PassesOnAndFails {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PassesOnAndFails {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let _ = Pin::new(&mut self.0).poll_write(cx, bytes);
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_passed_through_a_stream_before_that_failed_is_not_made_again() {
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    let client = at_once().keep_connected().connect_through(move || {
+        let (here, there) = duplex(PIPE_LEN);
+        connections.send(Peer::new(there)).expect("the test takes it");
+        async { Ok::<_, io::Error>(Connection::new(PassesOnAndFails(here))) }
+    });
+    let call = tokio::spawn(client.unary::<Empty, Empty>("S", "M", Empty {}).into_future());
+    let mut first = accepted.recv().await.unwrap();
+    assert_eq!(first.receive().await.as_request().method, "M");
+    let mut second = accepted.recv().await.unwrap();
+    assert!(second.is_quiet().await, "the first one has seen it");
+    assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Unavailable);
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,7 +118,8 @@ impl ConnectOptions {
     ///
     /// When the connection is lost, a call of whose Request nothing was written is made again on the next one, within
     /// its deadline, like a new call. One that the server may have seen fails with UNAVAILABLE: the library never
-    /// repeats it on its own.
+    /// repeats it on its own. It may have been seen once any of it was written, and, over a stream that is no socket (TLS),
+    /// once it was offered to a write that failed.
     ///
     /// While there is no connection a call waits for the first attempt, and then fails with UNAVAILABLE and the attempt's
     /// failure, unless it [waits until there is one](super::Call::wait_for_ready). A call with streams that is awaited waits

@@ -31,6 +31,7 @@ struct State {
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// The error that such a task meets.
     error: Option<io::ErrorKind>,
+    has_lost_peer: bool,
     is_dropped: bool,
     /// Runs while it is dropped.
     when_dropped: Option<Box<dyn FnOnce() + Send>>,
@@ -51,6 +52,11 @@ impl FakeSocket {
     /// A task that does not wait meets this error. One that waits meets none.
     pub(crate) fn fail(&self, error: io::ErrorKind) {
         lock(&self.0).error = Some(error);
+    }
+
+    /// Its peer has gone. It takes what is written all the same.
+    pub(crate) fn lose_peer(&self) {
+        lock(&self.0).has_lost_peer = true;
     }
 
     pub(crate) fn writer(&self) -> Writer {
@@ -118,6 +124,10 @@ impl WriteHalf for FakeWriter {
         }
         state.taken.extend_from_slice(&bytes[..len]);
         Ok(len)
+    }
+
+    fn has_lost_peer(&self) -> bool {
+        lock(&self.0.0).has_lost_peer
     }
 }
 

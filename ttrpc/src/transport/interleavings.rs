@@ -606,10 +606,12 @@ fn an_inbox_whose_consumer_goes_away_counts_nothing() {
     });
 }
 
-/// Takes a frame and a half at a time, and nothing in between.
+/// Takes a frame and a half at a time, and nothing in between. As a stream that wraps another one, it may fail when it has
+/// passed that on.
 struct Narrow {
     taken: Arc<Mutex<usize>>,
     is_full: bool,
+    writes_left: usize,
 }
 
 impl AsyncWrite for Narrow {
@@ -625,7 +627,12 @@ impl AsyncWrite for Narrow {
         }
         let len = bytes.len().min(15);
         *lock(&self.taken) += len;
-        Poll::Ready(Ok(len))
+        self.writes_left -= 1;
+        Poll::Ready(if self.writes_left > 0 {
+            Ok(len)
+        } else {
+            Err(io::ErrorKind::BrokenPipe.into())
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -642,32 +649,38 @@ impl WriteHalf for Narrow {}
 /// Else a call that its server has seen could be made again on another connection.
 #[test]
 fn of_a_request_that_counts_as_unsent_not_a_byte_is_written() {
-    try_all(|| {
-        let (queue, taken) = (Arc::new(Queue::new(10, 1000, 0)), Arc::new(Mutex::new(0)));
-        queue.keep_unsent();
-        let producers = (0..2).map(|_| {
-            let queue = queue.clone();
-            spawn(move || {
-                for _ in 0..2 {
-                    let Ok(room) = block_on(queue.reserve(10)) else { return };
-                    let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-                    let _ = room.push(FrameBytes::Small(&mut request), |pushed: &mut u32| {
-                        *pushed += 1;
-                        Some((2 * *pushed - 1).into())
-                    });
-                }
-            })
-        });
-        let (sends, writer) = (queue.clone(), Narrow { taken: taken.clone(), is_full: false });
-        let sender = spawn(move || {
-            block_on(Sender::new(Box::new(writer), &sends).run()).expect("it never fails");
-        });
-        let closes = queue.clone();
-        join(producers.chain([sender, spawn(move || closes.close())]));
-        // Requests are written in the order of their ids: this is the last one of which a byte was.
-        let frames_begun = lock(&taken).div_ceil(10) as u32;
-        let last_begun = (2 * frames_begun).checked_sub(1);
-        let first_unsent = queue.first_unsent();
-        assert!(first_unsent.is_none_or(|first| last_begun.is_none_or(|last| last < first)));
+    [usize::MAX, 2].map(|writes| try_all(move || write_requests(writes)));
+}
+
+/// Writes Requests until the queue is closed, or in so many writes, of which the last one fails.
+fn write_requests(writes_left: usize) {
+    let (queue, taken) = (Arc::new(Queue::new(10, 1000, 0)), Arc::new(Mutex::new(0)));
+    queue.keep_unsent();
+    let producers = (0..2).map(|_| {
+        let queue = queue.clone();
+        spawn(move || {
+            for _ in 0..2 {
+                let Ok(room) = block_on(queue.reserve(10)) else { return };
+                let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+                let _ = room.push(FrameBytes::Small(&mut request), |pushed: &mut u32| {
+                    *pushed += 1;
+                    Some((2 * *pushed - 1).into())
+                });
+            }
+        })
     });
+    let (sends, writer) =
+        (queue.clone(), Narrow { taken: taken.clone(), is_full: false, writes_left });
+    let sender = spawn(move || {
+        if block_on(Sender::new(Box::new(writer), &sends).run()).is_err() {
+            sends.close();
+        }
+    });
+    let closes = queue.clone();
+    join(producers.chain([sender, spawn(move || closes.close())]));
+    // Requests are written in the order of their ids: this is the last one of which a byte was.
+    let frames_begun = lock(&taken).div_ceil(10) as u32;
+    let last_begun = (2 * frames_begun).checked_sub(1);
+    let first_unsent = queue.first_unsent();
+    assert!(first_unsent.is_none_or(|first| last_begun.is_none_or(|last| last < first)));
 }

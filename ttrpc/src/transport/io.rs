@@ -6,6 +6,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::AsFd,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready, empty},
     net::{
@@ -62,6 +66,16 @@ pub(crate) trait WriteHalf: AsyncWrite + Send + Unpin {
     fn try_write(&self, _bytes: &[u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
+
+    /// Returns whether a socket's peer has closed its side, though the runtime may not have seen it. Asks the kernel.
+    fn has_lost_peer(&self) -> bool {
+        false
+    }
+}
+
+fn has_lost_peer(socket: impl AsFd) -> bool {
+    let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
+    poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// The half as connections own it.
@@ -75,6 +89,10 @@ impl WriteHalf for OwnedWriteHalf {
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         OwnedWriteHalf::try_write(self, bytes)
     }
+
+    fn has_lost_peer(&self) -> bool {
+        has_lost_peer(self.as_ref())
+    }
 }
 
 impl WriteHalf for tcp::OwnedWriteHalf {
@@ -84,6 +102,10 @@ impl WriteHalf for tcp::OwnedWriteHalf {
 
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         tcp::OwnedWriteHalf::try_write(self, bytes)
+    }
+
+    fn has_lost_peer(&self) -> bool {
+        has_lost_peer(self.as_ref())
     }
 }
 

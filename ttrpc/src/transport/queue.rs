@@ -283,9 +283,10 @@ impl<T> Queue<T> {
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(borrowed) = state.gate.borrow_writer()
         {
+            let asks_first = state.unsent.is_kept();
             drop(state);
             Header::set_stream_id(bytes, stream_id);
-            self.write_inline(borrowed, bytes, capacity);
+            self.write_inline(borrowed, bytes, capacity, asks_first);
             return Pushed::Queued(stream_id);
         }
         state.chunks.push(frame, stream_id, capacity);

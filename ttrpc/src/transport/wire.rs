@@ -184,7 +184,7 @@ impl<'a, T> Sender<'a, T> {
                     result => result,
                 };
                 // What it has not begun to write may be sent by another connection.
-                if !matches!(result, Poll::Ready(Ok(()))) {
+                if self.is_rest_unsent(&result) {
                     self.queue.note_paused(&self.chunks, self.written);
                 }
                 if result.is_pending() != is_blocked {
@@ -196,6 +196,16 @@ impl<'a, T> Sender<'a, T> {
             .await?;
         }
         Ok(())
+    }
+
+    /// Returns whether nobody can have seen what is left of the batch. A socket that fails has taken nothing of that write. Any
+    /// other stream may have passed on all that it was offered before it failed, as TLS does.
+    fn is_rest_unsent(&self, result: &Poll<io::Result<()>>) -> bool {
+        match result {
+            Poll::Pending => true,
+            Poll::Ready(Ok(())) => false,
+            Poll::Ready(Err(_)) => self.writer.as_ref().is_some_and(|writer| writer.is_socket()),
+        }
     }
 
     /// The writer of a queue that is closed.
@@ -443,5 +453,55 @@ mod tests {
         queue.push_without_room(&mut [0; 10], |()| Some(1));
         let error = Sender::new(Box::new(Pipe::default()), &queue).run().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+    }
+
+    /// Fails once it has taken what it was offered, as a stream does that wraps another one.
+    struct TakesAndFails {
+        is_socket: bool,
+    }
+
+    impl AsyncWrite for TakesAndFails {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl WriteHalf for TakesAndFails {
+        fn is_socket(&self) -> bool {
+            self.is_socket
+        }
+    }
+
+    /// Else a call that its server has seen could be made again on another connection.
+    #[tokio::test]
+    async fn what_was_offered_to_a_stream_that_fails_counts_as_begun_and_to_a_socket_as_unsent() {
+        for (is_socket, first_unsent) in [(true, 1), (false, 5)] {
+            let queue = Queue::new(10, 1 << 20, ());
+            queue.keep_unsent();
+            let push = |id| {
+                let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+                queue.push_without_room(&mut request, |()| Some(id));
+            };
+            [1, 3].map(push);
+            let mut sender = Sender::new(Box::new(TakesAndFails { is_socket }), &queue);
+            let failed = poll(&mut pin!(sender.run())).await;
+            assert!(matches!(failed, Poll::Ready(Err(_))), "{failed:?}");
+            // It has come since the batch was taken.
+            push(5);
+            queue.close();
+            assert_eq!(queue.first_unsent(), Some(first_unsent));
+        }
     }
 }

@@ -171,10 +171,22 @@ impl std::fmt::Debug for Gate {
 }
 
 impl<T> Queue<T> {
-    /// Writes a lone frame, which takes this much capacity, and returns the writer.
-    pub(super) fn write_inline(&self, borrowed: BorrowedWriter, frame: &[u8], capacity: Capacity) {
+    /// Writes a lone frame, which takes this much capacity, and returns the writer. With `asks_first` it writes nothing to a
+    /// socket whose peer has gone: TCP would take the frame, and a call that could be made on another connection would be
+    /// lost. The receiver may not have seen that end: its runtime was busy, or was not driven.
+    pub(super) fn write_inline(
+        &self,
+        borrowed: BorrowedWriter,
+        frame: &[u8],
+        capacity: Capacity,
+        asks_first: bool,
+    ) {
         let BorrowedWriter { waker, writer } = borrowed;
-        let written = match writer.try_write(frame) {
+        let written = match asks_first && writer.has_lost_peer() {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => writer.try_write(frame),
+        };
+        let written = match written {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             written => written,
         };
@@ -375,6 +387,30 @@ mod tests {
         push(&queue, 1, true);
         assert!(task.was_woken());
         assert_eq!(queue.unsent_requests(), [1]);
+    }
+
+    /// Else the first call after a restart of its server would be lost, though it could be made on another connection.
+    #[test]
+    fn nothing_is_written_to_a_socket_whose_peer_has_gone_where_it_may_be_sent_elsewhere() {
+        for is_kept in [false, true] {
+            let (queue, task) = (Queue::new(10, 1000, ()), Arc::new(Task::default()));
+            if is_kept {
+                queue.keep_unsent();
+            }
+            let socket = FakeSocket::with_room(LEN);
+            let mut sender = Sender::new(socket.writer(), &queue);
+            let mut sender = pin!(sender.run());
+            assert!(task.poll(&mut sender).is_pending());
+            socket.lose_peer();
+            push(&queue, 1, true);
+            let failed = task.poll(&mut sender).is_ready();
+            queue.close();
+            let seen = (socket.stream_ids(), failed, queue.first_unsent());
+            assert_eq!(
+                seen,
+                if is_kept { (vec![], true, Some(1)) } else { (vec![1], false, None) }
+            );
+        }
     }
 
     #[test]

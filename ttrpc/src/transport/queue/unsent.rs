@@ -2,8 +2,10 @@
 //!
 //! Only such a call may be made again on another connection: the peer cannot have seen it. Requests are written in the
 //! order of their stream ids, so one number says which they are: the first of them. While the sender writes, its whole batch
-//! counts as begun. Where it waits for a socket that takes no more, or has failed, the rest of its batch does not; once the
-//! queue is closed, a sender that goes on drops that rest instead of writing it.
+//! counts as begun. Where it waits for a writer that takes no more, the rest of its batch does not; once the queue is closed,
+//! a sender that goes on drops that rest instead of writing it. Nor does the rest where a socket has failed: it has taken
+//! nothing of the write that failed. Any other stream, TLS say, may have passed on what it was offered before it failed, so
+//! all of the batch counts as begun then.
 //!
 //! Only a queue of which that is asked ([`Queue::keep_unsent`], [`Queue::follow_requests`]) notes anything.
 
@@ -29,6 +31,11 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
+    /// Returns whether a call that was not sent may be made on another connection.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// The sender has taken a batch, and begins to write it; or it has failed, and this is what it has taken.
     pub(super) fn note_taken(&mut self, failed: Option<&VecDeque<Chunk>>) {
         self.in_batch = failed.filter(|_| self.is_followed).and_then(|batch| first(batch, 0));
@@ -67,7 +74,7 @@ impl<T> Queue<T> {
         lock(&self.state).unsent.at_close
     }
 
-    /// The sender writes nothing until it looks at the queue again, or never again. So many bytes of the batch's first chunk
+    /// The sender writes nothing until it looks at the queue again, or never again, and nobody can have seen the rest. So many bytes of the batch's first chunk
     /// are written.
     pub(in crate::transport) fn note_paused(&self, batch: &VecDeque<Chunk>, written: usize) {
         let mut state = lock(&self.state);
