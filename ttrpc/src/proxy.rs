@@ -15,8 +15,8 @@ impl FallbackCall {
     /// side has capacity for them.
     ///
     /// Use a connection of its own as `upstream` for each client. ttrpc has no frame that cancels a call: a client
-    /// cancels by closing its connection. So when the client goes before the end of its messages, `upstream` is closed.
-    /// When `upstream` ends, the program closes the client's connection, as `examples/proxy` does. A call whose
+    /// cancels by closing its connection. So when the client goes before the end of its messages, the connection of
+    /// `upstream` is closed, with all of its calls. An `upstream` that reconnects makes another one for later calls. When `upstream` ends, the program closes the client's connection, as `examples/proxy` does. A call whose
     /// deadline passes, or which its client [cancels](crate::client::ConnectOptions::cancel_at_server), leaves the
     /// connections alone. The other server is notified if `upstream` was made with that option.
     ///
@@ -30,7 +30,7 @@ impl FallbackCall {
         let (outgoing, mut incoming) = opened.map_err(of_upstream)?;
         let pass_requests = async move {
             if let (Some(mut requests), Some(outgoing)) = (requests, outgoing) {
-                let mut outgoing = Outgoing { ctx, upstream, sender: outgoing, is_over: false };
+                let mut outgoing = Outgoing { ctx, sender: outgoing, is_over: false };
                 // If they end early, the replies tell why.
                 while let Ok(Some(message)) = requests.recv().await {
                     if outgoing.sender.send(message).await.is_err() {
@@ -73,7 +73,6 @@ fn of_upstream(status: Status) -> Status {
 /// end, the connection is closed; when the call is over for another reason, it is given up.
 struct Outgoing<'a> {
     ctx: &'a Context,
-    upstream: &'a Client,
     sender: StreamSender<Raw>,
     is_over: bool,
 }
@@ -81,9 +80,9 @@ struct Outgoing<'a> {
 impl Drop for Outgoing<'_> {
     fn drop(&mut self) {
         if self.ctx.is_disconnected() {
-            self.upstream.close();
+            self.sender.close_connection();
         } else if !self.is_over {
-            self.sender.give_up();
+            self.sender.abandon();
         }
     }
 }

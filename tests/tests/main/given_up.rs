@@ -122,6 +122,32 @@ async fn every_kind_of_stream_ends_when_its_client_gives_it_up() {
     server.is_idle().await;
 }
 
+/// Else a handler would take half an upload for a whole one.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_is_given_up_has_no_good_end() {
+    let (_client, conformance, mut server) = played_by_telling(ClientConfig::default(), PIPE_LEN);
+    // By the program; by a future that is dropped, which drops what came last first; and not where the program has ended it.
+    for ends in [false, false, true] {
+        let (requests, reply) = conformance.hold().await.unwrap();
+        let id = server.receive().await.id;
+        if ends {
+            requests.finish();
+            assert_eq!(server.receive().await, Frame::end(id));
+            drop(reply);
+        } else if id == 1 {
+            requests.give_up();
+            assert_eq!(reply.await.unwrap_err().code(), Code::Cancelled);
+        } else {
+            drop(reply);
+            drop(requests);
+        }
+        let told = server.receive().await;
+        assert_eq!(told, cancel(id + 2, &[0x08, id as u8]));
+        server.send(Frame::reply(told.id, &Empty {})).await;
+        assert!(server.is_quiet().await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn calls_given_up_together_are_one_call_and_those_after_them_wait_for_its_answer() {
     let (client, conformance, mut server) = played_by_telling(ClientConfig::default(), PIPE_LEN);

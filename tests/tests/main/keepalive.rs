@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, advance, sleep},
 };
 use ttrpc::{
-    Client, ClientConfig, Code, Connection, ConnectionError, Status,
+    Client, ClientConfig, Code, Connection, ConnectionError, ServerConfig, Status,
     client::{Backoff, ClientState, ConnectOptions, Keepalive},
 };
 use ttrpc_tests::{
@@ -198,6 +198,22 @@ async fn a_connection_is_not_ended_while_its_receiver_waits_for_a_consumer() {
     }
     assert!(client.close_reason().is_none());
     sending.abort();
+}
+
+/// Nothing is read there meanwhile, for up to `stall_timeout`.
+#[tokio::test(start_paused = true)]
+async fn a_server_at_its_limit_is_not_taken_for_dead_by_a_client_that_waits_longer_than_it_stalls()
+{
+    let (here, there) = duplex(PIPE_LEN);
+    let config = ServerConfig::default().max_calls_per_connection(1).stall_timeout(TIMEOUT / 2);
+    let _server = TestServer::start(config, [there]);
+    let (client, conformance) = over(Keepalive::new(SECOND / 10, TIMEOUT), here);
+    let long = conformance.sleep(SleepRequest { millis: 60_000 });
+    let refused = conformance.sleep(SleepRequest { millis: 60_000 });
+    let (long, refused) = tokio::join!(long, refused);
+    long.unwrap();
+    assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(client.close_reason().is_none());
 }
 
 /// The process was stopped, or nobody drove its runtime: all timers are due at once.

@@ -1,13 +1,13 @@
 //! Names that are made at run time, messages that stay encoded, and calls whose kind is not known.
 
-use std::sync::Arc;
+use std::{future::IntoFuture, io, sync::Arc};
 
 use bytes::Bytes;
-use tokio::io::duplex;
+use tokio::{io::duplex, sync::mpsc};
 use ttrpc::{
-    Client, ClientConfig, Code, Context, Name, Raw, RawEnd, Server, ServerConfig, Status,
-    async_trait,
-    client::RawReply,
+    Client, ClientConfig, Code, Connection, Context, Name, Raw, RawEnd, Server, ServerConfig,
+    Status, async_trait,
+    client::{ConnectOptions, RawReply},
     prost::Message,
     proto::frame::Flags,
     server::{
@@ -358,6 +358,33 @@ async fn pass_on_makes_no_good_end_of_an_upload_whose_client_has_gone() {
     assert_eq!(behind.receive().await, Frame::message(id, &chunk(0)));
     drop(client);
     assert_eq!(behind.expect_end().await, []);
+}
+
+/// Else nobody who shares it could call any more.
+#[tokio::test(start_paused = true)]
+async fn pass_on_closes_one_connection_of_an_upstream_that_reconnects() {
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    let upstream = ConnectOptions::new().connect_through(move || {
+        let (here, there) = duplex(PIPE_LEN);
+        connections.send(Peer::new(there)).expect("the test takes it");
+        async { Ok::<_, io::Error>(Connection::new(here)) }
+    });
+    let (here, there) = duplex(PIPE_LEN);
+    let fallback = PassesOn(upstream.clone());
+    let server = |server: ServerBuilder| server.fallback(fallback).io(there);
+    let _server = TestServer::start_with(ServerConfig::default(), server);
+    let mut client = Peer::new(here);
+    client.send(Frame::request(1, REMOTE_OPEN, "S", "Upload", &Empty {})).await;
+    let mut behind = accepted.recv().await.unwrap();
+    assert_eq!(behind.receive().await.as_request().method, "Upload");
+    drop(client);
+    assert_eq!(behind.expect_end().await, []);
+    let call = upstream.unary::<Empty, Empty>("S", "M", Empty {}).wait_for_ready(true);
+    let call = tokio::spawn(call.into_future());
+    let mut behind = accepted.recv().await.expect("it connects anew");
+    let id = behind.receive().await.id;
+    behind.send(Frame::reply(id, &Empty {})).await;
+    call.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

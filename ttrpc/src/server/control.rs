@@ -1,7 +1,8 @@
 //! The service `ttrpc.control.v1.Control`, through which a client cancels its calls.
 //!
-//! The receiver acts on its calls itself: they need neither a task nor a permit, and so reach a server whose limits are
-//! exhausted by the calls that they cancel.
+//! The receiver acts on its calls itself: they need neither a task nor a permit, and so work on a server whose limits are
+//! exhausted by the calls that they cancel. It reads them in their turn: one that comes after a Request that waits to be
+//! admitted waits with it, for `stall_timeout` at most.
 
 use prost::Message;
 

@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use ttrpc::{
-    Client, Code, Status,
+    Client, Code, ConnectionError, Status,
     client::{Backoff, ConnectOptions, Keepalive},
 };
 use ttrpc_tests::conformance::*;
@@ -40,6 +40,8 @@ pub struct Tally {
     ok: AtomicU64,
     given_up: AtomicU64,
     unavailable: AtomicU64,
+    /// Calls of clients that do not wait for a connection, while there was none.
+    not_connected: AtomicU64,
     deadline_exceeded: AtomicU64,
     /// How late the latest call has ended, in milliseconds.
     latest: AtomicU64,
@@ -55,6 +57,7 @@ impl Tally {
             ok: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
             unavailable: AtomicU64::new(0),
+            not_connected: AtomicU64::new(0),
             deadline_exceeded: AtomicU64::new(0),
             latest: AtomicU64::new(0),
             fault: Mutex::new(None),
@@ -87,7 +90,7 @@ impl Tally {
         lost.map(|word| format!("a call from {} on was answered and not executed", word * 64))
     }
 
-    fn note_end(&self, began: Instant, result: &Result<EchoResponse, Status>) {
+    fn note_end(&self, began: Instant, waits: bool, result: &Result<EchoResponse, Status>) {
         let took = began.elapsed();
         let late = took.saturating_sub(TIMEOUT);
         self.latest.fetch_max(late.as_millis() as u64, Relaxed);
@@ -98,6 +101,8 @@ impl Tally {
             Ok(_) => &self.ok,
             Err(status) => match status.code() {
                 Code::DeadlineExceeded if took >= TIMEOUT => &self.deadline_exceeded,
+                // One that waits for a connection has no need to be lost because there is none.
+                Code::Unavailable if is_unconnected(status) && !waits => &self.not_connected,
                 Code::Unavailable if is_outage(status) => &self.unavailable,
                 _ => return self.note_fault(format!("after {took:?}: {result:?}")),
             },
@@ -110,19 +115,26 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} calls answered, {} given up, {} unavailable, {} late; the latest ended {} ms after its deadline",
+            "{} calls answered, {} given up, {} lost that may have been seen, {} not made for want of a connection, {} late; the latest ended {} ms after its deadline",
             self.ok.load(Relaxed),
             self.given_up.load(Relaxed),
             self.unavailable.load(Relaxed),
+            self.not_connected.load(Relaxed),
             self.deadline_exceeded.load(Relaxed),
             self.latest.load(Relaxed)
         )
     }
 }
 
+/// Whether there was no connection, so that the call was never sent.
+fn is_unconnected(status: &Status) -> bool {
+    matches!(status.connection_error(), Some(ConnectionError::NoConnection(_)))
+}
+
 /// Whether the connection was lost, or the server that was told to end says so.
 fn is_outage(status: &Status) -> bool {
-    status.connection_error().is_some() || status.message().contains("shutting down")
+    let is_lost = status.connection_error().is_some() && !is_unconnected(status);
+    is_lost || status.message().contains("shutting down")
 }
 
 /// One client.
@@ -146,20 +158,25 @@ impl Worker {
             ConnectOptions::new().reconnect(backoff).keepalive(keepalive).cancel_at_server();
         let options = if self.nth.is_multiple_of(2) { options.keep_connected() } else { options };
         let client = options.connect_lazy(&self.address).expect("it is an address");
-        client.with_timeout(TIMEOUT).with_wait_for_ready(self.nth < CLIENTS / 2)
+        client.with_timeout(TIMEOUT).with_wait_for_ready(self.waits())
+    }
+
+    fn waits(&self) -> bool {
+        self.nth < CLIENTS / 2
     }
 
     pub async fn work(self, until: Instant) {
         let client = self.connect();
+        let waits = self.waits();
         let mut callers = JoinSet::new();
         for _ in 0..CALLERS {
-            callers.spawn(call_until(until, client.clone(), self.tally.clone()));
+            callers.spawn(call_until(until, client.clone(), waits, self.tally.clone()));
         }
         while callers.join_next().await.is_some() {}
     }
 }
 
-async fn call_until(until: Instant, client: Client, tally: Arc<Tally>) {
+async fn call_until(until: Instant, client: Client, waits: bool, tally: Arc<Tally>) {
     let conformance = ConformanceClient::new(client);
     while Instant::now() < until {
         let id = tally.next_id.fetch_add(1, Relaxed);
@@ -180,7 +197,7 @@ async fn call_until(until: Instant, client: Client, tally: Arc<Tally>) {
                 let patience = Duration::from_micros(fastrand::u64(0..1000));
                 match timeout(patience, conformance.echo(request.clone())).await {
                     Ok(result) => {
-                        tally.check(id, began, &request, &result);
+                        tally.check(id, began, waits, &request, &result);
                         false
                     }
                     Err(_) => true,
@@ -188,7 +205,7 @@ async fn call_until(until: Instant, client: Client, tally: Arc<Tally>) {
             }
             _ => {
                 let result = conformance.echo(request.clone()).await;
-                tally.check(id, began, &request, &result);
+                tally.check(id, began, waits, &request, &result);
                 // One that does not wait for a connection would only spin.
                 if result.is_err() {
                     sleep(Duration::from_millis(fastrand::u64(0..20))).await;
@@ -205,10 +222,11 @@ impl Tally {
         &self,
         id: u64,
         began: Instant,
+        waits: bool,
         request: &EchoRequest,
         result: &Result<EchoResponse, Status>,
     ) {
-        self.note_end(began, result);
+        self.note_end(began, waits, result);
         if let Ok(reply) = result {
             if reply.payload != request.payload {
                 self.note_fault(format!("call {id} has another one's reply"));

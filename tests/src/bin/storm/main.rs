@@ -48,7 +48,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// How late a call may end beyond its timeout, in seconds: as much as the machine needs.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
     lateness: u64,
     /// The server of another implementation, which takes `--listen ADDRESS --executed FILE`.
     #[arg(long, value_name = "COMMAND", num_args = 1.., value_terminator = ";")]

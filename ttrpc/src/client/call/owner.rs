@@ -10,7 +10,7 @@ use prost::{DecodeError, Message};
 use tokio::time::Instant;
 
 use crate::{
-    Status,
+    ConnectionError, Status,
     client::{
         connection::{
             ClientConnection, ConnectionTasks,
@@ -119,6 +119,11 @@ impl CallOwner {
     /// Gives a call up whose parts are still there.
     pub(super) fn give_up(&self) {
         self.connection().give_up(self.stream_id);
+    }
+
+    /// Ends the connection, with all of its calls.
+    pub(super) fn close_connection(&self) {
+        self.tasks.close(ConnectionError::ClosedLocally);
     }
 
     /// Waits for the reply of a unary call; for any other one, until its Request has been written. The deadline ends both.

@@ -60,25 +60,46 @@ fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Stat
 /// Dropping it closes the stream, as [`StreamSender::finish`] does: ttrpc has no frame that cancels a
 /// stream. Where half an upload must not be taken for a whole one, the last message has to say that it
 /// is the last. A call whose deadline has passed sends nothing more.
+///
+/// With [`cancel_at_server`](crate::client::ConnectOptions::cancel_at_server) two things differ. [`StreamSender::give_up`] ends
+/// the call without an end of the stream. So does dropping the sender when the reply, or the receiver of replies, has been
+/// dropped before: in a future that is dropped, that is the order of `let (sender, reply) = …`. A server that does not have
+/// the service gets the end all the same.
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
     owner: Arc<CallOwner>,
     request: PhantomData<fn(Req)>,
     budget: CoopBudget,
+    is_finished: bool,
 }
 
 impl<Req> StreamSender<Req> {
     pub(in crate::client) fn new(owner: Arc<CallOwner>) -> Self {
-        StreamSender { owner, request: PhantomData, budget: CoopBudget::default() }
+        let budget = CoopBudget::default();
+        StreamSender { owner, request: PhantomData, budget, is_finished: false }
     }
 
     /// Closes the stream of requests: nothing more comes.
-    pub fn finish(self) {}
+    pub fn finish(mut self) {
+        self.is_finished = true;
+    }
 
-    /// Gives the call up. Where the server is told so, its handler sees no end of the requests that it could take for a good
-    /// one.
-    pub(crate) fn give_up(&self) {
+    /// Gives the call up: its handler is cancelled, and sees no end of the requests that it could take for a good one.
+    ///
+    /// The reply fails with CANCELLED. This needs [`cancel_at_server`](crate::client::ConnectOptions::cancel_at_server), and a
+    /// server that has the service; without them it does what [`StreamSender::finish`] does.
+    pub fn give_up(self) {
+        self.abandon();
+    }
+
+    /// Gives the call up, for an owner that is dropped.
+    pub(crate) fn abandon(&self) {
         self.owner.give_up();
+    }
+
+    /// Ends the connection of the call. A client that reconnects may make another one.
+    pub(crate) fn close_connection(&self) {
+        self.owner.close_connection();
     }
 
     /// Waits, for the blocking client, until all has been written, within the call's deadline.
@@ -190,6 +211,10 @@ impl<Req> Drop for StreamSender<Req> {
     fn drop(&mut self) {
         if self.owner.is_too_late() {
             return;
+        }
+        // Nobody waits for the reply: the call is given up.
+        if !self.is_finished && Arc::strong_count(&self.owner) == 1 {
+            self.abandon();
         }
         let id = self.owner.stream_id;
         let claim = |calls: &mut Calls| calls.end_requests(id).then_some(id);

@@ -13,8 +13,11 @@ const SHORTEST_BOUND: Duration = Duration::from_millis(1);
 /// The pauses between a client's attempts to connect, or to [make a call](crate::client::Retry), and their limit.
 ///
 /// A pause is drawn at random between zero and a bound: [`first`](Backoff::first) after the first failure, twice as long after
-/// each later one, up to [`longest`](Backoff::longest). So clients that lose their server at the same moment do not come back
-/// at the same moment. Without a limit a client tries to connect for ever.
+/// each later one, up to [`longest`](Backoff::longest). So clients whose server is gone do not come back at the same moment.
+/// The first attempt after a connection is lost has no pause, since a call may wait for it: if a server lives on that closes
+/// all connections at once, clients that [keep connected](crate::client::ConnectOptions::keep_connected) come back at once,
+/// and its listener's backlog has to take them. The other ones come with their next calls. Without a limit a client tries to
+/// connect for ever.
 ///
 /// ```
 /// # use ttrpc::client::Backoff; use std::time::Duration;

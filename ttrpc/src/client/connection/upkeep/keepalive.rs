@@ -40,7 +40,9 @@ impl Keepalive {
     /// after the Request was written. It also ends if the peer reads nothing of what is before it for that long.
     ///
     /// A connection on which something arrives is never checked. `timeout` has to be longer than a live peer takes to
-    /// read what its socket holds, and to answer. Less than 1 ms counts as 1 ms, for both.
+    /// read what its socket holds, and to answer. Choose it longer than the server's
+    /// [`stall_timeout`](crate::ServerConfig::stall_timeout): a server at its limits reads nothing from a connection whose next
+    /// call waits to be admitted, the check included, for up to that long. Less than 1 ms counts as 1 ms, for both.
     pub fn new(every: Duration, timeout: Duration) -> Self {
         let shortest = Duration::from_millis(1);
         Keepalive { every: every.max(shortest), timeout: timeout.max(shortest), is_always: false }
