@@ -649,7 +649,9 @@ impl WriteHalf for Narrow {}
 /// Else a call that its server has seen could be made again on another connection.
 #[test]
 fn of_a_request_that_counts_as_unsent_not_a_byte_is_written() {
-    [usize::MAX, 2].map(|writes| try_all(move || write_requests(writes)));
+    for writes in [usize::MAX, 2] {
+        try_all(move || write_requests(writes));
+    }
 }
 
 /// Writes Requests until the queue is closed, or in so many writes, of which the last one fails.

@@ -494,7 +494,9 @@ mod tests {
                 let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
                 queue.push_without_room(&mut request, |()| Some(id));
             };
-            [1, 3].map(push);
+            for id in [1, 3] {
+                push(id);
+            }
             let mut sender = Sender::new(Box::new(TakesAndFails { is_socket }), &queue);
             let failed = poll(&mut pin!(sender.run())).await;
             assert!(matches!(failed, Poll::Ready(Err(_))), "{failed:?}");
