@@ -326,8 +326,13 @@ async fn a_call_is_not_written_to_a_server_that_has_gone_though_nobody_has_read_
             server.send(Frame::reply(id, &Empty {})).await;
             server
         };
-        let (reply, server) = tokio::join!(call, answer);
-        reply.expect("it is made on the next connection");
+        let mut call = call.into_future();
+        let server = tokio::select! {
+            biased;
+            lost = &mut call => panic!("it is made on the next connection: {lost:?}"),
+            server = answer => server,
+        };
+        call.await.expect("it was answered");
         drop(server);
         let socket = connected.recv().unwrap();
         while !matches!(socket.peek(&mut [0]), Ok(0)) {

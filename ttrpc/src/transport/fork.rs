@@ -140,6 +140,10 @@ impl WriteHalf for Original<Writer> {
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         (**self).try_write(bytes)
     }
+
+    fn has_lost_peer(&self) -> bool {
+        (**self).has_lost_peer()
+    }
 }
 
 #[cfg(test)]
