@@ -6,7 +6,7 @@
 use std::{
     env,
     error::Error,
-    process,
+    process::{self, ExitCode},
     time::{Duration, SystemTime},
 };
 
@@ -21,7 +21,17 @@ use ttrpc_containerd::{
 };
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("containerd-event: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let mut args = env::args().skip(1);
     let (Some(address), Some(topic), None) = (args.next(), args.next(), args.next()) else {
         eprintln!("usage: containerd-event ADDRESS TOPIC");

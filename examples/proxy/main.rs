@@ -1,6 +1,6 @@
 //! A transparent proxy: `ttrpc-proxy --listen ADDRESS --upstream ADDRESS`. See the README beside this file.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use ttrpc::{
@@ -54,7 +54,17 @@ async fn serve(
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ttrpc-proxy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let Arguments { listen, upstream, stall_timeout } = Arguments::parse();
     let stall_timeout = Duration::from_secs(stall_timeout);
     let mut acceptor = Listener::bind(&listen)?.start()?;

@@ -5,6 +5,7 @@
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
+    process::ExitCode,
 };
 
 use ttrpc_nri::{
@@ -54,7 +55,17 @@ fn device(path: &str) -> Result<LinuxDevice, Status> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("device-injector: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Error> {
     // A container that was promised a device does not run without it.
     let policy = FailurePolicy { fail_request: true, keep_connected: true };
     let stub = Stub::new(DeviceInjector).name("device-injector").index("20").failure_policy(policy);

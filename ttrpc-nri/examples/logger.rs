@@ -3,7 +3,7 @@
 //! Launched by containerd as `/opt/nri/plugins/00-logger` it needs the file, since all that a launched plugin prints is lost:
 //! `echo /var/log/nri.log >/etc/nri/conf.d/logger.conf`.
 
-use std::{fs::File, io::Write, sync::Mutex};
+use std::{fs::File, io::Write, process::ExitCode, sync::Mutex};
 
 use ttrpc_nri::{
     Container, ContainerUpdate, Context, Creation, Error, EventMask, LinuxResources, Plugin,
@@ -84,6 +84,16 @@ logged! {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("logger: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Error> {
     Stub::new(Logger::default()).name("logger").index("00").run_until(ttrpc_nri::terminated()).await
 }

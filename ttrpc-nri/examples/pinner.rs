@@ -4,7 +4,7 @@
 //! Launched by containerd as `/opt/nri/plugins/10-pinner`, or started by hand or by systemd (`deploy/pinner.service`),
 //! or by Kubernetes (`deploy/pinner.yaml`). An argument names another socket than NRI's usual one.
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use ttrpc_nri::{
     Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status, Stub,
@@ -34,7 +34,17 @@ impl Plugin for Pinner {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Error> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pinner: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Error> {
     // A plugin that containerd launches writes to /dev/null: log to a file there, as the example `logger` does.
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let socket = std::env::args().nth(1).unwrap_or_else(|| ttrpc_nri::DEFAULT_SOCKET.to_owned());

@@ -3,7 +3,7 @@
 //! Spans are written to standard output when they end; the metrics on SIGUSR1, in the format of Prometheus. `ttrpc
 //! call` with `-H traceparent=…` makes its spans a part of a trace.
 
-use std::{env, error::Error, sync::Arc, time::Duration};
+use std::{env, error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use opentelemetry::{global, propagation::TextMapCompositePropagator};
@@ -20,7 +20,17 @@ use ttrpc::{Server, Status, server::Routes};
 use ttrpc_telemetry::{Metrics, Tracing};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("telemetry-server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let address = env::args().nth(1).ok_or("usage: telemetry-server ADDRESS")?;
 
     // Where spans and metrics go is the program's choice; both have to be there first.
