@@ -13,7 +13,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use tokio::runtime::{Builder, Runtime};
 use ttrpc::{
     Client, Code, ConnectionError, Status, async_trait, blocking,
-    client::{Answer, Interceptor, Next, OutgoingCall},
+    client::{Answer, Backoff, ConnectOptions, Interceptor, Next, OutgoingCall},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -159,6 +159,22 @@ fn a_child_leaves_the_connection_of_an_asynchronous_client_to_its_parent(address
     goes_on(&all);
 }
 
+fn a_child_is_refused_by_a_client_that_reconnects(address: &str) {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let options = ConnectOptions::new().reconnect(Backoff::new());
+    let client = runtime.block_on(options.connect(address)).unwrap();
+    let conformance = ConformanceClient::new(client);
+    let echo = || conformance.echo(echo_request([7])).into_future();
+    runtime.block_on(echo()).unwrap();
+    in_a_child(|| {
+        let own = Builder::new_current_thread().enable_all().build().unwrap();
+        // Without a deadline.
+        assert_refused(own.block_on(echo()));
+        assert_refused(own.block_on(conformance.exchange().into_future()).map(drop));
+    });
+    assert_eq!(runtime.block_on(echo()).unwrap().payload, [7]);
+}
+
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix://{}", folder.path().join("a.sock").display());
@@ -166,6 +182,7 @@ fn main() {
     let mut server = Process::start_conformance_server(server, &address).unwrap();
     a_child_leaves_the_connection_of_a_blocking_client_to_its_parent(&address);
     a_child_leaves_the_connection_of_an_asynchronous_client_to_its_parent(&address);
+    a_child_is_refused_by_a_client_that_reconnects(&address);
     server.kill();
     println!("test result: ok. a child leaves its parent's connections alone");
 }

@@ -290,7 +290,7 @@ impl {name} {{
             true => (String::new(), ""),
             false => (format!(", request: {}", method.input_type), ", request"),
         };
-        let idempotent = if is_idempotent(method) { ".idempotent()" } else { "" };
+        let idempotent = if is_idempotent(method) { ".declared_idempotent()" } else { "" };
         push_docs(1, &format!("Calls `{}`.", method.proto_name), &method.comments, buf);
         buf.push_str(&format!(
             "    pub fn {}{underscore}(&self{parameter}) -> {ttrpc}::{module}::{call}<{}, {}> {{

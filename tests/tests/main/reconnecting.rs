@@ -583,3 +583,166 @@ async fn a_function_that_connects_and_panics_shuts_its_client_down_with_that_cau
         assert!(matches!(state, ClientState::ShutDown { .. }), "{state:?}");
     }
 }
+
+/// Its server reads nothing, so that a shutdown never ends by itself.
+#[tokio::test(start_paused = true)]
+async fn a_client_is_closed_also_while_it_shuts_down_and_a_shutdown_may_be_begun_again() {
+    let (client, mut accepted) = client_over_pipes(at_once(), 64);
+    let call = tokio::spawn(client.unary::<Vec<u8>, ()>("S", "M", vec![1; 2 << 20]).into_future());
+    let _server = accepted.recv().await.unwrap();
+    eventually("the Request is queued", || client.calls_in_flight() == 1).await;
+    for _ in 0..2 {
+        timeout(SECOND, client.shutdown()).await.expect_err("its Request cannot be written");
+        assert!(!call.is_finished());
+    }
+    assert_eq!(client.calls_in_flight(), 1);
+    client.close();
+    let status = timeout(SECOND, call).await.expect("it ends").unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_queued_leaves_a_client_whose_shutdown_was_dropped() {
+    let (client, mut accepted) = client_over_pipes(at_once(), 64);
+    let (mut requests, reply) = client.client_streaming::<Vec<u8>, ()>("S", "M").await.unwrap();
+    let mut server = accepted.recv().await.unwrap();
+    requests.send(vec![1; 1000]).await.unwrap();
+    drop((requests, reply));
+    timeout(SECOND, client.shutdown()).await.expect_err("the pipe is full");
+    assert_eq!(server.receive().await.kind, wire::REQUEST);
+    for is_last in [false, true] {
+        let frame = server.receive().await;
+        assert_eq!((frame.kind, frame.data.is_empty()), (wire::DATA, is_last));
+    }
+    client.shutdown().await;
+}
+
+/// A connection that is lost soon is followed by a pause, in which new calls fail.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_not_sent_waits_for_an_attempt_after_a_connection_that_was_lost_soon() {
+    let options = ConnectOptions::new().reconnect(Backoff::new());
+    let (client, mut accepted) = client_over_pipes(options, 80);
+    let seen = tokio::spawn(client.unary::<Vec<u8>, ()>("S", "Seen", vec![1; 200]).into_future());
+    let server = accepted.recv().await.unwrap();
+    eventually("its Request is queued", || client.calls_in_flight() == 1).await;
+    tokio::task::yield_now().await;
+    let unsent = tokio::spawn(client.unary::<(), ()>("S", "Unsent", ()).into_future());
+    eventually("its Request is queued", || client.calls_in_flight() == 2).await;
+    drop(server);
+    assert_eq!(seen.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    let mut server = accepted.recv().await.unwrap();
+    let frame = server.receive().await;
+    assert_eq!(frame.as_request().method, "Unsent");
+    server.send(Frame::reply(frame.id, &())).await;
+    unsent.await.unwrap().unwrap();
+}
+
+/// They were no failures in a row.
+#[tokio::test(start_paused = true)]
+async fn failures_before_a_connection_that_was_good_do_not_count() {
+    let failures = Mutex::new(4);
+    let (connections, mut accepted) = mpsc::unbounded_channel();
+    let backoff = Backoff::new().first(SECOND).max_attempts(5);
+    let options = ConnectOptions::new().reconnect(backoff).keep_connected();
+    let client = options.connect_through(move || {
+        let mut left = failures.lock().unwrap();
+        let fails = *left > 0;
+        *left -= i32::from(fails);
+        let (here, there) = duplex(1000);
+        let opened = if fails { Err(io::ErrorKind::ConnectionRefused.into()) } else { Ok(here) };
+        if !fails {
+            connections.send(there).unwrap();
+        }
+        async move { opened.map(Connection::new) as io::Result<Connection> }
+    });
+    let first = accepted.recv().await.unwrap();
+    // Less than the pause after five failures.
+    tokio::time::sleep(9 * SECOND).await;
+    drop(first);
+    let second = timeout(60 * SECOND, accepted.recv()).await.expect("the client connects again");
+    assert!(second.is_some(), "{}", client.state());
+}
+
+/// Is slow with the first state, until the client has the next one.
+#[derive(Clone, Default)]
+struct SlowlyNotified(Arc<(Mutex<Vec<String>>, std::sync::OnceLock<Client>)>);
+
+impl Observer for SlowlyNotified {
+    fn client_state_changed(&self, state: &ClientState) {
+        let (states, client) = &*self.0;
+        while let (ClientState::Connecting, Some(client)) = (state, client.get()) {
+            match client.state() {
+                ClientState::Ready => break,
+                _ => std::thread::yield_now(),
+            }
+        }
+        states.lock().unwrap().push(state.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn observers_are_notified_of_states_in_their_order_whoever_changes_them() {
+    let seen = SlowlyNotified::default();
+    let options = ConnectOptions::new().observe(seen.clone()).reconnect(Backoff::new());
+    let (client, mut accepted) = client_over_pipes(options, 1000);
+    seen.0.1.set(client.clone()).unwrap();
+    // The call says that it connects, on this thread, and the client's task that it has.
+    let (result, ()) = tokio::join!(client.unary::<(), ()>("S", "M", ()).into_future(), async {
+        let mut server = accepted.recv().await.unwrap();
+        let frame = server.receive().await;
+        server.send(Frame::reply(frame.id, &())).await;
+    });
+    result.unwrap();
+    let states = seen.0.0.lock().unwrap().clone();
+    assert_eq!(states[..2], ["connecting", "connected"]);
+    client.close();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_request_is_not_written_in_time_has_not_been_opened() {
+    let (client, mut accepted) = client_over_pipes(at_once(), 64);
+    let stuck = tokio::spawn(client.unary::<Vec<u8>, ()>("S", "Stuck", vec![1; 999]).into_future());
+    let _server = accepted.recv().await.unwrap();
+    eventually("its Request is queued", || client.calls_in_flight() == 1).await;
+    let start = Instant::now();
+    let stream = client.server_streaming::<(), ()>("S", "Stream", ()).timeout(SECOND);
+    let status = stream.await.expect_err("its Request waits behind that of another call");
+    assert_eq!((status.code(), start.elapsed()), (Code::DeadlineExceeded, SECOND));
+    stuck.abort();
+}
+
+#[test]
+fn a_blocking_client_connects_through_a_function_and_its_calls_wait_for_that() {
+    let (connections, accepted) = std::sync::mpsc::channel();
+    let failures = Mutex::new(2);
+    let options = ConnectOptions::new().reconnect(Backoff::new().first(Duration::ZERO));
+    let client = options.connect_through_blocking(move || {
+        let mut left = failures.lock().unwrap();
+        let fails = *left > 0;
+        *left -= i32::from(fails);
+        let connections = connections.clone();
+        async move {
+            if fails {
+                return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+            }
+            let (here, there) = tokio::net::UnixStream::pair()?;
+            connections.send(there.into_std()?).expect("the test waits");
+            Ok(Connection::from(here))
+        }
+    });
+    let client = client.unwrap();
+    let server = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut there = accepted.recv().unwrap();
+        there.set_nonblocking(false).unwrap();
+        let mut header = [0; 10];
+        there.read_exact(&mut header).unwrap();
+        let [l0, l1, l2, l3, i0, i1, i2, i3, ..] = header;
+        let mut data = vec![0; u32::from_be_bytes([l0, l1, l2, l3]) as usize];
+        there.read_exact(&mut data).unwrap();
+        there.write_all(&[0, 0, 0, 2, i0, i1, i2, i3, 2, 0, 0x12, 0]).unwrap();
+        there
+    });
+    client.unary::<(), ()>("S", "M", ()).wait_for_ready(true).call().unwrap();
+    drop(server.join());
+}

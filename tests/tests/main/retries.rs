@@ -239,8 +239,12 @@ async fn whether_a_call_may_be_executed_again_is_said_by_the_method_the_call_or_
     let alone = StoreClient::new(all.client.clone());
     alone.get(Item::default()).retry(retry()).await.unwrap();
     fails();
+    store.get(Item::default()).idempotent().await.expect("the call's word comes first");
+    fails();
     store.append(Item::default()).retry(Retry::none()).await.unwrap_err();
-    let executed = ["Append", "Append", "Get", "Append", "Append", "Get", "Get", "Get", "Append"];
+    let executed = [
+        "Append", "Append", "Get", "Append", "Append", "Get", "Get", "Get", "Get", "Get", "Append",
+    ];
     assert_eq!(all.script.executed(), executed);
 }
 
@@ -417,6 +421,49 @@ async fn a_budget_counts_failures_of_all_calls_and_successes_of_unary_ones() {
         items.recv().await.unwrap();
     }
     assert!(!retried().await, "1 of 4 tokens is left");
+}
+
+#[tokio::test]
+async fn a_budget_does_not_pay_for_calls_that_no_server_has_seen() {
+    let client = ConnectOptions::new()
+        .connect_through(|| async { Err(io::Error::from(io::ErrorKind::NotFound)) });
+    let budget = RetryBudget::new(10, 1.0);
+    let store = StoreClient::new(client.with_retry(retry().budget(budget.clone())));
+    for _ in 0..10 {
+        store.get(Item::default()).await.unwrap_err();
+    }
+    assert_eq!(format!("{budget:?}"), "RetryBudget(10 of 10)");
+}
+
+/// It will fit in no frame later either.
+#[tokio::test]
+async fn a_request_that_is_too_long_is_not_made_again() {
+    let all = Serving::start().await;
+    let store = all.store(retry().codes([Code::ResourceExhausted]));
+    let status = store.get(Item { name: "n".repeat(5 << 20) }).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let limit = ("Get".to_owned(), Code::ResourceExhausted, EndCause::Limit, 1);
+    assert_eq!(all.seen.ends(), [limit]);
+}
+
+/// A limit of this side says nothing of a server.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_this_side_refuses_is_made_again_after_that_code() {
+    let (here, _there) = tokio::io::duplex(1000);
+    let config = ttrpc::ClientConfig::default().max_calls(1).stall_timeout(SECOND);
+    let (seen, options) = (Seen::default(), ConnectOptions::new().config(config));
+    let client = options.observe(seen.clone()).from_connection(Connection::new(here));
+    let store = StoreClient::new(client);
+    let open = tokio::spawn(store.append(Item::default()).into_future());
+    eventually("it is open", || store.client().calls_in_flight() == 1).await;
+    for (code, attempts) in [(Code::Unavailable, 1), (Code::ResourceExhausted, 3)] {
+        let call = store.append(Item::default()).retry(retry().codes([code]));
+        call.await.unwrap_err();
+        let ends = std::mem::take(&mut seen.0.lock().unwrap().1);
+        let limit = ("Append".to_owned(), Code::ResourceExhausted, EndCause::Limit, attempts);
+        assert_eq!(ends, [limit]);
+    }
+    open.abort();
 }
 
 /// One pause is beyond the deadline in any case, and the call has no use of waiting for that.
@@ -648,7 +695,7 @@ async fn a_call_that_is_dropped_between_two_attempts_was_given_up() {
     assert!(!calling.is_finished());
     calling.abort();
     calling.await.unwrap_err();
-    assert_eq!(seen.ends(), [("Get".to_owned(), Code::Cancelled, EndCause::GivenUp, 2)]);
+    assert_eq!(seen.ends(), [("Get".to_owned(), Code::Cancelled, EndCause::GivenUp, 1)]);
 }
 
 #[test]

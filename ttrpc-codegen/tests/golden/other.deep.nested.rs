@@ -141,7 +141,7 @@ impl ReferenceClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -286,7 +286,7 @@ impl TClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -386,7 +386,7 @@ impl SelfClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }

@@ -407,7 +407,7 @@ impl ReferenceClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -610,7 +610,7 @@ impl NamesClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -762,7 +762,7 @@ impl TwinClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -871,17 +871,17 @@ impl IdempotentClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
     /// Calls `Read`.
     pub fn read(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
-        self.client.unary(Self::NAME, "Read", request).idempotent()
+        self.client.unary(Self::NAME, "Read", request).declared_idempotent()
     }
     /// Calls `Write`.
     pub fn write(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
-        self.client.unary(Self::NAME, "Write", request).idempotent()
+        self.client.unary(Self::NAME, "Write", request).declared_idempotent()
     }
     /// Calls `Append`.
     pub fn append(&self, request: Request) -> ::ttrpc::client::UnaryCall<Request, Reply> {
@@ -950,7 +950,7 @@ impl NothingClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }
@@ -1052,7 +1052,7 @@ impl ShadowsClient {
     pub fn new(client: ::ttrpc::Client) -> Self {
         Self { client }
     }
-    /// The connection over which the calls go.
+    /// Returns the connection over which the calls go.
     pub fn client(&self) -> &::ttrpc::Client {
         &self.client
     }

@@ -76,6 +76,16 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     pub fn idempotent(self) -> Self {
         Call { call: self.call.idempotent(), ..self }
     }
+
+    /// Says that the .proto declares the method idempotent. Generated clients call this.
+    pub fn declared_idempotent(self) -> Self {
+        Call { call: self.call.declared_idempotent(), ..self }
+    }
+
+    /// Sets whether the call waits for a connection, as [the asynchronous one](client::Call::wait_for_ready) does.
+    pub fn wait_for_ready(self, waits: bool) -> Self {
+        Call { call: self.call.wait_for_ready(waits), ..self }
+    }
 }
 
 impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {

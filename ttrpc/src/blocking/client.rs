@@ -277,4 +277,23 @@ impl ConnectOptions {
         drop(entered);
         Ok(Client { client, driver: Arc::new(driver) })
     }
+
+    /// Returns a client whose connections a function of the program's opens, as [`ConnectOptions::connect_through`] does.
+    ///
+    /// # Errors
+    /// If the system has no descriptors left.
+    pub fn connect_through_blocking<F, E>(
+        &self,
+        connect: impl Fn() -> F + Send + Sync + 'static,
+    ) -> io::Result<Client>
+    where
+        F: Future<Output = Result<Connection, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let driver = Driver::new()?;
+        let entered = driver.enter();
+        let client = self.connect_through(connect);
+        drop(entered);
+        Ok(Client { client, driver: Arc::new(driver) })
+    }
 }

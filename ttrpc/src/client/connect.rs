@@ -117,12 +117,13 @@ impl ConnectOptions {
     /// An address is looked up each time. Each attempt has 20 s.
     ///
     /// When the connection is lost, a call of whose Request nothing was written is made again on the next one, within
-    /// its deadline, like a new call. One that the server may have seen fails with UNAVAILABLE: the library never
-    /// repeats it on its own. It may have been seen once any of it was written, and, over a stream that is no socket (TLS),
-    /// once it was offered to a write that failed.
+    /// its deadline. It waits for one attempt to connect. One that the server may have seen fails with UNAVAILABLE: the
+    /// library never repeats it on its own. It may have been seen once any of it was written, and, over a stream that is no
+    /// socket (TLS), once it was offered to a write that failed.
     ///
     /// While there is no connection a call waits for the first attempt, and then fails with UNAVAILABLE and the attempt's
-    /// failure, unless it [waits until there is one](super::Call::wait_for_ready). A call with streams that is awaited waits
+    /// failure, unless it [waits until there is one](super::Call::wait_for_ready). After a connection that was lost within the
+    /// bound of the first pause, it fails at once until the next attempt. A call with streams that is awaited waits
     /// until its Request is written.
     pub fn reconnect(mut self, backoff: Backoff) -> Self {
         self.backoff = Some(backoff);

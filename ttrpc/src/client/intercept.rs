@@ -19,7 +19,7 @@ use super::{
     reconnect::Link,
 };
 use crate::{
-    Extensions, Metadata, Raw, Status,
+    Code, Extensions, Metadata, Raw, Status,
     contain::Contained,
     observer::{CallEnd, CallOutcome, EndCause, MessageInfo},
     transport::BoxFuture,
@@ -345,11 +345,12 @@ impl OutgoingCall {
         let was_seen = mem::replace(&mut self.may_be_seen, true);
         let made = self.pending.make_over(link, times, &mut self.record).await;
         let owner = made.map_err(|status| {
-            self.may_be_seen = was_seen;
+            // At its deadline a Request may be half written.
+            self.may_be_seen = was_seen || status.code() == Code::DeadlineExceeded;
             not_queued(self.record.as_deref(), status)
         })?;
         if self.pending.kind.is_unary() {
-            owner.wait_for_progress().await;
+            owner.wait_for_progress().await?;
             if let Some(status) = owner.failure() {
                 return Err(status);
             }

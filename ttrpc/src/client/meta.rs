@@ -78,8 +78,10 @@ pub(super) struct CallOptions {
     pub(super) waits_for_ready: bool,
     /// The call has set its deadline itself.
     pub(super) has_own_deadline: bool,
-    /// It may be executed more than once.
+    /// It may be executed more than once: the call says so.
     pub(super) is_idempotent: bool,
+    /// The method's defaults say so, or else the .proto.
+    pub(super) is_method_idempotent: bool,
     /// The client's, until the call has its own.
     metadata: Option<Arc<Metadata>>,
 }

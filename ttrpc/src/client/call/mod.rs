@@ -148,7 +148,7 @@ impl<Req: Message> PendingCall<Req> {
     }
 
     /// Returns the Request's frame; its timeout is what is left now.
-    fn frame(&self, times: CallTimes) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+    pub(super) fn frame(&self, times: CallTimes) -> Result<Frame<RequestParts<'_, Req>>, Status> {
         let parts = RequestParts {
             service: &self.service,
             method: &self.method,

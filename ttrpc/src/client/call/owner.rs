@@ -127,12 +127,18 @@ impl CallOwner {
     }
 
     /// Waits for the reply of a unary call; for any other one, until its Request has been written. The deadline ends both.
-    pub(in crate::client) async fn wait_for_progress(&self) {
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED if a Request was not written in time. What a unary call ends with is left where it is.
+    pub(in crate::client) async fn wait_for_progress(&self) -> Result<(), Status> {
         if !self.kind.is_unary() {
-            let _ = self.flushed().await;
-        } else if within(self.deadline(), self.connection().ended(self.stream_id)).await.is_err() {
+            return self.flushed().await;
+        }
+        let ended = within(self.deadline(), self.connection().ended(self.stream_id));
+        if ended.await.is_err() {
             self.expire();
         }
+        Ok(())
     }
 
     /// Returns whether the connection was lost before the Request began to be written, so that nobody can have seen it.

@@ -178,8 +178,14 @@ impl CallRecord {
         self.report_end(CallOutcome { cause, status: status.as_ref() }, on_end);
     }
 
-    /// The call is made again: an end that was noted is not its end, but that of an attempt.
+    /// The call is made again after its Request was not sent.
     pub(in crate::client) fn begin_again(&self) {
+        self.end_attempt();
+        self.stats.begin_again();
+    }
+
+    /// The call is going to be made again: an end that was noted is not its end, but that of an attempt.
+    pub(in crate::client) fn end_attempt(&self) {
         let mut progress = lock(&self.progress);
         progress.stream_id = None;
         let (end, on_end) = (progress.end.take(), mem::take(&mut progress.on_end));
@@ -187,7 +193,6 @@ impl CallRecord {
         if let Some((cause, status)) = end {
             self.call_on_end(on_end, CallOutcome { cause, status: status.as_ref() });
         }
-        self.stats.begin_again();
     }
 
     fn report_end(&self, outcome: CallOutcome<'_>, on_end: Vec<OnEnd>) {

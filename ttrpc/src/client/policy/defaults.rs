@@ -47,12 +47,17 @@ impl CallDefaults {
         self
     }
 
+    pub(super) fn has_metadata(&self, key: &str) -> bool {
+        self.metadata.get(key).is_some()
+    }
+
     pub(super) fn add_metadata(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.metadata.append(key, value);
     }
 
     /// Says whether a call may be executed more than once, in place of what the .proto says. A [`Retry`] makes a unary
-    /// call that a server may have seen again only if it is idempotent.
+    /// call that a server may have seen again only if it is idempotent. What a call says
+    /// [itself](crate::client::Call::idempotent) comes before it.
     pub fn idempotent(mut self, is_idempotent: bool) -> Self {
         self.is_idempotent = Some(is_idempotent);
         self
@@ -108,7 +113,7 @@ impl CallDefaults {
 /// | `retry.codes` | names of codes, separated by commas; with `retry` on the same line |
 /// | `retry.backoff` | the bound of the first pause, `..`, and that of the longest; with `retry` on the same line |
 /// | `idempotent` | `yes` or `no` |
-/// | `metadata.KEY` | a value, in double quotes if it has spaces |
+/// | `metadata.KEY` | a value, in double quotes if it has spaces; it cannot have such quotes itself |
 ///
 /// The line `budget` is that of the [`RetryBudget`](super::RetryBudget) which all lines with `retry` share; without it they share a
 /// default one.
@@ -178,7 +183,7 @@ impl<'a> Found<'a> {
             options.timeout = timeout.filter(|timeout| *timeout != NO_TIMEOUT);
         }
         if let Some(is_idempotent) = self.field(|defaults| defaults.is_idempotent) {
-            options.is_idempotent = is_idempotent;
+            options.is_method_idempotent = is_idempotent;
         }
         for defaults in self.0.into_iter().flatten() {
             if !defaults.metadata.is_empty() {

@@ -89,11 +89,15 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self
     }
 
-    /// Says that the call may be executed more than once: a [`Retry`] may make it again when a server may have seen it. Generated
-    /// clients say so of unary methods whose `idempotency_level` is `NO_SIDE_EFFECTS` or `IDEMPOTENT`. The word of
-    /// [the method's defaults](super::CallDefaults::idempotent) comes before it.
+    /// Says that the call may be executed more than once, whatever the .proto and
+    /// [the method's defaults](super::CallDefaults::idempotent) say: a [`Retry`] may make it again when a server may have seen it.
     pub fn idempotent(self) -> Self {
         self.with(|options| options.is_idempotent = true)
+    }
+
+    /// Says that the .proto declares the method idempotent. Generated clients call this.
+    pub fn declared_idempotent(self) -> Self {
+        self.with(|options| options.is_method_idempotent = true)
     }
 }
 

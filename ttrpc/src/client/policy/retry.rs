@@ -1,6 +1,6 @@
 //! Which calls are made again, when, and how often.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
@@ -26,8 +26,9 @@ use crate::{
 ///
 /// # What is made again
 ///
-/// - A call that no server can have seen: there was no connection, or a limit of this side refused it.
-/// - A unary call that is idempotent, if its failure has one of the [codes](Retry::codes). It is so if the .proto says it with
+/// - A call that no server can have seen, if its failure has one of the [codes](Retry::codes): UNAVAILABLE where there was no
+///   connection, RESOURCE_EXHAUSTED where too many calls were in flight on this side. One whose request is too long is not.
+/// - A unary call that is idempotent, if its failure has one of the codes. It is so if the .proto says it with
 ///   `option idempotency_level = NO_SIDE_EFFECTS` or `IDEMPOTENT`, if the program says it with
 ///   [`Call::idempotent`](crate::client::Call::idempotent), or if [`CallDefaults::idempotent`](super::CallDefaults::idempotent) says
 ///   it of the method.
@@ -113,7 +114,11 @@ impl Retry {
     ) -> Result<Answer, Status> {
         let options = call.pending.options.clone();
         loop {
-            let status = match next.run(call).await {
+            let was_seen = mem::take(&mut call.may_be_seen);
+            let result = next.run(call).await;
+            let is_seen = call.may_be_seen;
+            call.may_be_seen |= was_seen;
+            let status = match result {
                 Ok(answer) => {
                     if !call.is_stream() {
                         self.budget.succeeded();
@@ -122,22 +127,32 @@ impl Retry {
                 }
                 Err(status) => status,
             };
-            let pause = self.pause(&status, call, times);
+            let pause = self.pause(&status, call, is_seen, times);
             // There may be a connection again, unless it was the client's only one.
             let pause = pause.filter(|_| next.link.close_reason().is_none());
             let Some(pause) = pause else { return Err(status) };
             trace::debug!(attempt = call.attempt(), %status, ?pause, "the call is made again");
-            call.begin_again(options.clone(), times);
+            if let Some(record) = &call.record {
+                record.end_attempt();
+            }
             sleep(pause).await;
+            call.begin_again(options.clone(), times);
         }
     }
 
-    /// Returns the pause before the next attempt, if there is one.
-    fn pause(&self, status: &Status, call: &OutgoingCall, times: CallTimes) -> Option<Duration> {
+    /// Returns the pause before the next attempt, if there is one. No server can have seen the last one unless `is_seen`: then
+    /// its failure says nothing of a server, and the budget stays as it is.
+    fn pause(
+        &self,
+        status: &Status,
+        call: &OutgoingCall,
+        is_seen: bool,
+        times: CallTimes,
+    ) -> Option<Duration> {
         if !self.codes.contains(&status.code()) {
             return None;
         }
-        let has_budget = self.budget.failed();
+        let has_budget = !is_seen || self.budget.failed();
         let failures = call.attempt();
         let is_exhausted = failures >= self.max_attempts
             || self.backoff.is_exhausted(failures, times.started)
@@ -153,16 +168,18 @@ impl Retry {
 
 impl OutgoingCall {
     /// Returns whether the call does no harm if it is made again: it awaits one reply to one message, and no server can have
-    /// seen it, or it may be executed more than once.
+    /// seen it, or it may be executed more than once. A request that fits in no frame is not made again.
     fn is_safe_again(&self) -> bool {
-        let is_idempotent = self.pending.options.is_idempotent && self.pending.kind.is_unary();
-        is_idempotent || !self.may_be_seen
+        let options = &self.pending.options;
+        let is_idempotent = options.is_idempotent || options.is_method_idempotent;
+        let is_safe = is_idempotent && self.pending.kind.is_unary() || !self.may_be_seen;
+        is_safe && self.pending.frame(options.times()).is_ok()
     }
 
     /// Begins another attempt, with the options that the call had at first.
     fn begin_again(&mut self, options: CallOptions, times: CallTimes) {
         if let Some(record) = &self.record {
-            record.begin_again();
+            record.stats.begin_again();
         }
         self.pending.options = options;
         self.started = Some(times.started);

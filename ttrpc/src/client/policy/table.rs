@@ -40,6 +40,8 @@ impl FromStr for MethodDefaults {
 
     fn from_str(text: &str) -> Result<Self, DefaultsError> {
         let mut table = Table::default();
+        // Editors of some systems begin a file with it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         for (line, content) in (1..).zip(text.lines()) {
             table.read(line, content).map_err(|cause| DefaultsError { line, cause })?;
         }
@@ -130,6 +132,9 @@ fn words(line: &str) -> Result<Vec<&str>, String> {
 fn field(word: &str) -> Result<(&str, &str), String> {
     let (name, value) =
         word.split_once('=').ok_or_else(|| format!("`{word}` is no field: `name=value` is"))?;
+    if name.contains(|c: char| c == '"' || c.is_whitespace()) {
+        return Err(format!("`{name}` is no name of a field: quotes go around a value"));
+    }
     let unquoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
     match unquoted.unwrap_or(value) {
         value if value.contains('"') => {
@@ -140,7 +145,8 @@ fn field(word: &str) -> Result<(&str, &str), String> {
 }
 
 fn pattern(text: &str) -> Result<Pattern<'_>, String> {
-    let is_name = |name: &str| !name.is_empty() && !name.contains(['*', '/', '=', '"']);
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(is_part);
     match text.split_once('/') {
         None if text == "*" => Ok(Pattern::All),
         Some((service, "*")) if is_name(service) => Ok(Pattern::Service(service)),
@@ -168,13 +174,16 @@ fn defaults(fields: &mut Fields<'_>) -> Result<CallDefaults, String> {
         Some(text @ ("yes" | "no")) => defaults = defaults.idempotent(text == "yes"),
         Some(other) => return Err(format!("`{other}` is neither `yes` nor `no`")),
     }
-    fields.retain(|name, value| {
-        let Some(key) = name.strip_prefix("metadata.").filter(|key| !key.is_empty()) else {
-            return true;
-        };
-        defaults.add_metadata(key, *value);
-        false
-    });
+    let is_metadata =
+        |name: &str| name.strip_prefix("metadata.").is_some_and(|key| !key.is_empty());
+    let names: Vec<_> = fields.keys().copied().filter(|name| is_metadata(name)).collect();
+    for name in names {
+        let key = &name["metadata.".len()..];
+        if defaults.has_metadata(key) {
+            return Err(format!("`{name}` is set twice: upper and lower case are the same"));
+        }
+        defaults.add_metadata(key, fields.remove(name).unwrap_or_default());
+    }
     Ok(defaults)
 }
 
@@ -200,19 +209,25 @@ fn retry(fields: &mut Fields<'_>) -> Result<Option<Retry>, String> {
         let (first, longest) = backoff
             .split_once("..")
             .ok_or_else(|| format!("`{backoff}` is not like `100ms..2s`"))?;
-        retry = retry.backoff(Backoff::new().first(duration(first)?).longest(duration(longest)?));
+        let (first, longest) = (duration(first)?, duration(longest)?);
+        if first > longest {
+            return Err(format!("`{backoff}` begins with the longest pause"));
+        }
+        retry = retry.backoff(Backoff::new().first(first).longest(longest));
     }
     Ok(Some(retry))
 }
 
 fn budget(fields: &mut Fields<'_>) -> Result<RetryBudget, String> {
-    let mut number = |name| {
-        let text = fields.remove(name).ok_or("`budget` needs `tokens` and `ratio`")?;
-        let number = text.parse::<f64>().ok().filter(|number| *number >= 0.0);
-        number.ok_or_else(|| format!("`{text}` is no number of {name}"))
-    };
-    let (tokens, ratio) = (number("tokens")?, number("ratio")?);
-    Ok(RetryBudget::new(tokens as u32, ratio))
+    let mut text = |name| fields.remove(name).ok_or("`budget` needs `tokens` and `ratio`");
+    let (tokens, ratio) = (text("tokens")?, text("ratio")?);
+    let max_tokens = tokens.parse().ok().filter(|tokens| *tokens > 0);
+    let max_tokens =
+        max_tokens.ok_or_else(|| format!("`{tokens}` is no number of tokens, such as 100"))?;
+    let per_success = ratio.parse().ok().filter(|ratio| *ratio >= 0.001);
+    let per_success =
+        per_success.ok_or_else(|| format!("`{ratio}` is no ratio, which is 0.001 or more"))?;
+    Ok(RetryBudget::new(max_tokens, per_success))
 }
 
 fn code(name: &str) -> Result<Code, String> {
@@ -302,7 +317,23 @@ mod tests {
                 "line 1: `metadata.a=b\"c\"` has a quote inside of a value: quotes go around all of it",
             ),
             ("budget tokens=1", "line 1: `budget` needs `tokens` and `ratio`"),
-            ("budget tokens=-1 ratio=1", "line 1: `-1` is no number of tokens"),
+            ("budget tokens=-1 ratio=1", "line 1: `-1` is no number of tokens, such as 100"),
+            ("budget tokens=0.5 ratio=1", "line 1: `0.5` is no number of tokens, such as 100"),
+            ("budget tokens=0 ratio=1", "line 1: `0` is no number of tokens, such as 100"),
+            ("budget tokens=5 ratio=0", "line 1: `0` is no ratio, which is 0.001 or more"),
+            ("* retry=2 retry.backoff=10s..1s", "line 1: `10s..1s` begins with the longest pause"),
+            (
+                "* metadata.Tenant=a metadata.tenant=b",
+                "line 1: `metadata.tenant` is set twice: upper and lower case are the same",
+            ),
+            (
+                "* metadata.\"a b\"=c",
+                "line 1: `metadata.\"a b\"` is no name of a field: quotes go around a value",
+            ),
+            (
+                "a.S/M# timeout=1s",
+                "line 1: `a.S/M#` is no pattern: `*`, `Service/*` and `Service/Method` are",
+            ),
             (
                 "budget tokens=1 ratio=1 timeout=1s",
                 "line 1: `timeout` is no field of `budget`: tokens and ratio are",
@@ -311,7 +342,9 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(error(text), expected);
         }
-        assert_eq!("\n*".parse::<MethodDefaults>().map(drop), Ok(()));
+        for text in ["\n*", "\u{feff}* timeout=1s"] {
+            assert_eq!(text.parse::<MethodDefaults>().map(drop), Ok(()));
+        }
         assert_eq!("\na".parse::<MethodDefaults>().expect_err("no pattern").line(), 2);
     }
 
@@ -369,7 +402,7 @@ mod tests {
                     "{:?} {:?} {:?} {metadata:?}",
                     found.retry(),
                     options.timeout,
-                    options.is_idempotent
+                    options.is_method_idempotent
                 )
             });
             assert_eq!(parsed, code, "{method}");

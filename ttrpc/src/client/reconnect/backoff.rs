@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// Else a client without pauses would do nothing but connect.
 const SHORTEST_BOUND: Duration = Duration::from_millis(1);
 
+/// About 30 years, after which any clock can name a moment.
+const LONGEST_BOUND: Duration = Duration::from_secs(1 << 30);
+
 /// The pauses between a client's attempts to connect, or to [make a call](crate::client::Retry), and their limit.
 ///
 /// A pause is drawn at random between zero and a bound: [`first`](Backoff::first) after the first failure, twice as long after
@@ -79,7 +82,7 @@ impl Backoff {
     /// Returns the bound of the pause after so many failures in a row.
     pub(super) fn bound(&self, failures: u32) -> Duration {
         let factor = 2u32.checked_pow(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(factor).min(self.longest).max(SHORTEST_BOUND)
+        self.first.saturating_mul(factor).min(self.longest).clamp(SHORTEST_BOUND, LONGEST_BOUND)
     }
 
     /// Draws the pause after so many failures in a row.
@@ -109,6 +112,15 @@ mod tests {
             [1, 2, 3, 4, 100].map(|failures| backoff.bound(failures)),
             [10, 20, 40, 70, 70].map(|ms| ms * MS)
         );
+    }
+
+    #[test]
+    fn a_pause_ends_at_a_moment_that_can_be_named_however_long_it_may_be() {
+        let backoff = Backoff::new().first(Duration::MAX).longest(Duration::MAX);
+        for failures in [1, 2, u32::MAX] {
+            assert!(Instant::now().checked_add(backoff.bound(failures)).is_some());
+            assert!(backoff.pause(failures) <= backoff.bound(failures));
+        }
     }
 
     /// Else a thousand clients of a server that comes back would come back together.

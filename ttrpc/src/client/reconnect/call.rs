@@ -10,7 +10,7 @@ use crate::{
     client::{
         call::{PendingCall, owner::CallOwner},
         connection::{ConnectionTasks, record::CallRecord, unavailable},
-        meta::{CallTimes, within},
+        meta::{CallTimes, too_late, within},
     },
     transport::registry::CallWait,
 };
@@ -37,7 +37,7 @@ impl<Req: Message> PendingCall<Req> {
 impl Manager {
     /// Makes a call, and waits for its reply; for a call with streams, until its Request is written. One whose Request has
     /// not begun to be written when its connection is lost is made again on the next one. A call that fails has not begun to
-    /// be written on any.
+    /// be written on any, unless its deadline has passed.
     ///
     /// # Errors
     /// Those of a call that is queued on a connection; UNAVAILABLE if there is no connection and the call does not wait for
@@ -49,16 +49,17 @@ impl Manager {
         record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         times.check()?;
+        let mut repeats = 0;
         loop {
-            let tasks = self.wait_for_connection(pending, times).await?;
+            let tasks = self.wait_for_connection(pending, times, repeats == 1).await?;
             if let Some(record) = record.as_mut().and_then(Arc::get_mut) {
                 record.move_to(&tasks.connection().observed);
             }
             match pending.admit(&tasks, times, record.as_ref()).await {
                 Ok(owner) => {
-                    owner.wait_for_progress().await;
+                    let progress = owner.wait_for_progress().await;
                     if !owner.is_unsent() {
-                        return Ok(owner);
+                        return progress.map(|()| owner);
                     }
                     *record = owner.into_record();
                     if let Some(record) = record {
@@ -67,18 +68,24 @@ impl Manager {
                 }
                 Err(status) => match status.connection_error() {
                     Some(ConnectionError::IdsExhausted) => self.leave(&tasks),
+                    Some(ConnectionError::Forked) | None => return Err(status),
                     Some(_) => {}
-                    None => return Err(status),
                 },
             }
+            if times.are_over() {
+                return Err(too_late());
+            }
+            repeats += 1;
         }
     }
 
-    /// Waits for a connection, within the call's deadline.
+    /// Waits for a connection, within the call's deadline. A call whose connection was lost before it was sent waits for an
+    /// attempt to connect in any case.
     async fn wait_for_connection<Req>(
         &self,
         pending: &PendingCall<Req>,
         times: CallTimes,
+        waits_for_attempt: bool,
     ) -> Result<Arc<ConnectionTasks>, Status> {
         if let Some(tasks) = self.connection().filter(|tasks| is_usable(tasks)) {
             return Ok(tasks);
@@ -86,28 +93,37 @@ impl Manager {
         // The task that connects is not in a child of its process.
         self.origin.check()?;
         let _waiting = self.shared.registry.enter(pending.info(times), CallWait::Connection);
-        let ready = self.ready(pending.options.waits_for_ready);
+        let ready = self.ready(pending.options.waits_for_ready, waits_for_attempt);
         within(times.deadline, ready).await.unwrap_or_else(|late| match self.failure() {
             Some(cause) => Err(Status::deadline_exceeded(format!("{}: {cause}", late.message()))),
             None => Err(late),
         })
     }
 
-    async fn ready(&self, waits: bool) -> Result<Arc<ConnectionTasks>, Status> {
+    async fn ready(
+        &self,
+        waits: bool,
+        waits_for_attempt: bool,
+    ) -> Result<Arc<ConnectionTasks>, Status> {
         let mut state = self.shared.state.subscribe();
+        // That a connection was lost soon is the failure of no attempt.
+        let is_final = |cause: &&ConnectionError| {
+            !(waits || waits_for_attempt && !matches!(cause, ConnectionError::NoConnection(_)))
+        };
         loop {
             let is_idle = match &*state.borrow_and_update() {
                 LinkState::Ready(tasks) if is_usable(tasks) => return Ok(tasks.clone()),
-                LinkState::ShutDown(cause) => return Err(unavailable(cause.clone())),
+                LinkState::ShutDown(cause, _) => return Err(unavailable(cause.clone())),
                 LinkState::Idle => true,
-                other => match other.failure().filter(|_| !waits) {
+                other => match other.failure().filter(is_final) {
                     Some(cause) => return Err(unavailable(cause.clone())),
                     None => false,
                 },
             };
             if is_idle {
-                let is_idle = |state: &LinkState| matches!(state, LinkState::Idle);
-                self.shared.change_if(LinkState::Connecting(None), is_idle);
+                self.shared.change_by(|state| {
+                    matches!(state, LinkState::Idle).then_some(LinkState::Connecting(None))
+                });
             }
             // The sender lives as long as this manager.
             let _ = state.changed().await;
@@ -122,7 +138,7 @@ impl Manager {
     /// Has another connection made in place of this one, which has no stream ids left. Its calls go on.
     fn leave(&self, spent: &Arc<ConnectionTasks>) {
         let is_it = |state: &LinkState| matches!(state, LinkState::Ready(tasks) if Arc::ptr_eq(tasks, spent));
-        self.shared.change_if(LinkState::Connecting(None), is_it);
+        self.shared.change_by(|state| is_it(state).then_some(LinkState::Connecting(None)));
     }
 }
 

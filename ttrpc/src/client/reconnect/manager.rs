@@ -3,10 +3,12 @@
 //! It knows nothing of calls but whether one waits. All that wait for a connection look at one [`LinkState`].
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
     mem,
     sync::Arc,
     task::Poll,
+    thread,
 };
 
 use tokio::{
@@ -25,7 +27,8 @@ use crate::{
     contain::{Contained, Panicked, contain},
     observer::Observers,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
-    transport::{BoxFuture, fork::Origin, registry::Registry, spawn},
+    sync::Mutex,
+    transport::{BoxFuture, fork::Origin, lock, registry::Registry, spawn},
 };
 
 /// Opens a connection.
@@ -57,7 +60,16 @@ pub(super) struct Shared {
     pub(super) registry: Registry,
     /// For calls that have no connection yet.
     pub(super) observed: Arc<ObservedConnection>,
+    reports: Mutex<Reports>,
     plan: Plan,
+}
+
+/// The states that observers are going to receive.
+#[derive(Default)]
+struct Reports {
+    states: VecDeque<ClientState>,
+    /// A task reports them.
+    is_busy: bool,
 }
 
 impl Manager {
@@ -65,7 +77,13 @@ impl Manager {
     pub(in crate::client) fn spawn(plan: Plan, first: Option<Connection>) -> Arc<Self> {
         let observed = ObservedConnection::none(plan.observers.clone());
         let state = watch::Sender::new(LinkState::Idle);
-        let shared = Arc::new(Shared { state, registry: Registry::default(), observed, plan });
+        let shared = Arc::new(Shared {
+            state,
+            registry: Registry::default(),
+            observed,
+            reports: Mutex::default(),
+            plan,
+        });
         let first = first.and_then(|connection| shared.adopt(connection));
         // It says so also where nothing can be spawned, or when the runtime ends.
         let guard = EndGuard(shared.clone());
@@ -74,30 +92,28 @@ impl Manager {
         Arc::new(Manager { shared, task, origin: Origin::here() })
     }
 
-    /// Makes no more connections. The present one is left to the caller.
+    /// Makes no more connections. Returns the last one, which goes on until it is closed or the last client is gone.
     pub(super) fn shut_down(&self, reason: ConnectionError) -> Option<Arc<ConnectionTasks>> {
         if !self.origin.is_here() {
             return None;
         }
-        match self.shared.change(LinkState::ShutDown(reason)) {
-            Some(LinkState::Ready(tasks)) => Some(tasks),
-            _ => None,
-        }
+        self.shared.change_by(|present| match present {
+            LinkState::Ready(tasks) => Some(LinkState::ShutDown(reason, Some(tasks.clone()))),
+            _ => Some(LinkState::ShutDown(reason, None)),
+        });
+        self.connection()
     }
 
     pub(super) fn connection(&self) -> Option<Arc<ConnectionTasks>> {
-        match &*self.shared.state.borrow() {
-            LinkState::Ready(tasks) => Some(tasks.clone()),
-            _ => None,
-        }
+        self.shared.state.borrow().connection().cloned()
     }
 
     pub(super) fn snapshot(&self) -> ClientSnapshot {
         let state = self.shared.state.borrow().clone();
         let waiting = merge_calls([], self.shared.registry.callers());
-        let mut snapshot = match &state {
-            LinkState::Ready(tasks) => tasks.connection().snapshot(),
-            _ => ClientSnapshot {
+        let mut snapshot = match state.connection() {
+            Some(tasks) => tasks.connection().snapshot(),
+            None => ClientSnapshot {
                 state: ClientState::Idle,
                 close_reason: None,
                 queue: QueueSnapshot::of_no_connection(&self.shared.plan.config),
@@ -116,7 +132,15 @@ impl Drop for Manager {
     fn drop(&mut self) {
         if self.origin.is_here() {
             self.task.abort();
-            self.shared.change(LinkState::ShutDown(ConnectionError::ClosedLocally));
+            self.shared.change(LinkState::ShutDown(ConnectionError::ClosedLocally, None));
+            // Those that watch the state keep no connection open. It is dropped without the lock.
+            let mut last = None;
+            self.shared.state.send_if_modified(|state| {
+                if let LinkState::ShutDown(_, tasks) = state {
+                    last = tasks.take();
+                }
+                false
+            });
         }
     }
 }
@@ -126,7 +150,11 @@ struct EndGuard(Arc<Shared>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        self.0.change(LinkState::ShutDown(ConnectionError::ClosedLocally));
+        let cause = match thread::panicking() {
+            true => no_connection(Error::Custom("the task that connects panicked".into())),
+            false => ConnectionError::ClosedLocally,
+        };
+        self.0.change(LinkState::ShutDown(cause, None));
     }
 }
 
@@ -156,7 +184,7 @@ impl Shared {
                 Some(tasks) => {
                     let opened = Instant::now();
                     let reason = lost(tasks, &mut state).await?;
-                    let is_short = opened.elapsed() < backoff.bound(outage.failures + 1);
+                    let is_short = opened.elapsed() < backoff.bound(1);
                     if !is_short {
                         outage = Outage::begin();
                     }
@@ -174,7 +202,7 @@ impl Shared {
             if let Some(cause) = &failure {
                 outage.failures += 1;
                 if is_final(cause) || backoff.is_exhausted(outage.failures, outage.since) {
-                    self.change(LinkState::ShutDown(cause.clone()));
+                    self.change(LinkState::ShutDown(cause.clone(), None));
                     return None;
                 }
                 let until = Instant::now() + backoff.pause(outage.failures);
@@ -208,14 +236,13 @@ impl Shared {
         &self,
         state: &mut watch::Receiver<LinkState>,
     ) -> Option<Result<Arc<ConnectionTasks>, ConnectionError>> {
-        let no_connection = |error| ConnectionError::NoConnection(Arc::new(error));
         match unless_shut_down(state, contained(&self.plan.open)).await? {
             Ok(Ok(connection)) => self.adopt(connection).map(Ok),
             Ok(Err(error)) => Some(Err(no_connection(error))),
             Err(Panicked) => {
                 let panicked =
                     Error::Custom("the program's function that connects panicked".into());
-                self.change(LinkState::ShutDown(no_connection(panicked)));
+                self.change(LinkState::ShutDown(no_connection(panicked), None));
                 None
             }
         }
@@ -233,34 +260,56 @@ impl Shared {
 
     /// Changes the state, unless it is `ShutDown`. Returns the state before.
     fn change(&self, state: LinkState) -> Option<LinkState> {
-        self.change_if(state, |_| true)
+        self.change_by(|_| Some(state))
     }
 
-    /// Changes the state if it is what is expected, and not `ShutDown`. Returns the state before.
-    pub(super) fn change_if(
+    /// Changes the state to the one that follows, if one does, unless it is `ShutDown`. Returns the state before.
+    pub(super) fn change_by(
         &self,
-        state: LinkState,
-        is_expected: impl FnOnce(&LinkState) -> bool,
+        next: impl FnOnce(&LinkState) -> Option<LinkState>,
     ) -> Option<LinkState> {
-        let public = state.public();
         let mut before = None;
-        let is_seen = self.state.send_if_modified(|present| {
-            if present.is_shut_down() || !is_expected(present) {
+        self.state.send_if_modified(|present| {
+            if present.is_shut_down() {
                 return false;
             }
+            let Some(state) = next(present) else { return false };
             // A call and the task may both see that a connection is needed.
             let is_seen = !matches!(
                 (&*present, &state),
                 (LinkState::Connecting(_), LinkState::Connecting(_))
             );
+            if is_seen && !self.plan.observers.is_empty() {
+                lock(&self.reports).states.push_back(state.public());
+            }
             before = Some(mem::replace(present, state));
             is_seen
         });
-        if is_seen {
-            self.plan.observers.client_state_changed(&public);
-        }
+        self.report();
         before
     }
+
+    /// Reports the states to observers in the order in which they came, whichever task changes them. No lock is held
+    /// meanwhile, and a task that finds another one reporting leaves its own to that.
+    fn report(&self) {
+        let mut is_mine = false;
+        loop {
+            let mut reports = lock(&self.reports);
+            if reports.is_busy && !is_mine {
+                return;
+            }
+            let state = reports.states.pop_front();
+            is_mine = state.is_some();
+            reports.is_busy = is_mine;
+            drop(reports);
+            let Some(state) = state else { return };
+            self.plan.observers.client_state_changed(&state);
+        }
+    }
+}
+
+fn no_connection(error: Error) -> ConnectionError {
+    ConnectionError::NoConnection(Arc::new(error))
 }
 
 /// Opens a connection in the program's way.

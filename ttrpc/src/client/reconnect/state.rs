@@ -62,7 +62,8 @@ pub(super) enum LinkState {
     Connecting(Option<ConnectionError>),
     Ready(Arc<ConnectionTasks>),
     BackingOff(Instant, ConnectionError),
-    ShutDown(ConnectionError),
+    /// With the last connection, if that may still have something to write.
+    ShutDown(ConnectionError, Option<Arc<ConnectionTasks>>),
 }
 
 impl LinkState {
@@ -74,7 +75,7 @@ impl LinkState {
             LinkState::BackingOff(until, cause) => {
                 ClientState::BackingOff { until: *until, cause: cause.clone() }
             }
-            LinkState::ShutDown(cause) => ClientState::ShutDown { cause: cause.clone() },
+            LinkState::ShutDown(cause, _) => ClientState::ShutDown { cause: cause.clone() },
         }
     }
 
@@ -82,20 +83,29 @@ impl LinkState {
     pub(super) fn failure(&self) -> Option<&ConnectionError> {
         match self {
             LinkState::Connecting(after) => after.as_ref(),
-            LinkState::BackingOff(_, cause) | LinkState::ShutDown(cause) => Some(cause),
+            LinkState::BackingOff(_, cause) | LinkState::ShutDown(cause, _) => Some(cause),
             LinkState::Idle | LinkState::Ready(_) => None,
+        }
+    }
+
+    /// Returns the connection that there is, the last one of a client that is shut down as well.
+    pub(super) fn connection(&self) -> Option<&Arc<ConnectionTasks>> {
+        match self {
+            LinkState::Ready(tasks) => Some(tasks),
+            LinkState::ShutDown(_, last) => last.as_ref(),
+            LinkState::Idle | LinkState::Connecting(_) | LinkState::BackingOff(..) => None,
         }
     }
 
     pub(super) fn close_reason(&self) -> Option<ConnectionError> {
         match self {
-            LinkState::ShutDown(cause) => Some(cause.clone()),
+            LinkState::ShutDown(cause, _) => Some(cause.clone()),
             _ => None,
         }
     }
 
     pub(super) fn is_shut_down(&self) -> bool {
-        matches!(self, LinkState::ShutDown(_))
+        matches!(self, LinkState::ShutDown(..))
     }
 }
 
