@@ -4,12 +4,15 @@
 //! dropped as it arrives. So a peer that announces 4 GiB costs nothing, and framing is never lost: every length can be
 //! skipped.
 
+pub(crate) mod buffer_pool;
+
 use std::mem;
 
 use bytes::{Buf, BufMut, Bytes, buf::Limit};
 
+use buffer_pool::{Pooled, READ_LEN};
+
 use super::{
-    buffer_pool::{self, Pooled, READ_LEN},
     frame::{HEADER_LEN, Header, MAX_DATA_LEN},
     payload::Payload,
 };

@@ -8,7 +8,6 @@
 //! The module is public for tools that speak frames themselves: conformance suites, fuzzers,
 //! proxies. Programs that only call or serve methods need none of it.
 
-pub(crate) mod buffer_pool;
 pub mod codec;
 pub(crate) mod control;
 pub mod frame;

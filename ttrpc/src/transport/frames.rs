@@ -10,7 +10,7 @@ use super::limiter::Load;
 use crate::{
     Status,
     proto::{
-        buffer_pool::{self, MIN_CAPACITY, READ_LEN},
+        codec::buffer_pool::{self, MIN_CAPACITY, READ_LEN},
         frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
         message::EncodeInto,
     },

@@ -148,7 +148,6 @@ impl Quota {
     }
 
     /// Returns whether a load would be granted now.
-    #[inline]
     pub(super) fn has_capacity(&self, load: Load) -> bool {
         !self.is_closed && !self.has_waiters() && self.fits(load)
     }
@@ -158,12 +157,10 @@ impl Quota {
         self.releases
     }
 
-    #[inline]
     fn has_waiters(&self) -> bool {
         self.waiting.as_ref().is_some_and(|waiting| !waiting.waiters.is_empty())
     }
 
-    #[inline]
     fn fits(&self, load: Load) -> bool {
         let (used, limit) = (self.used, self.limit);
         let fits_cost = match self.oversubscribe {
@@ -177,7 +174,6 @@ impl Quota {
     }
 
     /// Grants a load if there is capacity now and no other load waits.
-    #[inline]
     pub(super) fn try_acquire(&mut self, load: Load) -> bool {
         let is_granted = self.has_capacity(load);
         if is_granted {
@@ -187,13 +183,11 @@ impl Quota {
     }
 
     /// Counts a load whether or not there is capacity.
-    #[inline]
     pub(super) fn force(&mut self, load: Load) {
         self.used += load;
     }
 
     /// Releases a load that was granted or forced.
-    #[inline]
     pub(super) fn release(&mut self, load: Load) -> Wakers {
         self.releases += 1;
         self.is_stalled = false;
@@ -201,7 +195,6 @@ impl Quota {
     }
 
     /// Returns capacity that was not used, which is no progress.
-    #[inline]
     fn return_capacity(&mut self, load: Load) -> Wakers {
         self.used -= load;
         if self.waiting.is_some() { self.admit() } else { Wakers::new() }
@@ -388,7 +381,6 @@ impl Limiter {
     }
 
     /// Grants a load if there is capacity now and no other load waits.
-    #[inline]
     pub(crate) fn try_acquire(&self, load: Load) -> Option<Permit<'_>> {
         self.quota(|quota| quota.try_acquire(load)).then(|| self.permit(load))
     }
@@ -432,13 +424,11 @@ impl Limiter {
     }
 
     /// Counts a load whether or not there is capacity.
-    #[inline]
     pub(crate) fn force(&self, load: Load) {
         self.quota(|quota| quota.force(load));
     }
 
     /// Releases a load that was granted or forced.
-    #[inline]
     pub(crate) fn release(&self, load: Load) {
         wake_all(self.quota(|quota| quota.release(load)));
     }
