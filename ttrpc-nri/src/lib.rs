@@ -55,6 +55,7 @@ pub mod mux;
 mod objects;
 #[cfg(feature = "oci-spec")]
 mod oci;
+mod owners;
 mod plugin;
 mod resources;
 pub mod runtime;

@@ -134,7 +134,7 @@ impl Plugin for Pins {
     }
 }
 
-/// Rejects containers that are pinned to processor 0.
+/// Rejects containers that the plugin 10-a pins to processor 0.
 struct Rejects;
 
 #[plugin]
@@ -144,12 +144,10 @@ impl Plugin for Rejects {
         _: &Context,
         request: &proto::ValidateContainerAdjustmentRequest,
     ) -> Result<(), Status> {
-        let adjust = request.adjust.clone().unwrap_or_default();
-        let owners = &request.owners.as_ref().expect("they are told").owners;
-        let cpus = adjust.linux.and_then(|linux| linux.resources?.cpu).unwrap_or_default().cpus;
-        if cpus == "0" {
-            let owner = &owners["new"].simple[&proto::Field::CpuSetCpUs.into()];
-            return Err(Status::permission_denied(format!("{owner} pins to 0")));
+        let owner = request.container_owners().cpuset_cpus_owner();
+        let adjust = request.adjust.as_ref().expect("there is always one");
+        if adjust.linux_resources().cpuset_cpus() == Some("0") && owner == Some("10-a") {
+            return Err(Status::permission_denied("10-a pins to 0"));
         }
         Ok(())
     }
@@ -174,6 +172,12 @@ async fn a_validator_sees_what_all_want_and_who_wants_it() {
     let mut stubs = JoinSet::new();
     connect(&adaptation, &mut stubs, "90", "judge", Rejects).await;
     adaptation.create_container(request()).await.expect("nothing is pinned");
+    connect(&adaptation, &mut stubs, "10", "b", Pins("0")).await;
+    adaptation.create_container(request()).await.expect("that plugin may pin");
+    drop(stubs);
+    let mut stubs = JoinSet::new();
+    let (_fake, adaptation) = self::adaptation();
+    connect(&adaptation, &mut stubs, "90", "judge", Rejects).await;
     connect(&adaptation, &mut stubs, "10", "a", Pins("0")).await;
     let status = adaptation.create_container(request()).await.expect_err("it is rejected");
     assert_eq!(status.code(), Code::PermissionDenied);
