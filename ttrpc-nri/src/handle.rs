@@ -9,7 +9,8 @@ use tokio::{
 use ttrpc::{Client, Status};
 
 use crate::{
-    ContainerEviction, ContainerUpdate,
+    ConnectionSnapshot, ContainerEviction, ContainerUpdate,
+    instrument::Monitor,
     proto::{ConfigureRequest, RuntimeClient, UpdateContainersRequest},
 };
 
@@ -28,6 +29,7 @@ pub struct Runtime {
     permits: Arc<Semaphore>,
     timeout: Duration,
     about: Arc<About>,
+    monitor: Monitor,
 }
 
 /// What a runtime says of itself.
@@ -41,13 +43,14 @@ struct About {
 }
 
 impl Runtime {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, monitor: Monitor) -> Self {
         let permits = Arc::new(Semaphore::new(CALLS));
         Runtime {
             client: RuntimeClient::new(client),
             permits,
             timeout: CALL_TIMEOUT,
             about: Arc::default(),
+            monitor,
         }
     }
 
@@ -148,6 +151,11 @@ impl Runtime {
     pub fn client(&self) -> &RuntimeClient {
         &self.client
     }
+
+    /// Returns what the plugin's connection and its calls are waiting for at this moment.
+    pub fn snapshot(&self) -> ConnectionSnapshot {
+        self.monitor.snapshot(self.client.client())
+    }
 }
 
 impl fmt::Debug for Runtime {
@@ -198,7 +206,7 @@ mod tests {
     async fn a_runtime_that_says_no_times_has_the_usual_ones() {
         let (here, _there) = duplex(1);
         let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        let runtime = Runtime::new(client);
+        let runtime = Runtime::new(client, Monitor::of_no_mux());
         let old = runtime.configured(&ConfigureRequest::default());
         assert_eq!(old.request_timeout(), Duration::from_secs(2));
         assert_eq!(old.registration_timeout(), Duration::from_secs(5));
@@ -217,7 +225,7 @@ mod tests {
         let client = Client::from_connection(Connection::new(here), ClientConfig::default());
         let limit = Duration::from_secs(3);
         let began = Instant::now();
-        let runtime = Runtime::new(client).with_timeout(limit);
+        let runtime = Runtime::new(client, Monitor::of_no_mux()).with_timeout(limit);
         let status = runtime.update_containers(Vec::new()).await.expect_err("nobody answers");
         assert_eq!((status.code(), began.elapsed()), (Code::DeadlineExceeded, limit));
         let deadline = deadline.await.expect("it was called").expect("it has a deadline");

@@ -51,6 +51,7 @@ mod error;
 mod event;
 mod handle;
 mod identity;
+mod instrument;
 pub mod mux;
 mod objects;
 #[cfg(feature = "oci-spec")]
@@ -70,6 +71,7 @@ pub use error::Error;
 pub use event::{Event, EventMask, UnknownEvent};
 pub use handle::Runtime;
 pub use identity::PluginId;
+pub use instrument::{ConnectionSnapshot, Instruments};
 #[cfg(feature = "oci-spec")]
 pub use oci::OciError;
 pub use plugin::{Creation, Plugin, Updates};

@@ -428,7 +428,7 @@ mod tests {
     async fn empty_containers_in_parts_of_synchronize_count_as_what_they_take_in_memory() {
         let (here, _there) = tokio::io::duplex(1);
         let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        let session = Session::new(Runtime::new(client));
+        let session = Session::new(Runtime::new(client, crate::instrument::Monitor::of_no_mux()));
         let containers = vec![Container::default(); 50_000];
         let bytes = mem::size_of_val(&*containers);
         let mut kept = 0;

@@ -3,10 +3,11 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::timeout};
-use ttrpc::{Client, Connection, Server};
+use ttrpc::{Connection, Server};
 
 use crate::{
     Error, Plugin, PluginId, Runtime,
+    instrument::Monitor,
     mux::{ConnId, Mux},
     proto::{PluginServer, RegisterPluginRequest},
     service::{Service, Session},
@@ -39,14 +40,16 @@ pub(crate) async fn run<P: Plugin>(
 ) -> End {
     let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
     let (mux, [served, called]) = Mux::start(connection, options.mux.clone(), ids);
-    let client = Client::from_connection(called, options.client.clone());
-    let runtime = Runtime::new(client.clone());
+    let client = options.instruments.client(called, options.client.clone());
+    // The runtime measures the time of each request. Late, a plugin is dropped; a status of its own would fail the request.
+    let server = Server::builder().config(options.server.clone().answer_late_calls(false));
+    let monitor = Monitor { mux: mux.monitor(), server: server.handle() };
+    let runtime = Runtime::new(client.clone(), monitor);
     let session = Arc::new(Session::new(runtime.clone()));
     let service =
         Service { plugin: plugin.clone(), options: options.clone(), session: session.clone() };
-    // The runtime measures the time of each request. Late, a plugin is dropped; a status of its own would fail the request.
-    let server = Server::builder().config(options.server.clone().answer_late_calls(false));
-    let server = server.add_service(PluginServer::new(service)).connection(served).build();
+    let server = options.instruments.server(server).add_service(PluginServer::new(service));
+    let server = server.connection(served).build();
     let server = match server {
         Ok(server) => server,
         Err(error) => return End::Failed { error: error.into(), was_ready: false },

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use ttrpc::{ClientConfig, Connection, ServerConfig, client::ConnectOptions};
 
 use crate::{
-    Error, FailurePolicy, Plugin, PluginId,
+    Error, FailurePolicy, Instruments, Plugin, PluginId,
     identity::SOCKET_VARIABLE,
     mux::MuxConfig,
     session::{self, End},
@@ -58,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) mux: MuxConfig,
     pub(crate) client: ClientConfig,
     pub(crate) server: ServerConfig,
+    pub(crate) instruments: Instruments,
 }
 
 /// Runs a plugin: finds the runtime, registers, and serves until the end.
@@ -180,6 +181,13 @@ impl<P: Plugin> Stub<P> {
     /// Sets the limits of calls of the runtime. A late call is not answered whatever they say: the runtime measures the time.
     pub fn server_config(mut self, config: ServerConfig) -> Self {
         self.options.server = config;
+        self
+    }
+
+    /// Sets the observers and interceptors of each connection to the runtime. [`Runtime::snapshot`](crate::Runtime::snapshot)
+    /// shows a connection's state.
+    pub fn instruments(mut self, instruments: Instruments) -> Self {
+        self.options.instruments = instruments;
         self
     }
 

@@ -21,7 +21,10 @@
 //! # }
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio::{io::duplex, sync::mpsc, task::JoinSet};
 use ttrpc::{Connection, Status, async_trait};
@@ -40,13 +43,15 @@ const REQUESTS: usize = 1024;
 
 /// What a plugin asks for without an event.
 type Request = (Vec<ContainerUpdate>, Vec<ContainerEviction>);
+/// What the runtime answers to updates.
+type Answer = Box<dyn Fn(&[ContainerUpdate]) -> Result<Vec<ContainerUpdate>, Status> + Send + Sync>;
 
 /// A runtime in memory, before its plugin starts.
-#[derive(Debug)]
 #[must_use = "a runtime begins with `start`"]
 pub struct Setup {
     about: RuntimeInfo,
     config: String,
+    answer: Answer,
     pods: Vec<PodSandbox>,
     containers: Vec<Container>,
 }
@@ -54,7 +59,19 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let about = RuntimeInfo::new("testing", env!("CARGO_PKG_VERSION"));
-        Setup { about, config: String::new(), pods: Vec::new(), containers: Vec::new() }
+        let answer: Answer = Box::new(|_| Ok(Vec::new()));
+        Setup { about, config: String::new(), answer, pods: Vec::new(), containers: Vec::new() }
+    }
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setup")
+            .field("about", &self.about)
+            .field("config", &self.config)
+            .field("pods", &self.pods)
+            .field("containers", &self.containers)
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,6 +91,19 @@ impl Setup {
     /// Sets the pods and containers that exist when the plugin starts.
     pub fn state(mut self, pods: Vec<PodSandbox>, containers: Vec<Container>) -> Self {
         (self.pods, self.containers) = (pods, containers);
+        self
+    }
+
+    /// Decides what becomes of the updates that the plugin makes without an event: it gets those that are returned, as failed,
+    /// or the status. By default none fails.
+    pub fn answer_updates(
+        mut self,
+        answer: impl Fn(&[ContainerUpdate]) -> Result<Vec<ContainerUpdate>, Status>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.answer = Box::new(answer);
         self
     }
 
@@ -101,7 +131,7 @@ impl Setup {
         let mut stubs = JoinSet::new();
         stubs.spawn(stub.run());
         let (sender, requests) = mpsc::channel(REQUESTS);
-        let updates = Arc::new(Recorder { sender });
+        let updates = Arc::new(Recorder { sender, answer: self.answer });
         let id = PluginId::new("00", "plugin")?;
         let (about, config) = (Arc::new(self.about), self.config);
         let plugin =
@@ -238,7 +268,7 @@ impl Runtime {
         self.plugin.validate_container_adjustment(request).await
     }
 
-    /// Waits for the next call by which the plugin changes containers without an event. It was answered with success; the test has to take these, 1,024 are kept.
+    /// Waits for the next call by which the plugin changes containers without an event. It was answered as [`Setup::answer_updates`] says; the test has to take these, 1,024 are kept.
     ///
     /// Cancel safe. `None` when the plugin has ended.
     pub async fn next_update(&mut self) -> Option<(Vec<ContainerUpdate>, Vec<ContainerEviction>)> {
@@ -273,10 +303,10 @@ impl Runtime {
     }
 }
 
-/// Takes every update, and keeps it for the test.
-#[derive(Debug)]
+/// Keeps every update for the test, and answers as the test wants.
 struct Recorder {
     sender: mpsc::Sender<Request>,
+    answer: Answer,
 }
 
 #[async_trait]
@@ -287,9 +317,11 @@ impl UpdateContainers for Recorder {
         updates: Vec<ContainerUpdate>,
         evictions: Vec<ContainerEviction>,
     ) -> Result<Vec<ContainerUpdate>, Status> {
+        let answer = (self.answer)(&updates);
         let kept = self.sender.try_send((updates, evictions));
         let full =
             |_| Status::resource_exhausted(format!("the test has not taken {REQUESTS} updates"));
-        kept.map(|()| Vec::new()).map_err(full)
+        kept.map_err(full)?;
+        answer
     }
 }

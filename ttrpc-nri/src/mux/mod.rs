@@ -291,6 +291,25 @@ impl Mux {
     pub fn snapshot(&self) -> Vec<LogicalSnapshot> {
         self.queues.snapshot()
     }
+
+    pub(crate) fn monitor(&self) -> MuxMonitor {
+        MuxMonitor(self.queues.clone())
+    }
+}
+
+/// Takes snapshots of a multiplexer that somebody else owns.
+#[derive(Clone)]
+pub(crate) struct MuxMonitor(Arc<Queues>);
+
+impl MuxMonitor {
+    pub(crate) fn snapshot(&self) -> Vec<LogicalSnapshot> {
+        self.0.snapshot()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_no_mux() -> Self {
+        MuxMonitor(Arc::new(Queues::new(MuxConfig::default(), &[])))
+    }
 }
 
 impl Drop for Mux {

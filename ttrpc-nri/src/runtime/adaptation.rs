@@ -19,7 +19,7 @@ use super::{
     merge::{CreateMerge, UpdateMerge},
 };
 use crate::{
-    Container, Error, Event, PluginId, PodSandbox,
+    ConnectionSnapshot, Container, Error, Event, PluginId, PodSandbox,
     proto::{
         CreateContainerRequest, CreateContainerResponse, PluginInstance, StopContainerRequest,
         StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
@@ -225,6 +225,12 @@ impl Adaptation {
     /// Returns the plugins that take part, in the order in which they are called.
     pub fn plugins(&self) -> Vec<PluginId> {
         self.connected().iter().map(|plugin| plugin.connection.id().clone()).collect()
+    }
+
+    /// Returns the state of the connection of each plugin that takes part, in the order in which they are called.
+    pub fn snapshot(&self) -> Vec<(PluginId, ConnectionSnapshot)> {
+        let plugins = self.active();
+        plugins.iter().map(|plugin| (plugin.id().clone(), plugin.snapshot())).collect()
     }
 
     fn insert(&self, plugin: Active) {

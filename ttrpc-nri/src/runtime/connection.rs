@@ -6,13 +6,13 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use ttrpc::{
-    Client, ClientConfig, Code, Connection, Server, Status, client::UnaryCall, prost::Message,
-};
+use ttrpc::{ClientConfig, Code, Connection, Server, Status, client::UnaryCall, prost::Message};
 
 use super::{RuntimeInfo, UpdateContainers, registration::RuntimeService, synchronize};
 use crate::{
-    Container, ContainerUpdate, Error, Event, EventMask, FailurePolicy, PluginId, PodSandbox,
+    ConnectionSnapshot, Container, ContainerUpdate, Error, Event, EventMask, FailurePolicy,
+    PluginId, PodSandbox,
+    instrument::Monitor,
     mux::{ConnId, Mux, MuxConfig, MuxError},
     proto::{self, *},
 };
@@ -22,6 +22,7 @@ pub struct PluginConnection {
     id: PluginId,
     client: PluginClient,
     mux: Mux,
+    monitor: Monitor,
     events: EventMask,
     policy: FailurePolicy,
     about: Arc<RuntimeInfo>,
@@ -71,10 +72,12 @@ impl PluginConnection {
     ) -> Result<Self, Error> {
         let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
         let (mux, [called, served]) = Mux::start(connection, MuxConfig::default(), ids);
-        let client = PluginClient::new(Client::from_connection(called, ClientConfig::default()));
+        let instruments = updates.instruments();
+        let client = PluginClient::new(instruments.client(called, ClientConfig::default()));
         let known = launched.as_ref().map_or_else(|| "(unknown)".to_owned(), PluginId::to_string);
         let (service, registered) = RuntimeService::new(launched, updates);
-        let server = Server::builder().add_service(RuntimeServer::new(service));
+        let server = instruments.server(Server::builder()).add_service(RuntimeServer::new(service));
+        let monitor = Monitor { mux: mux.monitor(), server: server.handle() };
         let mut tasks = JoinSet::new();
         tasks.spawn(server.connection(served).build()?.serve());
         let registered = tokio::select! {
@@ -109,7 +112,7 @@ impl PluginConnection {
             events = EventMask::ALL;
         }
         let policy = configured.failure_policy.unwrap_or_default();
-        Ok(PluginConnection { id, client, mux, events, policy, about, _tasks: tasks })
+        Ok(PluginConnection { id, client, mux, monitor, events, policy, about, _tasks: tasks })
     }
 
     /// Returns the plugin's index and name.
@@ -125,6 +128,11 @@ impl PluginConnection {
     /// Returns the client of the plugin's service, for its snapshot and for calls of one's own.
     pub fn client(&self) -> &PluginClient {
         &self.client
+    }
+
+    /// Returns what the connection and its calls are waiting for at this moment.
+    pub fn snapshot(&self) -> ConnectionSnapshot {
+        self.monitor.snapshot(self.client.client())
     }
 
     /// Waits until the plugin is disconnected and returns why.

@@ -58,7 +58,9 @@ pub use adaptation::{Adaptation, SynchronizationBlock};
 pub use connection::PluginConnection;
 pub use launch::{Installed, config, installed};
 
-use crate::{Container, ContainerEviction, ContainerUpdate, NRI_VERSION, PluginId, PodSandbox};
+use crate::{
+    Container, ContainerEviction, ContainerUpdate, Instruments, NRI_VERSION, PluginId, PodSandbox,
+};
 
 /// A runtime's description of itself for plugins, and their time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +122,11 @@ pub trait UpdateContainers: Send + Sync + 'static {
         updates: Vec<ContainerUpdate>,
         evictions: Vec<ContainerEviction>,
     ) -> Result<Vec<ContainerUpdate>, Status>;
+
+    /// Returns the observers and interceptors of a plugin's connection, which is about to be made. By default none.
+    fn instruments(&self) -> Instruments {
+        Instruments::new()
+    }
 }
 
 /// A container runtime, as its plugins need it.
