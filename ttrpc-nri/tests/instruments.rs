@@ -201,12 +201,15 @@ async fn a_plugin_waits_for_a_socket_that_is_not_there_yet() {
     let (plugin, _runtime) = caller();
     let stub =
         || Stub::new(plugin).name("a").index("10").socket(path.to_str().expect("it is text"));
-    let stub = tokio::spawn(stub().retry_for(Duration::from_secs(600)).run());
+    let mut stub = tokio::spawn(stub().retry_for(Duration::from_secs(600)).run());
     // The first attempt comes when this task gives way.
     tokio::task::yield_now().await;
     std::fs::remove_file(&path).expect("it is there");
     let listener = UnixListener::bind(&path).expect("nobody listens there");
-    let (stream, _) = listener.accept().await.expect("the plugin connects");
+    let (stream, _) = tokio::select! {
+        accepted = listener.accept() => accepted.expect("the plugin connects"),
+        ended = &mut stub => panic!("the plugin has given up: {ended:?}"),
+    };
     let adaptation = Adaptation::new(RuntimeInfo::new("test", "1"), Observed(Log::default()));
     adaptation.add(stream).await.expect("it registers");
     drop(adaptation);
