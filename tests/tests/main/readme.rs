@@ -67,13 +67,23 @@ mod client {
         include!(concat!(env!("OUT_DIR"), "/readme/greeter.v1.rs"));
     }
 
-    use std::{error::Error, time::Duration};
+    use std::{error::Error, process::ExitCode, time::Duration};
 
     use greeter::{GreeterClient, HelloRequest};
     use ttrpc::Client;
 
     #[tokio::main]
-    async fn main() -> Result<(), Box<dyn Error>> {
+    async fn main() -> ExitCode {
+        match run().await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("client: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    async fn run() -> Result<(), Box<dyn Error>> {
         let greeter = GreeterClient::new(Client::connect("unix:///tmp/greeter.sock").await?);
         let request = HelloRequest { name: "Ann".into() };
         let reply = greeter.say_hello(request).timeout(Duration::from_secs(1)).await?;
