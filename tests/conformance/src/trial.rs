@@ -109,7 +109,10 @@ impl Trial {
     }
 
     /// Makes a call to show that a connection still works.
-    pub(crate) async fn alive(&self, connection: &Arc<dyn Connection>, when: &str) -> Outcome<()> {
+    ///
+    /// # Errors
+    /// If it does not.
+    pub async fn alive(&self, connection: &Arc<dyn Connection>, when: &str) -> Outcome<()> {
         let payload = format!("still here {when}").into_bytes();
         let part = format!("Echo {when}");
         let options = Options::default();

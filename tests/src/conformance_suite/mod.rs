@@ -5,6 +5,7 @@
 //!   alone. They are data: a line a case.
 //! - [`client_cases`] play a server frame by frame, so they judge this library's client alone. They
 //!   are data too, and run in this process.
+//! - Those of calls that are given up need this library's client, and judge what any server makes of it.
 //! - [`answers`] play a server, too, in a process of its own for the client of any implementation.
 //!
 //! The cases of the API, the flags and the lines of JSON are those of the foreign peers
@@ -13,6 +14,7 @@
 pub mod answers;
 pub mod client_cases;
 mod command;
+mod given_up;
 mod own;
 mod payload;
 mod report;

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 use ttrpc_conformance::CASES;
 
 use super::{
-    Outcome, Play, Row, Trial, Verdict, fail, server,
+    Outcome, Play, Row, Trial, Verdict, fail, given_up, server,
     wire_cases::{self, WireCase},
 };
 
@@ -27,9 +27,9 @@ enum Kind {
     Wire(Arc<WireCase>),
 }
 
-/// Every case: those of the API, and then those of the wire under `wire/`.
+/// Every case: those of this library's client alone under `own/`, those of the API, and those of the wire under `wire/`.
 pub fn all_cases() -> Vec<Case> {
-    let api = CASES.iter().map(|case| Case {
+    let api = given_up::CASES.iter().chain(CASES).map(|case| Case {
         name: case.name.to_owned(),
         expected: case.expected.to_owned(),
         needs_streams: case.needs_streams,

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -198,7 +198,8 @@ async fn read(
     reader.into_inner()
 }
 
-async fn read_frame(reader: &mut BufReader<OwnedReadHalf>) -> Option<Frame> {
+/// Reads a frame, or nothing where the connection ends.
+pub(in super::super) async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> Option<Frame> {
     let mut header = [0; 10];
     reader.read_exact(&mut header).await.ok()?;
     let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));

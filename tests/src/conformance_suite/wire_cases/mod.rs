@@ -11,7 +11,7 @@ mod play;
 mod script;
 
 use super::{Outcome, Trial, passed};
-pub(super) use link::describe_frame;
+pub(super) use link::{describe_frame, read_frame};
 use script::Script;
 pub(super) use script::{code, kind_and_flags};
 

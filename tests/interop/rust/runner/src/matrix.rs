@@ -20,6 +20,8 @@ const CLIENT_GRACE: Duration = Duration::from_secs(60);
 
 /// The peer that is this library.
 const OWN: &str = "own";
+/// Its client's cases of what it alone can do.
+const OWN_CASES: &str = "own/*";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -78,7 +80,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, String> {
     let mut missing = Vec::new();
     let clients = runnable(arguments, &data.peers, Side::Client, &mut missing)?;
     let servers = runnable(arguments, &data.peers, Side::Server, &mut missing)?;
-    let cases = peers::read(arguments, "cases.json")?;
+    // They come first: they count the calls of a server that has no others.
+    let mut cases = match clients.iter().find(|client| client.peer.name == OWN) {
+        Some(own) => peers::list_cases(&own.command, OWN_CASES)?,
+        None => Vec::new(),
+    };
+    let shared: Vec<Case> = peers::read(arguments, "cases.json")?;
+    cases.extend(shared);
     Run::new(arguments, cases, CASE_BOUND)?.all("matrix", &data.peers, &clients, &servers, missing)
 }
 
@@ -293,8 +301,11 @@ impl<'a> Run<'a> {
 
     fn is_wanted(&self, client: &Runnable, server: &Runnable, case: &Case) -> bool {
         let mut entries = self.known.iter().filter(|entry| !entry.sometimes);
-        !self.arguments.skip_known
-            || !entries.any(|entry| entry.covers(&client.peer.name, &server.peer.name, &case.name))
+        let can_play = client.peer.name == OWN || !matches(OWN_CASES, &case.name);
+        can_play
+            && (!self.arguments.skip_known
+                || !entries
+                    .any(|entry| entry.covers(&client.peer.name, &server.peer.name, &case.name)))
     }
 
     fn run_case(
