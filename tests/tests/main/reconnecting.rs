@@ -663,41 +663,6 @@ async fn failures_before_a_connection_that_was_good_do_not_count() {
     assert!(second.is_some(), "{}", client.state());
 }
 
-/// Is slow with the first state, until the client has the next one.
-#[derive(Clone, Default)]
-struct SlowlyNotified(Arc<(Mutex<Vec<String>>, std::sync::OnceLock<Client>)>);
-
-impl Observer for SlowlyNotified {
-    fn client_state_changed(&self, state: &ClientState) {
-        let (states, client) = &*self.0;
-        while let (ClientState::Connecting, Some(client)) = (state, client.get()) {
-            match client.state() {
-                ClientState::Ready => break,
-                _ => std::thread::yield_now(),
-            }
-        }
-        states.lock().unwrap().push(state.to_string());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn observers_are_notified_of_states_in_their_order_whoever_changes_them() {
-    let seen = SlowlyNotified::default();
-    let options = ConnectOptions::new().observe(seen.clone()).reconnect(Backoff::new());
-    let (client, mut accepted) = client_over_pipes(options, 1000);
-    seen.0.1.set(client.clone()).unwrap();
-    // The call says that it connects, on this thread, and the client's task that it has.
-    let (result, ()) = tokio::join!(client.unary::<(), ()>("S", "M", ()).into_future(), async {
-        let mut server = accepted.recv().await.unwrap();
-        let frame = server.receive().await;
-        server.send(Frame::reply(frame.id, &())).await;
-    });
-    result.unwrap();
-    let states = seen.0.0.lock().unwrap().clone();
-    assert_eq!(states[..2], ["connecting", "connected"]);
-    client.close();
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_request_is_not_written_in_time_has_not_been_opened() {
     let (client, mut accepted) = client_over_pipes(at_once(), 64);
