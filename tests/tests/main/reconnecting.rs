@@ -663,6 +663,36 @@ async fn failures_before_a_connection_that_was_good_do_not_count() {
     assert!(second.is_some(), "{}", client.state());
 }
 
+/// Closes the client as it is told the first state, and notes each state when it has been told.
+#[derive(Clone, Default)]
+struct ClosesAtOnce(Arc<(Mutex<Vec<String>>, Mutex<Option<Client>>)>);
+
+impl Observer for ClosesAtOnce {
+    fn client_state_changed(&self, state: &ClientState) {
+        let (states, client) = &*self.0;
+        if let ClientState::Connecting = state
+            && let Some(client) = client.lock().unwrap().take()
+        {
+            client.close();
+        }
+        states.lock().unwrap().push(state.to_string());
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_changes_the_state_is_told_of_that_when_it_has_returned() {
+    let seen = ClosesAtOnce::default();
+    let options = ConnectOptions::new().observe(seen.clone()).reconnect(Backoff::new());
+    let (client, _accepted) = client_over_pipes(options, 1000);
+    *seen.0.1.lock().unwrap() = Some(client.clone());
+    let status = client.unary::<(), ()>("S", "M", ()).await.expect_err("the client is closed");
+    assert_eq!(status.code(), Code::Unavailable);
+    let states = seen.0.0.lock().unwrap().clone();
+    // "idle" is told first if the client's task begins before the call.
+    let states = states.iter().filter(|state| *state != "idle").collect::<Vec<_>>();
+    assert_eq!(states, ["connecting", "closed, the connection was closed by this side"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_request_is_not_written_in_time_has_not_been_opened() {
     let (client, mut accepted) = client_over_pipes(at_once(), 64);
