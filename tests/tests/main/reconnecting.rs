@@ -665,17 +665,19 @@ async fn failures_before_a_connection_that_was_good_do_not_count() {
 
 /// Closes the client as it is told the first state, and notes each state when it has been told.
 #[derive(Clone, Default)]
-struct ClosesAtOnce(Arc<(Mutex<Vec<String>>, Mutex<Option<Client>>)>);
+struct ClosesAtOnce {
+    client: Arc<Mutex<Option<Client>>>,
+    states: Arc<Mutex<Vec<String>>>,
+}
 
 impl Observer for ClosesAtOnce {
     fn client_state_changed(&self, state: &ClientState) {
-        let (states, client) = &*self.0;
         if let ClientState::Connecting = state
-            && let Some(client) = client.lock().unwrap().take()
+            && let Some(client) = self.client.lock().unwrap().take()
         {
             client.close();
         }
-        states.lock().unwrap().push(state.to_string());
+        self.states.lock().unwrap().push(state.to_string());
     }
 }
 
@@ -684,10 +686,10 @@ async fn an_observer_that_changes_the_state_is_told_of_that_when_it_has_returned
     let seen = ClosesAtOnce::default();
     let options = ConnectOptions::new().observe(seen.clone()).reconnect(Backoff::new());
     let (client, _accepted) = client_over_pipes(options, 1000);
-    *seen.0.1.lock().unwrap() = Some(client.clone());
+    *seen.client.lock().unwrap() = Some(client.clone());
     let status = client.unary::<(), ()>("S", "M", ()).await.expect_err("the client is closed");
     assert_eq!(status.code(), Code::Unavailable);
-    let states = seen.0.0.lock().unwrap().clone();
+    let states = seen.states.lock().unwrap().clone();
     // "idle" is told first if the client's task begins before the call.
     let states = states.iter().filter(|state| *state != "idle").collect::<Vec<_>>();
     assert_eq!(states, ["connecting", "closed, the connection was closed by this side"]);
