@@ -200,20 +200,29 @@ async fn a_connection_is_not_ended_while_its_receiver_waits_for_a_consumer() {
     sending.abort();
 }
 
-/// Nothing is read there meanwhile, for up to `stall_timeout`.
+/// Nothing is read there meanwhile, for up to `stall_timeout`: a client that waits for less takes the server for dead.
 #[tokio::test(start_paused = true)]
 async fn a_server_at_its_limit_is_not_taken_for_dead_by_a_client_that_waits_longer_than_it_stalls()
 {
-    let (here, there) = duplex(PIPE_LEN);
-    let config = ServerConfig::default().max_calls_per_connection(1).stall_timeout(TIMEOUT / 2);
-    let _server = TestServer::start(config, [there]);
-    let (client, conformance) = over(Keepalive::new(SECOND / 10, TIMEOUT), here);
-    let long = conformance.sleep(SleepRequest { millis: 60_000 });
-    let refused = conformance.sleep(SleepRequest { millis: 60_000 });
-    let (long, refused) = tokio::join!(long, refused);
-    long.unwrap();
-    assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
-    assert!(client.close_reason().is_none());
+    for is_patient in [true, false] {
+        let (here, there) = duplex(PIPE_LEN);
+        let stall_timeout = if is_patient { TIMEOUT / 2 } else { TIMEOUT * 2 };
+        let config =
+            ServerConfig::default().max_calls_per_connection(1).stall_timeout(stall_timeout);
+        let _server = TestServer::start(config, [there]);
+        let (client, conformance) = over(Keepalive::new(SECOND / 10, TIMEOUT), here);
+        let long = conformance.sleep(SleepRequest { millis: 60_000 });
+        let refused = conformance.sleep(SleepRequest { millis: 60_000 });
+        let (long, refused) = tokio::join!(long, refused);
+        let (Err(refused), true) = (refused, long.is_ok() == is_patient) else {
+            panic!("patient: {is_patient}, {long:?}");
+        };
+        match is_patient {
+            true => assert_eq!(refused.code(), Code::ResourceExhausted),
+            false => assert!(is_lost(&refused), "{refused:?}"),
+        }
+        assert_eq!(client.close_reason().is_none(), is_patient);
+    }
 }
 
 /// The process was stopped, or nobody drove its runtime: all timers are due at once.

@@ -224,7 +224,9 @@ async fn whether_a_call_may_be_executed_again_is_said_by_the_method_the_call_or_
         .all(CallDefaults::new().retry(retry()))
         .method(StoreClient::NAME, "Append", CallDefaults::new().idempotent(true))
         .method(StoreClient::NAME, "Get", CallDefaults::new().idempotent(false));
-    let store = StoreClient::new(all.client.clone().with_method_defaults(defaults));
+    let client = all.client.clone().with_method_defaults(defaults);
+    let own = StoreClient::new(client.clone().with_retry(Retry::none()));
+    let store = StoreClient::new(client);
     let plain = all.store(retry());
     let fails = || all.script.fails([Code::Unavailable]);
     fails();
@@ -242,8 +244,11 @@ async fn whether_a_call_may_be_executed_again_is_said_by_the_method_the_call_or_
     store.get(Item::default()).idempotent().await.expect("the call's word comes first");
     fails();
     store.append(Item::default()).retry(Retry::none()).await.unwrap_err();
+    fails();
+    own.put(Item::default()).await.expect_err("the client's word comes before the row's");
     let executed = [
         "Append", "Append", "Get", "Append", "Append", "Get", "Get", "Get", "Get", "Get", "Append",
+        "Put",
     ];
     assert_eq!(all.script.executed(), executed);
 }
@@ -400,6 +405,22 @@ async fn a_budget_ends_the_retries_of_a_failing_server_and_is_earned_back() {
     stores[1].get(Item::default()).await.expect("6 of 10 tokens are left");
 }
 
+#[tokio::test]
+async fn all_rows_of_a_text_share_one_budget() {
+    let rows = format!("{}/* retry=100 retry.backoff=0us..0us", StoreClient::NAME);
+    for (budget, repeats) in [("budget tokens=10 ratio=1", 5), ("", 50)] {
+        let all = Serving::start().await;
+        let text = format!("{rows}\n{}/Put retry=100\n{budget}", StoreClient::NAME);
+        let client = all.client.clone().with_method_defaults(text.parse().unwrap());
+        let store = StoreClient::new(client);
+        all.script.fails([Code::Unavailable; 200]);
+        store.get(Item::default()).await.unwrap_err();
+        assert_eq!(all.script.executed(), vec!["Get"; repeats]);
+        store.put(Item::default()).await.unwrap_err();
+        assert_eq!(all.script.executed(), ["Put"], "{budget}: the other row has spent it");
+    }
+}
+
 /// A stream that was opened says nothing of how it ends, and a call that is never made again fails as any other.
 #[tokio::test]
 async fn a_budget_counts_failures_of_all_calls_and_successes_of_unary_ones() {
@@ -432,7 +453,7 @@ async fn a_budget_does_not_pay_for_calls_that_no_server_has_seen() {
     for _ in 0..10 {
         store.get(Item::default()).await.unwrap_err();
     }
-    assert_eq!(format!("{budget:?}"), "RetryBudget(10 of 10)");
+    assert_eq!(format!("{budget:?}"), "RetryBudget(10 of 10, 1 for each success)");
 }
 
 /// It will fit in no frame later either.
@@ -480,6 +501,11 @@ async fn no_pause_goes_beyond_the_deadline() {
     let over = Backoff::new().give_up_after(Duration::ZERO);
     all.store(Retry::new().backoff(over)).get(Item::default()).await.unwrap_err();
     assert_eq!(all.script.executed().len(), 2);
+    all.script.fails([Code::Unavailable; 5]);
+    let twice = at_once().max_attempts(2);
+    let store = all.store(Retry::new().max_attempts(5).backoff(twice));
+    store.get(Item::default()).await.unwrap_err();
+    assert_eq!(all.script.executed().len(), 2, "the limit that is reached first");
 }
 
 #[tokio::test(start_paused = true)]
@@ -528,6 +554,41 @@ async fn a_deadline_covers_the_interceptors_of_each_attempt() {
     let call = store.get(Item::default()).timeout(10 * SECOND);
     let status = tokio::time::timeout(20 * SECOND, call).await.expect("it ends").unwrap_err();
     assert_eq!((status.code(), start.elapsed()), (Code::DeadlineExceeded, 10 * SECOND));
+}
+
+/// The caller has its status, so observers have it as well.
+#[tokio::test(start_paused = true)]
+async fn a_calls_end_is_reported_at_its_deadline_though_an_interceptor_keeps_its_answer() {
+    #[derive(Clone, Default)]
+    struct Keeps(Arc<Mutex<Vec<Answer>>>);
+    #[async_trait]
+    impl client::Interceptor for Keeps {
+        async fn intercept(
+            &self,
+            call: &mut OutgoingCall,
+            next: Next<'_>,
+        ) -> Result<Answer, Status> {
+            let answer = next.run(call).await?;
+            self.0.lock().unwrap().push(answer);
+            std::future::pending().await
+        }
+    }
+    for retry in [Retry::none(), retry()] {
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let (script, seen, keeps) = (Script::default(), Seen::default(), Keeps::default());
+        let service = StoreServer::new(script);
+        let _server =
+            TestServer::start_with(patient_server(), |b| b.add_service(service).io(there));
+        let client =
+            ConnectOptions::new().observe(seen.clone()).from_connection(Connection::new(here));
+        let client = client.with_retry(retry).with_interceptor(keeps.clone());
+        let call = StoreClient::new(client).get(Item::default()).timeout(SECOND);
+        assert_eq!(call.await.unwrap_err().code(), Code::DeadlineExceeded);
+        let late = ("Get".to_owned(), Code::DeadlineExceeded, EndCause::DeadlineHere, 1);
+        assert_eq!(seen.ends(), [late]);
+        assert_eq!(std::mem::take(&mut *keeps.0.lock().unwrap()).len(), 1);
+        assert_eq!(seen.ends(), [], "once");
+    }
 }
 
 /// Marks each attempt, and counts their ends.

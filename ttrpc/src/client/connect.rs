@@ -117,7 +117,7 @@ impl ConnectOptions {
     /// An address is looked up each time. Each attempt has 20 s.
     ///
     /// When the connection is lost, a call of whose Request nothing was written is made again on the next one, within
-    /// its deadline. It waits for one attempt to connect. One that the server may have seen fails with UNAVAILABLE: the
+    /// its deadline. After its first loss it waits for one attempt to connect. One that the server may have seen fails with UNAVAILABLE: the
     /// library never repeats it on its own. It may have been seen once any of it was written, and, over a stream that is no
     /// socket (TLS), once it was offered to a write that failed.
     ///

@@ -255,19 +255,21 @@ pub(super) fn intercepted(
         call.is_repeatable = retry.is_some();
         call.begin(&link, times);
         let next = Next { rest: &policies.interceptors, link: &link, deadline: times.deadline };
-        // At the deadline, what has begun is dropped and reports that its time is over.
         let answer = match &retry {
-            None => within(times.deadline, next.run(&mut call)).await?,
+            None => within(times.deadline, next.run(&mut call)).await,
             Some(retry) => {
-                within(times.deadline, Box::pin(retry.run(&mut call, next, times))).await?
+                within(times.deadline, Box::pin(retry.run(&mut call, next, times))).await
             }
         };
-        let owner = answer.and_then(|Answer(owner)| {
+        let is_late = answer.is_err();
+        let owner = answer.unwrap_or_else(Err).and_then(|Answer(owner)| {
             owner.may_answer(call.pending.kind, times.deadline).map(|()| owner)
         });
         if let Some(record) = &call.record {
-            if let (Err(status), false) = (&owner, call.is_made) {
-                record.ended(CallOutcome { cause: EndCause::Refused, status: Some(status) });
+            // What was made has reported its end, unless an interceptor keeps its answer beyond the deadline.
+            if let (Err(status), true) = (&owner, is_late || !call.is_made) {
+                let cause = if is_late { EndCause::DeadlineHere } else { EndCause::Refused };
+                record.ended(CallOutcome { cause, status: Some(status) });
             }
             record.release_end();
         }

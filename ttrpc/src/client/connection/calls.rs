@@ -71,29 +71,30 @@ impl CallEntry {
 
     fn answer(&mut self, response: Bytes) -> Change {
         let is_changed = self.state.answer(response, self.kind.is_ended_by_response());
-        self.changed(is_changed, false)
+        self.changed(is_changed, false, true)
     }
 
     fn close_remote(&mut self) -> Change {
         let is_changed = self.state.close_remote();
-        self.changed(is_changed, false)
+        self.changed(is_changed, false, true)
     }
 
-    fn fail(&mut self, failure: CallFailure) -> Change {
+    /// With `is_unsent` the call's owner reports the end, or makes the call again.
+    fn fail(&mut self, failure: CallFailure, is_unsent: bool) -> Change {
         // What has arrived is lost, unless the replies had ended well before.
         let drops_messages = failure.drops_messages && self.state.is_open();
         let is_changed = self.state.fail(failure);
-        self.changed(is_changed, drops_messages)
+        self.changed(is_changed, drops_messages, !is_unsent)
     }
 
-    fn changed(&mut self, is_changed: bool, drops_messages: bool) -> Change {
+    fn changed(&mut self, is_changed: bool, drops_messages: bool, reports_end: bool) -> Change {
         if !is_changed {
             return Change::default();
         }
         let caller = self.caller.take();
         // The end of a unary call is reported by its caller, which takes the reply.
         let Some(messages) = &self.messages else { return Change { caller, ..Change::default() } };
-        let end = self.record.as_ref().and_then(|record| {
+        let end = self.record.as_ref().filter(|_| reports_end).and_then(|record| {
             let (cause, status) = self.state.outcome()?;
             // So is the good end of any other call with one reply.
             let is_reported = status.is_some() || !self.kind.has_one_reply();
@@ -187,7 +188,7 @@ impl Calls {
                 let status =
                     Status::internal(format!("the server broke the protocol: {violation}"));
                 let failure = CallFailure::here(EndCause::ProtocolViolation, status);
-                DataReceived::Violation(violation, call.fail(failure))
+                DataReceived::Violation(violation, call.fail(failure, false))
             }
             ClientEvent::Response(_) | ClientEvent::Ignore => DataReceived::Ignore,
         }
@@ -219,16 +220,14 @@ impl Calls {
     /// The call fails on this side, whatever the server does.
     pub(super) fn fail(&mut self, id: u32, failure: CallFailure) -> Change {
         self.0.end(id);
-        self.0.get_mut(id).map_or_else(Change::default, |call| call.fail(failure))
+        self.0.get_mut(id).map_or_else(Change::default, |call| call.fail(failure, false))
     }
 
     /// All calls fail that have not ended. The end of those from `unsent` on is left to their owners to report, who may make
     /// them again.
     pub(super) fn fail_all(&mut self, failure: &CallFailure, unsent: Option<u32>) -> Vec<Change> {
         let fail = |(id, call): (u32, &mut Box<CallEntry>)| {
-            let change = call.fail(failure.clone());
-            let is_unsent = unsent.is_some_and(|first| id >= first);
-            if is_unsent { Change { end: None, ..change } } else { change }
+            call.fail(failure.clone(), unsent.is_some_and(|first| id >= first))
         };
         self.0.end_all().map(fail).collect()
     }

@@ -57,8 +57,10 @@ impl Default for RetryBudget {
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [tokens, max] = [*lock(&self.0.tokens), self.0.max].map(|n| n as f64 / TOKEN as f64);
-        write!(f, "RetryBudget({tokens} of {max})")
+        let Bucket { max, per_success, tokens } = &*self.0;
+        let [tokens, max, ratio] =
+            [*lock(tokens), *max, *per_success].map(|n| n as f64 / TOKEN as f64);
+        write!(f, "RetryBudget({tokens} of {max}, {ratio} for each success)")
     }
 }
 

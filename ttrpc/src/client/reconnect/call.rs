@@ -79,8 +79,8 @@ impl Manager {
         }
     }
 
-    /// Waits for a connection, within the call's deadline. A call whose connection was lost before it was sent waits for an
-    /// attempt to connect in any case.
+    /// Waits for a connection, within the call's deadline. A call whose first connection was lost before it was sent waits for
+    /// an attempt to connect in any case; after another loss it waits as any other call.
     async fn wait_for_connection<Req>(
         &self,
         pending: &PendingCall<Req>,

@@ -8,7 +8,6 @@ use std::{
     mem,
     sync::Arc,
     task::Poll,
-    thread,
 };
 
 use tokio::{
@@ -150,11 +149,7 @@ struct EndGuard(Arc<Shared>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        let cause = match thread::panicking() {
-            true => no_connection(Error::Custom("the task that connects panicked".into())),
-            false => ConnectionError::ClosedLocally,
-        };
-        self.0.change(LinkState::ShutDown(cause, None));
+        self.0.change(LinkState::ShutDown(ConnectionError::ClosedLocally, None));
     }
 }
 
@@ -335,8 +330,8 @@ async fn lost(
     tokio::select! {
         reason = tasks.connection().closed() => Some(reason),
         changed = state.wait_for(|state| !matches!(state, LinkState::Ready(_))) => {
-            let is_shut_down = changed.is_ok_and(|state| !state.is_shut_down());
-            is_shut_down.then_some(ConnectionError::IdsExhausted)
+            let is_spent = changed.is_ok_and(|state| !state.is_shut_down());
+            is_spent.then_some(ConnectionError::IdsExhausted)
         }
     }
 }
