@@ -38,9 +38,9 @@ impl UpdateContainers for Fake {
 
 #[async_trait]
 impl Host for Fake {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
         let _ = self.synchronizes.send(());
-        (vec![PodSandbox::named("p")], vec![Container::named("c"), Container::named("d")])
+        Ok((vec![PodSandbox::named("p")], vec![Container::named("c"), Container::named("d")]))
     }
 }
 

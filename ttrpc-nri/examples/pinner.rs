@@ -4,11 +4,11 @@
 //! Launched by containerd as `/opt/nri/plugins/10-pinner`, or started by hand or by systemd (`deploy/pinner.service`),
 //! or by Kubernetes (`deploy/pinner.yaml`). An argument names another socket than NRI's usual one.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use ttrpc_nri::{
-    Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status, Stub,
-    plugin,
+    Backoff, Container, ContainerAdjustment, Context, Creation, Error, Plugin, PodSandbox, Status,
+    Stub, plugin,
 };
 
 struct Pinner;
@@ -52,7 +52,7 @@ async fn run() -> Result<(), Error> {
         .name("pinner")
         .index("10")
         .socket(socket)
-        .reconnect(Duration::from_secs(1), Duration::from_secs(30))
+        .reconnect(Backoff::new())
         .run_until(ttrpc_nri::terminated())
         .await
 }

@@ -54,9 +54,12 @@ pub enum Error {
     /// The plugin's own `configure` failed.
     #[error("the plugin could not be configured")]
     Configure(#[source] Status),
-    /// The plugin's own `synchronize` failed, and the runtime dropped the plugin.
+    /// The plugin's own `synchronize` failed, or did not end in time, and the runtime dropped the plugin.
     #[error("the plugin could not be synchronized")]
     Synchronize(#[source] Status),
+    /// The runtime's own [`Host::state`](crate::runtime::Host::state) failed, and the plugin was not synchronized.
+    #[error("the runtime cannot list the pods and containers that exist")]
+    State(#[source] Status),
     /// The connection to the runtime ended.
     #[error("the connection to the runtime ended")]
     Disconnected(#[source] MuxError),

@@ -52,6 +52,7 @@ mod event;
 mod handle;
 mod identity;
 mod instrument;
+mod memory;
 pub mod mux;
 mod objects;
 #[cfg(feature = "oci-spec")]
@@ -80,7 +81,7 @@ pub use proto::{
     LinuxResources, PodSandbox,
 };
 pub use stub::{DEFAULT_SOCKET, SlowHandler, Stub, terminated};
-pub use ttrpc::{Code, Context, Status};
+pub use ttrpc::{Code, Context, Status, client::Backoff};
 /// Subscribes a plugin to the events whose handlers are written: for an `impl Plugin for …`.
 pub use ttrpc_nri_macros::plugin;
 pub use version::NRI_VERSION;
@@ -101,7 +102,8 @@ pub mod proto {
 #[cfg(test)]
 extern crate self as ttrpc_nri;
 
-/// The examples of the guide are compiled.
+/// The examples of the guide and of the README are compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/nri.md")]
+#[doc = include_str!("../README.md")]
 mod guide {}

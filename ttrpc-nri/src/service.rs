@@ -16,17 +16,17 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use ttrpc::{Context, Status, prost::Message};
+use ttrpc::{Context, Status};
 
 use crate::{
     Container, Event, EventMask, Plugin, PodSandbox, Runtime,
+    memory::Kept,
     proto::{self, *},
     stub::Options,
     version::known_events,
 };
 
-/// Bytes of pods and containers that Synchronize may bring in parts, as they are encoded and for each what it takes in memory when it is empty:
-/// some 100,000 containers.
+/// Bytes that the pods and containers of Synchronize may take in memory: some 100,000 containers.
 const SYNCHRONIZE_BYTES: usize = 256 << 20;
 
 /// One connection's service.
@@ -75,9 +75,7 @@ impl Session {
     /// Adds a part of Synchronize. Returns all if it was the last one.
     fn add_part(&self, request: SynchronizeRequest) -> Result<Option<Parts>, Status> {
         let mut parts = lock(&self.parts);
-        parts.bytes += request.encoded_len()
-            + mem::size_of_val(&*request.pods)
-            + mem::size_of_val(&*request.containers);
+        parts.bytes += request.pods.kept() + request.containers.kept();
         if parts.bytes > SYNCHRONIZE_BYTES {
             *parts = Parts::default();
             let message = format!("Synchronize has brought more than {SYNCHRONIZE_BYTES} bytes");
@@ -89,14 +87,13 @@ impl Session {
     }
 }
 
-/// Reports a panic of `configure`, which ends a plugin as its failure does.
-struct ReportsPanic<'a>(&'a Session);
+/// Reports a panic of the handler of this name, which ends a plugin as its failure does.
+struct ReportsPanic<'a>(&'static str, &'a (dyn Fn(Result<(), Status>) + Sync));
 
 impl Drop for ReportsPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let status = Status::internal("the plugin's `configure` panicked");
-            self.0.configured.send_replace(Some(Err(status)));
+            (self.1)(Err(Status::internal(format!("the plugin's `{}` panicked", self.0))));
         }
     }
 }
@@ -170,23 +167,8 @@ impl<P: Plugin> Service<P> {
         let failure_policy = self.options.failure_policy;
         Ok(ConfigureResponse { events: events.bits(), failure_policy })
     }
-}
 
-impl<P: Plugin> proto::Plugin for Service<P> {
-    async fn configure(
-        &self,
-        ctx: &Context,
-        request: ConfigureRequest,
-    ) -> Result<ConfigureResponse, Status> {
-        let panic = ReportsPanic(&self.session);
-        let configured = self.configured(ctx, request).await;
-        drop(panic);
-        let outcome = configured.as_ref().map(|_| ()).map_err(Clone::clone);
-        self.session.configured.send_replace(Some(outcome));
-        configured
-    }
-
-    async fn synchronize(
+    async fn synchronized(
         &self,
         ctx: &Context,
         request: SynchronizeRequest,
@@ -195,10 +177,39 @@ impl<P: Plugin> proto::Plugin for Service<P> {
             return Ok(SynchronizeResponse { update: Vec::new(), more: true });
         };
         let handler = self.plugin.synchronize(ctx, all.pods, all.containers);
-        let synchronized = self.run(ctx, "Synchronize", "", handler).await;
-        let _ =
-            self.session.synchronized.set(synchronized.as_ref().map(drop).map_err(Clone::clone));
-        Ok(SynchronizeResponse { update: synchronized?, more: false })
+        let update = self.run(ctx, "Synchronize", "", handler).await?;
+        Ok(SynchronizeResponse { update, more: false })
+    }
+}
+
+impl<P: Plugin> proto::Plugin for Service<P> {
+    async fn configure(
+        &self,
+        ctx: &Context,
+        request: ConfigureRequest,
+    ) -> Result<ConfigureResponse, Status> {
+        let report = |outcome| drop(self.session.configured.send_replace(Some(outcome)));
+        let panic = ReportsPanic("configure", &report);
+        let configured = self.configured(ctx, request).await;
+        drop(panic);
+        report(configured.as_ref().map(drop).map_err(Clone::clone));
+        configured
+    }
+
+    async fn synchronize(
+        &self,
+        ctx: &Context,
+        request: SynchronizeRequest,
+    ) -> Result<SynchronizeResponse, Status> {
+        let report = |outcome| drop(self.session.synchronized.set(outcome));
+        let panic = ReportsPanic("synchronize", &report);
+        let synchronized = self.synchronized(ctx, request).await;
+        drop(panic);
+        match &synchronized {
+            Ok(SynchronizeResponse { more: true, .. }) => {}
+            ended => report(ended.as_ref().map(drop).map_err(Clone::clone)),
+        }
+        synchronized
     }
 
     async fn shutdown(&self, ctx: &Context, _request: Empty) -> Result<Empty, Status> {
@@ -420,25 +431,27 @@ fn both(pod: Option<PodSandbox>, container: Option<Container>) -> (PodSandbox, C
 
 #[cfg(test)]
 mod tests {
-    use ttrpc::{Client, ClientConfig, Code, Connection};
+    use tokio::io::duplex;
+    use ttrpc::{Client, ClientConfig, Code, Connection, Server};
 
     use super::*;
 
-    #[tokio::test]
-    async fn empty_containers_in_parts_of_synchronize_count_as_what_they_take_in_memory() {
-        let (here, _there) = tokio::io::duplex(1);
+    fn session() -> Session {
+        let (here, _there) = duplex(1);
         let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        let session = Session::new(Runtime::new(client, crate::instrument::Monitor::of_no_mux()));
-        let containers = vec![Container::default(); 50_000];
-        let bytes = mem::size_of_val(&*containers);
+        Session::new(Runtime::new(client, crate::instrument::Monitor::of_no_mux()))
+    }
+
+    /// Two bytes on the wire are an empty mount, which is a hundred in memory.
+    #[tokio::test]
+    async fn empty_elements_in_parts_of_synchronize_count_as_what_they_take_in_memory() {
+        let session = session();
+        let container = Container { mounts: vec![Mount::default(); 200_000], ..Default::default() };
+        let bytes = container.kept();
         let mut kept = 0;
         let refused = loop {
-            let part = SynchronizeRequest {
-                containers: containers.clone(),
-                more: true,
-                ..Default::default()
-            };
-            match session.add_part(part) {
+            let containers = vec![container.clone()];
+            match session.add_part(SynchronizeRequest { containers, more: true, pods: vec![] }) {
                 Ok(_) => kept += bytes,
                 Err(status) => break status,
             }
@@ -446,5 +459,36 @@ mod tests {
         };
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(lock(&session.parts).containers.len(), 0);
+    }
+
+    struct Nothing;
+
+    impl Plugin for Nothing {
+        const EVENTS: EventMask = EventMask::NONE;
+    }
+
+    #[tokio::test]
+    async fn parts_of_synchronize_that_are_too_much_end_it() {
+        let session = Arc::new(session());
+        lock(&session.parts).bytes = SYNCHRONIZE_BYTES;
+        let service = Service {
+            plugin: Arc::new(Nothing),
+            options: Arc::default(),
+            session: session.clone(),
+        };
+        let (here, there) = duplex(1 << 16);
+        let server = Server::builder().add_service(PluginServer::new(service));
+        let server = server.connection(Connection::new(there)).build();
+        tokio::spawn(server.expect("it has a connection").serve());
+        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
+        let client = PluginClient::new(client);
+        let part = |containers| SynchronizeRequest { containers, more: true, ..Default::default() };
+        client.synchronize(part(Vec::new())).await.expect("it fits");
+        assert_eq!(session.synchronized.get(), None);
+        let status = client.synchronize(part(vec![Container::default()])).await;
+        let status = status.expect_err("it is too much");
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let ended = session.synchronized.get().expect("it has ended").as_ref();
+        assert_eq!(ended.expect_err("it has failed").code(), Code::ResourceExhausted);
     }
 }

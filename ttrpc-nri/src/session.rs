@@ -174,23 +174,47 @@ mod tests {
         }
     }
 
-    /// Panics when it is configured.
-    struct Panics;
+    /// Panics when it is configured, or when it is synchronized.
+    enum Panics {
+        Configured,
+        Synchronized,
+    }
 
     impl Plugin for Panics {
         const EVENTS: EventMask = EventMask::NONE;
 
         async fn configure(&self, _: &Runtime, _: &str) -> Result<EventMask, Status> {
+            match self {
+                Panics::Configured => panic!("as the test wants"),
+                Panics::Synchronized => Ok(Self::EVENTS),
+            }
+        }
+
+        async fn synchronize(
+            &self,
+            _: &Context,
+            _: Vec<PodSandbox>,
+            _: Vec<Container>,
+        ) -> Result<Vec<ContainerUpdate>, Status> {
             panic!("as the test wants")
         }
     }
 
     #[tokio::test]
     async fn a_plugin_whose_configure_panics_ends_as_one_whose_configure_fails() {
-        let End::Failed { error, was_ready } = ended(Panics, &[]).await else {
+        let End::Failed { error, was_ready } = ended(Panics::Configured, &[]).await else {
             panic!("nobody asked")
         };
         let Error::Configure(status) = error else { panic!("{error}") };
+        assert!(status.message().contains("panicked") && !was_ready, "{status}");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_whose_synchronize_panics_ends_as_one_whose_synchronize_fails() {
+        let End::Failed { error, was_ready } = ended(Panics::Synchronized, &[]).await else {
+            panic!("nobody asked")
+        };
+        let Error::Synchronize(status) = error else { panic!("{error}") };
         assert!(status.message().contains("panicked") && !was_ready, "{status}");
     }
 

@@ -10,8 +10,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::sleep;
-use ttrpc::{ClientConfig, Connection, ServerConfig, client::ConnectOptions};
+use tokio::time::{Instant, sleep};
+use ttrpc::{
+    ClientConfig, Connection, ServerConfig,
+    client::{Backoff, ConnectOptions},
+};
 
 use crate::{
     Error, FailurePolicy, Instruments, Plugin, PluginId,
@@ -85,7 +88,7 @@ pub struct Stub<P> {
     socket: String,
     retry_for: Duration,
     connection: Option<Connection>,
-    reconnect: Option<(Duration, Duration)>,
+    reconnect: Option<Backoff>,
     on_close: Option<Report<Error>>,
     options: Options,
 }
@@ -139,12 +142,11 @@ impl<P: Plugin> Stub<P> {
 
     /// Connects again when the connection to the socket is lost or the runtime is not there.
     ///
-    /// The pause is `first`, then twice as long each time, up to `longest`, each time less a random part of up to half.
-    /// `configure` and `synchronize` are called anew each time.
+    /// The pauses begin anew once the plugin is synchronized. `configure` and `synchronize` are called for each connection.
     ///
     /// It is for external plugins. One that was launched, or that was given its connection, ends with it. One that the runtime refuses ends too.
-    pub fn reconnect(mut self, first: Duration, longest: Duration) -> Self {
-        self.reconnect = Some((first, longest));
+    pub fn reconnect(mut self, backoff: Backoff) -> Self {
+        self.reconnect = Some(backoff);
         self
     }
 
@@ -215,7 +217,7 @@ impl<P: Plugin> Stub<P> {
         let (mut given, mut signal) = (self.connection, std::pin::pin!(signal));
         let is_launched = env::var_os(SOCKET_VARIABLE).is_some_and(|value| !value.is_empty());
         let backoff = self.reconnect.filter(|_| given.is_none() && !is_launched);
-        let mut wait = backoff.map(|(first, _)| first);
+        let (mut failures, mut since) = (0, Instant::now());
         loop {
             let connect = async {
                 match given.take() {
@@ -243,24 +245,23 @@ impl<P: Plugin> Stub<P> {
             if let Some(report) = &self.on_close {
                 report(&error);
             }
-            let (Some((first, longest)), true) = (backoff, is_passing(&error)) else {
-                return Err(error);
+            if was_ready {
+                (failures, since) = (0, Instant::now());
+            }
+            failures += 1;
+            let pause = match &backoff {
+                Some(backoff) if is_passing(&error) && !backoff.is_exhausted(failures, since) => {
+                    backoff.pause(failures)
+                }
+                _ => return Err(error),
             };
-            let now = if was_ready { first } else { wait.unwrap_or(first) };
-            wait = Some((now * 2).min(longest));
-            let now = with_jitter(now);
-            tracing::warn!(plugin = %id, error = &error as &dyn std::error::Error, ?now, "connecting to the runtime again");
+            tracing::warn!(plugin = %id, error = &error as &dyn std::error::Error, ?pause, "connecting to the runtime again");
             tokio::select! {
                 () = &mut signal => return Ok(()),
-                () = sleep(now) => {}
+                () = sleep(pause) => {}
             }
         }
     }
-}
-
-/// Half of the time, and a random part of the other half: the plugins of a node have lost their runtime at one moment.
-fn with_jitter(time: Duration) -> Duration {
-    time.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// Whether another attempt may succeed: the runtime was not there or went away.

@@ -110,7 +110,7 @@ impl Setup {
     /// Starts the plugin: it is registered, configured and synchronized when this returns.
     ///
     /// # Errors
-    /// Those of the plugin, as [`Error::Configure`] where they are its own.
+    /// Those of the plugin: [`Error::Configure`] and [`Error::Synchronize`] where they are its own.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -137,7 +137,7 @@ impl Setup {
         let plugin =
             PluginConnection::launched(Connection::new(here), about, updates, id, config).await?;
         let synchronized = plugin.synchronize(&self.pods, &self.containers).await;
-        let synchronized = synchronized.map_err(Error::Configure)?;
+        let synchronized = synchronized.map_err(Error::Synchronize)?;
         Ok(Runtime { plugin, stubs, synchronized, requests: Mutex::new(requests) })
     }
 }

@@ -74,8 +74,8 @@ impl UpdateContainers for Nothing {
 
 #[async_trait]
 impl Host for Nothing {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
-        (Vec::new(), Vec::new())
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
+        Ok((Vec::new(), Vec::new()))
     }
 }
 

@@ -30,8 +30,8 @@ impl UpdateContainers for OnePod {
 
 #[async_trait]
 impl Host for OnePod {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
-        (vec![PodSandbox::named("there-before")], Vec::new())
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
+        Ok((vec![PodSandbox::named("there-before")], Vec::new()))
     }
 }
 

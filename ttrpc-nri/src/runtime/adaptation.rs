@@ -129,7 +129,7 @@ impl Adaptation {
     /// Registers and synchronizes an external plugin. Returns who it is.
     ///
     /// # Errors
-    /// Those of [`PluginConnection::external`], and of the plugin's `synchronize`. Updates that it wants there and that fail are logged.
+    /// Those of [`PluginConnection::external`], [`Error::State`], and [`Error::Synchronize`]. Updates that it wants there and that fail are logged.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -202,8 +202,9 @@ impl Adaptation {
         let id = connection.id().clone();
         let state = self.state.write().await;
         let passing = self.pass().await;
-        let (pods, containers) = self.host.state().await;
-        let updates = connection.synchronize(&pods, &containers).await.map_err(Error::Configure)?;
+        let (pods, containers) = self.host.state().await.map_err(Error::State)?;
+        let updates = connection.synchronize(&pods, &containers).await;
+        let updates = updates.map_err(Error::Synchronize)?;
         let connection = Arc::new(connection);
         self.insert(Active { connection, _child: child });
         drop((passing, state));
@@ -284,9 +285,7 @@ impl Adaptation {
                 owners: Some(others.owners),
                 plugins: plugins.iter().map(instance).collect(),
             };
-            for plugin in &plugins {
-                plugin.validate_container_adjustment(validation.clone()).await?;
-            }
+            validate(plugins, validation).await?;
         }
         Ok(CreateContainerResponse {
             adjust: Some(adjust),
@@ -360,6 +359,27 @@ impl Adaptation {
         }
         Ok(())
     }
+}
+
+/// Asks all validators at once, but for those that this request has disconnected: the next one would do without them too.
+///
+/// # Errors
+/// That of the first one, in the order of their indexes, that rejects the adjustment or does not answer.
+async fn validate(
+    plugins: Vec<Arc<PluginConnection>>,
+    request: ValidateContainerAdjustmentRequest,
+) -> Result<(), Status> {
+    let mut asked = JoinSet::new();
+    for (at, plugin) in plugins.into_iter().enumerate() {
+        let is_validator = plugin.events().contains(Event::ValidateContainerAdjustment);
+        if is_validator && !plugin.is_closed() {
+            let request = request.clone();
+            asked.spawn(async move { (at, plugin.validate_container_adjustment(request).await) });
+        }
+    }
+    let mut verdicts = asked.join_all().await;
+    verdicts.sort_by_key(|(at, _)| *at);
+    verdicts.into_iter().try_for_each(|(_, verdict)| verdict)
 }
 
 impl fmt::Debug for Adaptation {

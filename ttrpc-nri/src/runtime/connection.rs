@@ -1,4 +1,4 @@
-//! One plugin, as its runtime sees it.
+//! One plugin, as its runtime sees it: from its registration to its end. Its requests are in `requests`.
 
 use std::{fmt, sync::Arc};
 
@@ -6,26 +6,26 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use ttrpc::{ClientConfig, Code, Connection, Server, Status, client::UnaryCall, prost::Message};
+use ttrpc::{ClientConfig, Connection, Server, Status};
 
 use super::{RuntimeInfo, UpdateContainers, registration::RuntimeService, synchronize};
 use crate::{
-    ConnectionSnapshot, Container, ContainerUpdate, Error, Event, EventMask, FailurePolicy,
-    PluginId, PodSandbox,
+    ConnectionSnapshot, Container, ContainerUpdate, Error, EventMask, FailurePolicy, PluginId,
+    PodSandbox,
     instrument::Monitor,
     mux::{ConnId, Mux, MuxConfig, MuxError},
-    proto::{self, *},
+    proto::{ConfigureRequest, Empty, PluginClient, RuntimeServer},
 };
 
 /// A plugin that is connected, registered and configured. Dropped, it is disconnected.
 pub struct PluginConnection {
-    id: PluginId,
-    client: PluginClient,
+    pub(super) id: PluginId,
+    pub(super) client: PluginClient,
     mux: Mux,
     monitor: Monitor,
-    events: EventMask,
-    policy: FailurePolicy,
-    about: Arc<RuntimeInfo>,
+    pub(super) events: EventMask,
+    pub(super) policy: FailurePolicy,
+    pub(super) about: Arc<RuntimeInfo>,
     /// Serves the plugin's calls.
     _tasks: JoinSet<Result<(), ttrpc::Error>>,
 }
@@ -186,209 +186,6 @@ impl PluginConnection {
         Ok(Vec::new())
     }
 
-    /// Calls the plugin for an event. `None` if it has not subscribed to it, or if it has failed and the request is to go on without it.
-    async fn call<Req, Resp>(
-        &self,
-        event: Event,
-        call: impl FnOnce(&PluginClient) -> UnaryCall<Req, Resp>,
-    ) -> Result<Option<Resp>, Status>
-    where
-        Req: Message + 'static,
-        Resp: Message + Default + 'static,
-    {
-        if !self.events.contains(event) || self.is_closed() {
-            return Ok(None);
-        }
-        let asked = Instant::now();
-        match call(&self.client).timeout(self.about.request_timeout).await {
-            Ok(reply) => Ok(Some(reply)),
-            Err(status) => self.failed(event, status, asked).map(|()| None),
-        }
-    }
-
-    /// Whether the plugin has taken too long. It may have said so itself, at the moment at which this side gave up.
-    fn is_late(&self, status: &Status, asked: Instant) -> bool {
-        status.code() == Code::DeadlineExceeded
-            && (!status.is_from_peer() || asked.elapsed() >= self.about.request_timeout)
-    }
-
-    /// What becomes of a request that the plugin has not answered. A status that it has answered with in time is the request's.
-    fn failed(&self, event: Event, status: Status, asked: Instant) -> Result<(), Status> {
-        let is_late = self.is_late(&status, asked);
-        if status.is_from_peer() && !is_late {
-            return Err(status);
-        }
-        if is_too_long(&status) {
-            return Err(self.not_asked(event, status));
-        }
-        if !is_late || !self.policy.keep_connected {
-            tracing::error!(plugin = %self.id, %event, %status, "the plugin is disconnected");
-            self.close();
-        }
-        if self.policy.fail_request {
-            return Err(self.not_asked(event, status));
-        }
-        tracing::warn!(plugin = %self.id, %event, %status, "the request goes on without the plugin");
-        Ok(())
-    }
-
-    fn not_asked(&self, event: Event, status: Status) -> Status {
-        let message =
-            format!("the plugin {} has not handled {event}: {}", self.id, status.message());
-        Status::new(status.code(), message).with_source(status)
-    }
-
-    /// Reports an event that has no reply. A plugin of before NRI v0.12 does not know its method, and gets a StateChange.
-    async fn report<Req, Resp>(
-        &self,
-        event: Event,
-        pod: Option<PodSandbox>,
-        container: Option<Container>,
-        call: impl FnOnce(&PluginClient, Option<PodSandbox>, Option<Container>) -> UnaryCall<Req, Resp>,
-    ) -> Result<(), Status>
-    where
-        Req: Message + 'static,
-        Resp: Message + Default + 'static,
-    {
-        let reported =
-            self.call(event, |client| call(client, pod.clone(), container.clone())).await;
-        match reported {
-            Err(status) if status.code() == Code::Unimplemented => {
-                let request = StateChangeEvent { event: event.into(), pod, container };
-                self.call(event, |client| client.state_change(request)).await.map(drop)
-            }
-            reported => reported.map(drop),
-        }
-    }
-
-    /// Asks for changes to a container that is about to be created.
-    ///
-    /// # Errors
-    /// What the plugin answers; what it does not, if its [`FailurePolicy`] says so.
-    pub async fn create_container(
-        &self,
-        request: CreateContainerRequest,
-    ) -> Result<Option<CreateContainerResponse>, Status> {
-        self.call(Event::CreateContainer, |client| client.create_container(request)).await
-    }
-
-    /// Asks for changes to the update of a container.
-    ///
-    /// # Errors
-    /// Those of [`PluginConnection::create_container`].
-    pub async fn update_container(
-        &self,
-        request: UpdateContainerRequest,
-    ) -> Result<Option<UpdateContainerResponse>, Status> {
-        self.call(Event::UpdateContainer, |client| client.update_container(request)).await
-    }
-
-    /// Reports that a container has stopped, and asks for changes to others.
-    ///
-    /// # Errors
-    /// Those of [`PluginConnection::create_container`].
-    pub async fn stop_container(
-        &self,
-        request: StopContainerRequest,
-    ) -> Result<Option<StopContainerResponse>, Status> {
-        self.call(Event::StopContainer, |client| client.stop_container(request)).await
-    }
-
-    /// Reports that a pod's resources are about to change.
-    ///
-    /// # Errors
-    /// Those of [`PluginConnection::create_container`].
-    pub async fn update_pod_sandbox(&self, request: UpdatePodSandboxRequest) -> Result<(), Status> {
-        let call = |client: &PluginClient| client.update_pod_sandbox(request);
-        self.call(Event::UpdatePodSandbox, call).await.map(drop)
-    }
-
-    /// Asks the plugin's judgement of what all plugins want. Unlike other requests this fails with a plugin that does not answer.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED with the plugin's reason; what the plugin answers, or that it does not.
-    pub async fn validate_container_adjustment(
-        &self,
-        request: proto::ValidateContainerAdjustmentRequest,
-    ) -> Result<(), Status> {
-        if !self.events.contains(Event::ValidateContainerAdjustment) {
-            return Ok(());
-        }
-        let asked = Instant::now();
-        let call = self.client.validate_container_adjustment(request);
-        let verdict = call.timeout(self.about.request_timeout).await;
-        let verdict = verdict.map_err(|status| {
-            let is_late = self.is_late(&status, asked);
-            if status.is_from_peer() && !is_late {
-                return status;
-            }
-            let is_kept = if is_late { self.policy.keep_connected } else { is_too_long(&status) };
-            if !is_kept {
-                self.close();
-            }
-            self.not_asked(Event::ValidateContainerAdjustment, status)
-        })?;
-        if verdict.reject {
-            let message = format!(
-                "the validator {} rejects the container's adjustment: {}",
-                self.id, verdict.reason
-            );
-            return Err(Status::permission_denied(message));
-        }
-        Ok(())
-    }
-
-    /// Reports what has happened to a pod or, with `container`, to a container: any event without a reply.
-    ///
-    /// # Errors
-    /// Those of [`PluginConnection::create_container`].
-    pub async fn notify(
-        &self,
-        event: Event,
-        pod: &PodSandbox,
-        container: Option<&Container>,
-    ) -> Result<(), Status> {
-        let (pod, container) = (Some(pod.clone()), container.cloned());
-        macro_rules! report {
-            (pod: $method:ident, $request:ident) => {
-                self.report(event, pod, None, |client, pod, _| client.$method($request { pod }))
-                    .await
-            };
-            ($method:ident, $request:ident) => {
-                self.report(event, pod, container, |client, pod, container| {
-                    client.$method($request { pod, container })
-                })
-                .await
-            };
-        }
-        match event {
-            Event::RunPodSandbox => report!(pod: run_pod_sandbox, RunPodSandboxRequest),
-            Event::PostUpdatePodSandbox => {
-                report!(pod: post_update_pod_sandbox, PostUpdatePodSandboxRequest)
-            }
-            Event::StopPodSandbox => report!(pod: stop_pod_sandbox, StopPodSandboxRequest),
-            Event::RemovePodSandbox => report!(pod: remove_pod_sandbox, RemovePodSandboxRequest),
-            Event::PostCreateContainer => {
-                report!(post_create_container, PostCreateContainerRequest)
-            }
-            Event::StartContainer => report!(start_container, StartContainerRequest),
-            Event::PostStartContainer => report!(post_start_container, PostStartContainerRequest),
-            Event::PostUpdateContainer => {
-                report!(post_update_container, PostUpdateContainerRequest)
-            }
-            Event::RemoveContainer => report!(remove_container, RemoveContainerRequest),
-            Event::Unknown
-            | Event::Last
-            | Event::CreateContainer
-            | Event::UpdateContainer
-            | Event::StopContainer
-            | Event::UpdatePodSandbox
-            | Event::ValidateContainerAdjustment => {
-                Err(Status::invalid_argument(format!("{event} has a method of its own")))
-            }
-        }
-    }
-
     /// Asks the plugin to end.
     ///
     /// # Errors
@@ -396,11 +193,6 @@ impl PluginConnection {
     pub async fn shutdown(&self) -> Result<(), Status> {
         self.client.shutdown(Empty {}).timeout(self.about.request_timeout).await.map(drop)
     }
-}
-
-/// Whether a message was refused on this side: other plugins have made it longer than a frame may be. It is no fault of the one that is asked.
-fn is_too_long(status: &Status) -> bool {
-    status.code() == Code::ResourceExhausted && !status.is_from_peer()
 }
 
 impl fmt::Debug for PluginConnection {

@@ -23,8 +23,8 @@
 //!
 //! #[async_trait]
 //! impl Host for MyRuntime {
-//!     async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
-//!         (Vec::new(), Vec::new()) // … all that exist
+//!     async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
+//!         Ok((Vec::new(), Vec::new())) // … all that exist
 //!     }
 //! }
 //!
@@ -48,6 +48,7 @@ mod launch;
 mod merge;
 mod owners;
 mod registration;
+mod requests;
 mod synchronize;
 
 use std::{sync::Arc, time::Duration};
@@ -61,6 +62,9 @@ pub use launch::{Installed, config, installed};
 use crate::{
     Container, ContainerEviction, ContainerUpdate, Instruments, NRI_VERSION, PluginId, PodSandbox,
 };
+
+/// Bytes of a message to a plugin: the 4 MiB of a ttrpc frame, without those of names, time and metadata.
+const MESSAGE_BYTES: usize = (4 << 20) - 4096;
 
 /// A runtime's description of itself for plugins, and their time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +137,10 @@ pub trait UpdateContainers: Send + Sync + 'static {
 #[async_trait]
 pub trait Host: UpdateContainers {
     /// Returns all pods and containers that exist. No request passes through the plugins until it returns, so it must not wait for one.
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>);
+    ///
+    /// # Errors
+    /// If they cannot be listed. The plugin that was to learn of them is disconnected, with [`Error::State`](crate::Error::State).
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status>;
 }
 
 impl dyn Host {

@@ -1,5 +1,7 @@
 //! Which plugin has set what of which container: two that set the same are in conflict.
 
+use std::collections::HashSet;
+
 use ttrpc::Status;
 
 use crate::{
@@ -149,6 +151,9 @@ pub(super) fn overlay(resources: &LinuxResources, target: &mut LinuxResources) {
         }
     }
     set!(resources, target, blockio_class rdt_class pids);
+    let sizes: HashSet<&str> =
+        resources.hugepage_limits.iter().map(|limit| &*limit.page_size).collect();
+    target.hugepage_limits.retain(|limit| !sizes.contains(&*limit.page_size));
     target.hugepage_limits.extend(resources.hugepage_limits.iter().cloned());
     target.devices.extend(resources.devices.iter().cloned());
     target.unified.extend(resources.unified.clone());

@@ -2,10 +2,9 @@
 
 use ttrpc::prost::Message;
 
+use super::MESSAGE_BYTES;
 use crate::{Container, PodSandbox, proto::SynchronizeRequest};
 
-/// Bytes of pods and containers in one message: 4 MiB without what a Request has besides.
-const PART_BYTES: usize = (4 << 20) - 4096;
 /// Bytes that a field in a message takes besides its value.
 const FIELD_BYTES: usize = 6;
 
@@ -15,7 +14,7 @@ pub(super) fn parts(pods: &[PodSandbox], containers: &[Container]) -> Vec<Synchr
     let mut bytes = 0;
     let mut part_for = |len: usize, parts: &mut Vec<SynchronizeRequest>| {
         bytes += len + FIELD_BYTES;
-        if bytes > PART_BYTES && bytes > len + FIELD_BYTES {
+        if bytes > MESSAGE_BYTES && bytes > len + FIELD_BYTES {
             bytes = len + FIELD_BYTES;
             parts.push(SynchronizeRequest::default());
         }
@@ -58,7 +57,7 @@ mod tests {
             assert!(
                 others
                     .iter()
-                    .all(|part| part.encoded_len() < 4 << 20 || part.containers.len() == 1)
+                    .all(|part| part.encoded_len() < MESSAGE_BYTES || part.containers.len() == 1)
             );
         }
     }

@@ -17,7 +17,7 @@ use std::{env, os::unix::net::UnixStream, sync::Mutex, time::Duration};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::time::sleep;
 use ttrpc_nri::{
-    Container, ContainerAdjustment, ContainerUpdate, Context, Creation, Error, EventMask,
+    Backoff, Container, ContainerAdjustment, ContainerUpdate, Context, Creation, Error, EventMask,
     LinuxResources, Plugin, PodSandbox, Runtime, Status, Stub, Updates, plugin,
 };
 
@@ -164,7 +164,7 @@ async fn main() -> Result<(), Error> {
             .name("tester")
             .index("50")
             .socket(socket)
-            .reconnect(Duration::from_millis(50), Duration::from_secs(1)),
+            .reconnect(Backoff::new().longest(Duration::from_secs(1))),
         None => stub,
     };
     stub.on_slow(|slow| eprintln!("slow: {slow}"))

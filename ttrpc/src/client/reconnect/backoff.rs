@@ -86,14 +86,14 @@ impl Backoff {
     }
 
     /// Draws the pause after so many failures in a row.
-    pub(in crate::client) fn pause(&self, failures: u32) -> Duration {
+    pub fn pause(&self, failures: u32) -> Duration {
         // Each state has random keys: its hash of anything is a random number.
         let random = RandomState::new().hash_one(failures);
         self.bound(failures).mul_f64(random as f64 / (u64::MAX as f64 + 1.0))
     }
 
-    /// Returns whether to give up after so many failures since this moment.
-    pub(in crate::client) fn is_exhausted(&self, failures: u32, since: Instant) -> bool {
+    /// Returns whether to give up after so many failures in a row since this moment.
+    pub fn is_exhausted(&self, failures: u32, since: Instant) -> bool {
         self.max_attempts.is_some_and(|max| failures >= max)
             || self.max_time.is_some_and(|max| since.elapsed() >= max)
     }

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 use tokio::{net::UnixStream, sync::Notify, task::JoinSet};
 use ttrpc::{Code, async_trait, server::Listener};
 use ttrpc_nri::{
-    Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Event,
-    EventMask, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, plugin, proto,
+    Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Error,
+    Event, EventMask, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, plugin, proto,
     proto::CreateContainerRequest,
     runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
 };
+
+use crate::raw::Raw;
 
 /// A runtime with one pod and one container, which counts updates.
 #[derive(Clone, Default)]
@@ -17,6 +19,8 @@ struct Fake {
     updates: Arc<Mutex<Vec<String>>>,
     /// Fails updates.
     refuses: bool,
+    /// Cannot list what exists.
+    is_broken: bool,
     /// Notified when a plugin is about to be synchronized. From then on requests wait until it takes part.
     synchronizes: Arc<Notify>,
 }
@@ -40,9 +44,12 @@ impl UpdateContainers for Fake {
 
 #[async_trait]
 impl Host for Fake {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
         self.synchronizes.notify_one();
-        (vec![PodSandbox::named("p")], vec![Container::named("c")])
+        if self.is_broken {
+            return Err(Status::internal("for the test"));
+        }
+        Ok((vec![PodSandbox::named("p")], vec![Container::named("c")]))
     }
 }
 
@@ -304,13 +311,19 @@ impl Plugin for Large {
     }
 }
 
-#[tokio::test]
-async fn a_request_that_plugins_have_made_too_long_for_the_next_one_fails_and_disconnects_nobody() {
+/// A runtime with two plugins whose adjustments together do not fit into a message.
+async fn with_two_large() -> (Adaptation, JoinSet<()>) {
     let (_fake, adaptation) = adaptation();
     let mut stubs = JoinSet::new();
     for (index, name) in [("10", "a"), ("20", "b")] {
         connect(&adaptation, &mut stubs, index, name, Large(name)).await;
     }
+    (adaptation, stubs)
+}
+
+#[tokio::test]
+async fn a_request_that_plugins_have_made_too_long_for_the_next_one_fails_and_disconnects_nobody() {
+    let (adaptation, mut stubs) = with_two_large().await;
     adaptation.create_container(request()).await.expect("nobody comes after them");
     for (index, name) in [("30", "pins"), ("40", "judge")] {
         match name {
@@ -327,11 +340,7 @@ async fn a_request_that_plugins_have_made_too_long_for_the_next_one_fails_and_di
 
 #[tokio::test]
 async fn a_validation_that_plugins_have_made_too_long_fails_and_disconnects_nobody() {
-    let (_fake, adaptation) = adaptation();
-    let mut stubs = JoinSet::new();
-    for (index, name) in [("10", "a"), ("20", "b")] {
-        connect(&adaptation, &mut stubs, index, name, Large(name)).await;
-    }
+    let (adaptation, mut stubs) = with_two_large().await;
     connect(&adaptation, &mut stubs, "90", "judge", Rejects).await;
     let status =
         adaptation.create_container(request()).await.map(drop).expect_err("it is too long");
@@ -341,12 +350,48 @@ async fn a_validation_that_plugins_have_made_too_long_fails_and_disconnects_nobo
 }
 
 #[tokio::test]
+async fn a_plugin_whose_reply_is_longer_than_a_frame_is_disconnected_and_the_request_goes_on() {
+    let (_fake, adaptation) = adaptation();
+    let (connection, mut plugin) = Raw::new();
+    let plugin = async move {
+        plugin.register().await;
+        while let Some(frame) = plugin.next().await {
+            if frame.conn == 1 {
+                let bytes = if frame.calls("CreateContainer") { 5 << 20 } else { 0 };
+                plugin.answer(&frame, bytes).await;
+            }
+        }
+    };
+    let runtime = async move {
+        adaptation.add(connection).await.expect("it registers");
+        adaptation.create_container(request()).await.expect("it goes on without the plugin");
+        assert!(adaptation.plugins().is_empty());
+    };
+    tokio::join!(plugin, runtime);
+}
+
+#[tokio::test]
 async fn a_plugin_takes_part_whose_first_updates_fail() {
     let fake = Fake { refuses: true, ..Fake::default() };
     let adaptation = Adaptation::new(RuntimeInfo::new("fake", "1"), fake);
     let mut stubs = JoinSet::new();
     connect(&adaptation, &mut stubs, "10", "a", Appends { key: "X", name: "a" }).await;
     assert_eq!(adaptation.plugins().len(), 1);
+}
+
+#[tokio::test]
+async fn a_plugin_is_refused_while_its_runtime_cannot_list_what_exists() {
+    let fake = Fake { is_broken: true, ..Fake::default() };
+    let adaptation = Adaptation::new(RuntimeInfo::new("fake", "1"), fake);
+    let (here, there) = UnixStream::pair().expect("descriptors are left");
+    let stub = tokio::spawn(Stub::new(Pins("1")).index("10").name("a").connection(there).run());
+    let error = adaptation.add(here).await.expect_err("it is not synchronized");
+    let Error::State(status) = error else { panic!("{error}") };
+    assert_eq!(status.message(), "for the test");
+    let error = stub.await.expect("it does not panic").expect_err("it is disconnected");
+    assert!(matches!(error, Error::Disconnected(_)), "{error}");
+    assert!(adaptation.plugins().is_empty());
+    adaptation.create_container(request()).await.expect("nobody waits for the plugin");
 }
 
 /// A plugin that registers while a container is created learns of it by its creation or by the state.

@@ -14,22 +14,18 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use ttrpc::{
-    Client, ClientConfig, Code, Connection, Server, async_trait,
-    server::{Routes, Service},
-};
+use ttrpc::{Code, Connection, async_trait};
 use ttrpc_nri::{
     Container, ContainerEviction, ContainerUpdate, Error, Event, EventMask, PluginId, PodSandbox,
     Status, Stub,
-    mux::{ConnId, Mux, MuxConfig},
     proto::{
-        ConfigureRequest, ConfigureResponse, CreateContainerRequest, RegisterPluginRequest,
-        RuntimeClient, StopContainerRequest, SynchronizeRequest, SynchronizeResponse,
-        UpdateContainerRequest, UpdatePodSandboxRequest,
+        ConfigureRequest, ConfigureResponse, CreateContainerRequest, StopContainerRequest,
+        SynchronizeRequest, SynchronizeResponse, UpdateContainerRequest, UpdatePodSandboxRequest,
     },
     runtime::{Adaptation, Host, PluginConnection, RuntimeInfo, UpdateContainers},
 };
 
+use crate::hand::{ByHand, registered};
 use mortal::{Mortal, Seen};
 use wire::{End, Fate, LARGE, Step, Wire};
 
@@ -59,10 +55,10 @@ impl UpdateContainers for Fake {
 
 #[async_trait]
 impl Host for Fake {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
         let is_large = self.wire.get().is_some_and(|wire| matches!(wire.step, Step::Part(_)));
         let large = Container { args: vec!["x".repeat(LARGE)], ..Container::named("c") };
-        (Vec::new(), if is_large { vec![large; 9] } else { Vec::new() })
+        Ok((Vec::new(), if is_large { vec![large; 9] } else { Vec::new() }))
     }
 }
 
@@ -195,10 +191,15 @@ async fn a_plugin_that_dies_before_it_takes_part_is_left_out_and_nothing_waits_f
             assert_eq!(began.elapsed(), waited, "{of}: {error}");
             match (fate, &error) {
                 (Fate::Kill, Error::Disconnected(_)) => {}
-                (Fate::Kill, Error::Configure(status)) => {
+                (Fate::Kill, Error::Configure(status) | Error::Synchronize(status)) => {
                     assert_eq!(status.code(), Code::Unavailable, "{of}");
                 }
-                (Fate::Stop, Error::Configure(status) | Error::Register { source: status, .. }) => {
+                (
+                    Fate::Stop,
+                    Error::Configure(status)
+                    | Error::Synchronize(status)
+                    | Error::Register { source: status, .. },
+                ) => {
                     assert_eq!(status.code(), Code::DeadlineExceeded, "{of}");
                 }
                 _ => panic!("{of}: {error}"),
@@ -263,42 +264,21 @@ async fn a_plugin_that_dies_when_it_is_asked_to_end_is_waited_for_no_longer_than
 }
 
 /// A plugin that takes 0.8 s for each part of Synchronize.
-struct TakesParts;
-
-impl Service for TakesParts {
-    fn into_routes(self) -> Routes {
-        let service = Arc::new(self);
-        Routes::new("nri.pkg.api.v1alpha1.Plugin")
-            .unary("Configure", &service, |_, _, _: ConfigureRequest| {
+#[tokio::test(start_paused = true)]
+async fn a_plugin_has_the_time_of_one_request_for_all_parts_of_synchronize() {
+    let takes_parts = ByHand(|routes, service| {
+        routes
+            .unary("Configure", service, |_, _, _: ConfigureRequest| {
                 Box::pin(async { Ok(ConfigureResponse::default()) })
             })
-            .unary("Synchronize", &service, |_, _, part: SynchronizeRequest| {
+            .unary("Synchronize", service, |_, _, part: SynchronizeRequest| {
                 Box::pin(async move {
                     sleep(Duration::from_millis(800)).await;
                     Ok(SynchronizeResponse { update: Vec::new(), more: part.more })
                 })
             })
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_plugin_has_the_time_of_one_request_for_all_parts_of_synchronize() {
-    let (here, there) = duplex(1 << 16);
-    let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
-    let (_mux, [served, called]) = Mux::start(Connection::new(there), MuxConfig::default(), ids);
-    let server = Server::builder().add_service(TakesParts).connection(served);
-    tokio::spawn(server.build().expect("it has a connection").serve());
-    let updates = Arc::new(Fake::default());
-    let plugin = PluginConnection::external(Connection::new(here), Arc::new(about()), updates);
-    let plugin = tokio::spawn(plugin);
-    let request = RegisterPluginRequest {
-        plugin_name: "parts".into(),
-        plugin_idx: "10".into(),
-        ..Default::default()
-    };
-    let client = Client::from_connection(called, ClientConfig::default());
-    RuntimeClient::new(client).register_plugin(request).await.expect("it is valid");
-    let plugin = plugin.await.expect("it does not panic").expect("it registers");
+    });
+    let (plugin, _mux) = registered(takes_parts).await;
     let large = Container { args: vec!["x".repeat(LARGE)], ..Container::named("c") };
     let began = Instant::now();
     plugin.synchronize(&[], &vec![large.clone(); 6]).await.expect("two parts take 1.6 s");

@@ -8,7 +8,7 @@ use ttrpc_nri::{
     proto::ValidateContainerAdjustmentRequest,
 };
 
-use crate::wire::{Step, Wire};
+use super::wire::{Step, Wire};
 
 /// The events that plugins have handled.
 pub type Seen = Arc<Mutex<Vec<(&'static str, Event)>>>;
@@ -52,10 +52,7 @@ macro_rules! handlers {
             async fn configure(&self, runtime: &Runtime, _: &str) -> Result<EventMask, Status> {
                 let _ = self.runtime.set(runtime.clone());
                 self.reach(Step::Configure).await;
-                // A creation does not go on without one of its validators.
-                let is_validator = self.wire.as_ref().is_none_or(|wire| wire.step == Step::Handle(Event::ValidateContainerAdjustment));
-                let validation = EventMask::NONE.with(Event::ValidateContainerAdjustment);
-                Ok(if is_validator { Self::EVENTS } else { Self::EVENTS - validation })
+                Ok(Self::EVENTS)
             }
 
             async fn synchronize(&self, _: &Context, _: Vec<PodSandbox>, _: Vec<Container>) -> Result<Vec<ContainerUpdate>, Status> {

@@ -5,22 +5,21 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::oneshot,
-};
+use tokio::net::{UnixListener, UnixStream};
 use ttrpc::{
     async_trait, client,
     observer::{CallInfo, Observer},
     server,
 };
 use ttrpc_nri::{
-    Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation,
-    EventMask, Instruments, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, plugin,
+    Container, ContainerEviction, ContainerUpdate, Context, Instruments, PluginId, PodSandbox,
+    Status, Stub,
     proto::CreateContainerRequest,
     runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
     testing::Setup,
 };
+
+use crate::plugins::Caller;
 
 /// What was seen, in order.
 #[derive(Clone, Default)]
@@ -67,32 +66,6 @@ impl client::Interceptor for Log {
     }
 }
 
-/// Hands its runtime to the test.
-struct Caller(Mutex<Option<oneshot::Sender<Runtime>>>);
-
-#[plugin]
-impl Plugin for Caller {
-    async fn configure(&self, runtime: &Runtime, _: &str) -> Result<EventMask, Status> {
-        let sender = self.0.lock().expect("no test panics here").take();
-        sender.expect("it is configured once").send(runtime.clone()).expect("the test waits");
-        Ok(Self::EVENTS)
-    }
-
-    async fn create_container(
-        &self,
-        _: &Context,
-        _: &PodSandbox,
-        _: &Container,
-    ) -> Result<Creation, Status> {
-        Ok(ContainerAdjustment::new().env("X", "1").into())
-    }
-}
-
-fn caller() -> (Caller, oneshot::Receiver<Runtime>) {
-    let (sender, runtime) = oneshot::channel();
-    (Caller(Mutex::new(Some(sender))), runtime)
-}
-
 /// A runtime without containers, whose connections have instruments.
 struct Observed(Log);
 
@@ -114,15 +87,15 @@ impl UpdateContainers for Observed {
 
 #[async_trait]
 impl Host for Observed {
-    async fn state(&self) -> (Vec<PodSandbox>, Vec<Container>) {
-        (Vec::new(), Vec::new())
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
+        Ok((Vec::new(), Vec::new()))
     }
 }
 
 #[tokio::test]
 async fn a_plugin_observes_and_intercepts_calls_both_ways_and_sees_its_connection() {
     let log = Log::default();
-    let (plugin, runtime) = caller();
+    let (plugin, runtime) = Caller::new();
     let stub = Stub::new(plugin).instruments(log.instruments());
     let testing = Setup::default().start_stub(stub).await.expect("it starts");
     let runtime = runtime.await.expect("it is configured");
@@ -149,7 +122,7 @@ async fn a_runtime_observes_and_intercepts_calls_both_ways_and_sees_its_connecti
     let log = Log::default();
     let adaptation = Adaptation::new(RuntimeInfo::new("test", "1"), Observed(log.clone()));
     let (here, there) = UnixStream::pair().expect("descriptors are left");
-    let (plugin, runtime) = caller();
+    let (plugin, runtime) = Caller::new();
     let stub = Stub::new(plugin).name("a").index("10").connection(there);
     let stub = tokio::spawn(stub.run());
     adaptation.add(here).await.expect("it registers");
@@ -175,7 +148,7 @@ async fn a_runtime_observes_and_intercepts_calls_both_ways_and_sees_its_connecti
 
 #[tokio::test]
 async fn a_test_decides_which_updates_fail() {
-    let (plugin, runtime) = caller();
+    let (plugin, runtime) = Caller::new();
     let setup = Setup::default().answer_updates(|updates| match updates {
         [] => Err(Status::unavailable("no updates")),
         all => Ok(all.iter().filter(|update| update.container_id == "bad").cloned().collect()),
@@ -198,7 +171,7 @@ async fn a_plugin_waits_for_a_socket_that_is_not_there_yet() {
     let path = folder.path().join("nri.sock");
     // It refuses: it was bound, and nobody listens any more.
     drop(UnixListener::bind(&path).expect("it is ours"));
-    let (plugin, _runtime) = caller();
+    let (plugin, _runtime) = Caller::new();
     let stub =
         || Stub::new(plugin).name("a").index("10").socket(path.to_str().expect("it is text"));
     let mut stub = tokio::spawn(stub().retry_for(Duration::from_secs(600)).run());
