@@ -77,6 +77,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
+    // Registered before the socket exists: who sees the server listen can stop it.
+    let mut asked = signal(SignalKind::user_defined1())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
     let address = env::args().nth(1).filter(|address| !address.starts_with('-'));
     let address =
         address.ok_or("usage: greeter-server ADDRESS, such as unix:///tmp/greeter.sock")?;
@@ -106,15 +110,12 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("listening on {address}");
     // On SIGUSR1, say what is going on: who waits for what, and since when.
     let handle = server.handle();
-    let mut asked = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
             eprintln!("{}", handle.snapshot());
         }
     });
     // On SIGTERM and Ctrl-C, open calls may finish within five seconds.
-    let mut terminated = signal(SignalKind::terminate())?;
-    let mut interrupted = signal(SignalKind::interrupt())?;
     let stopped = async {
         tokio::select! {
             _ = terminated.recv() => {}

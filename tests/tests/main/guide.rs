@@ -265,10 +265,10 @@ async fn call_by_name(
 }
 
 async fn serve_until_stopped(address: &str) -> Result<(), ttrpc::Error> {
-    let server =
-        Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
     // A supervisor sends SIGTERM, a terminal SIGINT.
     let mut sigterm = signal(SignalKind::terminate()).expect("signals can be handled");
+    let server =
+        Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
     let stopped = async move {
         tokio::select! {
             _ = sigterm.recv() => {}

@@ -35,10 +35,10 @@ mod server {
     }
 
     async fn serve(address: &str) -> Result<(), ttrpc::Error> {
+        let mut sigterm = signal(SignalKind::terminate()).expect("signals can be handled");
         let server =
             Server::builder().add_service(GreeterServer::new(MyGreeter)).bind(address)?.build()?;
         // On SIGTERM, open calls may finish within five seconds.
-        let mut sigterm = signal(SignalKind::terminate()).expect("signals can be handled");
         let stopped = async move {
             sigterm.recv().await;
         };
