@@ -72,7 +72,7 @@ async fn traces_tell_of_connections_calls_outcomes_and_waits() {
         &["ttrpc::client", "method=\"Fail\"", "code=INVALID_ARGUMENT", "cause=failed", "error="],
         &["ttrpc::client", "method=\"Wait\"", "code=DEADLINE_EXCEEDED", "duration=1"],
         &["connection{id=1", "method=\"Wait\"", "code=DEADLINE_EXCEEDED"],
-        &["method=\"Echo\"", "waited ", "room in the send queue"],
+        &["method=\"Echo\"", "waited ", "capacity of the send queue"],
         &["connection{id=1", "connection ended", "duration="],
     ] {
         assert!(!log.lines(parts).is_empty(), "a line with {parts:?} in:\n{all}");

@@ -9,9 +9,9 @@
 //!   calls 2/16384, request bytes 174/268435456, inbox bytes 0/268435456
 //!   connection 1 of uid 0, pid 4711: open for 12.0s, 2/1024 calls
 //!     send queue 4096/4096 frames, 327680/4194304 bytes; socket full for 3.1s (3.1s in all); calls waited 6.0s in all
-//!     the receiver is held up for 3.0s by the full send queue or replies that wait for it
+//!     the receiver is stalled for 3.0s by the full send queue or replies that wait for it
 //!     #5 tasks.v1.Tasks/Wait: 11.9s, its handler runs
-//!     #7 tasks.v1.Tasks/Logs: 3.2s of 5s, waits for room in the send queue
+//!     #7 tasks.v1.Tasks/Logs: 3.2s of 5s, waits for capacity of the send queue
 //! ```
 //!
 //! Making one locks each connection's parts one at a time and briefly: it may be made under load.
@@ -28,7 +28,7 @@ use crate::{
     transport::{limiter::Load, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
-pub use crate::transport::registry::{CallWait, HeldUp, ReceiverWait};
+pub use crate::transport::registry::{CallWait, ReceiverWait, Stall};
 
 /// How full something is, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub struct ClientSnapshot {
     /// The outgoing queue.
     pub queue: QueueSnapshot,
     /// The cause that blocks the receiver; usually none.
-    pub receiver: Option<HeldUp>,
+    pub receiver: Option<Stall>,
     /// The calls in flight: those with a stream id by their ids, then those without.
     pub calls: Vec<CallSnapshot>,
 }
@@ -151,7 +151,7 @@ pub struct ConnectionSnapshot {
     /// The outgoing queue.
     pub queue: QueueSnapshot,
     /// The cause that blocks the receiver; usually none.
-    pub receiver: Option<HeldUp>,
+    pub receiver: Option<Stall>,
     /// The calls that are not answered, or whose answer waits to be queued, by their stream ids.
     pub calls: Vec<CallSnapshot>,
 }
@@ -256,9 +256,9 @@ impl fmt::Display for Fill {
     }
 }
 
-impl fmt::Display for HeldUp {
+impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the receiver is held up for {:.1?} by {}", self.duration, self.by)
+        write!(f, "the receiver is stalled for {:.1?} by {}", self.duration, self.by)
     }
 }
 
@@ -346,11 +346,11 @@ impl fmt::Display for ConnectionSnapshot {
 fn fmt_rest(
     f: &mut fmt::Formatter<'_>,
     indent: &str,
-    receiver: Option<HeldUp>,
+    receiver: Option<Stall>,
     calls: &[CallSnapshot],
 ) -> fmt::Result {
-    if let Some(held_up) = receiver {
-        write!(f, "\n{indent}{held_up}")?;
+    if let Some(stall) = receiver {
+        write!(f, "\n{indent}{stall}")?;
     }
     for call in calls {
         write!(f, "\n{indent}{call}")?;

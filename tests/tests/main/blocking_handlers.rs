@@ -287,7 +287,7 @@ async fn a_call_that_waits_begins_when_its_connection_runs_no_other() {
     eventually("both calls wait, and one of the other connection", || {
         let snapshot = server.handle.snapshot();
         let calls = snapshot.connections.iter().flat_map(|connection| &connection.calls);
-        calls.filter(|call| call.wait == CallWait::Place).count() == 3
+        calls.filter(|call| call.wait == CallWait::Admission).count() == 3
     })
     .await;
     requests.finish();
@@ -343,14 +343,15 @@ async fn replies_without_room_keep_places() {
         let calls: Vec<_> = ids.flat_map(|id| call(id).to_bytes()).collect();
         peer.send_bytes(&calls).await;
         peers.push(peer);
-        let waits = |call: &CallSnapshot| matches!(call.wait, CallWait::Place | CallWait::Room);
+        let waits =
+            |call: &CallSnapshot| matches!(call.wait, CallWait::Admission | CallWait::Capacity);
         // Its receiver waits if the queue was full before it had acted on all calls.
         let is_full = |connection: &ConnectionSnapshot| {
             let held_up = connection.receiver.as_ref().map(|held_up| &held_up.by);
             let calls = &connection.calls;
             !calls.is_empty()
                 && calls.iter().all(waits)
-                && (calls.len() == PLACES - 1 || held_up == Some(&ReceiverWait::Room))
+                && (calls.len() == PLACES - 1 || held_up == Some(&ReceiverWait::SendQueue))
         };
         let mut looks = 0;
         let stands_still = || {
@@ -392,15 +393,17 @@ async fn a_call_whose_turn_has_not_come_leaves_the_place_to_others() {
     let only = begin(&other, "gate");
     server.gate.has_come(2).await;
     peer.send(call(3, "Ben")).await;
-    eventually("the next one waits", || waiting(CallWait::Place) == 1).await;
+    eventually("the next one waits", || waiting(CallWait::Admission) == 1).await;
     // One message is in the queue, and one waits for room.
     let chunks = GenerateRequest { count: 2, size: LARGE as u32, ..GenerateRequest::default() };
     peer.send(Frame::request(5, REMOTE_CLOSED, SERVICE, "Generate", &chunks)).await;
-    eventually("a message waits for room", || waiting(CallWait::Room) == 1).await;
+    eventually("a message waits for room", || waiting(CallWait::Capacity) == 1).await;
 
     let next = begin(&other, "Cid");
-    eventually("it waits behind the client that reads nothing", || waiting(CallWait::Place) == 2)
-        .await;
+    eventually("it waits behind the client that reads nothing", || {
+        waiting(CallWait::Admission) == 2
+    })
+    .await;
     held.finish();
     let next = timeout(PATIENCE, next).await.expect("it begins");
     assert_eq!(next.unwrap().unwrap().message, "Cid");

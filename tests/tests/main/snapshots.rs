@@ -44,11 +44,14 @@ async fn a_server_whose_client_does_not_read_says_so() {
     assert!(connection.queue.blocked >= Some(3 * SECOND));
     assert!(connection.queue.waited_total >= 3 * SECOND);
     let held_up = connection.receiver.expect("the receiver waits for the client to read");
-    assert_eq!(held_up.by, ReceiverWait::Room);
+    assert_eq!(held_up.by, ReceiverWait::SendQueue);
     assert!(held_up.duration >= 3 * SECOND);
     let waits = methods_and_waits(&connection.calls);
-    let expected =
-        [("Wait", CallWait::Handler), ("Collect", CallWait::Message), ("Generate", CallWait::Room)];
+    let expected = [
+        ("Wait", CallWait::Handler),
+        ("Collect", CallWait::Message),
+        ("Generate", CallWait::Capacity),
+    ];
     assert_eq!(waits, expected);
     let text = snapshot.to_string();
     assert_eq!(text.lines().next(), Some("server: serving, 1/16384 connections"));
@@ -136,9 +139,9 @@ async fn a_client_tells_of_each_call_where_it_is() {
         ("Generate", CallWait::Consumer),
         ("Echo", CallWait::Reply),
         ("Echo", CallWait::Sender),
-        ("Echo", CallWait::Room),
-        ("Echo", CallWait::Room),
-        ("Echo", CallWait::Place),
+        ("Echo", CallWait::Capacity),
+        ("Echo", CallWait::Capacity),
+        ("Echo", CallWait::Admission),
     ];
     assert_eq!(methods_and_waits(&snapshot.calls), expected);
     let ids: Vec<_> = snapshot.calls.iter().map(|call| call.stream_id).collect();

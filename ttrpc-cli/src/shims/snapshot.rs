@@ -54,9 +54,9 @@ fn write_connection(connection: &Connection, text: &mut String) {
     };
     let (blocked, waited) = (time(connection.blocked_total), time(connection.waited_total));
     let _ = write!(text, " ({blocked:.1?} in all); calls waited {waited:.1?} in all");
-    if !connection.held_up_by.is_empty() {
-        let (held_up, by) = (time(connection.held_up), output::plain_line(&connection.held_up_by));
-        let _ = write!(text, "\n    the receiver is held up for {held_up:.1?} by {by}");
+    if !connection.stalled_by.is_empty() {
+        let (stalled, by) = (time(connection.stalled), output::plain_line(&connection.stalled_by));
+        let _ = write!(text, "\n    the receiver is stalled for {stalled:.1?} by {by}");
     }
     for call in &connection.calls {
         let _ = write!(text, "\n    {}", line_of(call));

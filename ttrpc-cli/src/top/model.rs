@@ -112,7 +112,7 @@ impl Server {
             .map(|connection| {
                 let stalls = [
                     (connection.blocked, "its client does not read"),
-                    (connection.held_up, &*connection.held_up_by),
+                    (connection.stalled, &*connection.stalled_by),
                 ];
                 let longest = stalls.into_iter().filter(|(since, _)| since.is_some());
                 let longest = longest.max_by_key(|(since, _)| time(*since));

@@ -114,8 +114,8 @@ fn order(keys: impl Iterator<Item = Key>) -> Vec<usize> {
 
 /// How long a connection has made no progress.
 fn stalled(connection: &ConnectionSnapshot) -> Duration {
-    let held_up = connection.receiver.map(|held_up| held_up.duration);
-    connection.queue.blocked.max(held_up).unwrap_or_default()
+    let stalled = connection.receiver.map(|stall| stall.duration);
+    connection.queue.blocked.max(stalled).unwrap_or_default()
 }
 
 /// The oldest calls, the oldest first.
@@ -150,8 +150,8 @@ fn describe_connection(connection: &ConnectionSnapshot) -> Connection {
         blocked: queue.blocked.and_then(to_proto),
         blocked_total: to_proto(queue.blocked_total),
         waited_total: to_proto(queue.waited_total),
-        held_up_by: connection.receiver.map_or(String::new(), |held| held.by.to_string()),
-        held_up: connection.receiver.and_then(|held| to_proto(held.duration)),
+        stalled_by: connection.receiver.map_or(String::new(), |stall| stall.by.to_string()),
+        stalled: connection.receiver.and_then(|stall| to_proto(stall.duration)),
         calls_in_flight: fill(connection.calls_in_flight),
         calls: Vec::new(),
     }

@@ -10,8 +10,8 @@
 //! | `ttrpc_calls_repeated_total` | counter of the attempts after the first one of calls that a client has made again | side, service, method |
 //! | `ttrpc_calls_in_flight` | gauge | side, service, method |
 //! | `ttrpc_call_duration_seconds` | histogram | side, service, method |
-//! | `ttrpc_call_waited_for_place_seconds` | histogram of the calls that have waited to be admitted | side, service, method |
-//! | `ttrpc_call_waited_for_room_seconds` | histogram of the calls that have waited for capacity in the send queue | side, service, method |
+//! | `ttrpc_call_waited_for_admission_seconds` | histogram of the calls that have waited to be admitted | side, service, method |
+//! | `ttrpc_call_waited_for_capacity_seconds` | histogram of the calls that have waited for capacity in the send queue | side, service, method |
 //! | `ttrpc_messages_sent_total`, `ttrpc_messages_received_total` | counter | side, service, method |
 //! | `ttrpc_bytes_sent_total`, `ttrpc_bytes_received_total` | counter, bytes of frames without their headers | side, service, method |
 //! | `ttrpc_connections_opened_total` | counter | side |
@@ -19,7 +19,7 @@
 //! | `ttrpc_connections_refused_total` | counter | side |
 //! | `ttrpc_connections_open` | gauge | side |
 //! | `ttrpc_connection_duration_seconds` | histogram | side |
-//! | `ttrpc_receiver_held_up_seconds` | histogram of the times for which a connection was not read: its `_count` counts stalls | side, by |
+//! | `ttrpc_receiver_stalled_seconds` | histogram of the times for which a connection was not read: its `_count` counts stalls | side, by |
 //! | `ttrpc_protocol_violations_total` | counter of the peers' frames that the protocol does not allow | side |
 //!
 //! `side` is `client` or `server`, `code` a status code such as `DEADLINE_EXCEEDED`, and `cause` the name of an
@@ -27,7 +27,7 @@
 //! [`ConnectionEndCause`](ttrpc::observer::ConnectionEndCause). Messages and bytes of a call are added when it
 //! ends.
 //!
-//! `by` says what blocked the receiver: `room` is a full send queue, `admission` a limit on calls or bytes, `stream` an
+//! `by` says what blocked the receiver: `send_queue` is a full send queue, `admission` a limit on calls or bytes, `stream` an
 //! inbox that nobody empties.
 //!
 //! How full queues are, and what stands still now, is not an event but a state: [`Metrics::sample_server`] and
@@ -50,10 +50,10 @@ use std::{
 use metrics::{Recorder, with_recorder};
 use ttrpc::{
     observer::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, Observer, Side},
-    snapshot::HeldUp,
+    snapshot::Stall,
 };
 
-use sample::held_up_by;
+use sample::stalled_by;
 use series::{SideSeries, counter, histogram};
 
 /// The label of services and methods that have none of their own.
@@ -162,13 +162,13 @@ impl Observer for Metrics {
         self.side(connection.side).protocol_violations.increment(1);
     }
 
-    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
-        let Some(by) = held_up_by(held_up.by) else { return };
+    fn receiver_stalled(&self, connection: &ConnectionInfo<'_>, stall: &Stall) {
+        let Some(by) = stalled_by(stall.by) else { return };
         // Also describes what is recorded.
         self.side(connection.side);
         let labels = [("side", connection.side.name()), ("by", by)];
         self.record(|recorder| {
-            histogram(recorder, names::HELD_UP, &labels).record(held_up.duration);
+            histogram(recorder, names::STALLED_RECEIVER, &labels).record(stall.duration);
         });
     }
 
@@ -185,11 +185,11 @@ impl Observer for Metrics {
         if end.attempts > 1 {
             self.repeated(&series).increment(u64::from(end.attempts - 1));
         }
-        if !end.waited_for_place.is_zero() {
-            series.waited_for_place.record(end.waited_for_place);
+        if !end.waited_for_admission.is_zero() {
+            series.waited_for_admission.record(end.waited_for_admission);
         }
-        if !end.waited_for_room.is_zero() {
-            series.waited_for_room.record(end.waited_for_room);
+        if !end.waited_for_capacity.is_zero() {
+            series.waited_for_capacity.record(end.waited_for_capacity);
         }
         series.messages_sent.increment(end.traffic.messages_sent);
         series.messages_received.increment(end.traffic.messages_received);

@@ -7,8 +7,8 @@ pub(super) const CALLS_ENDED: &str = "ttrpc_calls_ended_total";
 pub(super) const CALLS_REPEATED: &str = "ttrpc_calls_repeated_total";
 pub(super) const CALLS_IN_FLIGHT: &str = "ttrpc_calls_in_flight";
 pub(super) const CALL_DURATION: &str = "ttrpc_call_duration_seconds";
-pub(super) const WAITED_FOR_PLACE: &str = "ttrpc_call_waited_for_place_seconds";
-pub(super) const WAITED_FOR_ROOM: &str = "ttrpc_call_waited_for_room_seconds";
+pub(super) const WAITED_FOR_ADMISSION: &str = "ttrpc_call_waited_for_admission_seconds";
+pub(super) const WAITED_FOR_CAPACITY: &str = "ttrpc_call_waited_for_capacity_seconds";
 pub(super) const MESSAGES_SENT: &str = "ttrpc_messages_sent_total";
 pub(super) const MESSAGES_RECEIVED: &str = "ttrpc_messages_received_total";
 pub(super) const BYTES_SENT: &str = "ttrpc_bytes_sent_total";
@@ -18,7 +18,7 @@ pub(super) const CONNECTIONS_CLOSED: &str = "ttrpc_connections_closed_total";
 pub(super) const CONNECTIONS_REFUSED: &str = "ttrpc_connections_refused_total";
 pub(super) const CONNECTIONS_OPEN: &str = "ttrpc_connections_open";
 pub(super) const CONNECTION_DURATION: &str = "ttrpc_connection_duration_seconds";
-pub(super) const HELD_UP: &str = "ttrpc_receiver_held_up_seconds";
+pub(super) const STALLED_RECEIVER: &str = "ttrpc_receiver_stalled_seconds";
 pub(super) const PROTOCOL_VIOLATIONS: &str = "ttrpc_protocol_violations_total";
 pub(super) const QUEUE_FRAMES: &str = "ttrpc_queue_frames";
 pub(super) const QUEUE_BYTES: &str = "ttrpc_queue_bytes";
@@ -56,19 +56,23 @@ const GAUGES: [(&str, Unit, &str); 8] = [
         "Fill of the fullest send queue, from 0 to 1; frames longer than 128 KiB count apart.",
     ),
     (SERVER_FILL, Unit::Percent, "Fill of a server's limits, from 0 to 1."),
-    (STALLED, Unit::Count, "Connections that are held up, by what holds them up."),
-    (STALL, Unit::Seconds, "The longest time for which a connection has been held up."),
+    (STALLED, Unit::Count, "Connections that are stalled, by the cause."),
+    (STALL, Unit::Seconds, "The longest time for which a connection has been stalled."),
 ];
 
 const HISTOGRAMS: [(&str, Unit, &str); 5] = [
     (CALL_DURATION, Unit::Seconds, "Time from a call's begin to its end."),
-    (WAITED_FOR_PLACE, Unit::Seconds, "Time that a call has waited to be let in."),
-    (WAITED_FOR_ROOM, Unit::Seconds, "Time that a call has waited for room in the send queue."),
+    (WAITED_FOR_ADMISSION, Unit::Seconds, "Time that a call has waited to be admitted."),
+    (
+        WAITED_FOR_CAPACITY,
+        Unit::Seconds,
+        "Time that a call has waited for capacity of the send queue.",
+    ),
     (CONNECTION_DURATION, Unit::Seconds, "Time for which a connection was open."),
     (
-        HELD_UP,
+        STALLED_RECEIVER,
         Unit::Seconds,
-        "Time for which a connection's receiver was held up, once for each time.",
+        "Time for which a connection's receiver was stalled, once for each stall.",
     ),
 ];
 

@@ -6,8 +6,8 @@ use metrics::Recorder;
 use ttrpc::{
     observer::Side,
     snapshot::{
-        ClientSnapshot, ConnectionSnapshot, Fill, HeldUp, QueueSnapshot, ReceiverWait,
-        ServerSnapshot,
+        ClientSnapshot, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, ServerSnapshot,
+        Stall,
     },
 };
 
@@ -25,7 +25,7 @@ impl Metrics {
     /// | `ttrpc_connections_stalled` | side, by | connections that are blocked |
     /// | `ttrpc_stall_seconds` | side, by | the longest time for which one is |
     ///
-    /// `by` says what blocks: `socket` is a peer that does not read. For a receiver, `room` is a full send queue,
+    /// `by` says what blocks: `socket` is a peer that does not read. For a receiver, `send_queue` is a full send queue,
     /// `admission` a limit on calls or bytes, `stream` an inbox that nobody empties.
     ///
     /// ```no_run
@@ -65,7 +65,7 @@ impl Metrics {
     fn sample(
         &self,
         side: Side,
-        connections: impl Iterator<Item = (QueueSnapshot, Option<HeldUp>)>,
+        connections: impl Iterator<Item = (QueueSnapshot, Option<Stall>)>,
     ) {
         let mut sums = Sums::default();
         for (queue, receiver) in connections {
@@ -83,20 +83,20 @@ struct Sums {
     frames: usize,
     bytes: usize,
     fill: f64,
-    stalls: [Stall; 4],
+    stalls: [Stalls; 4],
 }
 
-/// What holds connections up in one way.
+/// The connections that are stalled by one cause.
 #[derive(Clone, Copy, Default)]
-struct Stall {
+struct Stalls {
     connections: u32,
     longest: Duration,
 }
 
-const STALLED_BY: [&str; 4] = ["socket", "room", "admission", "stream"];
+const STALLED_BY: [&str; 4] = ["socket", "send_queue", "admission", "stream"];
 
 impl Sums {
-    fn add(&mut self, queue: &QueueSnapshot, receiver: Option<HeldUp>) {
+    fn add(&mut self, queue: &QueueSnapshot, receiver: Option<Stall>) {
         let QueueSnapshot { frames, bytes, long_frames, long_bytes, .. } = queue;
         self.frames += frames.used + long_frames.used;
         self.bytes += bytes.used + long_bytes.used;
@@ -105,18 +105,18 @@ impl Sums {
         if let Some(blocked) = queue.blocked {
             self.stall("socket", blocked);
         }
-        if let Some(HeldUp { by, duration, .. }) = receiver
-            && let Some(by) = held_up_by(by)
+        if let Some(Stall { by, duration, .. }) = receiver
+            && let Some(by) = stalled_by(by)
         {
             self.stall(by, duration);
         }
     }
 
     fn stall(&mut self, by: &str, duration: Duration) {
-        for (stall, name) in self.stalls.iter_mut().zip(STALLED_BY) {
+        for (stalls, name) in self.stalls.iter_mut().zip(STALLED_BY) {
             if name == by {
-                stall.connections += 1;
-                stall.longest = stall.longest.max(duration);
+                stalls.connections += 1;
+                stalls.longest = stalls.longest.max(duration);
             }
         }
     }
@@ -126,25 +126,25 @@ impl Sums {
         gauge(recorder, names::QUEUE_FRAMES, &labels).set(self.frames as f64);
         gauge(recorder, names::QUEUE_BYTES, &labels).set(self.bytes as f64);
         gauge(recorder, names::QUEUE_FILL, &labels).set(self.fill);
-        for (stall, by) in self.stalls.iter().zip(STALLED_BY) {
+        for (stalls, by) in self.stalls.iter().zip(STALLED_BY) {
             let labels = [("side", side), ("by", by)];
-            gauge(recorder, names::STALLED, &labels).set(stall.connections);
-            gauge(recorder, names::STALL, &labels).set(stall.longest);
+            gauge(recorder, names::STALLED, &labels).set(stalls.connections);
+            gauge(recorder, names::STALL, &labels).set(stalls.longest);
         }
     }
 }
 
-/// The label for what holds a receiver up.
-pub(super) fn held_up_by(by: ReceiverWait) -> Option<&'static str> {
+/// The label for what stalls a receiver.
+pub(super) fn stalled_by(by: ReceiverWait) -> Option<&'static str> {
     Some(match by {
-        ReceiverWait::Room => "room",
+        ReceiverWait::SendQueue => "send_queue",
         ReceiverWait::Admission => "admission",
         ReceiverWait::Stream(_) => "stream",
         _ => return None,
     })
 }
 
-/// Used part of a limit. A frame longer than a limit is let in alone, so it may be more than 1.
+/// Used part of a limit. A frame longer than a limit is admitted alone, so it may be more than 1.
 fn ratio(fill: Fill) -> f64 {
     fill.used as f64 / fill.limit.max(1) as f64
 }

@@ -389,7 +389,7 @@ async fn samples_show_fill_and_what_stands_still() {
         })
         .collect();
     // Two calls have the places, and the third holds the receiver up.
-    eventually("the receiver is held up", || {
+    eventually("the receiver is stalled", || {
         server.handle.snapshot().connections.iter().any(|connection| connection.receiver.is_some())
     })
     .await;
@@ -401,11 +401,11 @@ async fn samples_show_fill_and_what_stands_still() {
     assert_eq!(counted.sum("ttrpc_connections_stalled", &["side=client"]), 0.0);
     assert_eq!(counted.sum("ttrpc_queue_frames", &["side=client"]), 0.0);
     // It is told how long it was when it is over.
-    let held_up = ["side=server", "by=admission"];
-    assert_eq!(counted.sum("ttrpc_receiver_held_up_seconds", &held_up), 0.0);
+    let stalled = ["side=server", "by=admission"];
+    assert_eq!(counted.sum("ttrpc_receiver_stalled_seconds", &stalled), 0.0);
     for call in waiting {
         call.abort();
     }
     server.close().await;
-    assert_eq!(counted.sum("ttrpc_receiver_held_up_seconds", &held_up), 1.0);
+    assert_eq!(counted.sum("ttrpc_receiver_stalled_seconds", &stalled), 1.0);
 }

@@ -12,7 +12,7 @@ use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, MessageInfo, Obser
 use crate::{
     client::ClientState,
     contain::{Contained, contain},
-    snapshot::HeldUp,
+    snapshot::Stall,
     trace,
 };
 
@@ -62,8 +62,8 @@ impl Observers {
         self.notify(|observer| observer.protocol_violation(connection, rule));
     }
 
-    pub(crate) fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
-        self.notify(|observer| observer.receiver_held_up(connection, held_up));
+    pub(crate) fn receiver_stalled(&self, connection: &ConnectionInfo<'_>, stall: &Stall) {
+        self.notify(|observer| observer.receiver_stalled(connection, stall));
     }
 
     pub(crate) fn client_state_changed(&self, state: &ClientState) {

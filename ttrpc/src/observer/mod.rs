@@ -58,7 +58,7 @@ pub(crate) use stats::{CallOutcome, CallStats};
 use tokio::time::Instant;
 
 use crate::{
-    Code, Extensions, Metadata, client::ClientState, snapshot::HeldUp, transport::peer::Peer,
+    Code, Extensions, Metadata, client::ClientState, snapshot::Stall, transport::peer::Peer,
 };
 
 /// Receives the events of connections and calls. All methods do nothing unless they are implemented.
@@ -82,9 +82,9 @@ pub trait Observer: Send + Sync + 'static {
     /// it, that is an event of its own.
     fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {}
 
-    /// The receiver of a connection reads again after it was blocked. `held_up` says by what and for how long. A call
+    /// The receiver of a connection reads again after it was blocked. `stall` says by what and for how long. A call
     /// that a limit has refused meanwhile ends, which is an event of its own.
-    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {}
+    fn receiver_stalled(&self, connection: &ConnectionInfo<'_>, stall: &Stall) {}
 
     /// The state of a client that [reconnects](crate::client::ConnectOptions::reconnect) has changed.
     fn client_state_changed(&self, state: &ClientState) {}
@@ -122,8 +122,8 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         (**self).protocol_violation(connection, rule);
     }
 
-    fn receiver_held_up(&self, connection: &ConnectionInfo<'_>, held_up: &HeldUp) {
-        (**self).receiver_held_up(connection, held_up);
+    fn receiver_stalled(&self, connection: &ConnectionInfo<'_>, stall: &Stall) {
+        (**self).receiver_stalled(connection, stall);
     }
 
     fn client_state_changed(&self, state: &ClientState) {
@@ -243,9 +243,9 @@ pub struct CallEnd<'a> {
     /// Messages and bytes of the call, both ways.
     pub traffic: Traffic,
     /// Time that the call waited to be admitted among the calls in flight.
-    pub waited_for_place: Duration,
+    pub waited_for_admission: Duration,
     /// Time that the call waited for capacity in the outgoing queue, in sum for all its messages.
-    pub waited_for_room: Duration,
+    pub waited_for_capacity: Duration,
     /// When it began.
     pub(crate) started: Instant,
     /// How long it took, where that is known without a look at the clock.
@@ -335,8 +335,8 @@ mod tests {
             self.note(format!("violation {rule}"));
         }
 
-        fn receiver_held_up(&self, _: &ConnectionInfo<'_>, held_up: &HeldUp) {
-            self.note(format!("held up {:?}", held_up.duration));
+        fn receiver_stalled(&self, _: &ConnectionInfo<'_>, stall: &Stall) {
+            self.note(format!("stalled {:?}", stall.duration));
         }
 
         fn call_begun(&self, call: &CallInfo<'_>) {
@@ -373,7 +373,7 @@ mod tests {
             message: "bye",
             duration: Duration::ZERO,
         };
-        let held_up = HeldUp { by: ReceiverWait::Stream(1), duration: Duration::from_secs(3) };
+        let stall = Stall { by: ReceiverWait::Stream(1), duration: Duration::from_secs(3) };
         let call = CallInfo {
             side: Side::Client,
             connection_id: 7,
@@ -395,7 +395,7 @@ mod tests {
         observer.connection_closed(&connection, &end);
         observer.connection_refused(&connection, "who?");
         observer.protocol_violation(&connection, "even id");
-        observer.receiver_held_up(&connection, &held_up);
+        observer.receiver_stalled(&connection, &stall);
         observer.call_begun(&call);
         observer.message(&call, &message);
         observer.call_ended(&call, &CallStats::new(Instant::now()).end(CallOutcome::REPLIED));
@@ -404,7 +404,7 @@ mod tests {
             "closed bye",
             "refused who?",
             "violation even id",
-            "held up 3s",
+            "stalled 3s",
             "begun C",
             "message 4",
             "ended OK",

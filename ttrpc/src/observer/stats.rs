@@ -118,8 +118,8 @@ impl CallStats {
             cause: outcome.cause,
             attempts: counts.repeats.saturating_add(1),
             traffic: counts.traffic,
-            waited_for_place: waited(|waits| &waits.for_admission),
-            waited_for_room: waited(|waits| &waits.for_capacity),
+            waited_for_admission: waited(|waits| &waits.for_admission),
+            waited_for_capacity: waited(|waits| &waits.for_capacity),
             started: self.started,
             took: counts.answered,
         }
@@ -192,7 +192,7 @@ mod tests {
         let stats = CallStats::new(Instant::now());
         let waited = || {
             let end = stats.end(CallOutcome::REPLIED);
-            (end.waited_for_place, end.waited_for_room)
+            (end.waited_for_admission, end.waited_for_capacity)
         };
         let place = stats.wait_for_admission();
         advance(SECOND).await;

@@ -131,7 +131,7 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
         return Ok(place);
     }
     let _in_line = call.end.enter(HandlerWait::Permit);
-    let _waiting = connection.registry.enter(call.info(), CallWait::Place);
+    let _waiting = connection.registry.enter(call.info(), CallWait::Admission);
     let stall_timeout = connection.server.config.stall_timeout;
     places.take(connection.id, stall_timeout).await.map_err(|Stalled| {
         call.end.set_failure_cause(EndCause::Limit);

@@ -16,10 +16,11 @@ use crate::{Name, sync::Mutex, trace};
 pub enum CallWait {
     /// Client: a connection, which is to be made.
     Connection,
-    /// Client: one of [`max_calls`](crate::ClientConfig::max_calls) places.
-    Place,
-    /// Room in the send queue, for a request, a message or a reply.
-    Room,
+    /// A permit: one of the client's [`max_calls`](crate::ClientConfig::max_calls), or of the server's
+    /// [`max_blocking_calls`](crate::ServerConfig::max_blocking_calls).
+    Admission,
+    /// Capacity of the send queue, for a request, a message or a reply.
+    Capacity,
     /// Client: its Request is in the queue, and waits for the sender.
     Sender,
     /// Client: the server's answer. The Request is written or being written.
@@ -37,7 +38,7 @@ pub enum CallWait {
 #[non_exhaustive]
 pub enum ReceiverWait {
     /// Server: the send queue is full, or the limit on waiting replies is reached. The client does not read.
-    Room,
+    SendQueue,
     /// Server: calls or bytes in flight are at their limit.
     Admission,
     /// The inbox of this stream is full, and its consumer takes nothing at this moment.
@@ -47,7 +48,7 @@ pub enum ReceiverWait {
 /// A receiver that is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct HeldUp {
+pub struct Stall {
     /// By what.
     pub by: ReceiverWait,
     /// For how long so far.
@@ -65,7 +66,7 @@ pub(crate) struct CallInfo {
     pub(crate) deadline: Option<Instant>,
 }
 
-/// The calls that wait on one connection, and what holds its receiver up.
+/// The calls that wait on one connection, and what stalls its receiver.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     /// `None` while nothing has ever waited, so that an idle connection is small.
@@ -102,8 +103,8 @@ impl Registry {
         Registration { registry: self, key }
     }
 
-    /// Registers what holds the receiver up, until the result is dropped: then it is reported.
-    pub(crate) fn hold_up<F: Fn(&HeldUp)>(
+    /// Registers what stalls the receiver, until the result is dropped: then it is reported.
+    pub(crate) fn stall<F: Fn(&Stall)>(
         &self,
         wait: ReceiverWait,
         report: F,
@@ -131,9 +132,9 @@ impl Registry {
     }
 
     /// Returns what blocks the receiver now.
-    pub(crate) fn receiver(&self) -> Option<HeldUp> {
+    pub(crate) fn receiver(&self) -> Option<Stall> {
         let (by, since) = lock(&self.state).as_ref()?.receiver?;
-        Some(HeldUp { by, duration: since.elapsed() })
+        Some(Stall { by, duration: since.elapsed() })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Registrations) -> T) -> T {
@@ -174,17 +175,17 @@ impl Drop for Registration<'_> {
 }
 
 /// The receiver is blocked until this is dropped.
-pub(crate) struct ReceiverRegistration<'a, F: Fn(&HeldUp)> {
+pub(crate) struct ReceiverRegistration<'a, F: Fn(&Stall)> {
     registry: &'a Registry,
     report: F,
 }
 
-impl<F: Fn(&HeldUp)> Drop for ReceiverRegistration<'_, F> {
+impl<F: Fn(&Stall)> Drop for ReceiverRegistration<'_, F> {
     fn drop(&mut self) {
-        if let Some(held_up) = self.registry.receiver() {
-            (self.report)(&held_up);
+        if let Some(stall) = self.registry.receiver() {
+            (self.report)(&stall);
             self.registry.change(|state| state.receiver = None);
-            trace::debug!("{held_up}");
+            trace::debug!("{stall}");
         }
     }
 }
@@ -193,9 +194,9 @@ impl fmt::Display for CallWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CallWait::Connection => "a connection",
-            CallWait::Place => "a place among the calls in flight",
-            CallWait::Room => "room in the send queue",
-            CallWait::Sender => "its turn to be written",
+            CallWait::Admission => "a permit among the calls in flight",
+            CallWait::Capacity => "capacity of the send queue",
+            CallWait::Sender => "the sender, which writes its Request",
             CallWait::Reply => "its reply",
             CallWait::Message => "a message",
             CallWait::Consumer => "its consumer",
@@ -207,7 +208,9 @@ impl fmt::Display for CallWait {
 impl fmt::Display for ReceiverWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReceiverWait::Room => f.write_str("the full send queue or replies that wait for it"),
+            ReceiverWait::SendQueue => {
+                f.write_str("the full send queue or replies that wait for it")
+            }
             ReceiverWait::Admission => f.write_str("the limits on what is in flight"),
             ReceiverWait::Stream(id) => write!(f, "the full inbox of stream {id}"),
         }

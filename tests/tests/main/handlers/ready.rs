@@ -94,7 +94,7 @@ async fn a_stream_that_stands_still_fails_beside_one_that_is_read_steadily() {
     peer.send_bytes(&frames).await;
     let start = tokio::time::Instant::now();
     while peer.receive().await.id != 3 {
-        assert!(start.elapsed() < Duration::from_secs(3), "the receiver is held up");
+        assert!(start.elapsed() < Duration::from_secs(3), "the receiver is stalled");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

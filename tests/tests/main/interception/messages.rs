@@ -6,7 +6,7 @@ use ttrpc::{
     Status, async_trait,
     client::{self, Answer, Interceptor, OutgoingCall},
     observer::{Direction, MessageInfo},
-    snapshot::{HeldUp, ReceiverWait},
+    snapshot::{ReceiverWait, Stall},
 };
 
 use super::*;
@@ -210,16 +210,16 @@ async fn an_interceptor_is_told_the_end_that_the_caller_sees() {
 
 /// By what receivers were held up, and for how long.
 #[derive(Clone, Default)]
-struct Stalls(Arc<Mutex<Vec<HeldUp>>>);
+struct Stalls(Arc<Mutex<Vec<Stall>>>);
 
 impl Observer for Stalls {
-    fn receiver_held_up(&self, _: &ConnectionInfo<'_>, held_up: &HeldUp) {
-        self.0.lock().unwrap().push(*held_up);
+    fn receiver_stalled(&self, _: &ConnectionInfo<'_>, stall: &Stall) {
+        self.0.lock().unwrap().push(*stall);
     }
 }
 
 impl Stalls {
-    async fn only(&self) -> HeldUp {
+    async fn only(&self) -> Stall {
         eventually("a stall is told", || !self.0.lock().unwrap().is_empty()).await;
         settle().await;
         let stalls = self.0.lock().unwrap();
@@ -242,7 +242,7 @@ async fn a_receiver_that_was_held_up_is_told_with_its_cause() {
     all.server.service.release("a");
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
-    let HeldUp { by, duration, .. } = stalls.only().await;
+    let Stall { by, duration, .. } = stalls.only().await;
     assert_eq!(by, ReceiverWait::Admission);
     assert!(duration >= SECOND / 2 && duration < 2 * SECOND, "{duration:?}");
 }
@@ -259,7 +259,7 @@ async fn a_clients_receiver_that_was_held_up_is_told() {
     let mut replies = conformance.generate(request).await.unwrap();
     tokio::time::sleep(SECOND).await;
     while replies.recv().await.unwrap().is_some() {}
-    let HeldUp { by, duration, .. } = stalls.only().await;
+    let Stall { by, duration, .. } = stalls.only().await;
     assert!(matches!(by, ReceiverWait::Stream(_)), "{by:?}");
     assert!(duration >= SECOND / 2 && duration < 2 * SECOND, "{duration:?}");
 }

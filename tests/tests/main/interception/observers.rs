@@ -152,7 +152,7 @@ async fn calls_over_a_limit_are_told_with_the_time_that_they_waited() {
         fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
             assert!(call.is_known);
             if end.cause == EndCause::Limit {
-                self.0.lock().unwrap().push(end.waited_for_place);
+                self.0.lock().unwrap().push(end.waited_for_admission);
             }
         }
     }
@@ -179,7 +179,7 @@ async fn replies_that_wait_for_a_client_to_read_are_told_with_the_time_that_they
     struct Waits(Arc<Mutex<Vec<(String, Duration)>>>);
     impl Observer for Waits {
         fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
-            self.0.lock().unwrap().push((call.method.to_owned(), end.waited_for_room));
+            self.0.lock().unwrap().push((call.method.to_owned(), end.waited_for_capacity));
         }
     }
     let waits = Waits::default();
@@ -214,7 +214,7 @@ async fn calls_that_are_refused_at_once_have_waited_for_no_place() {
     struct Waits(Arc<Mutex<Vec<(EndCause, Duration)>>>);
     impl Observer for Waits {
         fn call_ended(&self, _: &CallInfo<'_>, end: &CallEnd<'_>) {
-            self.0.lock().unwrap().push((end.cause, end.waited_for_place));
+            self.0.lock().unwrap().push((end.cause, end.waited_for_admission));
         }
     }
     let waits = Waits::default();

@@ -75,7 +75,10 @@ async fn a_call_that_waited_for_its_place_begins_when_there_is_room() {
     sleep(Duration::from_secs(2)).await;
     assert_eq!(begun.load(SeqCst), 1, "one has begun");
     let connection = server.handle.snapshot().connections.remove(0);
-    assert_eq!(connection.calls.iter().map(|call| call.wait).collect::<Vec<_>>(), [CallWait::Room]);
+    assert_eq!(
+        connection.calls.iter().map(|call| call.wait).collect::<Vec<_>>(),
+        [CallWait::Capacity]
+    );
     for id in [1, 3] {
         let reply = peer.receive().await;
         assert_eq!((reply.id, reply.code()), (id, 0));
@@ -96,7 +99,7 @@ async fn no_frame_is_acted_on_while_as_many_long_replies_wait_as_may() {
     let snapshot = server.handle.snapshot();
     let connection = &snapshot.connections[0];
     let held_up = connection.receiver.as_ref().map(|held_up| &held_up.by);
-    assert_eq!(held_up, Some(&ReceiverWait::Room));
+    assert_eq!(held_up, Some(&ReceiverWait::SendQueue));
     assert_eq!(
         connection.calls.len(),
         1,
@@ -353,11 +356,11 @@ async fn all_waits_behind_long_replies() -> (TestServer, Played) {
     peer.send_bytes(&calls.map(|call| call.to_bytes()).concat()).await;
     server.has_begun(2).await;
     let connection = || server.handle.snapshot().connections.remove(0);
-    let waits_for_room = |call: &CallSnapshot| call.wait == CallWait::Room;
+    let waits_for_room = |call: &CallSnapshot| call.wait == CallWait::Capacity;
     eventually("a reply waits", || connection().calls.iter().any(waits_for_room)).await;
     peer.send(short(9)).await;
     let held_up = || connection().receiver.map(|held_up| held_up.by);
-    eventually("the receiver waits", || held_up() == Some(ReceiverWait::Room)).await;
+    eventually("the receiver waits", || held_up() == Some(ReceiverWait::SendQueue)).await;
     let (begun, in_flight) = (server.service.calls_total(), connection().calls_in_flight.used);
     // One reply waits, and the calls that have been admitted and have not begun.
     assert!(begun < 4 && in_flight as u64 <= 1 + 4 - begun, "{begun} have begun of {in_flight}");

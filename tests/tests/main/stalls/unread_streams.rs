@@ -215,7 +215,7 @@ async fn a_client_whose_receiver_is_held_up_notices_within_100_ms_that_the_serve
         peer.receive().await;
         peer.send_bytes(&frames).await;
         settle().await;
-        assert!(client.snapshot().receiver.is_some(), "the receiver is held up");
+        assert!(client.snapshot().receiver.is_some(), "the receiver is stalled");
         let start = Instant::now();
         drop(peer);
         assert_eq!(echo.await.unwrap().unwrap_err().code(), Code::Unavailable);
@@ -237,7 +237,7 @@ async fn a_client_whose_receiver_is_held_up_notices_that_the_server_takes_nothin
     peer.receive().await;
     peer.send_bytes(&too_many(unread)).await;
     settle().await;
-    assert!(client.snapshot().receiver.is_some(), "the receiver is held up");
+    assert!(client.snapshot().receiver.is_some(), "the receiver is stalled");
     let there = peer.into_inner().into_std().unwrap();
     there.shutdown(Shutdown::Read).unwrap();
     let start = Instant::now();
@@ -261,7 +261,7 @@ async fn a_server_whose_receiver_is_held_up_notices_within_100_ms_that_the_clien
     peer.send_bytes(&too_many(1)).await;
     settle().await;
     let receiver = server.handle.snapshot().connections[0].receiver;
-    assert!(receiver.is_some(), "the receiver is held up");
+    assert!(receiver.is_some(), "the receiver is stalled");
     let start = Instant::now();
     drop(peer);
     server.is_idle().await;

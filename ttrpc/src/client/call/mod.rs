@@ -224,11 +224,11 @@ async fn reserve<'a>(
     info: CallInfo,
     record: Option<&CallRecord>,
 ) -> Result<Capacity<'a>, Status> {
-    let waiting = connection.registry.enter(info, CallWait::Place);
+    let waiting = connection.registry.enter(info, CallWait::Admission);
     let observed = record.map(|record| record.stats.wait_for_admission());
     let permit = call_permit(connection).await?;
     drop(observed);
-    waiting.now_for(CallWait::Room);
+    waiting.now_for(CallWait::Capacity);
     let _observed = record.map(|record| record.stats.wait_for_capacity());
     let queue = connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
     Ok(Capacity { permit, queue: Some(queue) })

@@ -154,7 +154,7 @@ impl<Req: Message> StreamSender<Req> {
     async fn wait_for_capacity(&self, len: usize) -> Result<PushPermit<'_, Calls>, Status> {
         let connection = self.owner.connection();
         let info = connection.queue.streams(|calls| calls.info(self.owner.stream_id));
-        let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Room));
+        let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Capacity));
         let _observed = self.owner.record().map(|record| record.stats.wait_for_capacity());
         let capacity = async {
             tokio::select! {

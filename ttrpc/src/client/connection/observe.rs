@@ -15,7 +15,7 @@ use crate::{
         CallInfo, ConnectionEnd, ConnectionEndCause, ConnectionInfo, EndCause, Observers, Side,
     },
     proto::stream::Violation,
-    snapshot::HeldUp,
+    snapshot::Stall,
     trace::{self, Span},
     transport::peer::Peer,
 };
@@ -85,8 +85,8 @@ impl ObservedConnection {
     }
 
     /// Reports that the receiver was blocked, and goes on.
-    pub(super) fn receiver_held_up(&self, held_up: &HeldUp) {
-        self.observers.receiver_held_up(&self.info(), held_up);
+    pub(super) fn receiver_stalled(&self, stall: &Stall) {
+        self.observers.receiver_stalled(&self.info(), stall);
     }
 
     /// Reports that a call begins. Returns its record, or `None` if nobody observes it.

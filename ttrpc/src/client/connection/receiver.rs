@@ -27,7 +27,7 @@ use crate::{
         message::begins_with_status,
         payload,
     },
-    snapshot::{HeldUp, ReceiverWait},
+    snapshot::{ReceiverWait, Stall},
     transport::{
         io::ReadHalf,
         limiter::Load,
@@ -200,8 +200,8 @@ async fn wait_for_consumer<R: ReadHalf>(
     messages: &Messages,
     reader: &mut FrameReader<R>,
 ) -> bool {
-    let report = |held_up: &HeldUp| connection.observed.receiver_held_up(held_up);
-    let held_up = connection.registry.hold_up(ReceiverWait::Stream(stream_id), report);
+    let report = |stall: &Stall| connection.observed.receiver_stalled(stall);
+    let stall = connection.registry.stall(ReceiverWait::Stream(stream_id), report);
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
     let has_room = tokio::select! {
@@ -210,7 +210,7 @@ async fn wait_for_consumer<R: ReadHalf>(
         _ = connection.write_error.wait() => true,
         has_room = messages.wait_for_room(bytes, limits, &connection.patience, &|| false) => has_room
     };
-    drop(held_up);
+    drop(stall);
     if !has_room {
         let status = Status::resource_exhausted(
             "the stream's messages were not taken in time and its inbox is full",

@@ -157,7 +157,7 @@ impl Connection {
 
     /// Time during which the client does not read what it is sent does not count against handlers.
     async fn admit(&self, limits: Limits<'_>, load: Load) -> Result<AdmittedLoad, Refused> {
-        let _held_up = self.hold_up(ReceiverWait::Admission);
+        let _held_up = self.stall(ReceiverWait::Admission);
         let is_paused = self.is_unread();
         limits.acquire(load, self.server.config.stall_timeout, &is_paused).await
     }

@@ -42,10 +42,10 @@ impl Connection {
         self.server.observers.protocol_violation(&self.observed(), rule);
     }
 
-    /// The receiver is held up by this until the result is dropped.
-    pub(in crate::server) fn hold_up(&self, wait: ReceiverWait) -> impl Drop {
-        self.registry.hold_up(wait, |held_up| {
-            self.server.observers.receiver_held_up(&self.observed(), held_up);
+    /// The receiver is stalled by this until the result is dropped.
+    pub(in crate::server) fn stall(&self, wait: ReceiverWait) -> impl Drop {
+        self.registry.stall(wait, |stall| {
+            self.server.observers.receiver_stalled(&self.observed(), stall);
         })
     }
 

@@ -129,7 +129,7 @@ pub(in crate::server) fn try_resume<'a>(
 /// Waits until the handler of a call that has been admitted may begin: until the queue has capacity, and not too many
 /// replies wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
 pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
-    let _waiting = call.connection.registry.enter(call.info(), CallWait::Room);
+    let _waiting = call.connection.registry.enter(call.info(), CallWait::Capacity);
     let _in_line = call.end.enter(HandlerWait::Capacity);
     match next_with_capacity(&call.connection, &call.connection.limits().next_start).await {
         Ok(permit) => {
@@ -148,7 +148,7 @@ pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
 /// begin, however much waits then, and no other does before it has been polled.
 pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     let connection = &*call.connection;
-    let _waiting = connection.registry.enter(call.info(), CallWait::Room);
+    let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
     let _in_line = call.end.enter(HandlerWait::Capacity);
     let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();

@@ -144,8 +144,8 @@ impl Connection {
         if let Some(permit) = self.queue.try_reserve(len)? {
             return Ok(permit);
         }
-        let _held_up = call.is_none().then(|| self.hold_up(ReceiverWait::Room));
-        let _waiting = call.map(|call| self.registry.enter(call, CallWait::Room));
+        let _held_up = call.is_none().then(|| self.stall(ReceiverWait::SendQueue));
+        let _waiting = call.map(|call| self.registry.enter(call, CallWait::Capacity));
         self.queue.reserve(len).await
     }
 

@@ -117,7 +117,7 @@ async fn next_frame<R: ReadHalf>(
 /// Nothing is acted on while the outgoing queue is full or too many replies wait: a peer that does not read is not read.
 /// Only the sender frees capacity, and it waits for the peer alone.
 async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
-    let _held_up = connection.hold_up(ReceiverWait::Room);
+    let _held_up = connection.stall(ReceiverWait::SendQueue);
     Box::pin(connection.wait_for_capacity()).await
 }
 
@@ -227,7 +227,7 @@ async fn wait_for_handler(
     let is_paused = || is_unread() || is_excused();
     let wait = async {
         if !call.inbox().has_room(bytes, limits) {
-            let _held_up = connection.hold_up(ReceiverWait::Stream(call.head.stream_id));
+            let _held_up = connection.stall(ReceiverWait::Stream(call.head.stream_id));
             let room = call.inbox().wait_for_room(bytes, limits, patience, &is_paused);
             if !room.await {
                 let full = "the stream's inbox is full and its handler takes nothing";

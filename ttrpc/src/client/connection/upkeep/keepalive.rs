@@ -81,7 +81,7 @@ async fn wait_for_silence(keepalive: &Keepalive, connection: &ClientConnection, 
     loop {
         let now = Instant::now();
         let since = match keepalive.is_always {
-            _ if connection.is_held_up() => now,
+            _ if connection.is_stalled() => now,
             true => heard.last(),
             false => match connection.queue.streams(|calls| calls.oldest()) {
                 Some(began) => began.max(heard.last()),
@@ -129,7 +129,7 @@ async fn answers(
             return true;
         }
         let is_moving = !is_written && is_moving();
-        silent_parts = if is_moving || connection.is_held_up() { 0 } else { silent_parts + 1 };
+        silent_parts = if is_moving || connection.is_stalled() { 0 } else { silent_parts + 1 };
     }
     false
 }

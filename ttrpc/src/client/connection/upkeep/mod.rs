@@ -99,7 +99,7 @@ impl ClientConnection {
     }
 
     /// Returns whether the receiver waits for the consumer of a full stream, and reads nothing.
-    fn is_held_up(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         self.registry.receiver().is_some()
     }
 }
