@@ -17,8 +17,7 @@ const INTRODUCTION: &str = "# Interoperability
 
 `tests/interop/run all` and `tests/interop/run document` write this page and
 [interop-cases.md](interop-cases.md). They start every program named here and record what they see.
-[tests/interop](../../tests/interop/README.md) tells how to repeat it and how to add an implementation. [Checks](checks.md) says at
-which commit it last ran.
+[tests/interop](../../tests/interop/README.md) tells how to repeat it and how to add an implementation.
 ";
 
 const CASES: &str = "# Interoperability, case by case
@@ -29,25 +28,25 @@ A reference, generated with [interop.md](interop.md), which has the summary and 
 const MATRIX: &str = "
 ## Every client against every server
 
-Each client makes the calls of the conformance service, one case at a time, through its own library's API. A cell counts the
-cases that pass, of those that both sides can express: a library without streams is not asked for them. All others are
-explained [case by case](interop-cases.md). No cell in which this library takes part fails because of it.
+Each client makes the calls of the conformance service, one case at a time, through its own library's API. A cell counts
+the cases that pass, of those that both sides can express: a library without streams is not asked for them. All others
+are explained [case by case](interop-cases.md). No cell in which this library takes part fails because of it.
 
 Rows are clients, columns are servers.
 ";
 
 const CELLS: &str = "
-✓ passes. – needs streams, which one side does not have. A letter and a number: a deviation of the **c**lient, the **s**erver or
-**b**oth, explained above. ~ before it: it depends on timing, and another run may show it in other cells.
+✓ passes. – needs streams, which one side does not have. A letter and a number: a deviation of the **c**lient, the
+**s**erver or **b**oth, explained above. ~ before it: it depends on timing, and another run may show it in other cells.
 ";
 
 const WIRE: &str = "
 ## Frames against every server
 
-Here the client is no library: `ttrpc-conformance-client --case 'wire/*'` writes frames and looks at those that come back.
-The cases are in [server.cases](../../tests/src/conformance_suite/wire_cases/server.cases) and
-[grid.rs](../../tests/src/conformance_suite/wire_cases/grid.rs); one in `grid/` is all flags of a frame type in a state of a stream.
-Where the specification leaves freedom, each behaviour that it allows passes.
+Here the client is no library: `ttrpc-conformance-client --case 'wire/*'` writes frames and looks at those that come
+back. The cases are in [server.cases](../../tests/src/conformance_suite/wire_cases/server.cases) and
+[grid.rs](../../tests/src/conformance_suite/wire_cases/grid.rs). One in `grid/` is all flags of a frame type in a state
+of a stream. Where the specification leaves freedom, each behaviour that it allows passes.
 ";
 
 const PLAYED: &str = "
@@ -55,8 +54,8 @@ const PLAYED: &str = "
 
 Here the server is no library: `ttrpc-conformance-server --answer WAY` answers each call in a way that the specification
 allows, or with frames beside it that a client has no use for. The ways are in
-[answers.cases](../../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. How this library's
-own client takes wrong answers is a test of the workspace, with cases in
+[answers.cases](../../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. A test of
+the workspace shows how this library's own client takes wrong answers, with cases in
 [client.cases](../../tests/src/conformance_suite/client_cases/client.cases).
 ";
 
@@ -102,8 +101,14 @@ pub fn run(arguments: &Arguments) -> Result<bool, String> {
             cell.case
         ));
     }
-    let summary = summary_page(&matrix, &deadlock).map_err(|error| error.to_string())?;
-    let cases = cases_page(&cases, &known, &matrix, &wire, &played);
+    let path = arguments.out.join("commit");
+    let commit = std::fs::read_to_string(&path)
+        .map_err(|error| format!("{}: {error}; a run of all steps writes it", path.display()))?;
+    // `tests/release --mark` counts.
+    let measured =
+        format!("\nMeasured at {}; 0 commits have changed `ttrpc/src` since.\n", commit.trim());
+    let summary = summary_page(&measured, &matrix, &deadlock).map_err(|error| error.to_string())?;
+    let cases = cases_page(&measured, &cases, &known, &matrix, &wire, &played);
     let cases = cases.map_err(|error| error.to_string())?;
     let cases_path = arguments.page.with_file_name("interop-cases.md");
     for (path, text) in [(&arguments.page, summary), (&cases_path, cases)] {
@@ -137,8 +142,12 @@ fn judged_again(mut results: Results, known: &[Known]) -> Results {
 }
 
 /// The page that is read: the peers, the matrix in numbers, and the deadlocks.
-fn summary_page(matrix: &Results, deadlock: &Table) -> Result<String, std::fmt::Error> {
-    let mut text = INTRODUCTION.to_owned();
+fn summary_page(
+    measured: &str,
+    matrix: &Results,
+    deadlock: &Table,
+) -> Result<String, std::fmt::Error> {
+    let mut text = INTRODUCTION.to_owned() + measured;
     writeln!(text, "\n| peer | library |\n|---|---|")?;
     for peer in &matrix.peers {
         writeln!(text, "| `{}` | {} |", peer.name, peer.library)?;
@@ -152,13 +161,14 @@ fn summary_page(matrix: &Results, deadlock: &Table) -> Result<String, std::fmt::
 
 /// The page in which cases are looked up.
 fn cases_page(
+    measured: &str,
     cases: &[Case],
     known: &[Known],
     matrix: &Results,
     wire: &Results,
     played: &Results,
 ) -> Result<String, std::fmt::Error> {
-    let mut text = CASES.to_owned();
+    let mut text = CASES.to_owned() + measured;
     let deviations = Deviations::among(known, &matrix.cells);
     writeln!(text, "\n## What differs, and whose doing it is\n")?;
     deviations.explain(&mut text, &matrix.cells)?;
