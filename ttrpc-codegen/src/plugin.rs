@@ -2,7 +2,7 @@
 //! comes out (`google/protobuf/compiler/plugin.proto`).
 //!
 //! The plugin `protoc-gen-ttrpc-rust` generates one file for each package of the files that protoc
-//! was asked for: services of these files, and messages of all files of the package that they import.
+//! was asked for. It has services of these files, and messages of all files of the package that they import.
 //! Parameters, of [`Builder`](crate::Builder)'s names: `no_client`, `no_server`, `blocking_client`,
 //! `blocking_server`, `async_fn_in_trait`, `default_bodies`, `runtime_path=PATH`.
 

@@ -30,6 +30,7 @@ mod method_defaults;
 mod migration;
 mod outside_of_a_runtime;
 mod oversized;
+mod pages;
 mod payloads;
 mod peers;
 mod processes;

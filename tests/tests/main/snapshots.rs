@@ -151,7 +151,7 @@ async fn a_client_tells_of_each_call_where_it_is() {
     assert!(snapshot.queue.blocked >= Some(2 * SECOND));
     assert!(snapshot.close_reason.is_none());
     let text = snapshot.to_string();
-    for part in ["6 calls", "2/2 frames", " of 60s, waits for room", "(not sent)", "a place"] {
+    for part in ["6 calls", "2/2 frames", " of 60s, waits for capacity", "(not sent)", "a permit"] {
         assert!(text.contains(part), "`{part}` in:\n{text}");
     }
 

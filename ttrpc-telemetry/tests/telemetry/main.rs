@@ -7,3 +7,5 @@ mod kit;
 mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
+#[cfg(all(feature = "metrics", feature = "otel"))]
+mod page;

@@ -53,8 +53,8 @@ pub enum EndCause {
     Refused,
     /// A limit of this side has refused or ended the call.
     ///
-    /// The limit is on calls or bytes in flight, threads of blocking handlers, stream ids, the length of a message,
-    /// a stream's inbox, or replies to a client that does not read.
+    /// The limit is on calls or bytes in flight, threads of blocking handlers, stream ids, or the length of a message. Or
+    /// a stream's inbox is full, or a client does not read its replies.
     Limit,
     /// Server: there is no such service or method.
     Unimplemented,

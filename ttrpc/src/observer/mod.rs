@@ -236,9 +236,11 @@ pub struct CallEnd<'a> {
     pub message: &'a str,
     /// Why it ended.
     pub cause: EndCause,
-    /// How often the call was made: 1, and one more for each time that its client's [`Retry`](crate::client::Retry) made it
-    /// again, or that its Request was not sent on a connection that was lost. All but the cause, the code and the message is of
-    /// all attempts. A server sees each attempt as a call.
+    /// How often the call was made: 1, and one more each time that it was made again.
+    ///
+    /// A client's [`Retry`](crate::client::Retry) makes calls again, and a client that reconnects those whose Request was not
+    /// sent. The cause, the code and the message are the last attempt's, all else is of all attempts. A server sees each
+    /// attempt as a call.
     pub attempts: u32,
     /// Messages and bytes of the call, both ways.
     pub traffic: Traffic,

@@ -62,9 +62,9 @@ fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Stat
 /// is the last. A call whose deadline has passed sends nothing more.
 ///
 /// With [`cancel_at_server`](crate::client::ConnectOptions::cancel_at_server) two things differ. [`StreamSender::give_up`] ends
-/// the call without an end of the stream. So does dropping the sender when the reply, or the receiver of replies, has been
-/// dropped before: in a future that is dropped, that is the order of `let (sender, reply) = …`. A server that does not have
-/// the service gets the end all the same.
+/// the call without an end of the stream. So does dropping the sender after the reply, or after the receiver of replies. A
+/// future that is dropped drops them in that order after `let (sender, reply) = …`. A server that does not have the service
+/// gets the end all the same.
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
     owner: Arc<CallOwner>,

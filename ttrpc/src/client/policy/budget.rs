@@ -9,9 +9,9 @@ const TOKEN: u64 = 1000;
 
 /// Limits how often calls are made again while a server fails, so that retries do not add to an overload.
 ///
-/// It is the token bucket of gRPC's retry design. It begins with `max_tokens`. Each attempt that fails with a code that the
-/// [`Retry`](super::Retry) makes calls again for takes one token, unless no server can have seen it; each unary call that succeeds adds `token_ratio`. Calls are made
-/// again while there are more than half of the tokens. A call's first attempt is always made.
+/// It is the token bucket of gRPC's retry design. It begins with `max_tokens`. An attempt takes one token if it fails with
+/// one of the [`Retry`](super::Retry)'s codes and a server may have seen it. Each unary call that succeeds adds
+/// `token_ratio`. Calls are made again while there are more than half of the tokens. A call's first attempt is always made.
 ///
 /// Clones share the tokens: one budget for several policies limits them together.
 #[derive(Clone)]

@@ -89,8 +89,9 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         self
     }
 
-    /// Says that the call may be executed more than once, whatever the .proto and
-    /// [the method's defaults](super::CallDefaults::idempotent) say: a [`Retry`] may make it again when a server may have seen it.
+    /// Marks the call as idempotent: a [`Retry`] may make it again when a server may have seen it.
+    ///
+    /// It overrides the .proto and [the method's defaults](super::CallDefaults::idempotent).
     pub fn idempotent(self) -> Self {
         self.with(|options| options.is_idempotent = true)
     }

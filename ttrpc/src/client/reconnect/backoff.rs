@@ -17,10 +17,10 @@ const LONGEST_BOUND: Duration = Duration::from_secs(1 << 30);
 ///
 /// A pause is drawn at random between zero and a bound: [`first`](Backoff::first) after the first failure, twice as long after
 /// each later one, up to [`longest`](Backoff::longest). So clients whose server is gone do not come back at the same moment.
-/// The first attempt after a connection is lost has no pause, since a call may wait for it: if a server lives on that closes
-/// all connections at once, clients that [keep connected](crate::client::ConnectOptions::keep_connected) come back at once,
-/// and its listener's backlog has to take them. The other ones come with their next calls. Without a limit a client tries to
-/// connect for ever.
+/// The first attempt after a connection is lost has no pause, since a call may wait for it. So when a server closes all
+/// connections and lives on, clients that [keep connected](crate::client::ConnectOptions::keep_connected) reconnect at once,
+/// and its listener's backlog has to take them. The others reconnect with their next calls. Without a limit a client tries
+/// to connect for ever.
 ///
 /// ```
 /// # use ttrpc::client::Backoff; use std::time::Duration;

@@ -61,7 +61,7 @@ impl Listener {
     /// Binds an [address](crate#addresses) and listens.
     ///
     /// - `unix:///path`, or a path: the socket file of a dead server is replaced, that of a living one
-    ///   is not. (macOS and FreeBSD do not tell a server whose backlog is full from a dead one.) The file
+    ///   is not. On macOS and FreeBSD a server whose backlog is full counts as dead. The file
     ///   is removed when the listener is dropped. While another process keeps the file's directory locked
     ///   (flock(2)), as a server does while it binds, this blocks for up to a second.
     /// - `unix://@name`: an abstract name. Linux alone.

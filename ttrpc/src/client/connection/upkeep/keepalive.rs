@@ -41,8 +41,8 @@ impl Keepalive {
     ///
     /// A connection on which something arrives is never checked. `timeout` has to be longer than a live peer takes to
     /// read what its socket holds, and to answer. Choose it longer than the server's
-    /// [`stall_timeout`](crate::ServerConfig::stall_timeout): a server at its limits reads nothing from a connection whose next
-    /// call waits to be admitted, the check included, for up to that long. Less than 1 ms counts as 1 ms, for both.
+    /// [`stall_timeout`](crate::ServerConfig::stall_timeout). For so long a server at its limits may not read a connection whose
+    /// next call waits to be admitted, nor the check after it. Less than 1 ms counts as 1 ms, for both.
     pub fn new(every: Duration, timeout: Duration) -> Self {
         let shortest = Duration::from_millis(1);
         Keepalive { every: every.max(shortest), timeout: timeout.max(shortest), is_always: false }
