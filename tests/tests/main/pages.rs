@@ -9,7 +9,7 @@ use super::guide::words;
 
 /// Pages and fences that other tests take. Those with `no_run` are documentation tests, and `examples/shim/e2e/guide`
 /// builds the shim of its page.
-const TAKEN: [(&str, &str); 14] = [
+const TAKEN: [(&str, &str); 15] = [
     ("README.md", "rust"),
     ("docs/guide/start.md", "rust"),
     ("docs/guide/serving.md", "rust"),
@@ -25,6 +25,7 @@ const TAKEN: [(&str, &str); 14] = [
     ("docs/guide/shim.md", "rust"),
     ("docs/operate/limits.md", "rust"),
     ("ttrpc-containerd/README.md", "no_run"),
+    ("ttrpc-nri/README.md", "rust,no_run"),
 ];
 
 /// Pages and fences with the sources that have the snippets.
