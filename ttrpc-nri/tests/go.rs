@@ -1,7 +1,14 @@
-//! Against containerd's implementation in Go: its multiplexer over a socketpair. `tests/nri/run` builds the peers and
-//! runs this.
+//! Against containerd's implementation in Go: its multiplexer over a socketpair, its runtime package, its stub. `tests/nri/run` builds the
+//! peers and runs this.
 
-use std::{env, os::fd::OwnedFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    env,
+    os::{fd::OwnedFd, unix::fs::symlink},
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,19 +19,31 @@ use tokio::{
     time::timeout,
 };
 use ttrpc::{
-    Client, ClientConfig, Connection, Server, Status,
+    Client, ClientConfig, Connection, Server, Status, async_trait,
     server::{Routes, Service},
 };
-use ttrpc_nri::mux::{ConnId, Mux, MuxConfig};
+use ttrpc_nri::{
+    Backoff, Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation,
+    Plugin, PluginId, PodSandbox, Stub,
+    mux::{ConnId, Mux, MuxConfig},
+    plugin,
+    proto::CreateContainerRequest,
+    runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
+};
 
 const LENGTHS: [usize; 9] = [0, 1, 10, 4095, 4096, 4097, 65_536, (4 << 20) - 1, 4 << 20];
 const BOTH: [ConnId; 2] = [ConnId::PLUGIN, ConnId::RUNTIME];
 
-fn peer(mode: &[&str], processors: &str) -> (Child, UnixStream) {
+/// A program that `tests/nri/run` has built.
+fn program(name: &str) -> PathBuf {
     let folder = env::var_os("TTRPC_NRI_PEERS").expect("tests/nri/run sets where the peers are");
+    PathBuf::from(folder).join(name)
+}
+
+fn peer(mode: &[&str], processors: &str) -> (Child, UnixStream) {
     let (here, there) = std::os::unix::net::UnixStream::pair().expect("descriptors are left");
     here.set_nonblocking(true).expect("it is a socket");
-    let mut command = Command::new(PathBuf::from(folder).join("mux"));
+    let mut command = Command::new(program("mux"));
     command
         .kill_on_drop(true)
         .args(mode)
@@ -171,4 +190,108 @@ async fn calls_of_all_lengths_both_ways_at_once_are_answered_by_gos_ttrpc() {
             within(mux.closed()).await;
         }
     }
+}
+
+/// Lengths of an argument with which a request, a reply, or a frame of either ends next to a reader's buffer, or fills a message.
+fn arguments() -> impl Iterator<Item = usize> {
+    let at_buffers = (1..=2).flat_map(|buffers| (buffers * 4096 - 130)..(buffers * 4096 + 5));
+    at_buffers.chain([0, 1, 65_536, 1 << 20, (4 << 20) - 8192, (4 << 20) - 4200])
+}
+
+/// Returns a container's argument in a variable.
+#[derive(Clone, Default)]
+struct Echoes {
+    synchronized: Arc<Mutex<Vec<(usize, usize)>>>,
+}
+
+#[plugin]
+impl Plugin for Echoes {
+    async fn synchronize(
+        &self,
+        _: &Context,
+        pods: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) -> Result<Vec<ContainerUpdate>, Status> {
+        let counts = (pods.len(), containers.len());
+        self.synchronized.lock().expect("no test panics here").push(counts);
+        Ok(Vec::new())
+    }
+
+    async fn create_container(
+        &self,
+        _: &Context,
+        _: &PodSandbox,
+        container: &Container,
+    ) -> Result<Creation, Status> {
+        Ok(ContainerAdjustment::new().env("ECHO", &container.args[0]).into())
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the peers in Go, see tests/nri/run"]
+async fn gos_runtime_synchronizes_ten_thousand_containers_and_takes_replies_of_any_length() {
+    for processors in ["1", "4"] {
+        let folder = tempfile::tempdir().expect("there is a folder for files");
+        let mut command = Command::new(program("runtime"));
+        command.kill_on_drop(true).env("GOMAXPROCS", processors);
+        command.arg("serve").arg(folder.path()).arg("10000");
+        command.args(arguments().map(|len| len.to_string()));
+        let runtime = command.spawn().expect("tests/nri/run has built it");
+        let echoes = Echoes::default();
+        let socket = folder.path().join("nri.sock");
+        let stub = Stub::new(echoes.clone())
+            .name("echoes")
+            .index("10")
+            .socket(socket.to_str().expect("it is text"))
+            .reconnect(Backoff::new());
+        let stub = tokio::spawn(stub.run());
+        within(succeeds(runtime)).await;
+        stub.abort();
+        let synchronized = echoes.synchronized.lock().expect("no test panics here");
+        assert_eq!(*synchronized, [(10_000, 10_000)]);
+    }
+}
+
+struct Nothing;
+
+#[async_trait]
+impl UpdateContainers for Nothing {
+    async fn update_containers(
+        &self,
+        _: &PluginId,
+        _: Vec<ContainerUpdate>,
+        _: Vec<ContainerEviction>,
+    ) -> Result<Vec<ContainerUpdate>, Status> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl Host for Nothing {
+    async fn state(&self) -> Result<(Vec<PodSandbox>, Vec<Container>), Status> {
+        let large = Container { args: vec!["x".repeat(1000)], ..Container::named("c") };
+        Ok((vec![PodSandbox::named("p"); 10_000], vec![large; 10_000]))
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the peers in Go, see tests/nri/run"]
+async fn gos_stub_takes_ten_thousand_containers_and_requests_of_any_length() {
+    let folder = tempfile::tempdir().expect("there is a folder for files");
+    symlink(program("plugin"), folder.path().join("10-plugin")).expect("it is ours");
+    let about = RuntimeInfo::new("test", "1").request_timeout(Duration::from_secs(60));
+    let adaptation = Adaptation::new(about, Nothing);
+    let failed = adaptation.launch(folder.path(), folder.path()).await.expect("it has a name");
+    assert!(failed.is_empty(), "{failed:?}");
+    let pod = PodSandbox::named("p").with_annotation("echo", "");
+    for len in arguments() {
+        let argument = "y".repeat(len);
+        let container = Container { args: vec![argument.clone()], ..Container::named("c") };
+        let request = CreateContainerRequest { pod: Some(pod.clone()), container: Some(container) };
+        let created = adaptation.create_container(request).await;
+        let created = created.unwrap_or_else(|status| panic!("{len} bytes: {status}"));
+        let adjusted = created.adjust.expect("the plugin takes part");
+        assert!(adjusted.env_value("ECHO") == Some(&argument), "{len} bytes do not come back");
+    }
+    assert_eq!(adaptation.plugins().len(), 1);
 }

@@ -1,4 +1,5 @@
-// The example `pinner` of ttrpc-nri, on containerd's stub in Go: to compare.
+// The example `pinner` of ttrpc-nri, on containerd's stub in Go: to compare. A container's argument comes back in the variable ECHO if its
+// pod has the annotation `echo`.
 package main
 
 import (
@@ -12,7 +13,12 @@ import (
 
 type pinner struct{}
 
-func (pinner) CreateContainer(_ context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+func (pinner) CreateContainer(_ context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	if _, found := pod.Annotations["echo"]; found {
+		adjustment := &api.ContainerAdjustment{}
+		adjustment.AddEnv("ECHO", container.Args[0])
+		return adjustment, nil, nil
+	}
 	cpus, found := pod.Annotations["pin.example/cpus"]
 	if !found {
 		return nil, nil, nil
