@@ -1,7 +1,6 @@
 //! `ttrpc nri`: what a runtime tells its NRI plugins. It is a plugin itself, which changes nothing.
 
 use std::{
-    error::Error as _,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -300,9 +299,7 @@ async fn check(socket: &str, plugins: &std::path::Path, json: bool) -> Result<()
             }
         }
         // With such a file containerd does not start.
-        Err(error) => {
-            output::line(format_args!("installed: {}", output::plain_line(chain(&error))))?
-        }
+        Err(error) => output::line(format_args!("installed: {}", output::plain_line(&error)))?,
     }
     Ok(())
 }
@@ -311,26 +308,12 @@ fn id(id: &PluginId) -> String {
     output::plain_line(id)
 }
 
-/// An error with its causes, as far as it does not name them itself.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(&format!(": {said}"));
-        }
-        cause = error.source();
-    }
-    text
-}
-
 fn failure(error: Error) -> Failure {
     match &error {
-        Error::Connect { .. } => Failure::Connect(chain(&error)),
+        Error::Connect { .. } => Failure::Connect(error.to_string()),
         Error::Register { source, .. } if !source.is_from_peer() => {
-            Failure::Other(format!("{}; is it a socket of NRI?", chain(&error)))
+            Failure::Other(format!("{error}; is it a socket of NRI?"))
         }
-        _ => Failure::Other(chain(&error)),
+        _ => Failure::Other(error.to_string()),
     }
 }

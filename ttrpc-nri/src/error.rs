@@ -1,6 +1,6 @@
 //! Why a plugin does not run.
 
-use std::io;
+use std::{fmt::Display, io};
 
 use ttrpc::{ConnectionError, Status};
 
@@ -18,7 +18,8 @@ pub enum Error {
     },
     /// The runtime launched the plugin with a descriptor that is no socket.
     #[error(
-        "NRI_PLUGIN_SOCKET is `{value}`, which is not the number of a connected socket of this process"
+        "NRI_PLUGIN_SOCKET is `{value}`, which is not the number of a connected socket of this process{}",
+        because(source.as_ref())
     )]
     Descriptor {
         /// The variable's value.
@@ -28,7 +29,7 @@ pub enum Error {
         source: Option<io::Error>,
     },
     /// The runtime's socket could not be connected to.
-    #[error("cannot connect to the runtime at `{address}`: is NRI enabled there?")]
+    #[error("{source}: is NRI enabled there?")]
     Connect {
         /// The socket.
         address: String,
@@ -37,7 +38,7 @@ pub enum Error {
         source: ttrpc::Error,
     },
     /// The runtime refused the plugin, or did not answer in time.
-    #[error("the runtime did not register the plugin {plugin}")]
+    #[error("the runtime did not register the plugin {plugin}: {source}")]
     Register {
         /// The plugin's index and name.
         plugin: String,
@@ -52,25 +53,25 @@ pub enum Error {
         seconds: u64,
     },
     /// The plugin's own `configure` failed.
-    #[error("the plugin could not be configured")]
+    #[error("the plugin could not be configured: {0}")]
     Configure(#[source] Status),
     /// The plugin's own `synchronize` failed, or did not end in time, and the runtime dropped the plugin.
-    #[error("the plugin could not be synchronized")]
+    #[error("the plugin could not be synchronized: {0}")]
     Synchronize(#[source] Status),
     /// The runtime's own [`Host::state`](crate::runtime::Host::state) failed, and the plugin was not synchronized.
-    #[error("the runtime cannot list the pods and containers that exist")]
+    #[error("the runtime cannot list the pods and containers that exist: {0}")]
     State(#[source] Status),
     /// The connection to the runtime ended.
-    #[error("the connection to the runtime ended")]
+    #[error("the connection to the runtime ended: {0}")]
     Disconnected(#[source] MuxError),
     /// One of the two logical connections ended alone: the runtime violated the protocol there.
-    #[error("one of the runtime's logical connections ended")]
+    #[error("one of the runtime's logical connections ended{}", because(.0.as_ref()))]
     LogicalConnection(#[source] Option<ConnectionError>),
     /// A server or a listener could not be set up.
     #[error(transparent)]
     Server(#[from] ttrpc::Error),
     /// A plugin could not be launched or found.
-    #[error("cannot {what}")]
+    #[error("cannot {what}: {source}")]
     Launch {
         /// The action that failed, with the file's name.
         what: String,
@@ -78,4 +79,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+/// A cause that is not always known, as the end of a message.
+fn because(source: Option<&impl Display>) -> String {
+    source.map_or_else(String::new, |source| format!(": {source}"))
 }

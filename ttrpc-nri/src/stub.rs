@@ -255,7 +255,7 @@ impl<P: Plugin> Stub<P> {
                 }
                 _ => return Err(error),
             };
-            tracing::warn!(plugin = %id, error = &error as &dyn std::error::Error, ?pause, "connecting to the runtime again");
+            tracing::warn!(plugin = %id, %error, ?pause, "connecting to the runtime again");
             tokio::select! {
                 () = &mut signal => return Ok(()),
                 () = sleep(pause) => {}

@@ -101,18 +101,18 @@ async fn installed_plugins_are_launched_and_those_that_fail_are_left_out() {
     let reply = adaptation.create_container(request).await.expect("it answers");
     let seen = reply.adjust.expect("it is adjusted");
     assert_eq!(seen.env_value("CONFIG"), Some("of a file"));
-    let environment = seen.env_value("ENVIRONMENT").expect("it is told");
+    let environment = seen.env_value("ENVIRONMENT").expect("the plugin says it");
     let mut environment: Vec<_> = environment.split(' ').collect();
     environment.sort_unstable();
     assert_eq!(environment, ["NRI_PLUGIN_IDX=10", "NRI_PLUGIN_NAME=this", "NRI_PLUGIN_SOCKET=3"]);
     assert_eq!(seen.env_value("ARGS"), Some(""));
     // The socket is close-on-exec.
     assert_eq!(seen.env_value("CHILD"), Some(""));
-    let second = seen.env_value("SECOND").expect("it is told");
+    let second = seen.env_value("SECOND").expect("the plugin says it");
     assert!(second.contains("another stub"), "{second}");
     // A plugin that is dropped is killed when the request ends, not at the next one.
     let pid = seen.env_value("PID").and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    let pid = pidfd_open(pid.expect("it is told"), PidfdFlags::empty()).expect("it runs");
+    let pid = pidfd_open(pid.expect("the plugin says it"), PidfdFlags::empty()).expect("it runs");
     let request = CreateContainerRequest { pod: None, container: Some(Container::named("break")) };
     adaptation.create_container(request).await.expect("it goes on without the plugin");
     let limit = Timespec { tv_sec: 60, tv_nsec: 0 };

@@ -160,14 +160,14 @@ pub enum MuxError {
     #[error("the peer closed the connection in the middle of a frame")]
     Truncated,
     /// The trunk could not be read.
-    #[error("reading from the connection failed")]
+    #[error("reading from the connection failed: {0}")]
     Read(#[source] Arc<io::Error>),
     /// The trunk could not be written.
-    #[error("writing to the connection failed")]
+    #[error("writing to the connection failed: {0}")]
     Write(#[source] Arc<io::Error>),
     /// More was left unread than [`MuxConfig::unread_bytes`] allows.
     #[error(
-        "{connection} has more than {limit} unread bytes, the bound `MuxConfig::unread_bytes`: whoever reads it has stopped"
+        "{connection} has more than {limit} unread bytes, the bound `MuxConfig::unread_bytes`: its reader has stopped"
     )]
     Unread {
         /// The logical connection that nobody reads.

@@ -110,7 +110,7 @@ impl Adaptation {
         let mut failed = Vec::new();
         for installed in launch::installed(plugins.as_ref())? {
             if let Err(error) = self.launch_one(&installed, configs.as_ref()).await {
-                tracing::warn!(plugin = %installed.id, error = &error as &dyn std::error::Error, "the plugin is left out");
+                tracing::warn!(plugin = %installed.id, %error, "the plugin is left out");
                 failed.push((installed.id, error));
             }
         }
@@ -156,10 +156,7 @@ impl Adaptation {
                     let adaptation = self.clone();
                     registrations.spawn(async move {
                         if let Err(error) = adaptation.add(connection).await {
-                            tracing::warn!(
-                                error = &error as &dyn std::error::Error,
-                                "an external plugin is refused"
-                            );
+                            tracing::warn!(%error, "an external plugin is refused");
                         }
                     });
                 }

@@ -41,13 +41,13 @@ impl Claims<'_> {
         Ok(())
     }
 
-    /// Takes a field from whoever has it, for this plugin to set.
+    /// Takes a field from the plugin that has it, for this one to set.
     pub(super) fn clear(&mut self, field: Field) {
         let fields = self.owners.owners.entry(self.container.to_owned()).or_default();
         fields.simple.insert(field.into(), mark_for_removal(self.plugin));
     }
 
-    /// Takes an entry from whoever has it, for this plugin to set.
+    /// Takes an entry from the plugin that has it, for this one to set.
     pub(super) fn clear_entry(&mut self, field: Field, key: &str) {
         let fields = self.owners.owners.entry(self.container.to_owned()).or_default();
         let entries = fields.compound.entry(field.into()).or_default();

@@ -54,7 +54,7 @@ impl Runtime for RuntimeService {
             }
             Err(error) => Err(Status::invalid_argument(error.to_string())),
         };
-        // Whoever waited may have given up.
+        // The task that waited may have given up.
         let _ = sender.send(id);
         answer
     }

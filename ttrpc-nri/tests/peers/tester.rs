@@ -5,7 +5,7 @@
 //! - `nri.test/update`: the id of a container. Its share of processors is changed from inside the creation of another one, which
 //!   sees in `UPDATED` what came of it.
 //!
-//! A container that it has adjusted sees `TESTED`. What it does is told on standard error.
+//! A container that it has adjusted sees `TESTED`. It writes what it does to standard error.
 //!
 //!     tester SOCKET [FATE]
 //!

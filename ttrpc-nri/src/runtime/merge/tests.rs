@@ -90,7 +90,7 @@ fn later_plugins_see_what_earlier_ones_have_changed() {
     let resources = container.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let shares = resources.and_then(|resources| resources.cpu.as_ref()?.shares);
     assert_eq!(shares.map(|shares| shares.value), Some(7));
-    // The runtime is told of what is removed.
+    // The runtime learns what is removed.
     assert_eq!(merge.adjust.mounts[0].destination, "-/m");
     assert!(merge.adjust.env.iter().any(|pair| pair.key == "-B"));
 }
