@@ -14,6 +14,7 @@ use tokio::{
 
 use crate::{
     connection::{Connection, Connector, Options},
+    message::Statistics,
     verdict::{Outcome, fail},
 };
 
@@ -106,6 +107,27 @@ impl Trial {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Ok(())
+    }
+
+    /// Waits until so many more handlers have begun than `before` says, besides those of `Stats`, of which this calls some.
+    ///
+    /// The count of calls in flight cannot tell this: a call may still be counted when its reply has arrived. Nothing else
+    /// may be called after `before` was read.
+    ///
+    /// # Errors
+    /// If it takes longer than the trial's patience, or `Stats` fails.
+    pub async fn until_begun(
+        &self,
+        connection: &Arc<dyn Connection>,
+        before: &Statistics,
+        calls: u64,
+    ) -> Outcome<()> {
+        let mut expected = before.calls_total + calls;
+        self.until("Stats counts the handlers that have begun", || {
+            expected += 1;
+            async move { Ok(connection.stats().await?.calls_total >= expected) }
+        })
+        .await
     }
 
     /// Makes a call to show that a connection still works.

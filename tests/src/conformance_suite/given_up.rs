@@ -160,13 +160,10 @@ async fn call(trial: Trial) -> Outcome {
     let before = tapped.connection.stats().await?.calls_cancelled;
     for round in 1..=ROUNDS {
         let connection = tapped.connection.clone();
+        let begun = connection.stats().await?;
         let mut call = JoinSet::new();
         call.spawn(async move { connection.wait(&Options::default(), KEY).await });
-        // A server that does not cancel them has those of the earlier rounds as well.
-        let running = if tapped.is_refused { round } else { 1 };
-        tapped
-            .until("Stats shows the call in flight", |stats| stats.calls_in_flight > running)
-            .await?;
+        tapped.trial.until_begun(&tapped.connection, &begun, 1).await?;
         call.shutdown().await;
         tapped.after(round, before).await?;
     }

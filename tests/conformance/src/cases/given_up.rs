@@ -42,18 +42,6 @@ pub(super) async fn deadline_ends_the_handler(trial: Trial) -> Outcome {
     passed()
 }
 
-async fn until_in_flight(
-    trial: &Trial,
-    connection: &Arc<dyn Connection>,
-    calls: u64,
-) -> Outcome<()> {
-    trial
-        .until("Stats shows the calls in flight", || async {
-            Ok(connection.stats().await?.calls_in_flight >= calls)
-        })
-        .await
-}
-
 /// A call that ends when the key is released.
 fn spawn_wait(calls: &mut JoinSet<Result<()>>, connection: &Arc<dyn Connection>, key: &str) {
     let (connection, key) = (connection.clone(), key.to_owned());
@@ -66,10 +54,11 @@ pub(super) async fn cancel_after_begin(trial: Trial) -> Outcome {
     }
     let connection = trial.connect().await?;
     let key = unique_key("cancel");
+    let before = connection.stats().await?;
     let mut call = JoinSet::new();
     spawn_wait(&mut call, &connection, &key);
-    trial.step("until the call is in flight");
-    until_in_flight(&trial, &connection, 2).await?;
+    trial.step("until its handler has begun");
+    trial.until_begun(&connection, &before, 1).await?;
     call.abort_all();
     if let Some(Ok(result)) = trial.within("the cancelled call", call.join_next()).await? {
         return fail(format!("the call ended before it was cancelled: {}", describe(&result)));
@@ -115,11 +104,12 @@ pub(super) async fn disconnect_ends_handlers(trial: Trial) -> Outcome {
     let before = observer.stats().await?;
     let connection = trial.connect().await?;
     let key = unique_key("disconnect");
+    let begun = observer.stats().await?;
     let mut calls = JoinSet::new();
     for _ in 0..3 {
         spawn_wait(&mut calls, &connection, &key);
     }
-    until_in_flight(&trial, &observer, 4).await?;
+    trial.until_begun(&observer, &begun, 3).await?;
     connection.close()?;
     trial
         .until("Stats counts the handlers as cancelled", || async {

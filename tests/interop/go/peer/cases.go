@@ -315,18 +315,21 @@ func releaseUntil(c *connection, key string, ended <-chan struct{}, bound time.D
 	}
 }
 
-// untilCallInFlight returns once the server says that another call is in flight beside the question itself.
-func untilCallInFlight(c *connection) error {
+// untilCallBegins returns once the server has begun one more handler than before, besides those of the questions. The
+// count of calls in flight cannot tell: a question may still be counted when its answer has arrived.
+func untilCallBegins(c *connection, before uint64) error {
+	asked := before
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		asked++
 		stats, err := c.Stats(context.Background(), &conformance.Empty{})
 		if err != nil {
 			return fmt.Errorf("Stats: %s", describe(err))
 		}
-		if stats.CallsInFlight >= 2 {
+		if stats.CallsTotal > asked {
 			return nil
 		}
 	}
-	return errors.New("Stats never showed the call in flight")
+	return errors.New("Stats never counted the call")
 }
 
 func cancelAfterBegin(t *trial) (string, error) {
@@ -337,13 +340,17 @@ func cancelAfterBegin(t *trial) (string, error) {
 	key := uniqueKey("cancel")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	before, err := c.Stats(context.Background(), &conformance.Empty{})
+	if err != nil {
+		return "", fmt.Errorf("Stats: %s", describe(err))
+	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := c.Wait(ctx, &conformance.KeyRequest{Key: key})
 		ended <- err
 	}()
-	t.step("until the call is in flight")
-	if err := untilCallInFlight(c); err != nil {
+	t.step("until its handler has begun")
+	if err := untilCallBegins(c, before.CallsTotal); err != nil {
 		return "", err
 	}
 	cancel()
