@@ -8,7 +8,8 @@ mod v2;
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -101,18 +102,34 @@ fn parse(table: &str, is_unified: bool) -> Cgroup {
 /// # Errors
 /// If the group is not there.
 pub fn join(path: &str) -> io::Result<()> {
-    let pid = std::process::id().to_string();
+    let pid = std::process::id();
     let path = path.trim_start_matches('/');
     if is_unified() {
-        return fs::write(Path::new(ROOT).join(path).join("cgroup.procs"), pid);
+        return write(&Path::new(ROOT).join(path), "cgroup.procs", pid);
     }
     for controller in fs::read_dir(ROOT)? {
-        let procs = controller?.path().join(path).join("cgroup.procs");
-        if procs.exists() {
-            fs::write(procs, &pid)?;
+        let folder = controller?.path().join(path);
+        if folder.join("cgroup.procs").exists() {
+            write(&folder, "cgroup.procs", pid)?;
         }
     }
     Ok(())
+}
+
+/// Writes to a file of a group's, which only the kernel makes: where it has none, creating it is "permission denied".
+///
+/// # Errors
+/// NOT_FOUND if it is not there, or whatever the kernel says; with its path.
+fn write(folder: &Path, name: &str, value: impl ToString) -> io::Result<()> {
+    let file = folder.join(name);
+    let opened = OpenOptions::new().write(true).truncate(true).open(&file);
+    opened
+        .and_then(|mut opened| opened.write_all(value.to_string().as_bytes()))
+        .map_err(|error| named(&file, error))
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// A folder's files, whose absence is nothing to complain about: kernels differ in what they count.

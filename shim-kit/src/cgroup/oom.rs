@@ -1,16 +1,11 @@
 //! Processes that the kernel ends for want of memory.
 
-use std::{
-    fs::{self, File},
-    io,
-    os::fd::AsRawFd,
-    path::Path,
-};
+use std::{fs::File, io, os::fd::AsRawFd, path::Path};
 
 use rustix::{event::EventfdFlags, fs::inotify::WatchFlags};
 use tokio::io::Interest;
 
-use super::{Cgroup, Files};
+use super::{Cgroup, Files, write};
 use crate::{descriptors, inotify::Inotify, log};
 
 /// Calls whenever the kernel has ended processes of a group for want of memory, until the group is
@@ -34,7 +29,7 @@ async fn watch_v1(folder: &Path, told: impl Fn()) -> io::Result<()> {
         File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let control = File::open(folder.join("memory.oom_control"))?;
     let registration = format!("{} {}", events.as_raw_fd(), control.as_raw_fd());
-    fs::write(folder.join("cgroup.event_control"), registration)?;
+    write(folder, "cgroup.event_control", registration)?;
     let events = descriptors::watch(events, Interest::READABLE)?;
     loop {
         let mut guard = events.readable().await?;
