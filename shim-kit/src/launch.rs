@@ -122,6 +122,12 @@ impl Launch {
         }
     }
 
+    /// Says that the process cannot be made, and returns the end of what the program that was to make it wrote to the
+    /// process's outputs: at most 64 KiB of each, for the error. No client sees it.
+    pub async fn last_words(&mut self) -> String {
+        self.io.last_words().await
+    }
+
     /// Returns a number that no other process of the container has, for the names of files.
     pub fn number(&self) -> u64 {
         self.number

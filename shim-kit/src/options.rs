@@ -16,7 +16,8 @@ pub enum Given<'a> {
     Nothing,
     /// A protobuf message: what clients send that know the runtime.
     Message {
-        /// The message's full name, such as `containerd.runc.v1.Options`.
+        /// The message's full name, such as `containerd.runc.v1.Options`. For a type that is none of protobuf's, the path
+        /// that it is registered as in Go, such as `github.com/acme/shim/options/Options`.
         name: &'a str,
         /// The message.
         bytes: &'a [u8],
@@ -33,6 +34,14 @@ pub(crate) fn is_something(any: &Any) -> bool {
     !matches!(ttrpc_containerd::any::name(any), "" | "google.protobuf.Empty")
 }
 
+/// What tells a type from all others. Go's types have paths, of which many end alike.
+fn type_name(any: &Any) -> &str {
+    match ttrpc_containerd::any::name(any) {
+        name if name.contains('.') => name,
+        _ => any.type_url.trim_start_matches("type.googleapis.com/"),
+    }
+}
+
 /// Has the options understood.
 ///
 /// # Errors
@@ -44,7 +53,7 @@ pub(crate) fn read<T>(
     let Some(any) = any.filter(|any| is_something(any)) else {
         return understand(Given::Nothing);
     };
-    let name = ttrpc_containerd::any::name(any);
+    let name = type_name(any);
     let bytes = any.value.as_slice();
     if name != runtimeoptions::Options::full_name() {
         return understand(Given::Message { name, bytes });
@@ -135,6 +144,21 @@ mod tests {
         let refused = choose(&given[..1], understand).unwrap_err();
         assert!(refused.message().contains("a.v1.Options"), "{refused}");
         assert_eq!(choose(&[], understand).unwrap(), None);
+    }
+
+    /// All of Go's types that are called `Options` were one, whatever package they were of.
+    #[test]
+    fn a_type_of_gos_is_told_by_its_path() {
+        for (url, name) in [
+            ("github.com/acme/shim/options/Options", "github.com/acme/shim/options/Options"),
+            ("types.containerd.io/acme/1/Config", "types.containerd.io/acme/1/Config"),
+            ("type.googleapis.com/Options", "Options"),
+            ("type.googleapis.com/a.v1.Options", "a.v1.Options"),
+        ] {
+            let any = Any { type_url: url.to_owned(), value: Vec::new() };
+            let read = read_as(Some(&any)).unwrap();
+            assert_eq!(read, format!("Message {{ name: {name:?}, bytes: [] }}"));
+        }
     }
 
     #[test]

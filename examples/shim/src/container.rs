@@ -3,8 +3,8 @@
 use std::{ffi::OsString, fs, path::PathBuf};
 
 use shim_kit::{
-    Any, Bundle, ConsoleSocket, Descriptors, Given, Launch, New, Pid, Reaper, Remains, Runtime,
-    Started, Status, Temporary, async_trait, read_pid, warn,
+    Any, Bundle, ConsoleSocket, Given, Launch, New, Pid, Reaper, Remains, Runtime, Started, Status,
+    Temporary, async_trait, read_pid, warn,
 };
 
 use ttrpc_containerd::{any, runc::Options};
@@ -200,18 +200,30 @@ impl RuncContainer {
             }
         };
         args.extend(["--pid-file".into(), pid_file.clone().into()]);
-        let (socket, descriptors) = if launch.wants_terminal() {
+        let (socket, said, descriptors) = if launch.wants_terminal() {
             let socket = ConsoleSocket::bind(self.bundle.path(), &format!("tty-{number}"))
                 .map_err(|error| {
                     Status::internal(format!("cannot listen for a terminal: {error}"))
                 })?;
             args.extend(["--console-socket".into(), socket.path().into()]);
-            (Some(socket), Descriptors::null()?)
+            let (said, descriptors) = runc::aside()
+                .map_err(|error| Status::internal(format!("cannot take runc's words: {error}")))?;
+            (Some(socket), Some(said), descriptors)
         } else {
-            (None, launch.pipes((self.options.io_uid, self.options.io_gid)).await?)
+            (None, None, launch.pipes((self.options.io_uid, self.options.io_gid)).await?)
         };
         args.push(self.id.clone().into());
-        self.runc.run_with(descriptors, args).await.map_err(|error| error.to_status(what))?;
+        match self.runc.run_with(descriptors, args).await {
+            Ok(()) => {}
+            Err(Error::Silent(status, _)) => {
+                let words = match said {
+                    Some(said) => runc::last_words(said).unwrap_or_default().trim().to_owned(),
+                    None => launch.last_words().await,
+                };
+                return Err(Error::Silent(status, words).to_status(what));
+            }
+            Err(error) => return Err(error.to_status(what)),
+        }
         if let Some(socket) = socket {
             let master = socket
                 .receive()

@@ -6,6 +6,7 @@ mod checkpoint;
 mod container;
 mod options;
 mod runc;
+mod toml;
 
 use std::process::ExitCode;
 

@@ -2,10 +2,12 @@
 //! passed over.
 
 use shim_kit::{Given, Status};
-use toml::de::{DeTable, DeValue};
+use toml_parser::decoder::ScalarKind;
 use ttrpc::prost::{Message, Name};
 
 use ttrpc_containerd::{legacy_runc as legacy, runc::Options};
+
+use crate::toml::{self, Entry};
 
 /// Understands options in all forms.
 ///
@@ -60,14 +62,14 @@ fn from_legacy(given: legacy::CreateOptions) -> Result<Options, Status> {
 /// Reads a table whose keys are those of containerd's own runc shim. containerd's configuration is
 /// read without regard to case.
 fn from_toml(text: &str) -> Result<Options, Status> {
-    let table = DeTable::parse(text).map_err(|error| wrong(&format!("are no TOML: {error}")))?;
+    let entries = toml::entries(text).map_err(|error| wrong(&format!("are no TOML: {error}")))?;
     let mut options = Options::default();
-    for (key, value) in table.get_ref() {
-        let (key, value) = (key.get_ref(), value.get_ref());
-        set(&mut options, &key.to_lowercase(), value).map_err(|fault| match fault {
+    for entry in &entries {
+        let key = &entry.key;
+        set(&mut options, entry).map_err(|fault| match fault {
             Fault::Key => wrong(&format!("have an unknown key {key}")),
             Fault::Type(wanted) => {
-                wrong(&format!("have {key} as {} instead of {wanted}", value.type_str()))
+                wrong(&format!("have {key} as {} instead of {wanted}", entry.kind.description()))
             }
         })?;
     }
@@ -83,8 +85,8 @@ enum Fault {
 }
 
 #[allow(deprecated, reason = "containerd still writes these keys")]
-fn set(options: &mut Options, key: &str, value: &DeValue<'_>) -> Result<(), Fault> {
-    match key {
+fn set(options: &mut Options, value: &Entry) -> Result<(), Fault> {
+    match value.key.to_ascii_lowercase().as_str() {
         "nopivotroot" => options.no_pivot_root = boolean(value)?,
         "nonewkeyring" => options.no_new_keyring = boolean(value)?,
         "systemdcgroup" => options.systemd_cgroup = boolean(value)?,
@@ -105,19 +107,26 @@ fn set(options: &mut Options, key: &str, value: &DeValue<'_>) -> Result<(), Faul
     Ok(())
 }
 
-fn boolean(value: &DeValue<'_>) -> Result<bool, Fault> {
-    value.as_bool().ok_or(Fault::Type("boolean"))
+fn boolean(entry: &Entry) -> Result<bool, Fault> {
+    match entry.kind {
+        ScalarKind::Boolean(value) => Ok(value),
+        _ => Err(Fault::Type("boolean")),
+    }
 }
 
-fn number(value: &DeValue<'_>) -> Result<u32, Fault> {
-    let number = value
-        .as_integer()
-        .and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+fn number(entry: &Entry) -> Result<u32, Fault> {
+    let number = match entry.kind {
+        ScalarKind::Integer(radix) => u32::from_str_radix(&entry.value, radix.value()).ok(),
+        _ => None,
+    };
     number.ok_or(Fault::Type("a number of 32 bits"))
 }
 
-fn string(value: &DeValue<'_>) -> Result<String, Fault> {
-    value.as_str().map(str::to_owned).ok_or(Fault::Type("string"))
+fn string(entry: &Entry) -> Result<String, Fault> {
+    match entry.kind {
+        ScalarKind::String => Ok(entry.value.clone()),
+        _ => Err(Fault::Type("string")),
+    }
 }
 
 #[cfg(test)]

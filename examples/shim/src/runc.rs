@@ -43,18 +43,27 @@ pub enum Error {
     Io(io::Error),
     /// It ended otherwise than with 0; the text is its own.
     Failed(String),
+    /// It ended with this status, and its log does not say why; the text is what it printed.
+    Silent(u32, String),
 }
 
 impl Error {
+    /// What runc says.
+    fn text(&self) -> &str {
+        match self {
+            Error::Io(_) => "",
+            Error::Failed(text) | Error::Silent(_, text) => text,
+        }
+    }
+
     /// Whether runc says that there is no such container.
     pub fn is_no_container(&self) -> bool {
-        matches!(self, Error::Failed(text) if text.contains("does not exist"))
+        self.text().contains("does not exist")
     }
 
     /// Whether runc says that the process to be signalled has ended.
     pub fn is_no_process(&self) -> bool {
-        let Error::Failed(text) = self else { return false };
-        let text = text.to_lowercase();
+        let text = self.text().to_ascii_lowercase();
         ["process already finished", "container not running", "no such process"]
             .iter()
             .any(|sign| text.contains(sign))
@@ -71,6 +80,8 @@ impl fmt::Display for Error {
         match self {
             Error::Io(error) => write!(f, "{error}"),
             Error::Failed(text) => f.write_str(text),
+            Error::Silent(status, text) if text.is_empty() => write!(f, "exit status {status}"),
+            Error::Silent(status, text) => write!(f, "exit status {status}: {text}"),
         }
     }
 }
@@ -129,7 +140,7 @@ impl Runc {
     /// Runs a command whose descriptors will be a container's, and waits for its end.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the last error in its log.
+    /// [`Error::Failed`] with the last error in its log, or [`Error::Silent`].
     pub async fn run_with(
         &self,
         descriptors: Descriptors,
@@ -146,16 +157,17 @@ impl Runc {
         drop(command);
         match child.exit().await?.status {
             0 => Ok(()),
-            status => Err(Error::Failed(
-                last_error(log.path()).unwrap_or(format!("exit status {status}")),
-            )),
+            status => Err(match last_error(log.path()) {
+                Some(text) => Error::Failed(text),
+                None => Error::Silent(status, String::new()),
+            }),
         }
     }
 
     /// Runs a command and gives what it printed.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the last error in its log, or else with what it wrote to stderr.
+    /// [`Error::Failed`] with the last error in its log, or [`Error::Silent`] with what it wrote to stderr.
     pub async fn run(
         &self,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -168,9 +180,8 @@ impl Runc {
         };
         match self.run_with(descriptors, args).await {
             Ok(()) => Ok(read_back(output)?),
-            Err(Error::Failed(text)) if text.starts_with("exit status ") => {
-                let said = last_words(errors)?;
-                Err(Error::Failed(format!("{text}: {}", said.trim())))
+            Err(Error::Silent(status, _)) => {
+                Err(Error::Silent(status, last_words(errors)?.trim().to_owned()))
             }
             Err(error) => Err(error),
         }
@@ -205,6 +216,17 @@ pub fn features(binary: &str) -> Option<Vec<u8>> {
     output.status.success().then_some(output.stdout)
 }
 
+/// Takes what a command prints on the way to a terminal that it makes for the container.
+pub fn aside() -> io::Result<(File, Descriptors)> {
+    let said = memory_file()?;
+    let descriptors = Descriptors {
+        stdin: File::open("/dev/null")?.into(),
+        stdout: said.try_clone()?.into(),
+        stderr: said.try_clone()?.into(),
+    };
+    Ok((said, descriptors))
+}
+
 /// A file without a name, for what a command prints: it needs nobody to read while it is written.
 fn memory_file() -> io::Result<File> {
     let file: OwnedFd = rustix::fs::memfd_create("runc", MemfdFlags::CLOEXEC)?;
@@ -219,7 +241,7 @@ fn read_back(mut file: File) -> io::Result<String> {
 }
 
 /// What was written last: no more of it than an error is to hold.
-fn last_words(mut file: File) -> io::Result<String> {
+pub fn last_words(mut file: File) -> io::Result<String> {
     const MAX_LEN: u64 = 64 << 10;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_LEN)))?;
@@ -273,6 +295,10 @@ mod tests {
         assert!(failed("container not running").is_no_process());
         assert!(failed("os: process already finished").is_no_process());
         assert!(!failed("permission denied").is_no_process());
+        let silent = Error::Silent(1, "container \"c1\" does not exist".to_owned());
+        assert!(silent.is_no_container());
+        assert_eq!(silent.to_string(), "exit status 1: container \"c1\" does not exist");
+        assert_eq!(Error::Silent(127, String::new()).to_string(), "exit status 127");
         let status = failed("no such file").to_status("exec");
         assert_eq!(status.message(), "OCI runtime exec failed: no such file");
     }

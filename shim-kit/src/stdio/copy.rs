@@ -13,6 +13,9 @@ use super::{fifo::Fifo, sink::Sink};
 /// that says nothing costs no buffer.
 const CHUNK: usize = 16 << 10;
 
+/// As much as the largest pipe holds that the kernel makes without being asked, sixteen times.
+const MAX_READS: usize = 64;
+
 /// What a copy may run into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -91,6 +94,21 @@ impl Copy {
                 Err(_would_block) => {}
             }
         }
+    }
+
+    /// Takes what was read and not yet written with what can be read now: the last bytes of it.
+    pub fn last_words(&mut self, most: usize) -> Vec<u8> {
+        let mut buffer = [0; CHUNK];
+        // The source may never end.
+        for _ in 0..MAX_READS {
+            match self.source.file.get_ref().read(&mut buffer) {
+                Ok(read) if read > 0 => self.pending.extend_from_slice(&buffer[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                _ => break,
+            }
+        }
+        self.shorten(most);
+        std::mem::take(&mut self.pending)
     }
 
     /// Lets the oldest bytes go that were read and not yet written.

@@ -155,6 +155,8 @@ pub(crate) struct Io {
     stage: watch::Sender<Stage>,
     /// Each resolves when a copy has delivered what the process wrote.
     delivered: Vec<oneshot::Receiver<()>>,
+    /// Each resolves to what a program wrote that could not make the process.
+    last_words: Vec<oneshot::Receiver<Vec<u8>>>,
     /// Where stdin comes from and goes to, until the process is started.
     input: Option<(String, Sink)>,
     /// Fires when nobody will read the output.
@@ -183,6 +185,7 @@ impl Io {
             manner,
             stage: watch::Sender::new(Stage::Making),
             delivered: Vec::new(),
+            last_words: Vec::new(),
             input: None,
             let_go: CancellationToken::new(),
             terminal: Terminal::default(),
@@ -192,6 +195,16 @@ impl Io {
     /// Says that the process is made, so that its output is copied.
     pub fn made(&self) {
         self.stage.send_replace(Stage::Running);
+    }
+
+    /// Says that the process could not be made. Returns the end of what was written to its outputs, for the error.
+    pub async fn last_words(&mut self) -> String {
+        self.stage.send_replace(Stage::Failed);
+        let mut all = Vec::new();
+        for words in std::mem::take(&mut self.last_words) {
+            all.extend(words.await.unwrap_or_default());
+        }
+        String::from_utf8_lossy(&all).trim().to_owned()
     }
 
     /// Makes pipes for a process without a terminal, which are copied when it is made.
@@ -320,6 +333,8 @@ impl Io {
     fn copy_output(&mut self, source: Watched, sink: Sink, rest: Rest) {
         let (deliver, delivered) = oneshot::channel();
         self.delivered.push(delivered);
+        let (words, last_words) = oneshot::channel();
+        self.last_words.push(last_words);
         let output = Output {
             copy: Copy::new(Fifo::pipe(source), sink),
             stage: self.stage.subscribe(),
@@ -329,7 +344,7 @@ impl Io {
         };
         let (let_go, terminal) = (self.let_go.clone(), self.terminal.clone());
         tasks::spawn(self.copies.tasks.track_future(async move {
-            if output.run(deliver).await == output::Fate::LetGo {
+            if output.run(deliver, words).await == output::Fate::LetGo {
                 // Who holds the terminal is hung up, and nobody waits for its stdin.
                 terminal.with(|terminal| drop(terminal.take()));
                 let_go.cancel();

@@ -62,11 +62,18 @@ pub struct Output {
 
 impl Output {
     /// Copies through all stages of the process. What is sent, or dropped, says that everything the
-    /// process wrote is delivered or that the patience is over.
-    pub async fn run(mut self, delivered: oneshot::Sender<()>) -> Fate {
+    /// process wrote is delivered or that the patience is over. `words` gets what was written if there is no process.
+    pub async fn run(
+        mut self,
+        delivered: oneshot::Sender<()>,
+        words: oneshot::Sender<Vec<u8>>,
+    ) -> Fate {
         if !self.while_making().await {
+            // Nobody may be interested.
+            let _ = words.send(self.copy.last_words(MAX_LAST_WORDS));
             return Fate::Done;
         }
+        drop(words);
         self.copy.note_fullness();
         let Some(mut last) = self.while_running().await else { return Fate::LetGo };
         let deadline = self.deadline();

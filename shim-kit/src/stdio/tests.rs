@@ -381,6 +381,32 @@ async fn stdin_may_be_a_file() {
     assert!(io.input.is_none(), "nothing is to be copied");
 }
 
+/// The reason was lost of a program that says it nowhere else, such as one whose library is missing.
+#[tokio::test(flavor = "current_thread")]
+async fn what_fails_to_make_a_process_is_heard_to_its_end() {
+    for length in [0, 100, 60_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+        for name in ["stdout", "stderr"] {
+            let path = fifo(&folder, name);
+            let (source, writer) = pipe((0, 0)).unwrap();
+            nonblocking(&source).unwrap();
+            let source = watched(source, Interest::READABLE).unwrap();
+            io.copy_output(source, Sink::open(&path).await.unwrap(), Rest::InPipe);
+            let mut writer = File::from(writer);
+            writer.write_all(&vec![b'x'; length]).unwrap();
+            writer.write_all(name.as_bytes()).unwrap();
+            if name == "stdout" {
+                // Somebody else has the pipe open, and says nothing.
+                std::mem::forget(writer);
+            }
+        }
+        let said = timeout(LONG, io.last_words()).await.unwrap();
+        assert!(said.contains("stdout") && said.ends_with("stderr"), "{said}");
+        assert_eq!(said.len(), 2 * (length + "stdout".len()));
+    }
+}
+
 /// A runc that complained at length never ended, and the exec neither.
 #[tokio::test(flavor = "current_thread")]
 async fn what_makes_a_process_may_say_much_and_nothing_of_it_is_lost() {
