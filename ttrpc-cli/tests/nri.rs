@@ -179,7 +179,7 @@ async fn check_names_the_runtime_and_watch_prints_events() {
     assert_eq!(status.code(), Some(1));
     let mut said = String::new();
     child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
-    assert!(said.contains("the connection to the runtime ended"), "{said}");
+    assert!(said.contains("the connection between plugin and runtime ended"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

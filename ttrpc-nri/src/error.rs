@@ -62,7 +62,7 @@ pub enum Error {
     #[error("the runtime cannot list the pods and containers that exist: {0}")]
     State(#[source] Status),
     /// The connection to the runtime ended.
-    #[error("the connection to the runtime ended: {0}")]
+    #[error("the connection between plugin and runtime ended: {0}")]
     Disconnected(#[source] MuxError),
     /// One of the two logical connections ended alone: the runtime violated the protocol there.
     #[error("one of the runtime's logical connections ended{}", because(.0.as_ref()))]

@@ -90,7 +90,10 @@ impl PluginConnection {
             Error::Register { plugin: known, source }
         };
         let registered = registered.map_err(|_| late())?;
-        let id = registered.map_err(|_| Error::Disconnected(MuxError::Closed))??;
+        // The service is gone: its connection has ended.
+        let ended =
+            |_| mux.close_reason().map_or(Error::LogicalConnection(None), Error::Disconnected);
+        let id = registered.map_err(ended)??;
         let millis =
             |limit: std::time::Duration| i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
         let request = ConfigureRequest {

@@ -15,7 +15,7 @@ use crate::raw::Raw;
 
 /// A runtime with one pod and one container, which counts updates.
 #[derive(Clone, Default)]
-struct Fake {
+pub struct Fake {
     updates: Arc<Mutex<Vec<String>>>,
     /// Fails updates.
     refuses: bool,
@@ -83,7 +83,7 @@ impl Plugin for Appends {
     }
 }
 
-fn request() -> CreateContainerRequest {
+pub fn request() -> CreateContainerRequest {
     CreateContainerRequest {
         pod: Some(PodSandbox::named("p")),
         container: Some(Container::named("new")),
@@ -91,7 +91,7 @@ fn request() -> CreateContainerRequest {
 }
 
 /// Connects a plugin. Its stub ends with the set.
-async fn connect(
+pub async fn connect(
     adaptation: &Adaptation,
     stubs: &mut JoinSet<()>,
     index: &str,
@@ -106,7 +106,7 @@ async fn connect(
     adaptation.add(here).await.expect("it registers");
 }
 
-fn adaptation() -> (Fake, Adaptation) {
+pub fn adaptation() -> (Fake, Adaptation) {
     let fake = Fake::default();
     (fake.clone(), Adaptation::new(RuntimeInfo::new("fake", "1"), fake))
 }
@@ -127,7 +127,7 @@ async fn requests_pass_through_plugins_in_the_order_of_their_indexes() {
 }
 
 /// Sets one thing without a look at others.
-struct Pins(&'static str);
+pub struct Pins(pub &'static str);
 
 #[plugin]
 impl Plugin for Pins {

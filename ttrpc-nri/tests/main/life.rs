@@ -24,6 +24,7 @@ use ttrpc_nri::{
 use crate::{
     hand::accept,
     plugins::{All, Starts},
+    raw::Raw,
 };
 
 #[tokio::test]
@@ -82,6 +83,14 @@ async fn a_plugin_that_does_not_register_in_time_is_given_up() {
     let error = accept(Connection::new(here)).await.expect_err("nobody registers");
     let Error::Register { source, .. } = error else { panic!("{error}") };
     assert_eq!(source.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_no_plugin_is_refused_with_the_reason() {
+    let (connection, mut peer) = Raw::new();
+    peer.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let error = accept(connection).await.expect_err("it is no plugin").to_string();
+    assert!(error.contains("the peer is no NRI multiplexer"), "{error}");
 }
 
 #[tokio::test]

@@ -9,4 +9,5 @@ mod instruments;
 mod life;
 mod plugins;
 mod raw;
+mod rubbish;
 mod times;

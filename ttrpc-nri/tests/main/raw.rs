@@ -50,6 +50,12 @@ pub fn frame(id: u32, kind: u8, data: &[u8]) -> Vec<u8> {
     [&len.to_be_bytes()[..], &id.to_be_bytes(), &[kind, 0], data].concat()
 }
 
+/// A mux frame with these bytes of a logical connection.
+pub fn mux(conn: u32, bytes: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(bytes.len()).expect("it is no longer");
+    [&conn.to_be_bytes()[..], &len.to_be_bytes(), bytes].concat()
+}
+
 impl Raw {
     /// The peer, and the other end of its connection.
     pub fn new() -> (Connection, Raw) {
@@ -57,12 +63,15 @@ impl Raw {
         (Connection::new(there), Raw { stream: here, unread: [Vec::new(), Vec::new()] })
     }
 
-    /// Writes bytes of a logical connection. The other side may have gone.
+    /// Writes these bytes. The other side may have gone.
+    pub async fn write_all(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes).await;
+    }
+
+    /// Writes bytes of a logical connection.
     pub async fn write(&mut self, conn: u32, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
-            let len = u32::try_from(piece.len()).expect("it is short");
-            let header = [conn.to_be_bytes(), len.to_be_bytes()].concat();
-            let _ = self.stream.write_all(&[&header, piece].concat()).await;
+            self.write_all(&mux(conn, piece)).await;
         }
     }
 
