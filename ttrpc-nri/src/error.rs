@@ -61,11 +61,11 @@ pub enum Error {
     /// The runtime's own [`Host::state`](crate::runtime::Host::state) failed, and the plugin was not synchronized.
     #[error("the runtime cannot list the pods and containers that exist: {0}")]
     State(#[source] Status),
-    /// The connection to the runtime ended.
+    /// The connection between plugin and runtime ended.
     #[error("the connection between plugin and runtime ended: {0}")]
     Disconnected(#[source] MuxError),
-    /// One of the two logical connections ended alone: the runtime violated the protocol there.
-    #[error("one of the runtime's logical connections ended{}", because(.0.as_ref()))]
+    /// One of the two logical connections ended alone: the peer violated the protocol there.
+    #[error("one of the two logical connections ended{}", because(.0.as_ref()))]
     LogicalConnection(#[source] Option<ConnectionError>),
     /// A server or a listener could not be set up.
     #[error(transparent)]
