@@ -12,8 +12,10 @@ use crate::{
     raw::{self, Frame, REQUEST, RESPONSE, Raw, mux},
 };
 
-/// What a peer writes in the place of an answer, or of a request with this number.
-const RUBBISH: &[(&str, fn(&Frame) -> Vec<u8>)] = &[
+/// What a peer writes in the place of the answer to this frame, or in its own place.
+type Rubbish = fn(&Frame) -> Vec<u8>;
+
+const RUBBISH: &[(&str, Rubbish)] = &[
     ("nothing", |_| Vec::new()),
     ("text", |_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
     ("half of a mux header", |_| vec![0, 0, 0]),
