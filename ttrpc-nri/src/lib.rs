@@ -63,6 +63,7 @@ mod resources;
 pub mod runtime;
 mod service;
 mod session;
+mod state;
 mod stub;
 pub mod testing;
 mod version;

@@ -2,89 +2,24 @@
 //!
 //! Made by `session` for one connection. Knows nothing of sockets.
 
-use std::{
-    mem,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep};
 use ttrpc::{Context, Status};
 
 use crate::{
-    Container, Event, EventMask, Plugin, PodSandbox, Runtime,
-    memory::Kept,
+    Container, Event, EventMask, Plugin, PodSandbox,
     proto::{self, *},
+    state::{Session, lock},
     stub::Options,
     version::known_events,
 };
-
-/// Bytes that the pods and containers of Synchronize may take in memory: some 100,000 containers.
-const SYNCHRONIZE_BYTES: usize = 256 << 20;
 
 /// One connection's service.
 pub(crate) struct Service<P> {
     pub(crate) plugin: Arc<P>,
     pub(crate) options: Arc<Options>,
     pub(crate) session: Arc<Session>,
-}
-
-/// What a connection's service and its driver share.
-pub(crate) struct Session {
-    runtime: Runtime,
-    /// How `configure` ended, once it has.
-    pub(crate) configured: watch::Sender<Option<Result<(), Status>>>,
-    /// How `synchronize` ended, once it has: the plugin takes part from then on.
-    pub(crate) synchronized: OnceLock<Result<(), Status>>,
-    request_timeout: Mutex<Duration>,
-    /// The subscription is to RemovePodSandbox alone, in the place of none.
-    is_stand_in: AtomicBool,
-    parts: Mutex<Parts>,
-    /// The runtime has asked the plugin to end, and has its answer.
-    pub(crate) shutdown: CancellationToken,
-}
-
-/// What of a Synchronize in parts has arrived.
-#[derive(Default)]
-struct Parts {
-    pods: Vec<PodSandbox>,
-    containers: Vec<Container>,
-    bytes: usize,
-}
-
-impl Session {
-    pub(crate) fn new(runtime: Runtime) -> Self {
-        Session {
-            runtime,
-            configured: watch::Sender::new(None),
-            synchronized: OnceLock::new(),
-            request_timeout: Mutex::new(Duration::ZERO),
-            is_stand_in: AtomicBool::new(false),
-            parts: Mutex::default(),
-            shutdown: CancellationToken::new(),
-        }
-    }
-
-    /// Adds a part of Synchronize. Returns all if it was the last one.
-    fn add_part(&self, request: SynchronizeRequest) -> Result<Option<Parts>, Status> {
-        let mut parts = lock(&self.parts);
-        parts.bytes += request.pods.kept() + request.containers.kept();
-        if parts.bytes > SYNCHRONIZE_BYTES {
-            *parts = Parts::default();
-            let message = format!("Synchronize has brought more than {SYNCHRONIZE_BYTES} bytes");
-            return Err(Status::resource_exhausted(message));
-        }
-        parts.pods.extend(request.pods);
-        parts.containers.extend(request.containers);
-        Ok((!request.more).then(|| mem::take(&mut *parts)))
-    }
 }
 
 /// Reports a panic of the handler of this name, which ends a plugin as its failure does.
@@ -96,10 +31,6 @@ impl Drop for ReportsPanic<'_> {
             (self.1)(Err(Status::internal(format!("the plugin's `{}` panicked", self.0))));
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P: Plugin> Service<P> {
@@ -435,31 +366,7 @@ mod tests {
     use ttrpc::{Client, ClientConfig, Code, Connection, Server};
 
     use super::*;
-
-    fn session() -> Session {
-        let (here, _there) = duplex(1);
-        let client = Client::from_connection(Connection::new(here), ClientConfig::default());
-        Session::new(Runtime::new(client, crate::instrument::Monitor::of_no_mux()))
-    }
-
-    /// Two bytes on the wire are an empty mount, which is a hundred in memory.
-    #[tokio::test]
-    async fn empty_elements_in_parts_of_synchronize_count_as_what_they_take_in_memory() {
-        let session = session();
-        let container = Container { mounts: vec![Mount::default(); 200_000], ..Default::default() };
-        let bytes = container.kept();
-        let mut kept = 0;
-        let refused = loop {
-            let containers = vec![container.clone()];
-            match session.add_part(SynchronizeRequest { containers, more: true, pods: vec![] }) {
-                Ok(_) => kept += bytes,
-                Err(status) => break status,
-            }
-            assert!(kept <= SYNCHRONIZE_BYTES, "{kept} bytes are kept");
-        };
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert_eq!(lock(&session.parts).containers.len(), 0);
-    }
+    use crate::state::{SYNCHRONIZE_BYTES, tests::session};
 
     struct Nothing;
 

@@ -10,7 +10,8 @@ use crate::{
     instrument::Monitor,
     mux::{ConnId, Mux},
     proto::{PluginServer, RegisterPluginRequest},
-    service::{Service, Session},
+    service::Service,
+    state::Session,
     stub::Options,
     version::NRI_VERSION,
 };

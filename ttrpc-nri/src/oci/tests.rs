@@ -1,6 +1,10 @@
 use std::fmt::Debug;
 
-use super::*;
+use oci_spec::runtime as oci;
+use serde_json::json;
+
+use super::{linux::SCHEDULER_FLAGS, *};
+use crate::proto::*;
 
 /// From JSON of the specification to NRI and back is the same.
 fn returns<O, N>(value: Value) -> N
