@@ -1,6 +1,10 @@
-//! JSON in which no object has a key twice, as protobuf's own JSON requires.
+//! JSON in which no object has a key twice, as protobuf's own JSON requires. A byte order mark in front, which editors on Windows write, is none
+//! of it.
 
-use std::fmt;
+use std::{
+    fmt,
+    io::{BufRead, Cursor, Read},
+};
 
 use serde::{
     Deserialize, Deserializer,
@@ -17,6 +21,27 @@ pub struct Strict(Value);
 /// For what is no JSON, and for a key that is given twice.
 pub fn from_str(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str(text).map(|Strict(value)| value)
+}
+
+/// The byte order mark of UTF-8.
+const MARK: &str = "\u{feff}";
+
+/// A text without its byte order mark.
+pub fn unmarked(text: &str) -> &str {
+    text.strip_prefix(MARK).unwrap_or(text)
+}
+
+/// A stream without its byte order mark.
+pub fn unmarked_stream(mut input: impl BufRead) -> impl Read {
+    let mut start = Vec::new();
+    // An error comes again with the next read.
+    if input.fill_buf().is_ok_and(|bytes| bytes.starts_with(&MARK.as_bytes()[..1])) {
+        let _ = input.by_ref().take(MARK.len() as u64).read_to_end(&mut start);
+    }
+    if start == MARK.as_bytes() {
+        start.clear();
+    }
+    Cursor::new(start).chain(input)
 }
 
 /// Reads values that stand one after the other.

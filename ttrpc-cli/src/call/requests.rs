@@ -159,7 +159,8 @@ pub fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
         }
         None => (REQUEST, argument.to_owned()),
     };
-    let values: Result<Vec<Value>, _> = strict::stream(StrRead::new(&text)).collect();
+    let values: Result<Vec<Value>, _> =
+        strict::stream(StrRead::new(strict::unmarked(&text))).collect();
     match values {
         Ok(values) if values.is_empty() => Err(Failure::Usage(format!("{what} is empty"))),
         Ok(values) => Ok(values),
@@ -176,7 +177,7 @@ pub fn parse_all(argument: &str) -> Result<Vec<Value>, Failure> {
 
 /// Values one after the other, each as soon as it is whole.
 fn read_values(sender: &mpsc::Sender<Result<Value, String>>) {
-    for value in strict::stream(IoRead::new(io::stdin().lock())) {
+    for value in strict::stream(IoRead::new(strict::unmarked_stream(io::stdin().lock()))) {
         let value = value.map_err(|error: serde_json::Error| error.to_string());
         let is_end = value.is_err();
         // The call may be over.

@@ -226,6 +226,7 @@ fn next_function(text: &str) -> Option<(&str, &str, &str)> {
 fn read(data: &str) -> Result<String, Failure> {
     match data.strip_prefix('@') {
         Some(path) => fs::read_to_string(path)
+            .map(|text| strict::unmarked(&text).to_owned())
             .map_err(|error| Failure::Usage(format!("cannot read {path}: {error}"))),
         None => Ok(data.to_owned()),
     }

@@ -136,6 +136,9 @@ pub async fn run(mut arguments: Arguments, json: bool) -> Result<(), Failure> {
     let (Some(address), Some(method)) = (arguments.address.take(), arguments.method.take()) else {
         return Err(Failure::usage("a load needs an ADDRESS and a METHOD"));
     };
+    if arguments.duration.is_zero() {
+        return Err(Failure::usage("--duration is a time above 0, such as 300ms, 5s or 2m"));
+    }
     if arguments.rate.is_some() && !arguments.concurrency.is_constant() {
         return Err(Failure::usage(
             "with --rate, --concurrency is one number: the most calls in flight",

@@ -130,7 +130,7 @@ impl Editor {
         let line = answered.await;
         self.is_reading.store(false, Relaxed);
         match line {
-            Ok(line) => line.map_err(cannot),
+            Ok(line) => line.map_err(Failure::Other),
             Err(_) => Ok(Line::End),
         }
     }
@@ -180,7 +180,7 @@ fn answer(
             }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(format!("the terminal cannot be read: {error}")),
         };
         let _ = answer.send(line);
     }
@@ -194,7 +194,9 @@ fn answer_from_file(questions: &blocking::Receiver<Question>) {
         let line = loop {
             match lines.next() {
                 Some(Ok(line)) => text.push_str(&line),
-                Some(Err(error)) => break Err(error.to_string()),
+                Some(Err(error)) => {
+                    break Err(format!("the standard input cannot be read: {error}"));
+                }
                 None if text.is_empty() => break Ok(Line::End),
                 // It is not whole, which is told.
                 None => break Ok(Line::Text(text)),

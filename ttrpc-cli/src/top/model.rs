@@ -173,13 +173,14 @@ impl Server {
         };
         let numbers = |used: u64, limit: u64| fill(used.to_string(), limit, limit.to_string());
         let bytes = |used, limit| fill(output::bytes(used), limit, output::bytes(limit));
-        let pid = match snapshot.pid {
-            0 => String::new(),
-            pid => format!("pid {pid}, "),
-        };
+        let pid = (snapshot.pid != 0).then(|| format!("pid {}, ", snapshot.pid));
+        // A server of an early version does not say it.
+        let state = Some(&snapshot.state).filter(|state| !state.is_empty());
+        let state = state.map(|state| format!("{}; ", output::plain_line(state)));
         let mut text = format!(
-            "{pid}{}; connections {}, calls {}",
-            output::plain_line(&snapshot.state),
+            "{}{}connections {}, calls {}",
+            pid.unwrap_or_default(),
+            state.unwrap_or_default(),
             numbers(connections.used, connections.limit),
             numbers(snapshot.calls, snapshot.max_calls),
         );
@@ -424,7 +425,8 @@ mod tests {
             let methods = server.methods();
             assert_eq!(methods.len(), MAX_METHODS);
             assert_eq!(methods[0].in_flight, 0);
-            assert!(server.summary().contains("not shown"));
+            let summary = server.summary();
+            assert!(summary.contains("not shown") && summary.contains("pid 1, conn"), "{summary}");
             let servers = std::slice::from_ref(&server);
             for order in 0..6 {
                 for tab in [Tab::Methods, Tab::Connections, Tab::Calls] {

@@ -100,6 +100,11 @@ fn requests_are_json_files_input_and_fields() {
     assert_eq!(run(&["call", address, "Echo", &at]).json(), expected);
     let piped = run_with_input(&["call", address, "Echo", "-"], "{\"payload\": \"aGk=\"}");
     assert_eq!(piped.json(), expected);
+    // With a byte order mark, as editors on Windows write it.
+    std::fs::write(&file, "\u{feff}{\"payload\": \"aGk=\"}").unwrap();
+    assert_eq!(run(&["call", address, "Echo", &at]).json(), expected);
+    let piped = run_with_input(&["call", address, "Echo", "-"], "\u{feff}{\"payload\": \"aGk=\"}");
+    assert_eq!(piped.json(), expected);
     let both = run(&["call", address, "Fail", "{\"code\": 5}", "message=gone"]);
     assert_eq!(both.code, 64 + 5);
     assert!(both.stderr.contains("NOT_FOUND: gone"), "{}", both.stderr);

@@ -199,7 +199,7 @@ pub fn run(arguments: &[&str]) -> Ran {
 }
 
 /// Runs the program with this as its standard input.
-pub fn run_with_input(arguments: &[&str], input: &str) -> Ran {
+pub fn run_with_input(arguments: &[&str], input: impl AsRef<[u8]>) -> Ran {
     let mut child = ttrpc(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -207,7 +207,7 @@ pub fn run_with_input(arguments: &[&str], input: &str) -> Ran {
         .spawn()
         .unwrap();
     // The program may end before it has read all.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let _ = child.stdin.take().unwrap().write_all(input.as_ref());
     child.wait_with_output().unwrap().into()
 }
 

@@ -209,6 +209,12 @@ fn no_measurement_is_lost_for_a_picture() {
 }
 
 #[test]
+fn a_load_of_no_time_is_refused() {
+    let ran = run(&["load", "/no/such.sock", "A/B", "--duration", "0s"]);
+    assert!(ran.code == 2 && ran.stderr.contains("above 0"), "{ran:?}");
+}
+
+#[test]
 fn a_rate_below_all_measure_is_no_panic() {
     let server = conformance();
     let result = load(&[&server.address, "Echo", "--rate", "1e-300", "--duration", "100d"]);

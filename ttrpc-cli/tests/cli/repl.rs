@@ -135,6 +135,8 @@ fn rubbish_is_told_and_harms_nobody() {
         assert!(ran.code != 0 && ran.code != 101, "{line:?}: {ran:?}");
         assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
     }
+    let ran = run_with_input(&["explore", &server.address], b"SayHello name=\xff\n");
+    assert!(ran.code == 1 && ran.stderr.contains("standard input cannot be read"), "{ran:?}");
 }
 
 /// A session on a terminal of its own.
