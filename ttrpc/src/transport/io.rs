@@ -73,8 +73,15 @@ pub(crate) trait WriteHalf: AsyncWrite + Send + Unpin {
     }
 }
 
+/// The event that a socket's peer has closed its side.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+const PEER_CLOSED: PollFlags = PollFlags::RDHUP;
+/// The event of a hang-up: systems that have no event for it report it with that.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+const PEER_CLOSED: PollFlags = PollFlags::HUP;
+
 fn has_lost_peer(socket: impl AsFd) -> bool {
-    let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let mut sockets = [PollFd::new(&socket, PEER_CLOSED)];
     poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
