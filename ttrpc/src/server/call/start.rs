@@ -35,16 +35,12 @@ use crate::{
 /// them a connection with 256 calls in flight makes 8 % fewer.
 const MAX_UNSTARTED: u32 = 12;
 
-/// Such calls on a runtime of one thread, where those beyond [`MAX_INLINE`] are spawned: few enough for one pass of the
-/// runtime over its tasks.
-const MAX_UNSTARTED_ON_ONE_THREAD: u32 = 32;
-
 /// First steps that the receiver makes between two waits for its socket. Calls beyond these are spawned: the runtime
 /// looks at sockets and timers after so many polls, however many handlers one of them runs.
-const MAX_INLINE: u32 = 64;
+const MAX_INLINE: u32 = 256;
 
 /// First steps that the receiver makes before it gives way, and other tasks have their turns.
-const INLINE_BATCH: u32 = 16;
+const INLINE_BATCH: u32 = 24;
 
 /// Starts the calls of a connection.
 #[derive(Debug)]
@@ -83,8 +79,7 @@ impl Starts {
 
     /// Returns whether the receiver gives way before it acts on another frame.
     pub(in crate::server) fn are_due(&self) -> bool {
-        let max = if self.is_one_thread { MAX_UNSTARTED_ON_ONE_THREAD } else { MAX_UNSTARTED };
-        self.unstarted.load(Relaxed) >= max || self.batch.load(Relaxed) >= INLINE_BATCH
+        self.unstarted.load(Relaxed) >= MAX_UNSTARTED || self.batch.load(Relaxed) >= INLINE_BATCH
     }
 
     /// The receiver waits for its socket: the runtime looks at all of them before it goes on.
