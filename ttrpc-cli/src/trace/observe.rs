@@ -196,7 +196,6 @@ pub(super) mod tests {
     }
 
     pub fn request(flags: Flags, payload: Option<&String>) -> Vec<u8> {
-        let mut data = Vec::new();
         let metadata = ttrpc::Metadata::from_iter([("k", "v")]);
         let parts = RequestParts {
             service: "a.B",
@@ -205,13 +204,11 @@ pub(super) mod tests {
             timeout_nano: 5,
             metadata: &metadata,
         };
-        parts.encode(&mut data);
-        frame(FrameType::Request, flags, &data)
+        frame(FrameType::Request, flags, &parts.to_vec())
     }
 
     pub fn response(text: &str) -> Vec<u8> {
-        let mut data = Vec::new();
-        ResponseParts(Measured::new(&text.to_owned())).encode(&mut data);
+        let data = ResponseParts(Measured::new(&text.to_owned())).to_vec();
         frame(FrameType::Response, Flags::NONE, &data)
     }
 

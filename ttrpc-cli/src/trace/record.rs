@@ -224,7 +224,7 @@ impl Recorder {
                     timeout_nano: request.timeout_nano,
                     metadata: &metadata,
                 };
-                let data = encode(&parts);
+                let data = parts.to_vec().into();
                 // What no schema knows is left out in any case.
                 if self.messages.knows(service, method) && self.methods.len() < MAX_REDACTED {
                     self.methods.insert(key, (service.to_owned(), method.to_owned()));
@@ -254,7 +254,7 @@ impl Recorder {
                         let payload = known.map_or(Bytes::new(), |(service, method)| {
                             self.messages.redact(&service, &method, Side::Server, &payload)
                         });
-                        encode(&ResponseParts(Measured::new(&Raw(payload))))
+                        ResponseParts(Measured::new(&Raw(payload))).to_vec().into()
                     }
                     Ok(Err(status)) => {
                         message::encode_status(&self.messages.redact_status(&status)).into()
@@ -265,12 +265,6 @@ impl Recorder {
             _ => Bytes::new(),
         }
     }
-}
-
-fn encode(parts: &impl FrameData) -> Bytes {
-    let mut data = Vec::with_capacity(parts.encoded_len());
-    parts.encode(&mut data);
-    data.into()
 }
 
 fn to_nanos(time: Duration) -> u64 {

@@ -12,7 +12,7 @@ use crate::{
     proto::{
         codec::buffer_pool::{self, MIN_CAPACITY, READ_LEN},
         frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
-        message::EncodeInto,
+        message::FrameData,
     },
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Frame<D> {
     data: D,
 }
 
-impl<D: EncodeInto> Frame<D> {
+impl<D: FrameData> Frame<D> {
     /// # Errors
     /// RESOURCE_EXHAUSTED if the data is longer than a frame may be.
     pub(crate) fn new(
@@ -48,7 +48,7 @@ impl<D: EncodeInto> Frame<D> {
         stream_id: u32,
         data: D,
     ) -> Result<Self, Status> {
-        let data_len = data.len_in_frame();
+        let data_len = data.encoded_len();
         if data_len > MAX_DATA_LEN {
             return Err(Status::resource_exhausted(format!(
                 "a message of {data_len} bytes is longer than a frame may be ({MAX_DATA_LEN} bytes)"
@@ -100,7 +100,7 @@ impl<D: EncodeInto> Frame<D> {
     fn write_to(&self, bytes: &mut [u8]) {
         let (header, mut data) = bytes.split_at_mut(HEADER_LEN);
         header.copy_from_slice(&self.header.to_bytes());
-        self.data.encode_into(&mut data);
+        self.data.encode(&mut data);
         assert!(data.is_empty(), "{WRONG_LEN}");
     }
 }

@@ -37,7 +37,7 @@ use crate::{
     contain::wake_all,
     proto::{
         frame::{FrameType, Header},
-        message::EncodeInto,
+        message::FrameData,
     },
     sync::{
         Mutex,
@@ -114,7 +114,7 @@ impl<T> PushPermit<'_, T> {
     /// Encodes the frame and adds it, if `claim` allows it.
     pub(crate) fn send(
         self,
-        frame: &Frame<impl EncodeInto>,
+        frame: &Frame<impl FrameData>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         frame.encode(|bytes| self.push(bytes, claim))
@@ -186,7 +186,7 @@ impl<T> Queue<T> {
     /// under the lock.
     pub(crate) fn try_send(
         &self,
-        frame: &Frame<impl EncodeInto>,
+        frame: &Frame<impl FrameData>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         // What takes long to encode is not encoded in vain.

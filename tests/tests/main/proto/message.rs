@@ -32,8 +32,7 @@ fn requests_are_written_as_prost_writes_them() {
             timeout_nano,
             metadata: &Metadata::from_iter([("k", "1"), ("k", ""), ("", "x")]),
         };
-        let mut data = Vec::new();
-        parts.encode(&mut data);
+        let data = parts.to_vec();
         assert_eq!(data, reference_request(timeout_nano).encode_to_vec());
         assert_eq!(data.len(), parts.encoded_len());
     }
@@ -94,8 +93,7 @@ fn requests_have_a_limited_number_of_fields_beside_their_metadata() {
 fn responses_agree_with_prost_both_ways() {
     let message = prost_types::Duration { seconds: 3, nanos: 0 };
     let reference = wire::Response { status: None, payload: message.encode_to_vec() };
-    let mut data = Vec::new();
-    ResponseParts(Measured::new(&message)).encode(&mut data);
+    let data = ResponseParts(Measured::new(&message)).to_vec();
     assert_eq!(data, reference.encode_to_vec());
     assert_eq!(data.len(), ResponseParts(Measured::new(&message)).encoded_len());
     assert_eq!(decode_response(&data).unwrap(), Ok(&reference.payload[..]));

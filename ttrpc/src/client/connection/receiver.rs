@@ -279,9 +279,7 @@ mod tests {
 
     fn reply(stream_id: u32, payload: &str) -> Vec<u8> {
         let payload = payload.to_owned();
-        let mut data = Vec::new();
-        ResponseParts(Measured::new(&payload)).encode(&mut data);
-        response(stream_id, &data)
+        response(stream_id, &ResponseParts(Measured::new(&payload)).to_vec())
     }
 
     #[tokio::test]

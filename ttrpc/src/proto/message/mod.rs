@@ -10,7 +10,6 @@
 //! Written by hand on top of prost's wire primitives, so that a payload is encoded once, straight
 //! into its frame, and decoded without a copy in between.
 
-mod dynamic;
 mod request;
 
 use bytes::BufMut;
@@ -23,7 +22,6 @@ use prost::{
 };
 use prost_types::Any;
 
-pub(crate) use dynamic::{DynData, DynMessage, EncodeInto};
 pub use request::{EncodedMetadata, Request, RequestDecoder, RequestParts};
 
 use crate::Status;
@@ -33,11 +31,18 @@ pub trait FrameData {
     /// Bytes that [`FrameData::encode`] writes.
     fn encoded_len(&self) -> usize;
 
-    /// Writes the data.
+    /// Writes the data to the start of `buf`, which is what follows it afterwards.
     ///
     /// # Panics
     /// If `buf` is shorter than [`FrameData::encoded_len`] says.
-    fn encode(&self, buf: &mut impl BufMut);
+    fn encode(&self, buf: &mut &mut [u8]);
+
+    /// Returns the encoded data.
+    fn to_vec(&self) -> Vec<u8> {
+        let mut data = vec![0; self.encoded_len()];
+        self.encode(&mut &mut data[..]);
+        data
+    }
 }
 
 /// Why the data of a frame is not the message that it should be.
@@ -83,7 +88,7 @@ impl<M: Message> FrameData for Measured<'_, M> {
         self.len
     }
 
-    fn encode(&self, buf: &mut impl BufMut) {
+    fn encode(&self, buf: &mut &mut [u8]) {
         self.message.encode_raw(buf);
     }
 }
@@ -93,8 +98,56 @@ impl FrameData for &[u8] {
         self.len()
     }
 
-    fn encode(&self, buf: &mut impl BufMut) {
+    fn encode(&self, buf: &mut &mut [u8]) {
         buf.put_slice(self);
+    }
+}
+
+/// A message of any type, so that the code of its data exists once and not for each type of a program.
+pub(crate) trait DynMessage: Send + Sync {
+    fn dyn_encoded_len(&self) -> usize;
+
+    fn dyn_encode(&self, buf: &mut &mut [u8]);
+}
+
+impl<M: Message> DynMessage for M {
+    fn dyn_encoded_len(&self) -> usize {
+        self.encoded_len()
+    }
+
+    fn dyn_encode(&self, buf: &mut &mut [u8]) {
+        self.encode_raw(buf);
+    }
+}
+
+/// The data of a Data frame, and with `is_response` that of a successful Response.
+pub(crate) struct DynData<'a> {
+    message: &'a dyn DynMessage,
+    len: usize,
+    is_response: bool,
+}
+
+impl<'a> DynData<'a> {
+    /// Computes the message's length, once.
+    pub(crate) fn of_message(message: &'a dyn DynMessage) -> Self {
+        DynData { message, len: message.dyn_encoded_len(), is_response: false }
+    }
+
+    pub(crate) fn of_response(message: &'a dyn DynMessage) -> Self {
+        DynData { is_response: true, ..DynData::of_message(message) }
+    }
+}
+
+impl FrameData for DynData<'_> {
+    fn encoded_len(&self) -> usize {
+        if self.is_response { non_empty_len(2, self.len) } else { self.len }
+    }
+
+    fn encode(&self, buf: &mut &mut [u8]) {
+        if self.is_response && self.len > 0 {
+            put_key(2, self.len, buf);
+        }
+        self.message.dyn_encode(buf);
     }
 }
 
@@ -144,7 +197,7 @@ impl<M: Message> FrameData for ResponseParts<'_, M> {
         non_empty_len(2, self.0.encoded_len())
     }
 
-    fn encode(&self, buf: &mut impl BufMut) {
+    fn encode(&self, buf: &mut &mut [u8]) {
         put_message(2, &self.0, buf);
     }
 }
@@ -157,8 +210,8 @@ pub fn encode_status(status: &Status) -> Vec<u8> {
         details: status.details().to_vec(),
     };
     let message = Measured::new(&message);
-    let mut data = Vec::with_capacity(delimited_len(1, message.encoded_len()));
-    put_message(1, &message, &mut data);
+    let mut data = vec![0; non_empty_len(1, message.encoded_len())];
+    put_message(1, &message, &mut &mut data[..]);
     data
 }
 
@@ -220,7 +273,7 @@ const fn delimited_key(tag: u8) -> u8 {
 
 /// Begins a length-delimited field, whose tag is below 16.
 #[inline]
-fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+fn put_key(tag: u8, len: usize, buf: &mut &mut [u8]) {
     match u8::try_from(len) {
         // Most lengths are one byte as well.
         Ok(len @ ..0x80) => buf.put_slice(&[delimited_key(tag), len]),
@@ -228,13 +281,13 @@ fn put_key(tag: u8, len: usize, buf: &mut impl BufMut) {
     }
 }
 
-fn put_long_key(tag: u8, len: usize, buf: &mut impl BufMut) {
+fn put_long_key(tag: u8, len: usize, buf: &mut &mut [u8]) {
     buf.put_u8(delimited_key(tag));
     encode_varint(len as u64, buf);
 }
 
 #[inline]
-fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
+fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut &mut [u8]) {
     if !bytes.is_empty() {
         put_key(tag, bytes.len(), buf);
         buf.put_slice(bytes);
@@ -242,7 +295,7 @@ fn put_non_empty(tag: u8, bytes: &[u8], buf: &mut impl BufMut) {
 }
 
 #[inline]
-fn put_message(tag: u8, message: &Measured<'_, impl Message>, buf: &mut impl BufMut) {
+fn put_message(tag: u8, message: &Measured<'_, impl Message>, buf: &mut &mut [u8]) {
     let len = message.encoded_len();
     if len > 0 {
         put_key(tag, len, buf);
@@ -251,7 +304,7 @@ fn put_message(tag: u8, message: &Measured<'_, impl Message>, buf: &mut impl Buf
 }
 
 #[inline]
-fn put_varint(tag: u32, number: u64, buf: &mut impl BufMut) {
+fn put_varint(tag: u32, number: u64, buf: &mut &mut [u8]) {
     if number != 0 {
         encode_key(tag, WireType::Varint, buf);
         encode_varint(number, buf);

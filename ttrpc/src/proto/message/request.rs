@@ -1,6 +1,5 @@
 //! Requests, and the metadata in them.
 
-use bytes::BufMut;
 use prost::{
     Message,
     encoding::{DecodeContext, WireType, decode_varint, skip_field},
@@ -206,7 +205,7 @@ impl<M: Message> FrameData for RequestParts<'_, M> {
             + metadata
     }
 
-    fn encode(&self, buf: &mut impl BufMut) {
+    fn encode(&self, buf: &mut &mut [u8]) {
         put_non_empty(1, self.service.as_bytes(), buf);
         put_non_empty(2, self.method.as_bytes(), buf);
         if let Some(payload) = &self.payload {

@@ -36,7 +36,7 @@ use crate::{
     observer::{self, CallOutcome, CallStats, EndCause, MessageInfo, Side},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN},
-        message::{DynData, DynMessage, EncodeInto},
+        message::{DynData, DynMessage, FrameData},
         table::ServerTable,
     },
     server::call::admission::AdmittedLoad,
@@ -368,7 +368,7 @@ impl Call {
         self.send_last(&frame, cause, Some(status))
     }
 
-    fn response<D: EncodeInto>(&self, data: D) -> Result<Frame<D>, Status> {
+    fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
         Frame::new(FrameType::Response, Flags::NONE, self.head.stream_id, data)
     }
 

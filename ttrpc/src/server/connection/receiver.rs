@@ -324,8 +324,7 @@ mod tests {
             timeout_nano: 0,
             metadata: &Metadata::new(),
         };
-        let mut data = Vec::new();
-        parts.encode(&mut data);
+        let data = parts.to_vec();
         let (data_len, frame_type) = (data.len() as u32, FrameType::Request);
         let header = Header { data_len, stream_id, frame_type, flags: Flags::NONE };
         [&header.to_bytes()[..], &data].concat()
