@@ -8,11 +8,9 @@ use std::{
     },
 };
 
-use super::{CallEnd, CallInfo, ConnectionEnd, ConnectionInfo, MessageInfo, Observer};
+use super::{CallInfo, MessageInfo, Observer};
 use crate::{
-    client::ClientState,
     contain::{Contained, contain},
-    snapshot::Stall,
     trace,
 };
 
@@ -42,47 +40,12 @@ impl Observers {
         !self.of_messages.is_empty()
     }
 
-    pub(crate) fn connection_opened(&self, connection: &ConnectionInfo<'_>) {
-        self.notify(|observer| observer.connection_opened(connection));
-    }
-
-    pub(crate) fn connection_closed(
-        &self,
-        connection: &ConnectionInfo<'_>,
-        end: &ConnectionEnd<'_>,
-    ) {
-        self.notify(|observer| observer.connection_closed(connection, end));
-    }
-
-    pub(crate) fn connection_refused(&self, connection: &ConnectionInfo<'_>, reason: &str) {
-        self.notify(|observer| observer.connection_refused(connection, reason));
-    }
-
-    pub(crate) fn protocol_violation(&self, connection: &ConnectionInfo<'_>, rule: &str) {
-        self.notify(|observer| observer.protocol_violation(connection, rule));
-    }
-
-    pub(crate) fn receiver_stalled(&self, connection: &ConnectionInfo<'_>, stall: &Stall) {
-        self.notify(|observer| observer.receiver_stalled(connection, stall));
-    }
-
-    pub(crate) fn client_state_changed(&self, state: &ClientState) {
-        self.notify(|observer| observer.client_state_changed(state));
-    }
-
     pub(crate) fn message(&self, call: &CallInfo<'_>, message: &MessageInfo) {
         notify(&self.of_messages, |observer| observer.message(call, message));
     }
 
-    pub(crate) fn call_begun(&self, call: &CallInfo<'_>) {
-        self.notify(|observer| observer.call_begun(call));
-    }
-
-    pub(crate) fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
-        self.notify(|observer| observer.call_ended(call, end));
-    }
-
-    fn notify(&self, event: impl Fn(&dyn Observer)) {
+    /// Reports an event to each of them.
+    pub(crate) fn notify(&self, event: impl Fn(&dyn Observer)) {
         notify(&self.all, event);
     }
 }

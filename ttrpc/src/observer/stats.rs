@@ -53,6 +53,15 @@ struct Waits {
     for_capacity: WaitedTime,
 }
 
+impl Counts {
+    fn sent(&mut self, messages: u64, bytes: usize) -> MessageInfo {
+        let number = self.traffic.messages_sent + 1;
+        self.traffic.messages_sent += messages;
+        self.traffic.bytes_sent += bytes as u64;
+        MessageInfo { direction: Direction::Sent, number, bytes }
+    }
+}
+
 impl CallStats {
     pub(crate) fn new(started: Instant) -> Self {
         CallStats { started, counts: Mutex::default() }
@@ -73,11 +82,7 @@ impl CallStats {
 
     /// Counts a frame that is queued, with so many messages and bytes of data. Returns its message.
     pub(crate) fn sent(&self, messages: u64, bytes: usize) -> MessageInfo {
-        let traffic = &mut lock(&self.counts).traffic;
-        let number = traffic.messages_sent + 1;
-        traffic.messages_sent += messages;
-        traffic.bytes_sent += bytes as u64;
-        MessageInfo { direction: Direction::Sent, number, bytes }
+        lock(&self.counts).sent(messages, bytes)
     }
 
     /// Counts a frame that has arrived, with so many messages and bytes of data. Returns its message.
@@ -107,7 +112,17 @@ impl CallStats {
 
     /// Returns the call's end with this outcome and all that was counted.
     pub(crate) fn end<'a>(&self, outcome: CallOutcome<'a>) -> CallEnd<'a> {
-        let counts = lock(&self.counts);
+        self.end_of(&lock(&self.counts), outcome)
+    }
+
+    /// Counts the reply that ends the call. Returns it, and the call's end.
+    pub(crate) fn end_with_reply(&self, bytes: usize) -> (MessageInfo, CallEnd<'static>) {
+        let mut counts = lock(&self.counts);
+        let message = counts.sent(1, bytes);
+        (message, self.end_of(&counts, CallOutcome::REPLIED))
+    }
+
+    fn end_of<'a>(&self, counts: &Counts, outcome: CallOutcome<'a>) -> CallEnd<'a> {
         let now = || counts.answered.unwrap_or_else(|| self.started.elapsed());
         let waited = |waited: fn(&Waits) -> &WaitedTime| {
             counts.waits.as_deref().map_or(Duration::ZERO, |waits| waited(waits).total(now))

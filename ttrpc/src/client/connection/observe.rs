@@ -40,7 +40,7 @@ impl ObservedConnection {
         let span = trace::span!("connection", id, %peer);
         let opened = std::time::Instant::now();
         let connection = ObservedConnection { observers, id, peer, opened, extensions, span };
-        connection.observers.connection_opened(&connection.info());
+        connection.observers.notify(|observer| observer.connection_opened(&connection.info()));
         Arc::new(connection)
     }
 
@@ -76,17 +76,17 @@ impl ObservedConnection {
             | ConnectionError::Write(_) => ConnectionEndCause::Failed,
         };
         let end = ConnectionEnd { cause, message: &reason.to_string(), duration };
-        self.observers.connection_closed(&self.info(), &end);
+        self.observers.notify(|observer| observer.connection_closed(&self.info(), &end));
     }
 
     /// Reports that the server has broken the protocol.
     pub(super) fn violated(&self, Violation(rule): Violation) {
-        self.observers.protocol_violation(&self.info(), rule);
+        self.observers.notify(|observer| observer.protocol_violation(&self.info(), rule));
     }
 
     /// Reports that the receiver was blocked, and goes on.
     pub(super) fn receiver_stalled(&self, stall: &Stall) {
-        self.observers.receiver_stalled(&self.info(), stall);
+        self.observers.notify(|observer| observer.receiver_stalled(&self.info(), stall));
     }
 
     /// Reports that a call begins. Returns its record, or `None` if nobody observes it.

@@ -82,7 +82,7 @@ impl CallRecord {
 
     /// Reports that the call begins.
     pub(super) fn begun(&self) {
-        self.connection.observers.call_begun(&self.info());
+        self.connection.observers.notify(|observer| observer.call_begun(&self.info()));
     }
 
     /// The call is made on this connection.
@@ -218,7 +218,8 @@ impl CallRecord {
         let observers = &self.connection.observers;
         if !observers.is_empty() {
             let end = self.stats.end(outcome);
-            self.span.in_scope(|| observers.call_ended(&self.info(), &end));
+            self.span
+                .in_scope(|| observers.notify(|observer| observer.call_ended(&self.info(), &end)));
         }
         self.call_on_end(on_end, outcome);
     }

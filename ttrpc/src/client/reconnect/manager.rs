@@ -298,7 +298,7 @@ impl Shared {
             reports.is_busy = is_mine;
             drop(reports);
             let Some(state) = state else { return };
-            self.plan.observers.client_state_changed(&state);
+            self.plan.observers.notify(|observer| observer.client_state_changed(&state));
         }
     }
 }

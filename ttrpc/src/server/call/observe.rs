@@ -20,7 +20,7 @@ use crate::{
 impl Connection {
     pub(in crate::server) fn opened(&self) {
         trace::debug!("connection accepted");
-        self.server.observers.connection_opened(&self.observed());
+        self.server.observers.notify(|observer| observer.connection_opened(&self.observed()));
     }
 
     /// The connection has ended, and so have its calls.
@@ -34,18 +34,22 @@ impl Connection {
             let _ = self.server.failed.set(FailedConnection { peer, reason });
         }
         let end = ConnectionEnd { cause: *cause, message, duration };
-        self.server.observers.connection_closed(&self.observed(), &end);
+        self.server.observers.notify(|observer| observer.connection_closed(&self.observed(), &end));
     }
 
     /// The client has broken the protocol.
     pub(in crate::server) fn violated(&self, Violation(rule): Violation) {
-        self.server.observers.protocol_violation(&self.observed(), rule);
+        self.server
+            .observers
+            .notify(|observer| observer.protocol_violation(&self.observed(), rule));
     }
 
     /// The receiver is stalled by this until the result is dropped.
     pub(in crate::server) fn stall(&self, wait: ReceiverWait) -> impl Drop {
         self.registry.stall(wait, |stall| {
-            self.server.observers.receiver_stalled(&self.observed(), stall);
+            self.server
+                .observers
+                .notify(|observer| observer.receiver_stalled(&self.observed(), stall));
         })
     }
 
@@ -93,8 +97,9 @@ impl Connection {
             deadline: None,
             extensions: &extensions,
         };
-        self.server.observers.call_begun(&call);
-        self.server.observers.call_ended(&call, &stats.end(outcome));
+        self.server.observers.notify(|observer| observer.call_begun(&call));
+        let end = stats.end(outcome);
+        self.server.observers.notify(|observer| observer.call_ended(&call, &end));
     }
 
     fn observed(&self) -> ConnectionInfo<'_> {
@@ -113,6 +118,6 @@ impl Shared {
     ) {
         trace::warn!(%peer, reason, "a connection is refused");
         let connection = ConnectionInfo { side: Side::Server, id: 0, peer, extensions };
-        self.observers.connection_refused(&connection, reason);
+        self.observers.notify(|observer| observer.connection_refused(&connection, reason));
     }
 }

@@ -432,7 +432,9 @@ impl Call {
     /// The call begins, before anything can end it.
     pub(in crate::server) fn begun(&self, request_bytes: usize, messages: u64) {
         if let Some(stats) = &self.stats {
-            self.connection.server.observers.call_begun(&self.observed());
+            // Nobody can have shortened its deadline.
+            let call = self.observed(self.head.deadline);
+            self.connection.server.observers.notify(|observer| observer.call_begun(&call));
             let message = stats.received(messages, request_bytes);
             self.tell_message((messages > 0).then_some(&message));
         }
@@ -444,7 +446,7 @@ impl Call {
         if let Some(message) = message
             && observers.want_messages()
         {
-            observers.message(&self.observed(), message);
+            observers.message(&self.observed(self.deadline()), message);
         }
     }
 
@@ -461,12 +463,20 @@ impl Call {
                 "call ended",
             );
         });
-        if let Some(len) = reply_len {
-            self.tell_message(self.count_sent(len).as_ref());
-        }
         if let Some(stats) = &self.stats {
+            let end = match reply_len {
+                None => stats.end(outcome),
+                Some(len) => {
+                    let (message, end) = stats.end_with_reply(len - HEADER_LEN);
+                    self.tell_message(Some(&message));
+                    end
+                }
+            };
             let observers = &self.connection.server.observers;
-            self.span.in_scope(|| observers.call_ended(&self.observed(), &stats.end(outcome)));
+            self.span.in_scope(|| {
+                observers
+                    .notify(|observer| observer.call_ended(&self.observed(self.deadline()), &end))
+            });
         }
     }
 
@@ -482,7 +492,7 @@ impl Call {
         }
     }
 
-    fn observed(&self) -> observer::CallInfo<'_> {
+    fn observed(&self, deadline: Option<Instant>) -> observer::CallInfo<'_> {
         let head = &self.head;
         observer::CallInfo {
             side: Side::Server,
@@ -495,7 +505,7 @@ impl Call {
             is_stream: head.flags.open_a_stream(),
             metadata: &head.metadata,
             started: head.started,
-            deadline: self.deadline(),
+            deadline,
             extensions: &self.extensions,
         }
     }
