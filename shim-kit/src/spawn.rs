@@ -63,9 +63,8 @@ impl Report {
 /// Forks. Gives the child's pid to the parent, and nothing to the child.
 #[allow(unsafe_code, reason = "the standard library does not fork without waiting")]
 fn fork_process() -> io::Result<Option<Pid>> {
-    // SAFETY: the child calls nothing but `become_program`. A shim has one thread, so that nobody can have
-    // held a lock when it was copied. Where there are more, as in tests, the child may allocate all the
-    // same: glibc and musl put the allocator's locks in order for it.
+    // SAFETY: the child calls nothing but `become_program`. A shim's other threads open files and mount, and hold no
+    // lock that the child takes but the allocator's, which glibc and musl put in order for it.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         child => Ok(Pid::from_raw(child)),

@@ -35,6 +35,7 @@ impl End {
 pub enum Opened {
     Fifo(Held),
     File(File),
+    Device(File),
 }
 
 /// A FIFO that is open for reading and writing.
@@ -62,7 +63,10 @@ impl Opened {
             opened => Some(opened?),
         };
         match writer {
-            Some(file) if !is_fifo(&file)? => Ok(Opened::File(file)),
+            Some(file) if !is_fifo(&file)? => Ok(match file.metadata()?.is_file() {
+                true => Opened::File(file),
+                false => Opened::Device(file),
+            }),
             writer => {
                 let file = open(path, OpenOptions::new().read(true).write(true))?;
                 if !is_fifo(&file)? {

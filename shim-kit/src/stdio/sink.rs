@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -19,6 +20,38 @@ use super::{
     watched,
 };
 use crate::{descriptors, inotify::Inotify, tasks::blocking};
+
+/// A path for output.
+#[derive(Debug)]
+pub struct Target {
+    path: PathBuf,
+    /// Whether it is made if it is missing.
+    is_made: bool,
+}
+
+impl Target {
+    /// Understands a path or a `file://` URI.
+    ///
+    /// # Errors
+    /// If the URI means something else.
+    pub fn parse(text: &str) -> Result<Target, Status> {
+        match Uri::parse(text)? {
+            Some(Uri::File(path)) => Ok(Target { path, is_made: true }),
+            Some(Uri::Program(_)) => {
+                Err(Status::unimplemented(format!("stderr alone cannot go to {text}")))
+            }
+            None => Ok(Target { path: text.into(), is_made: false }),
+        }
+    }
+
+    /// Opens it. May block the thread.
+    ///
+    /// # Errors
+    /// Those of [`Opened::output`].
+    pub fn open(&self) -> io::Result<Opened> {
+        Opened::output(&self.path, self.is_made)
+    }
+}
 
 /// Where bytes go.
 #[derive(Debug)]
@@ -38,27 +71,26 @@ impl Sink {
     /// # Errors
     /// If it cannot be opened, or the URI means something else.
     pub async fn open(text: &str) -> Result<Sink, Status> {
-        let failed = |error| failed_to_open(text, error);
-        let (path, is_made) = match Uri::parse(text)? {
-            Some(Uri::File(path)) => (path, true),
-            Some(Uri::Program(_)) => {
-                return Err(Status::unimplemented(format!("stderr alone cannot go to {text}")));
+        let target = Target::parse(text)?;
+        let opened = blocking(move || target.open()).await;
+        opened.and_then(Sink::of).map_err(|error| failed_to_open(text, error))
+    }
+
+    /// Makes a sink of what was opened.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub fn of(opened: Opened) -> io::Result<Sink> {
+        match opened {
+            Opened::Fifo(held) => held.watch(End::Write).map(Sink::Fifo),
+            Opened::File(file) => Ok(Sink::File(FileSink::new(file))),
+            // One that is always ready, as /dev/null, cannot be watched.
+            Opened::Device(file) => {
+                Ok(match descriptors::watch(file.try_clone()?, Interest::WRITABLE) {
+                    Ok(device) => Sink::Pipe(Arc::new(device)),
+                    Err(_) => Sink::File(FileSink::new(file)),
+                })
             }
-            None => (text.into(), false),
-        };
-        match blocking(move || Opened::output(&path, is_made)).await.map_err(failed)? {
-            Opened::Fifo(held) => held.watch(End::Write).map(Sink::Fifo).map_err(failed),
-            Opened::File(file) => match file.metadata().map_err(failed)?.is_file() {
-                true => Ok(Sink::File(FileSink::new(file))),
-                // A device; one that is always ready, as /dev/null, cannot be watched.
-                false => Ok(
-                    match descriptors::watch(file.try_clone().map_err(failed)?, Interest::WRITABLE)
-                    {
-                        Ok(device) => Sink::Pipe(Arc::new(device)),
-                        Err(_) => Sink::File(FileSink::new(file)),
-                    },
-                ),
-            },
         }
     }
 
