@@ -33,7 +33,7 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Returns none.
+    /// Returns instruments without observers and interceptors.
     pub fn new() -> Self {
         Instruments::default()
     }

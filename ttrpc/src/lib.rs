@@ -149,8 +149,6 @@ macro_rules! debug_in_short {
 
 // Elsewhere there is nothing, so that this error is the only one.
 #[cfg(unix)]
-pub mod blocking;
-#[cfg(unix)]
 pub mod client;
 #[cfg(unix)]
 mod config;
@@ -188,6 +186,10 @@ pub mod testing;
 mod trace;
 #[cfg(unix)]
 mod transport;
+
+// Last, since the documentation has implementations in this order: those for programs without async come after the others.
+#[cfg(unix)]
+pub mod blocking;
 
 pub use async_trait::async_trait;
 pub use prost;

@@ -93,7 +93,7 @@ impl ConnectOptions {
     /// that is left. No attempt begins in the last 5 ms, and one that is under way at the end is abandoned. Less than 5
     /// ms counts as 5 ms, which is one attempt.
     ///
-    /// Whatever an attempt meets is tried again, but for an address that makes no sense.
+    /// Every failure is tried again, except that of an invalid address.
     pub fn retry_for(mut self, limit: Duration) -> Self {
         self.retry_for = Some(limit);
         self

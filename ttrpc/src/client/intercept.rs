@@ -33,12 +33,16 @@ use crate::{
 /// ```
 /// use ttrpc::{Code, Status, async_trait, client::{Answer, Interceptor, Next, OutgoingCall}};
 ///
-/// /// Makes a call again if the server could not take it. Only for methods that may be repeated.
+/// /// Makes a call again if the server was at its limits. For idempotent methods.
 /// struct RetryOnce;
 ///
 /// #[async_trait]
 /// impl Interceptor for RetryOnce {
-///     async fn intercept(&self, call: &mut OutgoingCall, next: Next<'_>) -> Result<Answer, Status> {
+///     async fn intercept(
+///         &self,
+///         call: &mut OutgoingCall,
+///         next: Next<'_>,
+///     ) -> Result<Answer, Status> {
 ///         match next.run(call).await {
 ///             Err(status) if status.code() == Code::ResourceExhausted => next.run(call).await,
 ///             result => result,

@@ -63,6 +63,21 @@ use crate::{
 
 /// Receives the events of connections and calls. All methods do nothing unless they are implemented.
 ///
+/// ```
+/// use ttrpc::{Server, observer::{CallEnd, CallInfo, EndCause, Observer}};
+///
+/// struct Panics;
+///
+/// impl Observer for Panics {
+///     fn call_ended(&self, call: &CallInfo<'_>, end: &CallEnd<'_>) {
+///         if end.cause == EndCause::Panicked {
+///             eprintln!("{}/{} panicked after {:?}", call.service, call.method, end.duration());
+///         }
+///     }
+/// }
+/// let server = Server::builder().observe(Panics);
+/// ```
+///
 /// [`ServerBuilder::observe`](crate::server::ServerBuilder::observe) and
 /// [`ConnectOptions::observe`](crate::client::ConnectOptions::observe) add one. An [`Arc`] of an observer is
 /// an observer, for programs that keep it, or use one for several clients and servers.

@@ -37,7 +37,8 @@ pub enum Decoded {
 /// use ttrpc::proto::codec::{Decoded, Decoder};
 /// use ttrpc::proto::frame::{Flags, FrameType, Header};
 ///
-/// let header = Header { data_len: 2, stream_id: 1, frame_type: FrameType::Data, flags: Flags::NONE };
+/// let (frame_type, flags) = (FrameType::Data, Flags::NONE);
+/// let header = Header { data_len: 2, stream_id: 1, frame_type, flags };
 /// let mut decoder = Decoder::default();
 /// decoder.feed(&header.to_bytes());
 /// assert_eq!(decoder.decode(), None);

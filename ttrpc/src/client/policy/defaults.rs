@@ -19,7 +19,7 @@ pub struct CallDefaults {
 }
 
 impl CallDefaults {
-    /// Sets nothing.
+    /// Makes defaults that set nothing.
     pub fn new() -> Self {
         CallDefaults::default()
     }
@@ -82,7 +82,8 @@ impl CallDefaults {
 /// # fn example(client: Client) -> Client {
 /// let defaults = MethodDefaults::new()
 ///     .all(CallDefaults::new().timeout(Duration::from_secs(10)))
-///     .service("agent.v1.Agent", CallDefaults::new().retry(Retry::new()).metadata("tenant", "blue"))
+///     .service("agent.v1.Agent", CallDefaults::new().metadata("tenant", "blue"))
+///     .method("agent.v1.Agent", "Get", CallDefaults::new().retry(Retry::new()))
 ///     .method("agent.v1.Agent", "Wait", CallDefaults::new().no_timeout());
 /// client.with_method_defaults(defaults)
 /// # }
@@ -98,8 +99,8 @@ impl CallDefaults {
 /// # fn main() -> Result<(), ttrpc::client::DefaultsError> {
 /// let defaults: MethodDefaults = r#"
 ///     *                  timeout=10s
-///     agent.v1.Agent/*   retry=3 metadata.tenant=blue
-///     agent.v1.Agent/Get retry=5 retry.codes=UNAVAILABLE,ABORTED retry.backoff=10ms..2s idempotent=yes
+///     agent.v1.Agent/*   retry=3 idempotent=yes metadata.tenant=blue
+///     agent.v1.Agent/Get retry=5 retry.codes=UNAVAILABLE,ABORTED retry.backoff=10ms..2s
 ///     agent.v1.Agent/Wait timeout=none retry=none metadata.note="two words"
 ///     budget tokens=50 ratio=0.2
 /// "#.parse()?;
@@ -131,7 +132,7 @@ struct ServiceDefaults {
 }
 
 impl MethodDefaults {
-    /// Sets nothing.
+    /// Makes defaults that set nothing for any method.
     pub fn new() -> Self {
         MethodDefaults::default()
     }

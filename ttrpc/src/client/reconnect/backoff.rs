@@ -24,7 +24,8 @@ const LONGEST_BOUND: Duration = Duration::from_secs(1 << 30);
 ///
 /// ```
 /// # use ttrpc::client::Backoff; use std::time::Duration;
-/// let backoff = Backoff::new().longest(Duration::from_secs(2)).give_up_after(Duration::from_secs(60));
+/// let seconds = Duration::from_secs;
+/// let backoff = Backoff::new().longest(seconds(2)).give_up_after(seconds(60));
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a client gets it with `ConnectOptions::reconnect` or `Retry::backoff`"]
@@ -47,7 +48,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Pauses of up to 100 ms at first and 10 s at last, without a limit.
+    /// Makes a backoff with pauses of up to 100 ms at first and 10 s at last, without a limit.
     pub fn new() -> Self {
         Backoff::default()
     }

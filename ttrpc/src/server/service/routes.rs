@@ -31,9 +31,9 @@ pub trait Service {
     ///
     /// ```
     /// # use ttrpc::server::{Interceptor, ServerBuilder, Service};
-    /// fn add(server: ServerBuilder, greeter: impl Service, policy: impl Interceptor) -> ServerBuilder {
-    ///     server.add_service(greeter.intercept(policy))
-    /// }
+    /// # fn add(server: ServerBuilder, greeter: impl Service, policy: impl Interceptor) -> ServerBuilder {
+    /// server.add_service(greeter.intercept(policy))
+    /// # }
     /// ```
     fn intercept(self, interceptor: impl Interceptor) -> Routes
     where
