@@ -30,7 +30,7 @@ pub(crate) fn measure(bench: &mut Bench) -> io::Result<()> {
     bench.report.text(&format!(
         "An open loop: a call's time counts from when it was due, at {} calls/s for everybody, half of what \
          `{OURS}` does with 64 calls in flight. At most 64 are in flight, on one connection. Both processes are \
-         on one CPU, with two workers each. Whoever cannot keep up with the rate has no times.\n",
+         on one CPU, with two workers each. Contenders that cannot sustain the rate have no latency figures.\n",
         number(Some(rate)),
     ));
     let mut head = vec![String::new()];

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// In characters, of all pages.
+const WIDTH: usize = 120;
+
 /// A document that grows.
 pub(crate) struct Report {
     text: String,
@@ -18,9 +21,23 @@ impl Report {
         self.text.push_str(&format!("{gap}{} {title}\n\n", "#".repeat(level)));
     }
 
+    /// Adds text. Lines that are longer than the page is wide are broken.
     pub(crate) fn text(&mut self, text: &str) {
-        self.text.push_str(text);
-        self.text.push('\n');
+        for line in text.split('\n') {
+            let is_short = line.chars().count() <= WIDTH;
+            let mut width = 0;
+            for word in if is_short { vec![line] } else { line.split(' ').collect() } {
+                let len = word.chars().count();
+                if width > 0 {
+                    let fits = width + 1 + len <= WIDTH;
+                    self.text.push(if fits { ' ' } else { '\n' });
+                    width = if fits { width + 1 } else { 0 };
+                }
+                self.text.push_str(word);
+                width += len;
+            }
+            self.text.push('\n');
+        }
     }
 
     /// Adds a table; its first row is the head.

@@ -54,8 +54,8 @@ const PLAYED: &str = "
 
 Here the server is no library: `ttrpc-conformance-server --answer WAY` answers each call in a way that the specification
 allows, or with frames beside it that a client has no use for. The ways are in
-[answers.cases](../../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. A test of
-the workspace shows how this library's own client takes wrong answers, with cases in
+[answers.cases](../../tests/src/conformance_suite/answers/answers.cases). A client passes if its call succeeds. A test
+of the workspace shows how this library's own client takes wrong answers, with cases in
 [client.cases](../../tests/src/conformance_suite/client_cases/client.cases).
 ";
 
