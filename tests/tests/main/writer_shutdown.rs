@@ -15,7 +15,10 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex},
+    io::{
+        AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, Join, ReadHalf,
+        WriteHalf, duplex, join, split,
+    },
     task::JoinHandle,
     time::{Instant, timeout},
 };
@@ -37,22 +40,13 @@ const GOODBYE: &[u8] = b"goodbye";
 
 /// Passes everything on, and writes [`GOODBYE`] when it is shut down.
 struct Polite {
-    inner: DuplexStream,
+    inner: WriteHalf<DuplexStream>,
     said: usize,
 }
 
-fn polite(inner: DuplexStream) -> Polite {
-    Polite { inner, said: 0 }
-}
-
-impl AsyncRead for Polite {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(cx, buf)
-    }
+fn polite(inner: DuplexStream) -> Join<ReadHalf<DuplexStream>, Polite> {
+    let (reader, inner) = split(inner);
+    join(reader, Polite { inner, said: 0 })
 }
 
 impl AsyncWrite for Polite {
@@ -271,17 +265,7 @@ async fn a_refused_connection_has_time_for_its_shutdown_and_no_more() {
 }
 
 /// Passes everything on, and panics when it is shut down.
-struct Panicking(DuplexStream);
-
-impl AsyncRead for Panicking {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
+struct Panicking(WriteHalf<DuplexStream>);
 
 impl AsyncWrite for Panicking {
     fn poll_write(
@@ -308,10 +292,11 @@ async fn a_refused_connection_whose_shutdown_panics_ends_alone() {
     let policy = PeerPolicy::custom(move |_| is_second.swap(true, SeqCst));
     let (first, there) = duplex(PIPE_LEN);
     let (second, other) = duplex(PIPE_LEN);
+    let (reader, writer) = split(there);
     let server = Server::builder()
         .add_service(ConformanceServer::new(ConformanceService::default()))
         .allow_peers(policy)
-        .connection(Connection::new(Panicking(there)))
+        .connection(Connection::new(join(reader, Panicking(writer))))
         .io(other)
         .build()
         .unwrap();

@@ -58,7 +58,10 @@ use std::{
     task::Poll,
 };
 
-use tokio::{sync::Notify, task::JoinHandle};
+use tokio::{
+    sync::Notify,
+    task::{JoinHandle, coop::unconstrained},
+};
 
 use crate::{
     contain::{Contained, contain},
@@ -93,7 +96,8 @@ pub(crate) fn rarely<F: Future>(
         if mem::replace(&mut is_registered, true) && !is_due(&future) {
             return Poll::Pending;
         }
-        future.as_mut().poll(cx)
+        // A future that asks for a part of the task's budget, when that is spent, returns without having left the waker.
+        pin!(unconstrained(future.as_mut())).poll(cx)
     })
 }
 
@@ -107,5 +111,37 @@ pub(crate) async fn wait_until(changed: &Notify, is_so: Condition<'_, bool>) {
             return;
         }
         change.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        sync::oneshot,
+        task::{coop::consume_budget, yield_now},
+        time::{Instant, timeout},
+    };
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_seldom_happens_wakes_a_task_that_had_spent_its_budget() {
+        let (ends, ended) = oneshot::channel::<()>();
+        let mut seldom = pin!(rarely(tokio::spawn(ended), JoinHandle::is_finished));
+        poll_fn(|cx| {
+            while pin!(consume_budget()).poll(cx).is_ready() {}
+            assert!(seldom.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        // What the spent budget has woken has run.
+        yield_now().await;
+        ends.send(()).expect("the task waits");
+        let before = Instant::now();
+        let ended = timeout(Duration::from_secs(1), seldom).await.expect("it has ended");
+        ended.expect("the task does not panic").expect("it was sent");
+        assert_eq!(Instant::now(), before, "it was woken");
     }
 }

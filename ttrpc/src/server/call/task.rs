@@ -77,10 +77,10 @@ impl Future for CallTask {
         if let CallTask::New(handler, owner) = &mut *self {
             owner.started();
             let first = start(&owner.call, handler, cx);
+            let has_ended = matches!(first, FirstStep::Ended(Outcome::Finished));
             let started = mem::replace(&mut *self, CallTask::Ended);
-            if let CallTask::New(handler, owner) = started
-                && !matches!(first, FirstStep::Ended(Outcome::Finished))
-            {
+            // What is not taken out of it is dropped in the order of its fields, the handler with its reply first.
+            if !has_ended && let CallTask::New(handler, owner) = started {
                 *self = CallTask::GoesOn(Box::pin(go_on(owner, handler, first)));
             }
         }
@@ -321,10 +321,10 @@ mod tests {
     use super::*;
     use crate::{
         Context, Raw, RawEnd, Server, ServerConfig,
-        proto::payload::Payload,
+        proto::{message::DynMessage, payload::Payload},
         server::{
             Fallback, FallbackCall,
-            call::{handler, start::AdmittedCall},
+            call::{handler, shared::Connection, start::AdmittedCall},
             tests::{idle_connection, unary_call},
         },
         testing,
@@ -419,5 +419,44 @@ mod tests {
         });
         drop(runtime);
         assert_eq!(drops.iter().collect::<Vec<_>>(), [1]);
+    }
+    /// Tells, when it is dropped, how many calls hold a permit.
+    struct TellingReply(Arc<Connection>, std::sync::mpsc::Sender<usize>);
+
+    impl handler::Reply for TellingReply {
+        fn message(&self) -> Option<&dyn DynMessage> {
+            None
+        }
+    }
+
+    impl Drop for TellingReply {
+        fn drop(&mut self) {
+            self.1.send(self.0.calls.load().count).expect("the test listens");
+        }
+    }
+
+    /// It is the program's, as what the handler holds is.
+    #[tokio::test]
+    async fn a_reply_is_dropped_before_its_permit() {
+        for waits in [false, true] {
+            let (_server, connection) = idle_connection(ServerConfig::default());
+            let owner = CallOwner::new(unary_call(connection.clone(), 1));
+            let admitted =
+                AdmittedCall { owner, request_bytes: 0, more_to_come: false, chain: None };
+            let (dropped, drops) = std::sync::mpsc::channel();
+            let reply = TellingReply(connection.clone(), dropped);
+            let handler = handler::boxed(move |_, ()| async move {
+                if waits {
+                    tokio::task::yield_now().await;
+                }
+                Ok(reply)
+            });
+            let payload = Payload::borrowed(&[]);
+            admitted.begin(payload, true, OwnedHandler::new(handler, false)).expect("it decodes");
+            while connection.calls.load().count > 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(drops.try_iter().collect::<Vec<_>>(), [1]);
+        }
     }
 }
