@@ -110,18 +110,15 @@ impl Drop for BlockingPermit {
 /// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::call::replies), is
 /// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
-    let used = |place: Place<'_>| {
-        place.forget();
-        BlockingPermit(call.clone())
-    };
-    let place = place(call).await?;
-    if try_resume(&call.connection, &call.end).is_some() {
-        return Ok(used(place));
+    let mut granted = place(call).await?;
+    if try_resume(call).is_none() {
+        drop(granted);
+        // Its task polls it when it has a permit to go on.
+        yield_now().await;
+        granted = place(call).await?;
     }
-    drop(place);
-    // Its task polls it when it has a permit to go on.
-    yield_now().await;
-    Ok(used(self::place(call).await?))
+    granted.forget();
+    Ok(BlockingPermit(call.clone()))
 }
 
 async fn place(call: &Call) -> Result<Place<'_>, Status> {
@@ -130,7 +127,7 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
     if let Some(place) = places.try_take(connection.id) {
         return Ok(place);
     }
-    let _in_line = call.end.enter(HandlerWait::Permit);
+    let _wait = call.end.enter(HandlerWait::Permit);
     let _waiting = connection.registry.enter(call.info(), CallWait::Admission);
     let stall_timeout = connection.server.config.stall_timeout;
     places.take(connection.id, stall_timeout).await.map_err(|Stalled| {
@@ -218,11 +215,7 @@ impl<Resp: Message> StreamSender<Resp> {
     }
 }
 
-impl<Resp> fmt::Debug for StreamSender<Resp> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.sender, f)
-    }
-}
+debug_in_short!(StreamSender<Resp>);
 
 /// Waits for a future that is often ready.
 fn wait<F: Future>(runtime: &Handle, future: F) -> F::Output {

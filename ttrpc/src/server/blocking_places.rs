@@ -193,7 +193,7 @@ impl Places {
         state.taken < self.max && (is_first || state.further() < self.max_further)
     }
 
-    /// Grants what is free to those whose turn it is, who are to be told.
+    /// Grants what is free to those whose turn it is, who are to be woken.
     fn grant(&self, state: &mut State) -> Vec<oneshot::Sender<()>> {
         let mut granted = Vec::new();
         while let Some((&(runs_some, _), &connection)) = state.queue.first_key_value()

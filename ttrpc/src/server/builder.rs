@@ -52,7 +52,7 @@ pub struct ServerBuilder {
     keep_open: bool,
     policy: Option<PeerPolicy>,
     observers: Observers,
-    hook: Option<Arc<Hook>>,
+    hook: Option<Hook>,
     config: ServerConfig,
     owner: ServerOwner,
 }
@@ -155,7 +155,7 @@ impl ServerBuilder {
     ///
     /// A connection with which it is not done after `limit` is refused. Of several hooks, the last one counts.
     pub fn on_connection(mut self, hook: impl ConnectionHook, limit: Duration) -> Self {
-        self.hook = Some(Arc::new(Hook { hook: Contained::new(Box::new(hook)), limit }));
+        self.hook = Some(Hook { hook: Contained::new(Box::new(hook)), limit });
         self
     }
 

@@ -8,22 +8,22 @@ use shuttle::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread::{self, spawn},
 };
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::server::{
     call::{
-        context::Context, handler, shared::Connection, start::AdmittedCall, state::CallEnd,
-        task::CallOwner,
+        handler::{Context, boxed},
+        shared::Connection,
+        state::CallEnd,
     },
     connection::tasks::OpenConnection,
     shutdown::Lifecycle,
-    tests::{idle_connection, unary_call},
+    tests::{idle_connection, start, unary_call},
 };
 use crate::{
     ServerConfig, Status,
     observer::EndCause,
-    proto::payload::Payload,
     transport::{
         interleavings::{LONG, join, poll_once, try_all},
         limiter::Load,
@@ -87,7 +87,7 @@ fn a_server_that_drains_has_seen_a_connection_or_refuses_it() {
         shared.lifecycle.start();
         let permit =
             shared.connection_permits.clone().try_acquire_owned().expect("it is the first");
-        let opens = spawn(move || OpenConnection::new(connection, permit));
+        let opens = spawn(move || OpenConnection::new(connection, permit, oneshot::channel().0));
         shared.lifecycle.drain(Instant::now());
         let has_seen = lock(&shared.connections).len() == 1;
         let is_open = opens.join().expect("it does not panic").is_ok();
@@ -121,13 +121,7 @@ impl Model {
     fn start(&self, stream_id: u32, handler: impl Future<Output = ()> + Send + 'static) {
         let Model { connection, calls, ended, all_have_ended } = self.clone();
         let call = unary_call(connection.clone(), stream_id);
-        let admitted = AdmittedCall {
-            owner: CallOwner::new(call),
-            request_bytes: 0,
-            more_to_come: false,
-            chain: None,
-        };
-        let handler = handler::boxed(move |ctx: Context, ()| async move {
+        let handler = boxed(move |ctx: Context, ()| async move {
             handler.await;
             if ended.fetch_add(1, SeqCst) + 1 == calls {
                 all_have_ended.cancel();
@@ -136,12 +130,7 @@ impl Model {
             ctx.set_failure_cause(EndCause::DeadlineHere);
             Err::<(), _>(Status::deadline_exceeded("it is too late"))
         });
-        let started = admitted.begin(
-            Payload::borrowed(&[]),
-            true,
-            handler::OwnedHandler::new(handler, false),
-        );
-        started.expect("it decodes");
+        start(call, handler);
     }
 
     /// Waits until every call has ended and its task is gone, and ends the connection, to which its calls refer.

@@ -89,11 +89,11 @@ pub use accept::{
 };
 pub use builder::ServerBuilder;
 pub use call::{
-    context::Context,
+    handler::Context,
     interceptor::{Interceptor, Next},
     stream::{StreamReceiver, StreamSender},
 };
-use service::services::Services;
+use service::routes::Services;
 pub use service::{
     fallback::{Fallback, FallbackCall},
     routes::{
@@ -114,10 +114,10 @@ struct Shared {
     services: Services,
     policy: Option<PeerPolicy>,
     observers: Observers,
-    hook: Option<Arc<Hook>>,
+    hook: Option<Hook>,
     /// Counts the calls of all connections, with the bytes of their Requests.
     calls: Limiter,
-    /// Counts the calls that were let in over that limit, each the only one of its connection.
+    /// Counts the calls that were admitted over that limit, each the only one of its connection.
     reserved_calls: Limiter,
     /// Counts bytes in the inboxes of all streams.
     inboxes: Limiter,
@@ -301,7 +301,7 @@ impl Drop for ServerOwner {
 #[cfg(test)]
 mod tests {
     use super::{call::shared::Connection, *};
-    use crate::Extensions;
+    use crate::{Extensions, proto::stream::Kind};
 
     /// A unary call that was read just now.
     pub(super) fn unary_call(
@@ -313,14 +313,22 @@ mod tests {
             stream_id,
             service: "a.B".into(),
             method: "C".into(),
-            is_known: true,
             flags: crate::proto::frame::Flags::NONE,
+            data_len: 0,
+            is_known: true,
             metadata: crate::Metadata::new(),
             started,
             deadline: None,
         };
         let load = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
         call::state::Call::new(connection, head, load, false)
+    }
+
+    /// Starts the handler of a unary call as the receiver does.
+    pub(super) fn start(call: Arc<call::state::Call>, handler: call::handler::BoxHandler) {
+        let payload = crate::proto::payload::Payload::borrowed(&[]);
+        let owner = call::task::CallOwner::new(call);
+        owner.start(handler, Kind::Unary, None, payload, false).expect("it decodes");
     }
 
     /// A connection of a server that does not run: nothing is read or written.

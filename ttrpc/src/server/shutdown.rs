@@ -282,10 +282,7 @@ impl ServerHandle {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;
             let permit = server.connection_permit(future::ready(())).await;
-            match server.admit(connection, permit)? {
-                None => Ok(()),
-                Some(hooked) => Box::pin(hooked).await,
-            }
+            server.admit(connection, permit).await
         };
         tokio::select! {
             biased;

@@ -97,6 +97,7 @@ pub(crate) enum Pushed {
     Refused,
 }
 
+#[cfg(test)]
 impl Pushed {
     pub(crate) fn is_queued(self) -> bool {
         matches!(self, Pushed::Queued(_))

@@ -13,23 +13,20 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::server::{
     Shared,
-    accept::{
-        accepting::Accepting,
-        hook::{Hooked, serve_hooked},
-        unserved::Unserved,
-    },
+    accept::{accepting::Accepting, hook::Hooked, unserved::Unserved},
     connection::tasks,
 };
 use crate::{
     Connection, Error,
+    observer::{ConnectionInfo, Side},
     sync::atomic::Ordering::{Relaxed, SeqCst},
     trace,
     transport::{lock, spawn, wait_until},
 };
 
 impl Shared {
-    /// Starts to serve a connection, if its peer may connect. Returns what is left to be done: the hook looks at the
-    /// connection first. The peer of a connection that is not served sees it closed.
+    /// Serves a connection if its peer may connect, after the hook has looked at it. Without a hook, that waits for nothing. The
+    /// peer of a connection that is not served sees it closed.
     ///
     /// # Errors
     /// [`Error::PeerRefused`], [`Error::ServerEnded`].
@@ -37,39 +34,34 @@ impl Shared {
         self: &Arc<Self>,
         connection: Unserved,
         permit: OwnedSemaphorePermit,
-    ) -> Result<Option<impl Future<Output = Result<(), Error>> + Send + 'static>, Error> {
-        self.check_policy(&connection)?;
-        match &self.hook {
-            None => self.serve_admitted(connection, permit).map(|()| None),
-            Some(hook) => {
-                Ok(Some(serve_hooked(Hooked::new(self), hook.clone(), connection, permit)))
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        // Counted from now on.
+        let (server, hooked) = (self.clone(), self.hook.as_ref().map(|_| Hooked::new(self)));
+        async move {
+            // The connection is dropped first, if it is.
+            let (_hooked, mut connection) = (hooked, connection);
+            let is_allowed =
+                server.policy.as_ref().is_none_or(|policy| policy.allows(connection.peer()));
+            let admitted = match &server.hook {
+                _ if !is_allowed => Err("the policy does not allow the peer".to_owned()),
+                None => Ok(()),
+                Some(hook) => tokio::select! {
+                    biased;
+                    () = server.lifecycle.draining() => return Err(Error::ServerEnded),
+                    result = hook.run(&mut connection) => result,
+                },
+            };
+            if let Err(reason) = admitted {
+                let peer = connection.peer();
+                trace::warn!(%peer, reason, "a connection is refused");
+                let (side, extensions) = (Side::Server, &connection.extensions);
+                let refused = ConnectionInfo { side, id: 0, peer, extensions };
+                server.observers.notify(|observer| observer.connection_refused(&refused, &reason));
+                return Err(Error::PeerRefused { peer: peer.to_string(), reason });
             }
+            let id = server.connections_so_far.fetch_add(1, Relaxed) + 1;
+            tasks::serve(server, connection, permit, id)
         }
-    }
-
-    /// # Errors
-    /// [`Error::PeerRefused`].
-    fn check_policy(&self, connection: &Connection) -> Result<(), Error> {
-        let peer = connection.peer();
-        if !self.policy.as_ref().is_none_or(|policy| policy.allows(peer)) {
-            let reason = "the policy does not allow the peer";
-            self.connection_refused(peer, &connection.extensions, reason);
-            return Err(Error::PeerRefused { peer: peer.to_string(), reason: reason.to_owned() });
-        }
-        Ok(())
-    }
-
-    /// Serves a connection, unless a shutdown has begun.
-    ///
-    /// # Errors
-    /// [`Error::ServerEnded`].
-    pub(in crate::server) fn serve_admitted(
-        self: &Arc<Self>,
-        connection: Unserved,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<(), Error> {
-        let id = self.connections_so_far.fetch_add(1, Relaxed) + 1;
-        tasks::serve(self.clone(), connection, permit, id)
     }
 
     /// Waits for a permit to open a connection, which is there when `connected` completes.
@@ -117,9 +109,11 @@ impl Shared {
                 next = self.next_connection(accepting), if !is_done => next,
             };
             if let Some((connection, permit)) = next {
-                // A hook does not hold up the next connection.
-                if let Ok(Some(hooked)) = self.admit(Unserved::new(connection), permit) {
-                    spawn(Box::pin(async { _ = hooked.await }));
+                let admitted = self.admit(Unserved::new(connection), permit);
+                match self.hook {
+                    None => _ = admitted.await,
+                    // A hook does not block the next connection.
+                    Some(_) => _ = spawn(Box::pin(async { _ = admitted.await })),
                 }
             }
         }

@@ -9,11 +9,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::time::timeout;
 
-use crate::server::{Shared, accept::unserved::Unserved};
+use crate::server::Shared;
 use crate::{
-    Connection, Error,
+    Connection,
     contain::{Contained, Panicked, contain, notify_waiters},
     transport::BoxFuture,
 };
@@ -69,7 +69,7 @@ pub(in crate::server) struct Hook {
 impl Hook {
     /// # Errors
     /// Why the connection is refused.
-    async fn run(&self, connection: &mut Connection) -> Result<(), String> {
+    pub(super) async fn run(&self, connection: &mut Connection) -> Result<(), String> {
         // Asked when it is first polled.
         let connected: BoxFuture<'_, Result<(), Box<dyn StdError + Send + Sync>>> =
             Box::pin(async { self.hook.connected(connection).await });
@@ -103,28 +103,4 @@ impl Drop for Hooked {
         self.0.hooked_connections.fetch_sub(1, SeqCst);
         notify_waiters(&self.0.connection_ended);
     }
-}
-
-/// Runs the hook until the server drains, and serves the connection.
-///
-/// # Errors
-/// [`Error::PeerRefused`], [`Error::ServerEnded`].
-pub(in crate::server) async fn serve_hooked(
-    hooked: Hooked,
-    hook: Arc<Hook>,
-    mut connection: Unserved,
-    permit: OwnedSemaphorePermit,
-) -> Result<(), Error> {
-    let server = &hooked.0;
-    let result = tokio::select! {
-        biased;
-        () = server.lifecycle.draining() => return Err(Error::ServerEnded),
-        result = hook.run(&mut connection) => result,
-    };
-    if let Err(reason) = result {
-        let peer = connection.peer();
-        server.connection_refused(peer, &connection.extensions, &reason);
-        return Err(Error::PeerRefused { peer: peer.to_string(), reason });
-    }
-    server.serve_admitted(connection, permit)
 }

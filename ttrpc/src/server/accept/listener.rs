@@ -52,7 +52,7 @@ pub struct Listener {
 }
 
 enum Source {
-    /// Listens, and is not registered with a runtime. An error is told when it is to be served.
+    /// Listens, and is not registered with a runtime. An error is reported when it is to be served.
     Socket(io::Result<Socket>),
     Incoming(Incoming),
 }

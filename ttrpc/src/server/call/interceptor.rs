@@ -3,27 +3,22 @@
 use std::{
     fmt,
     future::poll_fn,
-    mem,
-    pin::Pin,
     sync::Arc,
     task::{self, Poll, ready},
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use prost::DecodeError;
-use tokio::time::Instant;
 
 use crate::server::call::{
-    context::Context,
-    handler::{Handler, OwnedHandler},
+    handler::{BoxHandler, Context, Reply, boxed, decode},
     state::Call,
 };
 use crate::{
-    Status,
-    contain::Contained,
+    Raw, Status,
+    contain::{Contained, contain},
     observer::EndCause,
     proto::{message::DynMessage, payload::Payload},
+    trace,
     transport::BoxFuture,
 };
 
@@ -117,7 +112,7 @@ impl Next<'_> {
     ///
     /// This is the request of a unary or server-streaming call. In a stream of requests most clients leave it empty.
     pub fn request_bytes(&self) -> &[u8] {
-        &self.handler.request
+        &self.handler.request.0
     }
 
     /// Runs the rest, and returns how the call ended. A reply is sent when all interceptors have returned.
@@ -147,38 +142,42 @@ impl fmt::Debug for Next<'_> {
 
 /// A handler that begins when the interceptors let it.
 struct InnerHandler {
-    /// Until it begins.
-    call: Option<Arc<Call>>,
-    request: Bytes,
-    handler: OwnedHandler,
+    handler: BoxHandler,
+    /// Its request comes through the call's inbox.
+    is_stream: bool,
+    request: Raw,
+    has_begun: bool,
     has_replied: bool,
 }
 
 impl InnerHandler {
     /// Polls it. When it begins, it sees the metadata of this context.
     fn poll(&mut self, ctx: &Context, cx: &mut task::Context<'_>) -> Poll<Result<(), Status>> {
-        if let Some(call) = &self.call {
-            check_time(call)?;
+        if !self.has_begun {
+            check_time(ctx.call())?;
+            self.has_begun = true;
+            let Raw(request) = &self.request;
+            if !self.is_stream
+                && let Err(refusal) = decode(&mut self.handler, Payload::shared(request, request))
+            {
+                ctx.set_failure_cause(refusal.cause);
+                return Poll::Ready(Err(refusal.status));
+            }
         }
-        if let Some(call) = self.call.take() {
-            let decoded = self.handler.decode(Payload::shared(&self.request, &self.request));
-            decoded.map_err(|refusal| {
-                call.end.set_failure_cause(refusal.cause);
-                refusal.status
-            })?;
-        }
-        ready!(self.handler.poll(|| ctx.clone(), cx))?;
+        ready!(self.handler.as_mut().poll(ctx, cx))?;
         self.has_replied = true;
         Poll::Ready(Ok(()))
     }
 }
 
-/// A handler that has begun. Dropped, it drops what the handler holds.
+/// A handler that has begun. Dropped, it drops what the handler holds, but not its reply.
 struct Running<'a>(&'a mut InnerHandler);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.handler.drop_now();
+        if !self.0.has_replied && contain(|| self.0.handler.as_mut().clear()).is_err() {
+            trace::warn!("a handler panicked while it was dropped");
+        }
     }
 }
 
@@ -191,83 +190,35 @@ fn check_time(call: &Call) -> Result<(), Status> {
     if call.end.is_over() {
         return Err(Status::cancelled("the call is over"));
     }
-    if call.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+    if call.is_too_late() {
         call.end.set_failure_cause(EndCause::DeadlineHere);
         return Err(Status::deadline_exceeded("the call's deadline passed before it was started"));
     }
     Ok(())
 }
 
-/// A handler with its interceptors.
-pub(super) struct Intercepted {
-    chain: Chain,
-    request: Bytes,
-    /// Until it begins, and when it has replied.
-    handler: Option<OwnedHandler>,
-    running: Option<BoxFuture<'static, Result<OwnedHandler, Status>>>,
-}
-
-impl Intercepted {
-    pub(super) fn around(handler: OwnedHandler, chain: Chain) -> OwnedHandler {
-        let (request, handler) = (Bytes::new(), Some(handler));
-        let intercepted = Intercepted { chain, request, handler, running: None };
-        OwnedHandler::new(Box::pin(intercepted), false)
+/// The reply of a handler after its interceptors.
+impl Reply for BoxHandler {
+    fn message(&self) -> Option<&dyn DynMessage> {
+        self.as_ref().reply()
     }
 }
 
-impl Handler for Intercepted {
-    fn decode(mut self: Pin<&mut Self>, payload: Payload<'_>) -> Result<(), DecodeError> {
-        self.request = payload.to_bytes();
-        Ok(())
-    }
-
-    fn begin(mut self: Pin<&mut Self>, ctx: Context) {
-        if let Some(handler) = self.handler.take() {
-            let (chain, request) = (self.chain.clone(), mem::take(&mut self.request));
-            self.running = Some(Box::pin(run_chain(chain, ctx, request, handler)));
+/// Puts a handler behind its interceptors.
+pub(super) fn intercepted(handler: BoxHandler, chain: Chain, is_stream: bool) -> BoxHandler {
+    boxed(move |mut ctx: Context, request: Raw| async move {
+        let (has_begun, has_replied) = (false, false);
+        let mut inner = InnerHandler { handler, is_stream, request, has_begun, has_replied };
+        let (first, rest) = chain.split_first().expect("a chain has interceptors");
+        let result = first.intercept(&mut ctx, Next { rest, handler: &mut inner }).await;
+        // A status to follow is an interceptor's.
+        if !inner.has_begun {
+            ctx.set_failure_cause(EndCause::Refused);
         }
-    }
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Result<(), Status>> {
-        if let Some(running) = &mut self.running {
-            let handler = ready!(running.as_mut().poll(cx))?;
-            self.handler = Some(handler);
+        result?;
+        match inner.has_replied {
+            true => Ok(inner.handler),
+            false => Err(Status::internal("an interceptor has ended the call without a reply")),
         }
-        self.running = None;
-        Poll::Ready(Ok(()))
-    }
-
-    fn reply(self: Pin<&Self>) -> Option<&dyn DynMessage> {
-        self.get_ref().handler.as_ref()?.reply()
-    }
-
-    fn drop_now(mut self: Pin<&mut Self>) {
-        self.running = None;
-    }
-
-    fn drop_reply(mut self: Pin<&mut Self>) {
-        self.handler = None;
-    }
-}
-
-/// Runs a call's interceptors around its handler, and returns the handler with its reply.
-async fn run_chain(
-    chain: Chain,
-    mut ctx: Context,
-    request: Bytes,
-    handler: OwnedHandler,
-) -> Result<OwnedHandler, Status> {
-    let call = Some(ctx.call().clone());
-    let mut inner = InnerHandler { call, request, handler, has_replied: false };
-    let (first, rest) = chain.split_first().expect("a chain has interceptors");
-    let result = first.intercept(&mut ctx, Next { rest, handler: &mut inner }).await;
-    // The handler has not begun: a status to follow is an interceptor's.
-    if let Some(call) = &inner.call {
-        call.end.set_failure_cause(EndCause::Refused);
-    }
-    result?;
-    match inner.has_replied {
-        true => Ok(inner.handler),
-        false => Err(Status::internal("an interceptor has ended the call without a reply")),
-    }
+    })
 }

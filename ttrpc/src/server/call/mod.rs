@@ -4,15 +4,12 @@
 //! enters the connection's queue in the step in which its entry leaves the table ([`state`]). Nothing here knows the
 //! receiver or the services.
 
-pub(in crate::server) mod admission;
-pub(in crate::server) mod context;
 pub(in crate::server) mod handler;
 pub(in crate::server) mod interceptor;
 mod observe;
 pub(in crate::server) mod reasons;
 pub(in crate::server) mod replies;
 pub(in crate::server) mod shared;
-pub(in crate::server) mod start;
 pub(in crate::server) mod state;
 pub(in crate::server) mod stream;
 pub(in crate::server) mod task;

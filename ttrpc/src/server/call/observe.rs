@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use crate::server::{
-    FailedConnection, Peer, Shared,
+    FailedConnection,
     call::{reasons::EndReason, shared::Connection},
 };
 use crate::{
@@ -105,19 +105,5 @@ impl Connection {
     fn observed(&self) -> ConnectionInfo<'_> {
         let (side, extensions) = (Side::Server, &self.extensions);
         ConnectionInfo { side, id: self.id, peer: &self.peer, extensions }
-    }
-}
-
-impl Shared {
-    /// A connection is refused.
-    pub(in crate::server) fn connection_refused(
-        &self,
-        peer: &Peer,
-        extensions: &Extensions,
-        reason: &str,
-    ) {
-        trace::warn!(%peer, reason, "a connection is refused");
-        let connection = ConnectionInfo { side: Side::Server, id: 0, peer, extensions };
-        self.observers.notify(|observer| observer.connection_refused(&connection, reason));
     }
 }

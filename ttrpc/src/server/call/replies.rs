@@ -26,16 +26,13 @@ use std::future::pending;
 
 use crate::server::call::{
     shared::{Connection, ReplyPermit},
-    start::give_way,
-    state::{Call, CallEnd, HandlerWait, HandlerWaits},
+    state::{Call, HandlerWait, HandlerWaits},
+    task::give_way,
 };
 use crate::{
     Status,
     snapshot::CallWait,
-    transport::{
-        limiter::{Closed, Limiter, Load, Permit},
-        registry::CallInfo,
-    },
+    transport::limiter::{Closed, Limiter, Load, Permit},
 };
 
 /// A handler that is polled counts for this part of its connection's limit.
@@ -61,52 +58,42 @@ impl Connection {
 /// A reply, or a message, that waits for capacity. It counts until this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct WaitingReply<'a> {
-    connection: &'a Connection,
-    _line: HandlerWaits<'a>,
+    call: &'a Call,
+    _wait: HandlerWaits<'a>,
     load: Load,
 }
 
 impl<'a> WaitingReply<'a> {
     /// # Errors
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all capacity.
-    pub(in crate::server) fn new(
-        connection: &'a Connection,
-        waits: &'a CallEnd,
-        len: usize,
-    ) -> Result<Self, Status> {
+    pub(in crate::server) fn new(call: &'a Call, len: usize) -> Result<Self, Status> {
+        let connection = &call.connection;
         if connection.limits().replies.is_stalled() && !connection.may_wait_too(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
         }
-        Ok(WaitingReply::of_any_length(connection, waits, len))
+        Ok(WaitingReply::of_any_length(call, len))
     }
 
     /// A reply that waits whatever the limit says: for the few bytes of a status that takes a reply's place.
-    pub(in crate::server) fn of_any_length(
-        connection: &'a Connection,
-        waits: &'a CallEnd,
-        len: usize,
-    ) -> Self {
+    pub(in crate::server) fn of_any_length(call: &'a Call, len: usize) -> Self {
         let load = Load::cost(len);
-        connection.limits().replies.force(load);
-        connection.server.replies.force(load);
-        WaitingReply { connection, _line: waits.enter(HandlerWait::Capacity), load }
+        call.connection.limits().replies.force(load);
+        call.connection.server.replies.force(load);
+        WaitingReply { call, _wait: call.end.enter(HandlerWait::Capacity), load }
     }
 
     /// Waits for capacity in the queue.
-    pub(in crate::server) async fn permit(
-        &self,
-        call: CallInfo,
-    ) -> Result<ReplyPermit<'a>, Closed> {
-        self.connection.reserve(self.load.cost, Some(call)).await
+    pub(in crate::server) async fn permit(&self) -> Result<ReplyPermit<'a>, Closed> {
+        self.call.connection.reserve(self.load.cost, Some(self.call.info())).await
     }
 }
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        self.connection.limits().replies.release(self.load);
-        self.connection.server.replies.release(self.load);
+        self.call.connection.limits().replies.release(self.load);
+        self.call.connection.server.replies.release(self.load);
     }
 }
 
@@ -114,12 +101,10 @@ impl Drop for WaitingReply<'_> {
 pub(in crate::server) type ResumePermit<'a> = Option<Permit<'a>>;
 
 /// A permit for a call's handler, if it need not wait for it.
-pub(in crate::server) fn try_resume<'a>(
-    connection: &'a Connection,
-    waits: &CallEnd,
-) -> Option<ResumePermit<'a>> {
+pub(in crate::server) fn try_resume(call: &Call) -> Option<ResumePermit<'_>> {
+    let connection = &call.connection;
     // One that has been granted something for which others wait must be polled.
-    if connection.has_no_replies() || waits.has_waits() {
+    if connection.has_no_replies() || call.end.has_waits() {
         return Some(None);
     }
     let share = connection.limits().replies.try_acquire(connection.reply_share())?;
@@ -130,7 +115,7 @@ pub(in crate::server) fn try_resume<'a>(
 /// replies wait. Such handlers begin one at a time, each after what the one before it has replied at once is counted.
 pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
     let _waiting = call.connection.registry.enter(call.info(), CallWait::Capacity);
-    let _in_line = call.end.enter(HandlerWait::Capacity);
+    let _wait = call.end.enter(HandlerWait::Capacity);
     match next_with_capacity(&call.connection, &call.connection.limits().next_start).await {
         Ok(permit) => {
             // The tasks that were woken meanwhile run first: the handler may block its thread.
@@ -144,12 +129,12 @@ pub(in crate::server) async fn wait_to_start(call: &Call) -> ResumePermit<'_> {
 
 /// Waits until a handler may be polled again, while the client reads.
 ///
-/// Endless streams may hold more than the limit at any time. So the first in the line goes on as well when a call might
+/// Endless streams may hold more than the limit at any time. So the first that waits goes on as well when a call might
 /// begin, however much waits then, and no other does before it has been polled.
 pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
-    let _in_line = call.end.enter(HandlerWait::Capacity);
+    let _wait = call.end.enter(HandlerWait::Capacity);
     let (load, stall_timeout) = (connection.reply_share(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
     tokio::select! {
@@ -162,12 +147,12 @@ pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     }
 }
 
-/// Waits for a permit of `line`, which has one, and with it until a call might begin.
+/// Waits for the one permit of a limiter, and with it until a call might begin.
 async fn next_with_capacity<'a>(
     connection: &'a Connection,
-    line: &'a Limiter,
+    limiter: &'a Limiter,
 ) -> Result<ResumePermit<'a>, Closed> {
-    let permit = line.acquire(Load::one(0)).await?;
+    let permit = limiter.acquire(Load::one(0)).await?;
     connection.wait_for_capacity().await?;
     Ok(Some(permit.used()))
 }
@@ -181,7 +166,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::{ServerConfig, server::tests::idle_connection};
+    use crate::{
+        ServerConfig,
+        server::tests::{idle_connection, unary_call},
+    };
 
     fn config() -> ServerConfig {
         ServerConfig {
@@ -195,8 +183,8 @@ mod tests {
     async fn a_reply_may_wait_if_both_limits_allow_all_or_it_is_the_only_one() {
         let (_server, connection) = idle_connection(config());
         assert!(connection.may_wait_too(1000), "it is the only one");
-        let of_call = CallEnd::default();
-        let waiting = WaitingReply::of_any_length(&connection, &of_call, 60);
+        let call = unary_call(connection.clone(), 1);
+        let waiting = WaitingReply::of_any_length(&call, 60);
         assert!(connection.may_wait_too(40) && !connection.may_wait_too(41));
         // Those of other connections.
         connection.server.replies.force(Load::cost(89));
@@ -210,16 +198,16 @@ mod tests {
     #[tokio::test]
     async fn a_handler_goes_on_freely_if_nothing_waits_or_its_own_reply_does() {
         let (_server, connection) = idle_connection(config());
-        let (of_call, of_another) = (CallEnd::default(), CallEnd::default());
+        let [of_call, of_another] = [1, 3].map(|id| unary_call(connection.clone(), id));
         let share = |of_call| {
             let before = connection.limits().replies.load().cost;
-            let _permit = try_resume(&connection, of_call)?;
+            let _permit = try_resume(of_call)?;
             Some(connection.limits().replies.load().cost - before)
         };
         assert_eq!(share(&of_call), Some(0));
-        let waiting = WaitingReply::of_any_length(&connection, &of_another, 60);
+        let waiting = WaitingReply::of_any_length(&of_another, 60);
         assert_eq!((share(&of_call), share(&of_another)), (Some(25), Some(0)));
-        let permit = try_resume(&connection, &of_call).expect("there is capacity for one");
+        let permit = try_resume(&of_call).expect("there is capacity for one");
         assert_eq!((share(&of_call), share(&of_another)), (None, Some(0)), "the limit is near");
         drop(permit);
         assert_eq!(connection.limits().replies.load(), Load::cost(60));
@@ -233,8 +221,8 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_waits_for_its_permit_holds_back_no_call() {
         let (_server, connection) = idle_connection(config());
-        let of_call = CallEnd::default();
-        let _waiting = WaitingReply::of_any_length(&connection, &of_call, 80);
+        let call = unary_call(connection.clone(), 1);
+        let _waiting = WaitingReply::of_any_length(&call, 80);
         let mut turn = pin!(connection.limits().replies.acquire(connection.reply_share()));
         assert!(turn.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(!connection.is_full());
@@ -247,7 +235,7 @@ mod tests {
     async fn a_permit_is_no_reply_that_the_client_does_not_read() {
         let (_server, connection) = idle_connection(config());
         connection.limits().replies.force(connection.limits().replies.limit());
-        let is_unread = connection.is_unread();
+        let is_unread = connection.queue.is_stuck();
         assert!(!is_unread() && !is_unread());
     }
 }

@@ -1,32 +1,48 @@
-//! A server's connection: what its receiver, its sender and its handlers share.
+//! A server's connection: what its receiver, its sender and its handlers share, and how it admits calls and messages.
+//!
+//! Two limits admit a call, or a message to an inbox: the connection's, and after it that of the whole server. Each of
+//! the two is a [`Limiter`]. What is admitted is counted at both until it is released. What is not waits in a queue while
+//! something is released now and then, and is refused after [`stall_timeout`](crate::ServerConfig::stall_timeout)
+//! without that.
+//!
+//! A connection that holds nothing always gets something: its only short call and its only message
+//! pass the server's limit where others have filled it. So a few clients that hold everything shut
+//! nobody out, and a limit of the server may be exceeded by one such call and one such message per
+//! connection. Such calls are counted apart: else they would keep those out who wait in the queue.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::server::call::state::Call;
 use crate::server::{
     Peer, Shared,
-    call::{reasons::EndReason, start::Starts},
+    call::{
+        reasons::{EndReason, Refusal},
+        state::Call,
+        task::Starts,
+    },
 };
 use crate::{
-    Code, Extensions, Status,
+    Code, Extensions, Raw, Status,
     observer::EndCause,
     proto::{
         frame::{Flags, FrameType, MAX_DATA_LEN},
-        message::encode_status,
+        message::{DynData, encode_status},
         table::ServerTable,
     },
     snapshot::{CallWait, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, merge_calls},
     transport::{
-        frames::{Frame, FrameBytes},
+        frames::Frame,
         limiter::{
             Closed, Limiter, Load,
             Oversubscribe::{AnyLast, OnlyWhenEmpty},
         },
-        queue::{PushPermit, Queue},
+        queue::{PushDecision, PushPermit, Pushed, Queue},
         registry::{CallInfo, Registry},
-        stall::StallBudget,
+        stall::{Condition, StallBudget},
     },
 };
 
@@ -149,6 +165,19 @@ impl Connection {
         self.queue.reserve(len).await
     }
 
+    /// Pushes a frame if `claim` allows it, with its permit or with the capacity that there is.
+    pub(super) fn push(
+        &self,
+        frame: &Frame<DynData<'_>>,
+        permit: Option<ReplyPermit<'_>>,
+        claim: impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision>,
+    ) -> Pushed {
+        match permit {
+            Some(permit) => permit.send(frame, claim),
+            None => self.queue.try_send(frame, claim),
+        }
+    }
+
     /// Returns whether the client learns from this side that a call has ended for this cause.
     pub(in crate::server) fn answers(&self, cause: EndCause) -> bool {
         cause != EndCause::DeadlineHere || self.server.config.answer_late_calls
@@ -159,34 +188,27 @@ impl Connection {
     pub(in crate::server) async fn send_status(
         &self,
         stream_id: u32,
-        cause: EndCause,
-        status: &Status,
+        failure: &Refusal,
         call: Option<&Call>,
     ) {
-        if !self.answers(cause) {
-            return;
+        if self.answers(failure.cause) {
+            self.send_response(stream_id, encode_failure(&failure.status), call).await;
         }
-        self.send_response(stream_id, encode_failure(status), call).await;
     }
 
     /// Sends a Response of which no stream is in the table. A connection that has ended drops it.
     pub(in crate::server) async fn send_response(
         &self,
         stream_id: u32,
-        data: Vec<u8>,
+        data: Raw,
         call: Option<&Call>,
     ) {
-        let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, &data[..]);
-        let frame = frame.expect("it is no longer than a frame may be").to_vec();
+        let data = DynData::of_message(&data);
+        let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
+        let frame = frame.expect("it is no longer than a frame may be");
         if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
-            let _ = permit.push(FrameBytes::Large(frame), |_| Some(stream_id.into()));
+            let _ = permit.send(&frame, |_| Some(stream_id.into()));
         }
-    }
-
-    /// A condition that holds while it is the client who holds handlers up, since it does not read: their
-    /// time does not count then.
-    pub(in crate::server) fn is_unread(&self) -> impl Fn() -> bool {
-        self.queue.is_stuck()
     }
 
     /// Returns what the connection is doing at this moment.
@@ -211,9 +233,152 @@ impl Connection {
     }
 }
 
+/// Cost of a call, in bytes, that is admitted for the sake of its connection.
+const SHORT_CALL: usize = 4 << 10;
+
+/// A connection's limiter, and those that it shares with all others.
+#[derive(Clone, Copy)]
+struct Limits<'a> {
+    own: &'a Limiter,
+    all: &'a Limiter,
+    /// Counts what passed the server's limit as all that its connection held.
+    reserved: &'a Limiter,
+    /// The most that may pass like that, in bytes.
+    reserve: usize,
+}
+
+/// A load that has been admitted.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct AdmittedLoad {
+    load: Load,
+    is_reserved: bool,
+}
+
+impl<'a> Limits<'a> {
+    fn is_short(&self, load: Load) -> bool {
+        load.cost <= self.reserve
+    }
+
+    fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
+        let own = self.own.try_acquire(load)?;
+        let is_reserved = match self.all.try_acquire(load) {
+            Some(all) => {
+                all.into_load();
+                false
+            }
+            None if self.is_short(load) && self.own.load().is_within(load) => {
+                self.reserved.force(load);
+                true
+            }
+            None => return None,
+        };
+        own.into_load();
+        Some(AdmittedLoad { load, is_reserved })
+    }
+
+    /// Waits while something is released. `None` after `stall_timeout` without that.
+    async fn acquire(
+        &self,
+        load: Load,
+        stall_timeout: Duration,
+        is_paused: Condition<'a, bool>,
+    ) -> Option<AdmittedLoad> {
+        let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await.ok()?;
+        let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, is_paused);
+        let is_reserved = tokio::select! {
+            biased;
+            // It is all that the connection holds.
+            () = self.own.at_most(load), if self.is_short(load) => {
+                self.reserved.force(load);
+                true
+            }
+            Ok(all) = self.all.acquire(load) => {
+                all.into_load();
+                false
+            }
+            // Neither the others release anything nor the connection itself.
+            _ = async { tokio::join!(stall(self.own), stall(self.all)) } => return None,
+        };
+        own.into_load();
+        Some(AdmittedLoad { load, is_reserved })
+    }
+
+    fn release(&self, AdmittedLoad { load, is_reserved }: AdmittedLoad) {
+        self.own.release(load);
+        if is_reserved { self.reserved.release(load) } else { self.all.release(load) }
+    }
+}
+
+impl Connection {
+    fn call_limits(&self) -> Limits<'_> {
+        let (all, reserved) = (&self.server.calls, &self.server.reserved_calls);
+        Limits { own: &self.calls, all, reserved, reserve: SHORT_CALL }
+    }
+
+    /// Messages are not counted apart: handlers take them in portions of any size.
+    fn inbox_limits(&self) -> Limits<'_> {
+        let all = &self.server.inboxes;
+        Limits { own: &self.limits().inboxes, all, reserved: all, reserve: usize::MAX }
+    }
+
+    /// Admits a call if it need not wait.
+    pub(in crate::server) fn try_admit_call(&self, load: Load) -> Option<AdmittedLoad> {
+        self.call_limits().try_acquire(load)
+    }
+
+    /// Admits a call, waiting for others to end. `None` if none does.
+    pub(in crate::server) async fn admit_call(&self, load: Load) -> Option<AdmittedLoad> {
+        self.admit(self.call_limits(), load).await
+    }
+
+    /// Releases the load of a call that was admitted.
+    pub(in crate::server) fn release_call(&self, admitted: AdmittedLoad) {
+        self.call_limits().release(admitted);
+    }
+
+    /// Returns whether the number of calls, not their bytes, has reached its limit.
+    pub(in crate::server) fn is_full_of_calls(&self) -> bool {
+        let is_full = |limiter: &Limiter| limiter.load().count >= limiter.limit().count;
+        [&self.calls, &self.server.calls].into_iter().any(is_full)
+    }
+
+    /// Admits a message of this cost to an inbox if it need not wait.
+    pub(in crate::server) fn try_admit_message(&self, cost: usize) -> bool {
+        self.inbox_limits().try_acquire(Load::cost(cost)).is_some()
+    }
+
+    /// Admits a message of this cost to an inbox, waiting for handlers to take others. Returns whether
+    /// they do.
+    pub(in crate::server) async fn admit_message(&self, cost: usize) -> bool {
+        self.try_admit_message(cost)
+            || self.admit(self.inbox_limits(), Load::cost(cost)).await.is_some()
+    }
+
+    /// Counts a message that came with its Request, which has been admitted.
+    pub(in crate::server) fn force_message(&self, cost: usize) {
+        self.limits().inboxes.force(Load::cost(cost));
+        self.server.inboxes.force(Load::cost(cost));
+    }
+
+    /// Messages of this cost have been taken, or dropped.
+    pub(in crate::server) fn release_messages(&self, cost: usize) {
+        if cost > 0 {
+            let load = Load::cost(cost);
+            self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
+        }
+    }
+
+    /// Time during which the client does not read what it is sent does not count against handlers.
+    async fn admit(&self, limits: Limits<'_>, load: Load) -> Option<AdmittedLoad> {
+        let _held_up = self.stall(ReceiverWait::Admission);
+        let is_paused = self.queue.is_stuck();
+        limits.acquire(load, self.server.config.stall_timeout, &is_paused).await
+    }
+}
+
 /// The data of a Response that carries a failure, no longer than a frame may be. One of code 0 would
 /// be a success.
-pub(in crate::server) fn encode_failure(status: &Status) -> Vec<u8> {
+pub(in crate::server) fn encode_failure(status: &Status) -> Raw {
     let data = match status.raw_code() {
         0 => encode_status(&Status::unknown(format!(
             "the handler failed with a status of code OK: {}",
@@ -222,10 +387,63 @@ pub(in crate::server) fn encode_failure(status: &Status) -> Vec<u8> {
         _ => encode_status(status),
     };
     if data.len() <= MAX_DATA_LEN {
-        return data;
+        return data.into();
     }
-    encode_status(&Status::new(
-        Code::ResourceExhausted,
-        "the call failed with a status that is longer than a frame may be",
-    ))
+    let too_long = "the call failed with a status that is longer than a frame may be";
+    encode_status(&Status::new(Code::ResourceExhausted, too_long)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use super::*;
+    use crate::{ServerConfig, server::tests::idle_connection};
+
+    #[tokio::test]
+    async fn a_short_call_passes_the_servers_limit_as_the_only_one_of_its_connection() {
+        let (server, connection) = idle_connection(ServerConfig::default().max_calls(1));
+        // That of another connection.
+        connection.server.calls.force(Load::one(1));
+        assert!(connection.try_admit_call(Load::one(SHORT_CALL + 1)).is_none());
+        let permit = connection.try_admit_call(Load::one(SHORT_CALL)).expect("it is the only one");
+        assert!(connection.try_admit_call(Load::one(1)).is_none());
+        assert_eq!(connection.server.call_load(), Load { count: 2, cost: SHORT_CALL + 1 });
+        connection.release_call(permit);
+        assert_eq!(connection.server.call_load(), Load::one(1));
+        drop(server);
+    }
+
+    /// Else it would keep those out who wait for the server's limit.
+    #[tokio::test]
+    async fn a_call_that_becomes_the_only_one_while_it_waits_is_counted_apart() {
+        let (_server, connection) = idle_connection(ServerConfig::default().max_calls(1));
+        let calls = &connection.server.calls;
+        // That of another connection.
+        calls.force(Load::one(1));
+        let first = connection.try_admit_call(Load::one(1)).expect("it is the only one");
+        let mut second = pin!(connection.admit_call(Load::one(1)));
+        assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        connection.release_call(first);
+        let second = second.await.expect("it is the only one now");
+        assert_eq!(calls.load(), Load::one(1));
+        assert_eq!(connection.server.call_load(), Load { count: 2, cost: 2 });
+        connection.release_call(second);
+        assert_eq!(connection.server.call_load(), Load::one(1));
+    }
+
+    #[tokio::test]
+    async fn messages_are_admitted_at_once_up_to_the_limit_and_counted_until_they_are_taken() {
+        let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
+        let (_server, connection) = idle_connection(config);
+        assert!(connection.try_admit_message(100));
+        assert!(!connection.try_admit_message(1));
+        connection.release_messages(100);
+        assert!(connection.try_admit_message(1));
+        assert_eq!(connection.server.inboxes.load(), Load::cost(1));
+    }
 }

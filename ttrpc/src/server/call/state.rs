@@ -17,8 +17,8 @@
 //! | the connection's end | all that are left |
 //!
 //! A reply that waits for capacity leaves its call open: the deadline may still pass. Nothing is sent on
-//! a stream after its entry has gone, but the last frame of the task that took it. [`CallEnd`] tells
-//! all holders of a part of the call that it is over.
+//! a stream after its entry has gone, but the last frame of the task that took it. By [`CallEnd`]
+//! all holders of a part of the call learn that it is over.
 
 use std::sync::Arc;
 
@@ -26,42 +26,45 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
-    handler::OwnedHandler,
+    handler::BoxHandler,
+    reasons::Refusal,
     replies::WaitingReply,
-    shared::{Connection, ReplyPermit, encode_failure},
+    shared::{AdmittedLoad, Connection, ReplyPermit, encode_failure},
 };
 use crate::{
-    Code, Extensions, Metadata, Name, Status,
+    Code, Extensions, Metadata, Name, Raw, Status,
     contain::contain,
     observer::{self, CallOutcome, CallStats, EndCause, MessageInfo, Side},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN},
-        message::{DynData, DynMessage, FrameData},
+        message::DynData,
         table::ServerTable,
     },
-    server::call::admission::AdmittedLoad,
     snapshot::{CallSnapshot, CallWait},
     sync::Mutex,
     trace::{self, Span},
     transport::{
-        BoxFuture,
-        frames::{Frame, FrameBytes},
+        frames::Frame,
         inbox::Inbox,
-        limiter::Closed,
         lock,
         queue::{PushDecision, Pushed},
         registry::CallInfo,
     },
 };
 
-/// The rest of a call whose handler has returned.
-pub(super) enum ReplyRest {
-    /// It has ended.
-    None,
-    /// The handler's reply, whose frame has this length, has to wait for capacity. It is not encoded.
-    Reply(usize),
-    /// Another last frame has to wait for capacity.
-    Last(BoxFuture<'static, ()>),
+/// The last frame of a call, as its handler ends it. It is not encoded while it waits for capacity.
+pub(super) enum LastFrame {
+    /// The handler's reply, or the end of its stream of replies.
+    Reply,
+    /// A failure, and the data of its Response.
+    Failure(Box<(Refusal, Raw)>),
+}
+
+impl LastFrame {
+    fn failure(failure: Refusal) -> Self {
+        let data = encode_failure(&failure.status);
+        LastFrame::Failure(Box::new((failure, data)))
+    }
 }
 
 /// One call, shared by its handler, its task and the connection's receiver.
@@ -84,12 +87,13 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(in crate::server) struct CallHead {
     pub(in crate::server) stream_id: u32,
+    /// The Request's flags, and the length of its data.
+    pub(in crate::server) flags: Flags,
+    pub(in crate::server) data_len: usize,
     pub(in crate::server) service: Name,
     pub(in crate::server) method: Name,
     /// The names are those of a method that the server has.
     pub(in crate::server) is_known: bool,
-    /// The Request's flags.
-    pub(in crate::server) flags: Flags,
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,
@@ -184,11 +188,6 @@ impl CallEnd {
         lock(&self.0).failure_cause.get_or_insert(cause);
     }
 
-    /// Returns the cause to report if the handler fails now.
-    fn failure(&self) -> EndCause {
-        lock(&self.0).failure_cause.unwrap_or(EndCause::Failed)
-    }
-
     /// Counts a wait until the result is dropped.
     pub(in crate::server) fn enter(&self, wait: HandlerWait) -> HandlerWaits<'_> {
         lock(&self.0).waits[wait as usize] += 1;
@@ -212,11 +211,6 @@ impl Drop for HandlerWaits<'_> {
     fn drop(&mut self) {
         lock(&self.0.0).waits[self.1 as usize] -= 1;
     }
-}
-
-/// Returns whether this deadline has passed, if there is one.
-pub(in crate::server) fn is_past(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 impl Call {
@@ -251,7 +245,7 @@ impl Call {
 
     /// Returns whether the call's deadline has passed.
     pub(in crate::server) fn is_too_late(&self) -> bool {
-        is_past(self.deadline())
+        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// The inbox of a call whose method streams requests.
@@ -295,153 +289,111 @@ impl Call {
         self.end.fire();
     }
 
-    /// Ends the call with what its handler returns: a reply, the end of a stream of replies, or a status. A full queue is
-    /// the exception.
+    /// Ends the call with what its handler returns: a reply, the end of a stream of replies, or a status. Returns the frame
+    /// and its length if it has to wait for capacity.
     pub(super) fn respond(
-        self: &Arc<Self>,
-        result: Result<Option<&dyn DynMessage>, Status>,
-    ) -> ReplyRest {
-        let reply = match result {
-            Ok(Some(reply)) => reply,
-            Ok(None) => return self.end_stream(),
-            Err(status) => return self.fail(self.failure(&status), status),
-        };
-        let frame = match self.response(DynData::of_response(reply)) {
-            Ok(frame) => frame,
-            Err(status) => return self.fail(EndCause::Limit, status),
-        };
-        let len = frame.len();
-        match self.connection.queue.try_send(&frame, self.claim_end()) {
-            Pushed::Queued(_) => self.ended(CallOutcome::REPLIED, Some(len)),
-            Pushed::Refused => {}
-            Pushed::Full => return ReplyRest::Reply(len),
-        }
-        ReplyRest::None
-    }
-
-    /// Waits for capacity for a reply whose frame has this length, and sends it. If it may not wait, it is dropped and a
-    /// status takes its place.
-    pub(super) async fn respond_in_turn(self: &Arc<Self>, len: usize, handler: &mut OwnedHandler) {
-        let waiting = match WaitingReply::new(&self.connection, &self.end, len) {
-            Ok(waiting) => waiting,
+        &self,
+        result: Result<(), Status>,
+        handler: &BoxHandler,
+    ) -> Option<(LastFrame, usize)> {
+        let last = match result {
+            Ok(()) => LastFrame::Reply,
             Err(status) => {
-                handler.drop_reply();
-                return self.push_refusal(status).await;
+                let failure = Refusal { cause: self.failure(&status), status };
+                if !self.connection.answers(failure.cause) {
+                    self.take_end(failure.outcome());
+                    return None;
+                }
+                LastFrame::failure(failure)
             }
         };
-        if let Ok(permit) = self.last_permit(&waiting).await
-            && let Some(reply) = handler.reply()
-            && let Ok(frame) = self.response(DynData::of_response(reply))
-            && permit.send(&frame, self.claim_end()).is_queued()
-        {
-            self.ended(CallOutcome::REPLIED, Some(frame.len()));
+        self.send_last(last, handler, None)
+    }
+
+    /// Waits for capacity for a last frame of this length, and ends the call with it. A reply that may not wait is dropped,
+    /// and a status takes its place.
+    pub(super) async fn respond_in_turn(
+        &self,
+        (mut last, len): (LastFrame, usize),
+        handler: &mut BoxHandler,
+    ) {
+        let waiting = WaitingReply::new(self, len).unwrap_or_else(|status| {
+            handler.as_mut().clear();
+            let len = HEADER_LEN + encode_failure(&status).0.len();
+            last = LastFrame::failure(Refusal { cause: EndCause::Limit, status });
+            WaitingReply::of_any_length(self, len)
+        });
+        let observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
+        let permit = waiting.permit().await;
+        drop(observed);
+        if let Ok(permit) = permit {
+            self.send_last(last, handler, Some(permit));
         }
     }
 
-    /// Ends a stream of replies.
-    fn end_stream(self: &Arc<Self>) -> ReplyRest {
-        let end = Frame::new(FrameType::Data, Flags::END, self.head.stream_id, &[][..]);
-        let end = end.expect("no data fits into any frame");
-        self.send_last(&end, EndCause::Replied, None)
+    /// Ends the call with this frame, with its permit or with the capacity that there is. Returns it with its length if it has
+    /// to wait.
+    fn send_last(
+        &self,
+        last: LastFrame,
+        handler: &BoxHandler,
+        permit: Option<ReplyPermit<'_>>,
+    ) -> Option<(LastFrame, usize)> {
+        let (frame_type, flags) = (FrameType::Response, Flags::NONE);
+        let (frame_type, flags, data, outcome) = match &last {
+            LastFrame::Failure(failure) => {
+                (frame_type, flags, DynData::of_message(&failure.1), failure.0.outcome())
+            }
+            LastFrame::Reply => {
+                let (frame_type, flags, data) = match handler.as_ref().reply() {
+                    Some(reply) => (frame_type, flags, DynData::of_response(reply)),
+                    None => (FrameType::Data, Flags::END, DynData::of_message(&())),
+                };
+                (frame_type, flags, data, CallOutcome::REPLIED)
+            }
+        };
+        let frame = match Frame::new(frame_type, flags, self.head.stream_id, data) {
+            Ok(frame) => frame,
+            // The reply is too long.
+            Err(status) => {
+                let failure = LastFrame::failure(Refusal { cause: EndCause::Limit, status });
+                return self.send_last(failure, handler, permit);
+            }
+        };
+        let len = frame.len();
+        let is_reply = outcome.status.is_none() && frame_type == FrameType::Response;
+        match self.connection.push(&frame, permit, self.claim_end()) {
+            Pushed::Queued(_) => self.ended(outcome, is_reply.then_some(len)),
+            Pushed::Refused => {}
+            Pushed::Full => return Some((last, len)),
+        }
+        None
     }
 
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
     /// it hands down fails at the moment at which the deadline passes here.
     fn failure(&self, status: &Status) -> EndCause {
-        match self.end.failure() {
-            EndCause::Failed | EndCause::Refused
-                if status.code() == Code::DeadlineExceeded && self.is_too_late() =>
-            {
-                EndCause::DeadlineHere
-            }
-            cause => cause,
+        let cause = lock(&self.end.0).failure_cause.unwrap_or(EndCause::Failed);
+        let is_own = matches!(cause, EndCause::Failed | EndCause::Refused);
+        match status.code() {
+            Code::DeadlineExceeded if is_own && self.is_too_late() => EndCause::DeadlineHere,
+            _ => cause,
         }
-    }
-
-    fn fail(self: &Arc<Self>, cause: EndCause, status: Status) -> ReplyRest {
-        if !self.connection.answers(cause) {
-            self.take_end(CallOutcome { cause, status: Some(&status) });
-            return ReplyRest::None;
-        }
-        let data = encode_failure(&status);
-        let frame = self.response(&data[..]).expect("a status is cut to what a frame may hold");
-        self.send_last(&frame, cause, Some(status))
-    }
-
-    fn response<D: FrameData>(&self, data: D) -> Result<Frame<D>, Status> {
-        Frame::new(FrameType::Response, Flags::NONE, self.head.stream_id, data)
-    }
-
-    /// Ends the call with this frame, once the queue has capacity.
-    fn send_last(
-        self: &Arc<Self>,
-        frame: &Frame<&[u8]>,
-        cause: EndCause,
-        status: Option<Status>,
-    ) -> ReplyRest {
-        match self.connection.queue.try_send(frame, self.claim_end()) {
-            Pushed::Queued(_) => {
-                self.ended(CallOutcome { cause, status: status.as_ref() }, None);
-                ReplyRest::None
-            }
-            Pushed::Refused => ReplyRest::None,
-            Pushed::Full => {
-                let (call, frame) = (self.clone(), frame.to_vec());
-                ReplyRest::Last(Box::pin(async move {
-                    let len = frame.len();
-                    match WaitingReply::new(&call.connection, &call.end, len) {
-                        Ok(waiting) => call.push_last(waiting, frame, cause, status).await,
-                        Err(refusal) => {
-                            drop(frame);
-                            call.push_refusal(refusal).await;
-                        }
-                    }
-                }))
-            }
-        }
-    }
-
-    /// Ends the call with a status in place of a last frame that may not wait.
-    async fn push_refusal(&self, status: Status) {
-        let data = encode_failure(&status);
-        let frame = self.response(&data[..]).expect("it is short").to_vec();
-        let waiting = WaitingReply::of_any_length(&self.connection, &self.end, frame.len());
-        self.push_last(waiting, frame, EndCause::Limit, Some(status)).await;
-    }
-
-    /// Waits for capacity for the last frame, and pushes it.
-    async fn push_last(
-        &self,
-        waiting: WaitingReply<'_>,
-        frame: Vec<u8>,
-        cause: EndCause,
-        status: Option<Status>,
-    ) {
-        if let Ok(permit) = self.last_permit(&waiting).await
-            && permit.push(FrameBytes::Large(frame), self.claim_end()).is_queued()
-        {
-            self.ended(CallOutcome { cause, status: status.as_ref() }, None);
-        }
-    }
-
-    async fn last_permit<'a>(&self, waiting: &WaitingReply<'a>) -> Result<ReplyPermit<'a>, Closed> {
-        let _observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
-        waiting.permit(self.info()).await
     }
 
     /// The call begins, before anything can end it.
-    pub(in crate::server) fn begun(&self, request_bytes: usize, messages: u64) {
+    pub(in crate::server) fn begun(&self, has_message: bool) {
         if let Some(stats) = &self.stats {
             // Nobody can have shortened its deadline.
             let call = self.observed(self.head.deadline);
             self.connection.server.observers.notify(|observer| observer.call_begun(&call));
-            let message = stats.received(messages, request_bytes);
-            self.tell_message((messages > 0).then_some(&message));
+            let message = stats.received(has_message.into(), self.head.data_len);
+            self.report_message(has_message.then_some(&message));
         }
     }
 
-    /// Tells of a message that was counted.
-    pub(in crate::server) fn tell_message(&self, message: Option<&MessageInfo>) {
+    /// Reports a message that was counted.
+    pub(in crate::server) fn report_message(&self, message: Option<&MessageInfo>) {
         let observers = &self.connection.server.observers;
         if let Some(message) = message
             && observers.want_messages()
@@ -463,12 +415,15 @@ impl Call {
                 "call ended",
             );
         });
+        if let Some(len) = reply_len {
+            self.report_message(self.count_sent(len).as_ref());
+        }
         if let Some(stats) = &self.stats {
             let end = match reply_len {
                 None => stats.end(outcome),
                 Some(len) => {
                     let (message, end) = stats.end_with_reply(len - HEADER_LEN);
-                    self.tell_message(Some(&message));
+                    self.report_message(Some(&message));
                     end
                 }
             };
@@ -480,15 +435,15 @@ impl Call {
         }
     }
 
-    /// A message is queued in a frame of this length. Counted with the queue locked, and told behind that.
+    /// A message is queued in a frame of this length. Counted with the queue locked, and reported after that.
     pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
         Some(self.stats.as_ref()?.sent(1, frame_len - HEADER_LEN))
     }
 
-    /// A message of so many bytes has come, behind the Request.
+    /// A message of so many bytes has come, after the Request.
     pub(in crate::server) fn count_received(&self, bytes: usize) {
         if let Some(stats) = &self.stats {
-            self.tell_message(Some(&stats.received(1, bytes)));
+            self.report_message(Some(&stats.received(1, bytes)));
         }
     }
 
@@ -541,9 +496,12 @@ mod tests {
     use super::*;
     use crate::{
         ServerConfig,
-        proto::payload::Payload,
+        proto::{payload::Payload, stream::Kind},
         server::{
-            call::{handler, start::AdmittedCall, task::CallOwner},
+            call::{
+                handler::{Context, boxed},
+                task::CallOwner,
+            },
             tests::{idle_connection, unary_call},
         },
         transport::{fake_socket::FakeSocket, wire::Sender},
@@ -556,13 +514,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_failure_has_the_first_cause_that_was_set() {
-        let end = CallEnd::new(None);
-        assert_eq!(end.failure(), EndCause::Failed);
-        end.set_failure_cause(EndCause::Limit);
-        end.set_failure_cause(EndCause::Refused);
-        assert_eq!(end.failure(), EndCause::Limit);
+    #[tokio::test]
+    async fn a_failure_has_the_first_cause_that_was_set() {
+        let (_server, connection) = idle_connection(ServerConfig::default());
+        let (call, status) = (unary_call(connection, 1), Status::internal(""));
+        assert_eq!(call.failure(&status), EndCause::Failed);
+        call.end.set_failure_cause(EndCause::Limit);
+        call.end.set_failure_cause(EndCause::Refused);
+        assert_eq!(call.failure(&status), EndCause::Limit);
+    }
+
+    fn replies() -> BoxHandler {
+        boxed(|_, ()| async { Ok(()) })
+    }
+
+    /// Ends a call with a reply.
+    async fn reply(call: Arc<Call>) {
+        let (mut handler, ctx) = (replies(), Context::new(call.clone()));
+        poll_fn(|cx| handler.as_mut().poll(&ctx, cx)).await.expect("it replies");
+        assert!(call.respond(Ok(()), &handler).is_none(), "there is capacity");
     }
 
     /// Replies that are made together are not: each would cost a system call.
@@ -579,12 +549,12 @@ mod tests {
             call
         });
         for call in [second, first] {
-            assert!(matches!(call.respond(Ok(Some(&()))), ReplyRest::None));
+            reply(call).await;
             assert_eq!(socket.len(), 0);
         }
         poll_sender(&mut sender).await;
         assert_eq!(socket.stream_ids(), [3, 1]);
-        assert!(matches!(third.respond(Ok(Some(&()))), ReplyRest::None));
+        reply(third).await;
         assert_eq!(socket.stream_ids(), [3, 1, 5]);
     }
 
@@ -598,10 +568,8 @@ mod tests {
         poll_sender(&mut sender).await;
         for (stream_id, more_to_come, sent) in [(1, true, &[][..]), (3, false, &[1, 3])] {
             let owner = CallOwner::new(unary_call(connection.clone(), stream_id));
-            let admitted = AdmittedCall { owner, request_bytes: 0, more_to_come, chain: None };
-            let handler = OwnedHandler::new(handler::boxed(|_, ()| async { Ok(()) }), false);
-            let payload = Payload::borrowed(&[]);
-            admitted.begin(payload, true, handler).expect("it decodes");
+            let (handler, payload) = (replies(), Payload::borrowed(&[]));
+            owner.start(handler, Kind::Unary, None, payload, more_to_come).expect("it decodes");
             assert_eq!(socket.stream_ids(), sent);
             poll_sender(&mut sender).await;
         }

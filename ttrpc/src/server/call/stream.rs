@@ -20,7 +20,7 @@ use crate::server::call::{
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
-    observer::{CallStats, EndCause, MessageInfo},
+    observer::{CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType},
         message::{DynData, DynMessage},
@@ -32,7 +32,7 @@ use crate::{
         frames::Frame,
         limiter::Closed,
         messages::{Batch, message_cost},
-        queue::{PushDecision, Pushed},
+        queue::Pushed,
     },
 };
 
@@ -171,75 +171,53 @@ impl<Resp: Message> StreamSender<Resp> {
             let message = Contained::new(message);
             // A handler that is never held up lets other tasks run now and then.
             poll_fn(|cx| self.budget.poll_spend(cx)).await;
-            let sent = contain(|| self.call.send_at_once(&*message, &mut self.budget));
-            if sent.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
-                return Ok(());
+            let StreamSender { call, budget, .. } = self;
+            if let Some(len) = call.push_message(&*message, budget, None)? {
+                let permit = call.wait_for_permit(len).await?;
+                call.push_message(&*message, budget, Some(permit))?;
             }
-            self.call.send_in_turn(&*message).await
+            Ok(())
         }
     }
 }
 
 impl Call {
-    /// Sends a message if the queue has capacity now. Returns whether it was sent.
-    fn send_at_once(
+    /// Sends a message with its permit, or with the capacity that there is. Returns the length of its frame if it has to wait.
+    fn push_message(
         &self,
         message: &dyn DynMessage,
         budget: &mut CoopBudget,
-    ) -> Result<bool, Status> {
-        let frame = self.message_frame(message)?;
-        budget.spend_bytes(frame.len());
-        let mut message = None;
-        match self.connection.queue.try_send(&frame, self.claim_message(frame.len(), &mut message))
-        {
-            Pushed::Queued(_) => {
-                self.tell_message(message.as_ref());
-                Ok(true)
-            }
-            Pushed::Full => Ok(false),
-            Pushed::Refused => Err(over()),
-        }
-    }
-
-    /// Sends a message, waiting for capacity while the call goes on.
-    async fn send_in_turn(&self, message: &dyn DynMessage) -> Result<(), Status> {
-        let frame = contain(|| self.message_frame(message));
-        let frame = frame.unwrap_or_else(|Panicked| Err(encoder_panicked()))?;
-        let permit = self.wait_for_permit(frame.len()).await?;
-        let mut message = None;
-        let claim = self.claim_message(frame.len(), &mut message);
-        let pushed = contain(|| permit.send(&frame, claim));
-        let pushed = pushed.map_err(|Panicked| encoder_panicked())?;
-        self.tell_message(message.as_ref());
-        if pushed.is_queued() { Ok(()) } else { Err(over()) }
-    }
-
-    fn message_frame<'a>(&self, message: &'a dyn DynMessage) -> Result<Frame<DynData<'a>>, Status> {
-        let id = self.head.stream_id;
-        Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))
-    }
-
-    /// Allows a message whose frame is of this length while the call is open, and counts it.
-    fn claim_message<'a>(
-        &'a self,
-        frame_len: usize,
-        message: &'a mut Option<MessageInfo>,
-    ) -> impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision> + 'a {
-        move |table| {
+        permit: Option<ReplyPermit<'_>>,
+    ) -> Result<Option<usize>, Status> {
+        let pushed = contain(|| {
             let id = self.head.stream_id;
-            table.contains(id).then(|| {
-                *message = self.count_sent(frame_len);
-                id.into()
-            })
-        }
+            let data = DynData::of_message(message);
+            let frame = Frame::new(FrameType::Data, Flags::NONE, id, data)?;
+            let (len, mut sent) = (frame.len(), None);
+            let claim = |table: &mut ServerTable<Arc<Call>>| {
+                table.contains(id).then(|| {
+                    sent = self.count_sent(len);
+                    id.into()
+                })
+            };
+            let pushed = self.connection.push(&frame, permit, claim);
+            budget.spend_bytes(len);
+            self.report_message(sent.as_ref());
+            match pushed {
+                Pushed::Queued(_) => Ok(None),
+                Pushed::Full => Ok(Some(len)),
+                Pushed::Refused => Err(over()),
+            }
+        });
+        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))
     }
 
     /// Waits for capacity for a message while the call goes on.
     async fn wait_for_permit(&self, len: usize) -> Result<ReplyPermit<'_>, Status> {
-        let waiting = WaitingReply::new(&self.connection, &self.end, len)?;
+        let waiting = WaitingReply::new(self, len)?;
         let _observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
         tokio::select! {
-            permit = waiting.permit(self.info()) => permit.map_err(|Closed| over()),
+            permit = waiting.permit() => permit.map_err(|Closed| over()),
             () = self.end.token().cancelled_owned() => Err(over()),
         }
     }

@@ -32,7 +32,7 @@ use crate::{
     trace,
     transport::{
         io::ReadHalf,
-        limiter::{Closed, Load, Refused},
+        limiter::{Closed, Load},
         messages::message_cost,
         stall::PARTS,
         violations::Violations,
@@ -81,15 +81,15 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
         match acted {
             Ok(()) => {}
             Err(Failure::Gone) => return EndReason::closed_by_client(),
-            Err(Failure::Refused(Refusal { cause, status })) => {
-                Box::pin(connection.send_status(header.stream_id, cause, &status, None)).await;
+            Err(Failure::Refused(refusal)) => {
+                Box::pin(connection.send_status(header.stream_id, &refusal, None)).await;
             }
         }
     }
 }
 
 /// The next frame; or why there is none: the client has gone, or the server drains and every call is
-/// answered. That is asked only here, where no call waits to be let in.
+/// answered. That is asked only here, where no call waits to be admitted.
 async fn next_frame<R: ReadHalf>(
     connection: &Connection,
     reader: &mut FrameReader<R>,
@@ -212,7 +212,7 @@ fn inbox_limits(connection: &Connection) -> Load {
     Load::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
 }
 
-/// Waits until a message is let into its stream's inbox, as long as handlers take others.
+/// Waits until a message is admitted to its stream's inbox, while handlers take others.
 async fn wait_for_handler(
     connection: &Connection,
     call: &Call,
@@ -220,7 +220,8 @@ async fn wait_for_handler(
     io: &mut impl ReadHalf,
 ) -> Result<(), Failure> {
     let (limits, patience) = (inbox_limits(connection), &connection.limits().patience);
-    let is_unread = connection.is_unread();
+    // The client does not read: it is not the handlers who do not move.
+    let is_unread = connection.queue.is_stuck();
     let excused = AtomicU32::new(0);
     let is_excused =
         || call.end.waits_for_capacity() && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS;
@@ -234,12 +235,10 @@ async fn wait_for_handler(
                 return Err(Refusal::limit(full).into());
             }
         }
-        connection.admit_message(message_cost(bytes)).await.map_err(|refused| match refused {
-            Refused::Closed => Failure::Gone,
-            Refused::Stalled => {
-                Refusal::limit("too many bytes wait for handlers that take none").into()
-            }
-        })
+        match connection.admit_message(message_cost(bytes)).await {
+            true => Ok(()),
+            false => Err(Refusal::limit("too many bytes wait for handlers that take none").into()),
+        }
     };
     tokio::select! {
         biased;

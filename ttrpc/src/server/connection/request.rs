@@ -9,18 +9,16 @@ use tokio::{
 
 use crate::server::{
     call::{
-        admission::AdmittedLoad,
         reasons::{EndReason, Refusal},
-        shared::Connection,
-        start::AdmittedCall,
+        shared::{AdmittedLoad, Connection},
         state::{Call, CallHead},
         task::CallOwner,
     },
     control,
-    service::services::Target,
+    service::routes::Target,
 };
 use crate::{
-    Status,
+    Raw, Status,
     observer::{CallOutcome, EndCause},
     proto::{
         frame::Header,
@@ -30,7 +28,7 @@ use crate::{
     sync::atomic::Ordering::SeqCst,
     transport::{
         io::ReadHalf,
-        limiter::{Load, Refused},
+        limiter::Load,
         wire::{FrameReader, hung_up},
     },
 };
@@ -73,7 +71,7 @@ pub(in crate::server) async fn open<R: ReadHalf>(
     match control::serve(connection, header, incoming.decoder(), refusal) {
         Ok(()) => {
             consume_budget().await;
-            Box::pin(connection.send_response(header.stream_id, Vec::new(), None)).await;
+            Box::pin(connection.send_response(header.stream_id, Raw::default(), None)).await;
             Ok(())
         }
         Err(refusal) => {
@@ -94,7 +92,7 @@ struct IncomingRequest<'a> {
     more_to_come: bool,
 }
 
-/// Reports, when it is dropped, that the connection has ended while a call waited to be let in.
+/// Reports, when it is dropped, that the connection has ended while a call waited to be admitted.
 struct LostRequest<'a>(&'a IncomingRequest<'a>);
 
 impl Drop for LostRequest<'_> {
@@ -117,11 +115,11 @@ impl<'a> IncomingRequest<'a> {
             return Ok(false);
         }
         let request = decoder.request();
-        let (target, deadline) = self.route(request)?;
+        let (target, head) = self.route(request)?;
         let Some(load) = self.connection.try_admit_call(self.load(request)) else {
             return Ok(false);
         };
-        self.start(request, target, deadline, load, false).map(|()| true)
+        self.start(request, target, head, load, false).map(|()| true)
     }
 
     /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.
@@ -144,7 +142,7 @@ impl<'a> IncomingRequest<'a> {
             yield_now().await;
         }
         let request = decoder.request();
-        let (target, deadline) = self.route(request)?;
+        let (target, head) = self.route(request)?;
         let load = tokio::select! {
             biased;
             load = self.connection.admit_call(self.load(request)) => load,
@@ -154,9 +152,15 @@ impl<'a> IncomingRequest<'a> {
             }
         };
         match load {
-            Ok(load) => Ok(self.start(request, target, deadline, load, true)?),
-            Err(Refused::Closed) => Err(Failure::Gone),
-            Err(Refused::Stalled) => Err(self.stalled().into()),
+            Some(load) => Ok(self.start(request, target, head, load, true)?),
+            None if self.connection.is_full_of_calls() => {
+                Err(Refusal::limit("too many calls are in flight and none of them ends").into())
+            }
+            None => {
+                let message =
+                    "too many bytes of requests are in flight and none of their calls ends";
+                Err(Refusal::limit(message).into())
+            }
         }
     }
 
@@ -172,7 +176,7 @@ impl<'a> IncomingRequest<'a> {
             let names = decoder.request().names().unwrap_or_default();
             match names {
                 ("", _) | (_, "") => malformed(error),
-                _ => self.find(names).map_or_else(unimplemented, |_| malformed(error)),
+                _ => self.find(names).map_or_else(|refusal| refusal, |_| malformed(error)),
             }
         })
     }
@@ -182,22 +186,14 @@ impl<'a> IncomingRequest<'a> {
         Load::one(self.data.bytes().len() + request.metadata.cost())
     }
 
-    /// The status of a call that is not let in.
-    fn stalled(&self) -> Refusal {
-        Refusal::limit(match self.connection.is_full_of_calls() {
-            true => "too many calls are in flight and none of them ends",
-            false => "too many bytes of requests are in flight and none of their calls ends",
-        })
-    }
-
-    /// Returns what takes the call, and its deadline.
-    fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, Option<Instant>), Refusal> {
+    /// Returns what takes the call, and what describes it.
+    fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, CallHead), Refusal> {
         let services = &self.connection.server.services;
         let target = match services.find_method(request.service, request.method) {
             Some(target) => target,
-            None => self.find(request.names().map_err(malformed)?).map_err(unimplemented)?,
+            None => self.find(request.names().map_err(malformed)?)?,
         };
-        target.check_flags(self.header.flags).map_err(violation)?;
+        target.check_flags(self.header.flags)?;
         let deadline = match request.timeout_nano {
             0 => None,
             nanos => {
@@ -206,10 +202,25 @@ impl<'a> IncomingRequest<'a> {
                 self.arrived.checked_add(timeout.map_err(|_| too_late())?)
             }
         };
-        Ok((target, deadline))
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(too_late());
+        }
+        let (service, method) = target.names(request).map_err(malformed)?;
+        let head = CallHead {
+            stream_id: self.header.stream_id,
+            service,
+            method,
+            flags: self.header.flags,
+            data_len: self.data.bytes().len(),
+            is_known: target.is_known,
+            metadata: request.metadata.decode().map_err(malformed)?,
+            started: self.arrived,
+            deadline,
+        };
+        Ok((target, head))
     }
 
-    fn find(&self, (service, method): (&str, &str)) -> Result<Target<'a>, Status> {
+    fn find(&self, (service, method): (&str, &str)) -> Result<Target<'a>, Refusal> {
         self.connection.server.services.find(service, method)
     }
 
@@ -218,46 +229,18 @@ impl<'a> IncomingRequest<'a> {
         &self,
         request: &Request<'a>,
         target: Target<'a>,
-        deadline: Option<Instant>,
+        head: CallHead,
         load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
-        let head = self.head(request, target, deadline);
-        let head = head.inspect_err(|_| self.connection.release_call(load))?;
         let has_inbox = target.has_inbox(head.flags);
         let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {
             stats.has_waited_for_admission();
         }
-        let admitted = AdmittedCall {
-            owner: CallOwner::new(call),
-            request_bytes: self.data.bytes().len(),
-            more_to_come: self.more_to_come,
-            chain: target.chain(),
-        };
-        target.start(admitted, self.data.part(request.payload))
-    }
-
-    fn head(
-        &self,
-        request: &Request<'a>,
-        target: Target<'a>,
-        deadline: Option<Instant>,
-    ) -> Result<CallHead, Refusal> {
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(too_late());
-        }
-        let (service, method) = target.names(request).map_err(malformed)?;
-        Ok(CallHead {
-            stream_id: self.header.stream_id,
-            service,
-            method,
-            is_known: target.is_known(),
-            flags: self.header.flags,
-            metadata: request.metadata.decode().map_err(malformed)?,
-            started: self.arrived,
-            deadline,
-        })
+        let (handler, kind) = target.handler();
+        let payload = self.data.part(request.payload);
+        CallOwner::new(call).start(handler, kind, target.chain(), payload, self.more_to_come)
     }
 
     /// Reports that the call is refused, and notes that its stream is.
@@ -282,14 +265,6 @@ fn malformed(error: Malformed) -> Refusal {
         Malformed::TooManyPairs(_) => Refusal::limit(error.to_string()),
         error => Refusal::violation(format!("the Request is malformed: {error}")),
     }
-}
-
-fn violation(status: Status) -> Refusal {
-    Refusal { cause: EndCause::ProtocolViolation, status }
-}
-
-fn unimplemented(status: Status) -> Refusal {
-    Refusal { cause: EndCause::Unimplemented, status }
 }
 
 fn too_late() -> Refusal {

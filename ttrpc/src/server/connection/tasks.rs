@@ -38,13 +38,12 @@ pub(in crate::server) fn serve(
     let extensions = mem::take(&mut unserved.extensions);
     let span = trace::span!("connection", id, %peer);
     let connection = Arc::new(Connection::new(server, peer, extensions, id));
-    let open = OpenConnection::new(connection.clone(), permit)?;
+    let (signal, mut ended) = oneshot::channel();
+    let mut open = OpenConnection::new(connection.clone(), permit, signal)?;
     let crate::Connection { reader, writer, .. } = unserved.into_served();
     let (mut reader, heard) = listen(&connection.server.config, reader);
     let sending = connection;
-    let (signal, mut ended) = oneshot::channel();
-    let mut owner = ConnectionOwner { signal: Some(signal), sender: None, open };
-    // Told before its end can be: a runtime that shuts down may never run what is spawned here.
+    // Reported before its end can be: a runtime that shuts down may never run what is spawned here.
     span.in_scope(|| sending.opened());
     let sender = spawn(Box::pin(async move {
         // A client that cannot be written to has gone away: its calls end with the connection.
@@ -53,13 +52,13 @@ pub(in crate::server) fn serve(
             let _ = sending.end_reason.set(EndReason::not_written(&error));
         }
     }));
-    owner.sender = Some(sender.abort_handle());
+    open.sender = Some(sender.abort_handle());
     // A task is as large as the largest thing that it may ever wait for. So that an idle connection
     // is small, what seldom has to be waited for is boxed when it has.
     let receiving = async move {
         // Dropped before the connection is taken off the list.
         let (reader, mut sender) = (&mut reader, sender);
-        let connection = owner.open.connection.clone();
+        let connection = open.connection.clone();
         {
             // The receiver is dropped before the connection's end is reported, since a call may wait in it.
             let sender_ended = rarely(&mut sender, |sender| sender.is_finished());
@@ -72,7 +71,7 @@ pub(in crate::server) fn serve(
             // If the sender has failed it has said why.
             let _ = connection.end_reason.set(reason);
         }
-        owner.end();
+        open.end();
         // Its end is seen only when the writer is shut down: the program may exit then.
         if !sender.is_finished() {
             let _ = sender.await;
@@ -110,23 +109,47 @@ async fn closed(server: &Shared) {
     Box::pin(lifecycle.closing()).await;
 }
 
-/// Ends a connection in whatever way it ends: its handlers are cancelled, its sender shuts the writer
-/// down, tasks that wait for capacity are woken, and it is taken off its server's list.
-struct ConnectionOwner {
-    /// Dropped to tell the sender that the connection has ended.
+/// A connection that is on its server's list, with its permit to be open. Dropped, it ends in whatever way it does: its
+/// handlers are cancelled, its sender shuts the writer down, tasks that wait for capacity are woken, and it is taken off
+/// the list.
+pub(in crate::server) struct OpenConnection {
+    connection: Arc<Connection>,
+    key: usize,
+    _permit: OwnedSemaphorePermit,
+    /// Dropped when the connection has ended, which the sender sees.
     signal: Option<oneshot::Sender<()>>,
     /// Once it is spawned.
     sender: Option<AbortHandle>,
-    /// Dropped last, and even if a waker panics.
-    open: OpenConnection,
 }
 
-impl ConnectionOwner {
+impl OpenConnection {
+    /// Lists a connection.
+    ///
+    /// # Errors
+    /// [`Error::ServerEnded`].
+    pub(in crate::server) fn new(
+        connection: Arc<Connection>,
+        permit: OwnedSemaphorePermit,
+        signal: oneshot::Sender<()>,
+    ) -> Result<Self, Error> {
+        let server = &connection.server;
+        let mut connections = lock(&server.connections);
+        // Looked at while the list is locked: a server that drains has seen a connection on its list, or
+        // no connection gets there.
+        if !server.lifecycle.is_running.load(SeqCst) {
+            return Err(Error::ServerEnded);
+        }
+        let key = connections.insert(Arc::downgrade(&connection));
+        drop(connections);
+        let signal = Some(signal);
+        Ok(OpenConnection { connection, key, _permit: permit, signal, sender: None })
+    }
+
     /// Ends everything but the sender, which shuts the writer down in a bounded time.
     fn end(&mut self) {
-        // Dropped behind the queue's end, as the writer expects.
+        // Dropped after the queue's end, as the writer expects.
         let Some(_signal) = self.signal.take() else { return };
-        let connection = &self.open.connection;
+        let connection = &self.connection;
         let _ = contain(|| connection.queue.close());
         for call in connection.queue.streams(mem::take).into_handles() {
             let _ = contain(move || {
@@ -138,46 +161,12 @@ impl ConnectionOwner {
     }
 }
 
-impl Drop for ConnectionOwner {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.end();
+        let _ = contain(|| self.end());
         if let Some(sender) = &self.sender {
             sender.abort();
         }
-    }
-}
-
-/// A connection that is on its server's list, with its permit to be open.
-pub(in crate::server) struct OpenConnection {
-    connection: Arc<Connection>,
-    key: usize,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl OpenConnection {
-    /// Lists a connection.
-    ///
-    /// # Errors
-    /// [`Error::ServerEnded`].
-    pub(in crate::server) fn new(
-        connection: Arc<Connection>,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<Self, Error> {
-        let server = &connection.server;
-        let mut connections = lock(&server.connections);
-        // Looked at while the list is locked: a server that drains has seen a connection on its list, or
-        // no connection gets there.
-        if !server.lifecycle.is_running.load(SeqCst) {
-            return Err(Error::ServerEnded);
-        }
-        let key = connections.insert(Arc::downgrade(&connection));
-        drop(connections);
-        Ok(OpenConnection { connection, key, _permit: permit })
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
         let server = &self.connection.server;
         let mut connections = lock(&server.connections);
         connections.remove(self.key);

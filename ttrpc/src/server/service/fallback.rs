@@ -6,8 +6,7 @@ use async_trait::async_trait;
 
 use crate::server::{
     call::{
-        context::Context,
-        handler::{self, Reply},
+        handler::{Context, Reply, boxed},
         stream::{StreamReceiver, StreamSender},
     },
     service::routes::MakeHandler,
@@ -78,7 +77,7 @@ pub(in crate::server) fn make_fallback(fallback: impl Fallback) -> Box<MakeHandl
     let fallback = Arc::new(fallback);
     Box::new(move || {
         let fallback = fallback.clone();
-        handler::boxed(move |ctx: Context, payload: Raw| async move {
+        boxed(move |ctx: Context, payload: Raw| async move {
             let flags = ctx.call().head.flags;
             let (requests, replies) = streams(&ctx, flags);
             let call = FallbackCall { flags, payload, requests, replies };

@@ -5,4 +5,3 @@
 
 pub(in crate::server) mod fallback;
 pub(in crate::server) mod routes;
-pub(in crate::server) mod services;

@@ -1,25 +1,39 @@
-//! The methods of a service.
+//! The methods of services, and the way from the names in a Request to the handler that takes it.
 
 use std::{fmt, future::Future, sync::Arc};
 
 use prost::Message;
 
-use crate::server::call::{
-    context::Context,
-    handler::{self, BoxHandler, EndOfStream, Reply},
-    interceptor::{Chain, Interceptor, SharedInterceptor},
-    stream::{StreamReceiver, StreamSender},
+use crate::server::{
+    call::{
+        handler::{BoxHandler, Context, EndOfStream, Reply, boxed},
+        interceptor::{Chain, Interceptor, SharedInterceptor},
+        reasons::Refusal,
+        stream::{StreamReceiver, StreamSender},
+    },
+    service::fallback::{Fallback, make_fallback},
 };
-use crate::{Name, Status, contain::Contained, proto::stream::Kind, transport::BoxFuture};
+use crate::{
+    Error, Name, Status,
+    contain::Contained,
+    observer::EndCause,
+    proto::{
+        control,
+        frame::Flags,
+        message::{Malformed, Request},
+        stream::Kind,
+    },
+    transport::BoxFuture,
+};
 
 /// Makes the handler of a call.
 pub(in crate::server) type MakeHandler = dyn Fn() -> BoxHandler + Send + Sync;
 
 /// One method, its types forgotten.
 pub(in crate::server) struct Method {
-    pub(in crate::server) name: Name,
-    pub(in crate::server) kind: Kind,
-    pub(in crate::server) make: Contained<Box<MakeHandler>>,
+    name: Name,
+    kind: Kind,
+    make: Contained<Box<MakeHandler>>,
 }
 
 /// A service that a server can serve. Generated servers implement it.
@@ -62,11 +76,11 @@ impl Service for Routes {
 ///     .unary("Ping", &Arc::new(Pinger), |_pinger, _ctx, (): ()| Box::pin(async { Ok(()) }));
 /// ```
 pub struct Routes {
-    pub(in crate::server) service: Name,
-    pub(in crate::server) methods: Vec<Method>,
-    pub(in crate::server) interceptors: Vec<SharedInterceptor>,
+    service: Name,
+    methods: Vec<Method>,
+    interceptors: Vec<SharedInterceptor>,
     /// The server's interceptors and these, if there are any.
-    pub(in crate::server) chain: Option<Chain>,
+    chain: Option<Chain>,
 }
 
 /// A unary handler.
@@ -147,7 +161,7 @@ impl Routes {
         let service = service.clone();
         let make = move || {
             let service = service.clone();
-            handler::boxed(move |ctx, request: Req| handler(service, ctx, request))
+            boxed(move |ctx, request: Req| handler(service, ctx, request))
         };
         self.add(method.into(), Kind::Unary, Box::new(make))
     }
@@ -242,7 +256,7 @@ impl Routes {
         let service = service.clone();
         let make = move || {
             let service = service.clone();
-            handler::boxed(move |ctx, ()| run(service, ctx))
+            boxed(move |ctx, ()| run(service, ctx))
         };
         self.add(name, kind, Box::new(make))
     }
@@ -265,5 +279,164 @@ impl fmt::Debug for Routes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let methods: Vec<_> = self.methods.iter().map(|method| &method.name).collect();
         f.debug_struct("Routes").field("service", &self.service).field("methods", &methods).finish()
+    }
+}
+
+/// Where a Request goes: a method of a service, or the fallback.
+#[derive(Clone, Copy)]
+pub(in crate::server) struct Target<'a> {
+    routes: &'a Routes,
+    method: &'a Method,
+    /// It is a method that the server has.
+    pub(in crate::server) is_known: bool,
+}
+
+impl<'a> Target<'a> {
+    /// Returns the interceptors around its calls.
+    pub(in crate::server) fn chain(self) -> Option<&'a Chain> {
+        self.routes.chain.as_ref()
+    }
+
+    /// Checks whether a Request with these flags can call the method.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT.
+    pub(in crate::server) fn check_flags(self, flags: Flags) -> Result<(), Refusal> {
+        let is_unary = self.method.kind == Kind::Unary;
+        let wrong = match self.is_known {
+            true if is_unary && flags.contains(Flags::REMOTE_OPEN) => {
+                "is unary and was called as a stream"
+            }
+            true if !is_unary && !flags.open_a_stream() => "is a stream and was called as unary",
+            _ => return Ok(()),
+        };
+        let (service, method) = (&self.routes.service, &self.method.name);
+        Err(Refusal::violation(format!("method {service}/{method} {wrong}")))
+    }
+
+    /// Returns the names of service and method, as the program knows them.
+    ///
+    /// # Errors
+    /// [`Malformed::NotUtf8`].
+    pub(in crate::server) fn names(self, request: &Request<'_>) -> Result<(Name, Name), Malformed> {
+        if self.is_known {
+            return Ok((self.routes.service.clone(), self.method.name.clone()));
+        }
+        let (service, method) = request.names()?;
+        Ok((Arc::<str>::from(service).into(), Arc::<str>::from(method).into()))
+    }
+
+    /// Returns whether messages of the client's have somewhere to go.
+    pub(in crate::server) fn has_inbox(self, flags: Flags) -> bool {
+        if self.is_known {
+            self.method.kind != Kind::Unary
+        } else {
+            flags.contains(Flags::REMOTE_OPEN)
+        }
+    }
+
+    /// Makes the handler of a call, for a method of this kind.
+    pub(in crate::server) fn handler(self) -> (BoxHandler, Kind) {
+        ((self.method.make)(), self.method.kind)
+    }
+}
+
+/// All services of a server. There are few, with a few dozen methods at most: comparing names takes
+/// less time than to hash them.
+#[derive(Default)]
+pub(in crate::server) struct Services {
+    services: Vec<Routes>,
+    /// Takes what no service does, by its one method.
+    fallback: Option<Routes>,
+    /// Those of the whole server, outermost first.
+    interceptors: Vec<SharedInterceptor>,
+    /// The first name that was added twice.
+    duplicate: Option<Name>,
+}
+
+impl Services {
+    pub(in crate::server) fn add(&mut self, routes: Routes) {
+        if self.service(routes.service.as_bytes()).is_some() {
+            self.duplicate.get_or_insert_with(|| routes.service.clone());
+        }
+        self.services.push(routes);
+    }
+
+    pub(in crate::server) fn set_fallback(&mut self, fallback: impl Fallback) {
+        let make = make_fallback(fallback);
+        self.fallback = Some(Routes::new("").add("".into(), Kind::Unary, make));
+    }
+
+    pub(in crate::server) fn intercept(&mut self, interceptor: impl Interceptor) {
+        self.interceptors.push(Contained::new(Arc::new(interceptor)));
+    }
+
+    /// No service is added any more: chooses what runs around the calls of each.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateService`].
+    pub(in crate::server) fn finish(mut self) -> Result<Self, Error> {
+        if let Some(name) = self.duplicate {
+            return Err(Error::DuplicateService(name));
+        }
+        for routes in self.services.iter_mut().chain(&mut self.fallback) {
+            let all: Vec<_> =
+                self.interceptors.iter().chain(&routes.interceptors).cloned().collect();
+            routes.chain = (!all.is_empty()).then(|| all.into());
+        }
+        Ok(self)
+    }
+
+    /// Returns whether a service has this method.
+    pub(in crate::server) fn has_method(&self, service: &str, method: &str) -> bool {
+        self.find_method(service.as_bytes(), method.as_bytes()).is_some()
+    }
+
+    /// Finds what takes calls of a method.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED, in the words of containerd's implementation.
+    pub(in crate::server) fn find(
+        &self,
+        service: &str,
+        method: &str,
+    ) -> Result<Target<'_>, Refusal> {
+        if let Some(known) = self.find_method(service.as_bytes(), method.as_bytes()) {
+            return Ok(known);
+        }
+        // What the two sides of a connection use for themselves is not passed on: stream ids are those of the connection.
+        match &self.fallback {
+            Some(routes) if service != control::SERVICE => {
+                Ok(Target { routes, method: &routes.methods[0], is_known: false })
+            }
+            _ => {
+                let status = Status::unimplemented(match self.service(service.as_bytes()) {
+                    None => format!("service {service}"),
+                    Some(_) => format!("method {method}"),
+                });
+                Err(Refusal { cause: EndCause::Unimplemented, status })
+            }
+        }
+    }
+
+    /// Finds a service's method by the bytes of the names.
+    pub(in crate::server) fn find_method(
+        &self,
+        service: &[u8],
+        method: &[u8],
+    ) -> Option<Target<'_>> {
+        let routes = self.service(service)?;
+        let method = routes.methods.iter().find(|known| known.name.as_bytes() == method)?;
+        Some(Target { routes, method, is_known: true })
+    }
+
+    fn service(&self, name: &[u8]) -> Option<&Routes> {
+        self.services.iter().find(|routes| routes.service.as_bytes() == name)
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.services.iter().map(|routes| &routes.service)).finish()
     }
 }
