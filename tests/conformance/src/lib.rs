@@ -10,7 +10,7 @@ mod message;
 mod trial;
 mod verdict;
 
-pub use cases::{CASES, Case, Play};
+pub use cases::{CASES, Case, Play, unique_key};
 pub use connection::{Connection, Connector, Incoming, Options, Outgoing, Result, Upload};
 pub use message::{
     Chunk, Collected, DETAIL_TYPE, Detail, Failure, Generate, Inspection, Peer, SERVICE,

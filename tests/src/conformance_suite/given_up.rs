@@ -16,7 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 use ttrpc::{client::ConnectOptions, prost::Message};
-use ttrpc_conformance::{Case, Chunk, Connection, Options, Outcome, Trial, fail};
+use ttrpc_conformance::{Case, Chunk, Connection, Options, Outcome, Trial, fail, unique_key};
 
 use super::{server, wire_cases::read_frame};
 use crate::{
@@ -154,20 +154,21 @@ fn is_cancel(frame: &Frame) -> bool {
 
 /// Unary calls.
 async fn call(trial: Trial) -> Outcome {
-    const KEY: &str = "given up";
+    // A server that has played this case before has released that key.
+    let key = unique_key("given up");
     let mut tapped = Tapped::connect(trial).await?;
     tapped.until("Stats shows no call but itself", |stats| stats.calls_in_flight <= 1).await?;
     let before = tapped.connection.stats().await?.calls_cancelled;
     for round in 1..=ROUNDS {
-        let connection = tapped.connection.clone();
+        let (connection, key) = (tapped.connection.clone(), key.clone());
         let begun = connection.stats().await?;
         let mut call = JoinSet::new();
-        call.spawn(async move { connection.wait(&Options::default(), KEY).await });
+        call.spawn(async move { connection.wait(&Options::default(), &key).await });
         tapped.trial.until_begun(&tapped.connection, &begun, 1).await?;
         call.shutdown().await;
         tapped.after(round, before).await?;
     }
-    tapped.connection.release(KEY).await?;
+    tapped.connection.release(&key).await?;
     tapped.until("Stats shows no call but itself", |stats| stats.calls_in_flight <= 1).await?;
     tapped.outcome()
 }

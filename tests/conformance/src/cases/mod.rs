@@ -141,7 +141,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Keeps runs against the same server apart.
-fn unique_key(name: &str) -> String {
+pub fn unique_key(name: &str) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{name}-{}-{nanos}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed))
