@@ -30,8 +30,6 @@
 //! With tokio's paused clock, `#[tokio::test(start_paused = true)]`, deadlines and pauses take no time and are
 //! exact.
 
-use std::fmt;
-
 use crate::{
     Client, Connection, Server, blocking,
     client::ConnectOptions,
@@ -72,6 +70,7 @@ pub fn connect_blocking(service: impl Service) -> blocking::Client {
 ///     .connect();
 /// # }
 /// ```
+#[derive(Debug)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct Setup {
     server: ServerBuilder,
@@ -116,15 +115,5 @@ impl Setup {
     pub fn connect_blocking(self) -> blocking::Client {
         let client = blocking::Client::make(|| Ok(self.connect()));
         client.expect("the system has descriptors left")
-    }
-}
-
-impl fmt::Debug for Setup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Setup")
-            .field("server", &self.server)
-            .field("peer", &self.peer)
-            .field("client", &self.client)
-            .finish()
     }
 }

@@ -114,20 +114,23 @@ fn a_message_of_a_stream_allocates_no_more_than_its_fields() {
     assert!((2.0..=2.5).contains(&per_message), "{per_message} allocations per message");
 }
 
-/// Nothing grows: what many calls have allocated is given back when they are over.
+/// Nothing grows: what many calls have allocated is given back when they are over. A buffer for frames may be another one
+/// then, as tests on other threads use the same pool.
 #[test]
 fn calls_that_are_over_keep_nothing() {
+    const BUFFERS: i64 = 2 * (66 << 10);
     let Connection { runtime, conformance, .. } = &connection();
-    let calls = || {
+    let calls = |count| {
         runtime.block_on(async {
-            for _ in 0..TIMES {
+            for _ in 0..count {
                 echo(conformance).await;
             }
         })
     };
-    calls();
-    let kept = measure(calls).bytes_current;
-    assert!(kept.abs() < 4096, "{kept} bytes are kept");
+    calls(TIMES);
+    let count = 10 * TIMES;
+    let kept = measure(|| calls(count)).bytes_current;
+    assert!(kept.abs() < BUFFERS + count as i64, "{kept} bytes are kept");
 }
 
 /// What a frame leaves of the buffer that it filled may be little, and keep all of it allocated.

@@ -40,51 +40,35 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
         Call { call, driver: driver.clone() }
     }
 
-    /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, as
-    /// [the asynchronous one](client::Call::timeout) does. The time runs from `call` on.
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Call { call: self.call.timeout(timeout), ..self }
-    }
+    forward! { call:
+        /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this, as
+        /// [the asynchronous one](client::Call::timeout) does. The time runs from `call` on.
+        fn timeout(timeout: Duration);
 
-    /// Ends the call at this moment. The earliest of all ends that are said counts, the
-    /// [timeout's](Call::timeout) included.
-    pub fn deadline(self, deadline: Instant) -> Self {
-        Call { call: self.call.deadline(deadline), ..self }
-    }
+        /// Ends the call at this moment. The earliest of all ends that are said counts, the
+        /// [timeout's](Call::timeout) included.
+        fn deadline(deadline: Instant);
 
-    /// Ends the call no later than the one that a handler is about, for a server that calls on.
-    pub fn within(self, ctx: &Context) -> Self {
-        Call { call: self.call.within(ctx), ..self }
-    }
+        /// Ends the call no later than the one that a handler is about, for a server that calls on.
+        fn within(ctx: &Context);
 
-    /// Adds a pair of metadata, after the values that the key already has.
-    pub fn metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        Call { call: self.call.metadata(key, value), ..self }
-    }
+        /// Adds a pair of metadata, after the values that the key already has.
+        fn metadata(key: impl Into<String>, value: impl Into<String>);
 
-    /// Replaces all metadata of the call.
-    pub fn with_metadata(self, metadata: Metadata) -> Self {
-        Call { call: self.call.with_metadata(metadata), ..self }
-    }
+        /// Replaces all metadata of the call.
+        fn with_metadata(metadata: Metadata);
 
-    /// Makes the call again as this policy says, in place of the client's and the method's.
-    pub fn retry(self, retry: Retry) -> Self {
-        Call { call: self.call.retry(retry), ..self }
-    }
+        /// Makes the call again as this policy says, in place of the client's and the method's.
+        fn retry(retry: Retry);
 
-    /// Says that the call may be executed more than once, as [the asynchronous one](client::Call::idempotent) does.
-    pub fn idempotent(self) -> Self {
-        Call { call: self.call.idempotent(), ..self }
-    }
+        /// Says that the call may be executed more than once, as [the asynchronous one](client::Call::idempotent) does.
+        fn idempotent();
 
-    /// Says that the .proto declares the method idempotent. Generated clients call this.
-    pub fn declared_idempotent(self) -> Self {
-        Call { call: self.call.declared_idempotent(), ..self }
-    }
+        /// Says that the .proto declares the method idempotent. Generated clients call this.
+        fn declared_idempotent();
 
-    /// Sets whether the call waits for a connection, as [the asynchronous one](client::Call::wait_for_ready) does.
-    pub fn wait_for_ready(self, waits: bool) -> Self {
-        Call { call: self.call.wait_for_ready(waits), ..self }
+        /// Sets whether the call waits for a connection, as [the asynchronous one](client::Call::wait_for_ready) does.
+        fn wait_for_ready(waits: bool);
     }
 }
 
@@ -103,9 +87,7 @@ impl<Req: Message + 'static, Resp: Message + Default> UnaryCall<Req, Resp> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<Resp, Status> {
-        let Call { call, driver } = self;
-        driver.check_process()?;
-        driver.wait(call)
+        self.driver.call(self.call)
     }
 }
 
@@ -119,13 +101,12 @@ impl<Req: Message + 'static, Resp: Message + Default> ServerStreamingCall<Req, R
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<StreamReceiver<Resp>, Status> {
         let Call { call, driver } = self;
-        driver.check_process()?;
-        let replies = driver.wait(async {
+        let replies = driver.call(async {
             let replies = call.await?;
             replies.request_flushed().await?;
-            Ok::<_, Status>(replies)
+            Ok(replies)
         })?;
-        Ok(StreamReceiver::new(replies, driver))
+        Ok(StreamReceiver { receiver: replies, driver })
     }
 }
 
@@ -139,13 +120,13 @@ impl<Req: Message + 'static, Resp: Message + Default> ClientStreamingCall<Req, R
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, Reply<Resp>), Status> {
         let Call { call, driver } = self;
-        driver.check_process()?;
-        let (requests, reply) = driver.wait(async {
+        let (requests, reply) = driver.call(async {
             let (requests, reply) = call.await?;
             requests.flushed().await?;
-            Ok::<_, Status>((requests, reply))
+            Ok((requests, reply))
         })?;
-        Ok((StreamSender::new(requests, driver.clone()), Reply::new(reply, driver)))
+        let sender = StreamSender { sender: requests, driver: driver.clone() };
+        Ok((sender, Reply { reply, driver }))
     }
 }
 
@@ -160,12 +141,12 @@ impl<Req: Message + 'static, Resp: Message + Default> BidiStreamingCall<Req, Res
     /// In a task of a tokio runtime.
     pub fn call(self) -> Result<(StreamSender<Req>, StreamReceiver<Resp>), Status> {
         let Call { call, driver } = self;
-        driver.check_process()?;
-        let (requests, replies) = driver.wait(async {
+        let (requests, replies) = driver.call(async {
             let (requests, replies) = call.await?;
             requests.flushed().await?;
-            Ok::<_, Status>((requests, replies))
+            Ok((requests, replies))
         })?;
-        Ok((StreamSender::new(requests, driver.clone()), StreamReceiver::new(replies, driver)))
+        let sender = StreamSender { sender: requests, driver: driver.clone() };
+        Ok((sender, StreamReceiver { receiver: replies, driver }))
     }
 }

@@ -90,56 +90,52 @@ impl Client {
 
     /// Uses a client that is made inside of the runtime.
     pub(crate) fn make(make: impl FnOnce() -> io::Result<crate::Client>) -> io::Result<Self> {
-        let driver = Driver::new()?;
+        Client::inside_of(Driver::new()?, make)
+    }
+
+    fn inside_of<E>(
+        driver: Driver,
+        make: impl FnOnce() -> Result<crate::Client, E>,
+    ) -> Result<Self, E> {
         let entered = driver.enter();
         let client = make()?;
         drop(entered);
         Ok(Client { client, driver: Arc::new(driver) })
     }
 
-    /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
-    ///
-    /// Other clones of the client are as they were; all share the connection.
-    #[must_use]
-    pub fn with_timeout(self, timeout: Duration) -> Self {
-        Client { client: self.client.with_timeout(timeout), ..self }
-    }
+    forward! { client:
+        /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
+        ///
+        /// Other clones of the client are as they were; all share the connection.
+        #[must_use]
+        fn with_timeout(timeout: Duration);
 
-    /// Sets whether calls that this client makes from now on wait for a connection. A client that
-    /// [reconnects](ConnectOptions::reconnect) has none after a failed attempt. Other clones of the client are as they
-    /// were.
-    #[must_use]
-    pub fn with_wait_for_ready(self, waits: bool) -> Self {
-        Client { client: self.client.with_wait_for_ready(waits), ..self }
-    }
+        /// Sets whether calls that this client makes from now on wait for a connection. A client that
+        /// [reconnects](ConnectOptions::reconnect) has none after a failed attempt. Other clones of the client are as they
+        /// were.
+        #[must_use]
+        fn with_wait_for_ready(waits: bool);
 
-    /// Adds a pair of metadata to each call that this client makes from now on, before the call's own. Other
-    /// clones of the client are as they were; all share the connection.
-    #[must_use]
-    pub fn with_metadata(self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        Client { client: self.client.with_metadata(key, value), ..self }
-    }
+        /// Adds a pair of metadata to each call that this client makes from now on, before the call's own. Other
+        /// clones of the client are as they were; all share the connection.
+        #[must_use]
+        fn with_metadata(key: impl Into<String>, value: impl Into<String>);
 
-    /// Runs this around each call that this client makes from now on, inside of those that were added before.
-    /// Other clones of the client are as they were; all share the connection.
-    #[must_use]
-    pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
-        Client { client: self.client.with_interceptor(interceptor), ..self }
-    }
+        /// Runs this around each call that this client makes from now on, inside of those that were added before.
+        /// Other clones of the client are as they were; all share the connection.
+        #[must_use]
+        fn with_interceptor(interceptor: impl Interceptor);
 
-    /// Makes each call that this client makes from now on again as this policy says, unless the call says another one. Other
-    /// clones of the client are as they were; all share the connection.
-    #[must_use]
-    pub fn with_retry(self, retry: Retry) -> Self {
-        Client { client: self.client.with_retry(retry), ..self }
-    }
+        /// Makes each call that this client makes from now on again as this policy says, unless the call says another one. Other
+        /// clones of the client are as they were; all share the connection.
+        #[must_use]
+        fn with_retry(retry: Retry);
 
-    /// Uses these defaults, by method, for each call that this client makes from now on, as the asynchronous
-    /// [`with_method_defaults`](crate::Client::with_method_defaults) does. Other clones of the client are as they were; all share the
-    /// connection.
-    #[must_use]
-    pub fn with_method_defaults(self, defaults: MethodDefaults) -> Self {
-        Client { client: self.client.with_method_defaults(defaults), ..self }
+        /// Uses these defaults, by method, for each call that this client makes from now on, as the asynchronous
+        /// [`with_method_defaults`](crate::Client::with_method_defaults) does. Other clones of the client are as they were; all share the
+        /// connection.
+        #[must_use]
+        fn with_method_defaults(defaults: MethodDefaults);
     }
 
     /// Calls a unary method. Generated clients call this.
@@ -272,10 +268,7 @@ impl ConnectOptions {
     pub fn connect_lazy_blocking(&self, address: &str) -> Result<Client, Error> {
         let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
         let driver = Driver::new().map_err(no_runtime)?;
-        let entered = driver.enter();
-        let client = self.connect_lazy(address)?;
-        drop(entered);
-        Ok(Client { client, driver: Arc::new(driver) })
+        Client::inside_of(driver, || self.connect_lazy(address))
     }
 
     /// Returns a client whose connections a function of the program's opens, as [`ConnectOptions::connect_through`] does.
@@ -290,10 +283,6 @@ impl ConnectOptions {
         F: Future<Output = Result<Connection, E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let driver = Driver::new()?;
-        let entered = driver.enter();
-        let client = self.connect_through(connect);
-        drop(entered);
-        Ok(Client { client, driver: Arc::new(driver) })
+        Client::make(|| Ok(self.connect_through(connect)))
     }
 }

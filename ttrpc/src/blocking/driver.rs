@@ -30,10 +30,6 @@ impl Driver {
         Ok(Driver { runtime: Original::new(runtime), waiting: AtomicUsize::new(0) })
     }
 
-    fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
     /// # Errors
     /// FAILED_PRECONDITION in a child process that was forked after the client had connected. It must not drive.
     pub(super) fn check_process(&self) -> Result<(), Status> {
@@ -42,7 +38,7 @@ impl Driver {
 
     /// For what registers sockets and timers with the runtime.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
-        self.runtime().enter()
+        self.runtime.enter()
     }
 
     /// Waits for a future.
@@ -57,7 +53,7 @@ impl Driver {
         {
             return output;
         }
-        self.runtime().block_on(future)
+        self.runtime.block_on(future)
     }
 
     /// Polls a future, and once more when the system has let the other threads run. A thread that sleeps is
@@ -65,7 +61,7 @@ impl Driver {
     fn wait_one_turn<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         let mut cx = Context::from_waker(Waker::noop());
         // A handle's `block_on` does not drive, and panics where the runtime's does.
-        self.runtime().handle().block_on(poll_fn(|_| {
+        self.runtime.handle().block_on(poll_fn(|_| {
             let polled = match future.as_mut().poll(&mut cx) {
                 Poll::Pending => {
                     thread::yield_now();
@@ -78,6 +74,21 @@ impl Driver {
                 Poll::Pending => None,
             })
         }))
+    }
+
+    /// Waits for a part of a call.
+    ///
+    /// # Errors
+    /// Those of [`Driver::check_process`], and the part's.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime.
+    pub(super) fn call<T>(
+        &self,
+        part: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        self.check_process()?;
+        self.wait(part)
     }
 
     /// Waits for a future that may well be ready. Then it is not worth the driver's change of hands.
@@ -96,7 +107,7 @@ impl Driver {
 
     /// Waits until every task has ended.
     pub(super) async fn no_tasks(&self) {
-        let metrics = self.runtime().metrics();
+        let metrics = self.runtime.metrics();
         while metrics.num_alive_tasks() > 0 {
             tokio::task::yield_now().await;
         }
@@ -167,7 +178,7 @@ mod tests {
         let driver = Driver::new().unwrap();
         let mut cx = Context::from_waker(Waker::noop());
         let mut no_tasks = pin!(driver.no_tasks());
-        let task = driver.runtime().spawn(yield_now());
+        let task = driver.runtime.spawn(yield_now());
         assert!(no_tasks.as_mut().poll(&mut cx).is_pending());
         driver.wait(task).unwrap();
         assert!(no_tasks.as_mut().poll(&mut cx).is_ready());

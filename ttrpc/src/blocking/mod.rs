@@ -64,6 +64,19 @@
 //!
 //! Handlers without `async` are in [`server::blocking`](crate::server::blocking).
 
+/// Wraps functions of the asynchronous type in this field, which set something.
+macro_rules! forward {
+    ($field:ident: $($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*);)*) => {
+        $(
+            $(#[$attribute])*
+            pub fn $name(self, $($argument: $type),*) -> Self {
+                let $field = self.$field.$name($($argument),*);
+                Self { $field, ..self }
+            }
+        )*
+    };
+}
+
 mod call;
 mod client;
 mod driver;

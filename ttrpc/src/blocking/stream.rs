@@ -14,15 +14,11 @@ use crate::{Status, client};
 /// an upload holds here, too.
 #[must_use = "dropping the sender ends the stream of requests"]
 pub struct StreamSender<Req> {
-    sender: client::StreamSender<Req>,
-    driver: Arc<Driver>,
+    pub(super) sender: client::StreamSender<Req>,
+    pub(super) driver: Arc<Driver>,
 }
 
 impl<Req> StreamSender<Req> {
-    pub(super) fn new(sender: client::StreamSender<Req>, driver: Arc<Driver>) -> Self {
-        StreamSender { sender, driver }
-    }
-
     /// Says that nothing more comes, and returns when that is in the socket.
     ///
     /// # Errors
@@ -31,9 +27,7 @@ impl<Req> StreamSender<Req> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn finish(self) -> Result<(), Status> {
-        let StreamSender { sender, driver } = self;
-        driver.check_process()?;
-        driver.wait(sender.finish_flushed())
+        self.driver.call(self.sender.finish_flushed())
     }
 }
 
@@ -49,19 +43,14 @@ impl<Req: Message> StreamSender<Req> {
     /// In a task of a tokio runtime.
     pub fn send(&mut self, message: Req) -> Result<(), Status> {
         let StreamSender { sender, driver } = self;
-        driver.check_process()?;
-        driver.wait(async {
+        driver.call(async {
             sender.send(message).await?;
             sender.flushed().await
         })
     }
 }
 
-impl<Req> fmt::Debug for StreamSender<Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.sender, f)
-    }
-}
+debug_in_short!(StreamSender<Req>);
 
 /// Receives a stream of replies, by [`StreamReceiver::recv`] or as an [`Iterator`].
 ///
@@ -70,15 +59,11 @@ impl<Req> fmt::Debug for StreamSender<Req> {
 /// [`ClientConfig::stall_timeout`](crate::ClientConfig::stall_timeout).
 #[must_use = "dropping the receiver gives the replies up"]
 pub struct StreamReceiver<Resp> {
-    receiver: client::StreamReceiver<Resp>,
-    driver: Arc<Driver>,
+    pub(super) receiver: client::StreamReceiver<Resp>,
+    pub(super) driver: Arc<Driver>,
 }
 
 impl<Resp: Message + Default> StreamReceiver<Resp> {
-    pub(super) fn new(receiver: client::StreamReceiver<Resp>, driver: Arc<Driver>) -> Self {
-        StreamReceiver { receiver, driver }
-    }
-
     /// Waits for the next message; `None` when the server has ended the stream well.
     ///
     /// # Errors
@@ -112,15 +97,11 @@ impl<Resp> fmt::Debug for StreamReceiver<Resp> {
 /// Dropped, the reply is dropped when it comes; the requests may go on.
 #[must_use = "the reply is what the call was made for"]
 pub struct Reply<Resp> {
-    reply: client::Reply<Resp>,
-    driver: Arc<Driver>,
+    pub(super) reply: client::Reply<Resp>,
+    pub(super) driver: Arc<Driver>,
 }
 
 impl<Resp: Message + Default> Reply<Resp> {
-    pub(super) fn new(reply: client::Reply<Resp>, driver: Arc<Driver>) -> Self {
-        Reply { reply, driver }
-    }
-
     /// Waits for it.
     ///
     /// # Errors
@@ -129,14 +110,8 @@ impl<Resp: Message + Default> Reply<Resp> {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn wait(self) -> Result<Resp, Status> {
-        let Reply { reply, driver } = self;
-        driver.check_process()?;
-        driver.wait(reply)
+        self.driver.call(self.reply)
     }
 }
 
-impl<Resp> fmt::Debug for Reply<Resp> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.reply, f)
-    }
-}
+debug_in_short!(Reply<Resp>);

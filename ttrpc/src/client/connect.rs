@@ -6,10 +6,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Backoff, Client,
-    connection::{
-        ConnectionTasks,
-        upkeep::{Keepalive, Upkeep},
-    },
+    connection::{ConnectionTasks, Settings, upkeep::Keepalive},
     reconnect::{
         Link,
         manager::{Manager, Open, Plan},
@@ -17,7 +14,7 @@ use super::{
 };
 use crate::{
     ClientConfig, Connection, Error,
-    observer::{Observer, Observers},
+    observer::Observer,
     transport::{address::Address, connect::connect},
 };
 
@@ -52,25 +49,21 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 #[must_use = "nothing is connected until `connect` is awaited"]
 pub struct ConnectOptions {
-    config: ClientConfig,
+    settings: Settings,
     retry_for: Option<Duration>,
     handshake_timeout: Duration,
-    observers: Observers,
     backoff: Option<Backoff>,
     is_eager: bool,
-    upkeep: Upkeep,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
         ConnectOptions {
-            config: ClientConfig::default(),
+            settings: Settings::default(),
             retry_for: None,
             handshake_timeout: Duration::from_secs(10),
-            observers: Observers::default(),
             backoff: None,
             is_eager: false,
-            upkeep: Upkeep::default(),
         }
     }
 }
@@ -83,7 +76,7 @@ impl ConnectOptions {
 
     /// Sets the limits of the connection.
     pub fn config(mut self, config: ClientConfig) -> Self {
-        self.config = config;
+        self.settings.config = config;
         self
     }
 
@@ -109,7 +102,7 @@ impl ConnectOptions {
 
     /// Adds an observer, which is notified of the connection and of each call. May be called several times.
     pub fn observe(mut self, observer: impl Observer) -> Self {
-        self.observers.add(observer);
+        self.settings.observers.add(observer);
         self
     }
 
@@ -143,7 +136,7 @@ impl ConnectOptions {
     /// does so. Without this, only the deadlines of calls notice a peer that has died or is stopped while its socket
     /// stays open.
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
-        self.upkeep.keepalive = Some(keepalive);
+        self.settings.upkeep.keepalive = Some(keepalive);
         self
     }
 
@@ -156,7 +149,7 @@ impl ConnectOptions {
     /// have it is asked once a connection. No other call waits for it. One such call is in flight at a time, with the
     /// ids of up to 1,024 calls; further ones are not cancelled.
     pub fn cancel_at_server(mut self) -> Self {
-        self.upkeep.cancels = true;
+        self.settings.upkeep.cancels = true;
         self
     }
 
@@ -165,9 +158,7 @@ impl ConnectOptions {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn from_connection(&self, connection: impl Into<Connection>) -> Client {
-        let (config, observers) = (self.config.clone(), self.observers.clone());
-        let tasks = ConnectionTasks::spawn(connection.into(), config, observers, &self.upkeep);
-        Client::over(Link::Fixed(tasks))
+        Client::over(Link::Fixed(ConnectionTasks::spawn(connection.into(), &self.settings)))
     }
 
     /// Connects to an [address](crate#addresses), as [`Client::connect`] does.
@@ -243,9 +234,7 @@ impl ConnectOptions {
             open,
             backoff: self.backoff.clone().unwrap_or_default(),
             is_eager: self.is_eager,
-            config: self.config.clone(),
-            observers: self.observers.clone(),
-            upkeep: self.upkeep.clone(),
+            settings: self.settings.clone(),
         };
         Client::over(Link::Managed(Manager::spawn(plan, first)))
     }

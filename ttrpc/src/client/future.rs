@@ -22,7 +22,6 @@ use super::{
     },
     intercept::{OutgoingCall, intercepted},
     meta::{CallOptions, DeadlineTimer},
-    policy::Policies,
     reconnect::Link,
 };
 use crate::{
@@ -51,8 +50,6 @@ use crate::{
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<K, Req, Resp> {
     progress: Progress<Req>,
-    /// `None` without any.
-    pub(super) policies: Option<Arc<Policies>>,
     kind: PhantomData<fn() -> (K, Resp)>,
 }
 
@@ -94,12 +91,8 @@ enum Progress<Req> {
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
-    pub(super) fn new(
-        link: Link,
-        policies: Option<Arc<Policies>>,
-        pending: PendingCall<Req>,
-    ) -> Self {
-        Call { progress: Progress::Start(link, pending), policies, kind: PhantomData }
+    pub(super) fn new(link: Link, pending: PendingCall<Req>) -> Self {
+        Call { progress: Progress::Start(link, pending), kind: PhantomData }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it takes longer than this.
@@ -158,7 +151,7 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     /// Sets an option. A call that has been polled does not change any more.
     pub(super) fn with(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
         if let Progress::Start(_, pending) = &mut self.progress {
-            set(&mut pending.options);
+            set(&mut pending.head.options);
         }
         self
     }
@@ -170,8 +163,8 @@ impl<K, Req, Resp> Unpin for Call<K, Req, Resp> {}
 impl<K, Req, Resp> fmt::Debug for Call<K, Req, Resp> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.progress {
-            Progress::Start(_, PendingCall { service, method, .. }) => {
-                write!(f, "Call({service}/{method})")
+            Progress::Start(_, PendingCall { head, .. }) => {
+                write!(f, "Call({}/{})", head.service, head.method)
             }
             _ => f.debug_struct("Call").finish_non_exhaustive(),
         }
@@ -187,20 +180,20 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Poll::Ready(result) = this.poll_contained(cx) {
-            this.finish();
-            return Poll::Ready(result);
+        loop {
+            if let Poll::Ready(result) = this.poll_contained(cx) {
+                // What is left has values of the program's.
+                let _ = drop_contained(mem::replace(&mut this.progress, Progress::Done));
+                return Poll::Ready(result);
+            }
+            // While it is queued the call keeps its deadline itself.
+            let Progress::Queued(Some(owner), timer) = &mut this.progress else {
+                return Poll::Pending;
+            };
+            ready!(timer.poll(owner.deadline, cx));
+            // The end is taken next: this one, or a reply that came just before it.
+            owner.expire();
         }
-        // While it is queued the call keeps its deadline itself.
-        let Progress::Queued(Some(owner), timer) = &mut this.progress else {
-            return Poll::Pending;
-        };
-        ready!(timer.poll(owner.deadline(), cx));
-        owner.expire();
-        // The end: this one, or a reply that came just before it.
-        let result = ready!(this.poll_contained(cx));
-        this.finish();
-        Poll::Ready(result)
     }
 }
 
@@ -216,11 +209,6 @@ where
         polled.unwrap_or_else(|Panicked| {
             Poll::Ready(Err(Status::internal("an interceptor or the request's type panicked")))
         })
-    }
-
-    /// Drops what is left of the call, with values of the program's.
-    fn finish(&mut self) {
-        let _ = drop_contained(mem::replace(&mut self.progress, Progress::Done));
     }
 
     /// Takes the call as far as it goes, without regard to the deadline of its reply.
@@ -241,16 +229,14 @@ where
     /// Queues the Request, or begins to wait until it may be. Pending if the call waits for its reply then.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Progress::Start(link, pending) = &mut self.progress else { only_at_the_start() };
-        let around = match &self.policies {
-            None => None,
-            Some(policies) => policies.apply(pending),
-        };
-        let times = pending.options.times();
+        let policies = pending.head.options.policies.take();
+        let around = policies.and_then(|policies| policies.apply(&mut pending.head));
+        pending.head.options.start();
         let mut record = None;
         if let (Link::Fixed(tasks), None) = (&*link, &around) {
-            record = tasks.connection().observed.begin(pending.meta(times), None);
+            record = tasks.connection.observed.begin(&pending.head, false, None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
-            let queued = pending.try_queue(tasks, times, record.as_ref(), caller);
+            let queued = pending.try_queue(tasks, record.as_ref(), caller);
             let queued = queued.map_err(|status| not_queued(record.as_deref(), status))?;
             if queued.is_some() {
                 let queued = Progress::Queued(queued, DeadlineTimer::default());
@@ -265,14 +251,11 @@ where
             only_at_the_start()
         };
         self.progress = Progress::Queueing(match (around, link) {
-            (Some(around), link) => {
-                let call = OutgoingCall::new(pending, times);
-                Box::pin(intercepted(around, link, call, times))
-            }
+            (Some(around), link) => Box::pin(intercepted(around, link, OutgoingCall::new(pending))),
             (None, link) => {
-                record = record.or_else(|| link.observed().begin(pending.meta(times), None));
+                record = record.or_else(|| link.observed().begin(&pending.head, false, None));
                 Box::pin(async move {
-                    let made = pending.make_over(&link, times, &mut record).await;
+                    let made = pending.make_over(&link, &mut record).await;
                     made.map_err(|status| not_queued(record.as_deref(), status))
                 })
             }

@@ -13,15 +13,14 @@ use tokio::time::Instant;
 
 use super::{
     call::{PendingCall, not_queued, owner::CallOwner},
-    connection::record::{CallRecord, Intercepted, OnMessage},
-    meta::{CallTimes, too_late, within},
-    policy::Around,
+    connection::observe::{CallRecord, OnMessage},
+    meta::{Around, too_late, within},
     reconnect::Link,
 };
 use crate::{
     Code, Extensions, Metadata, Raw, Status,
     contain::Contained,
-    observer::{CallEnd, CallOutcome, EndCause, MessageInfo},
+    observer::{CallEnd, EndCause, MessageInfo},
     transport::BoxFuture,
 };
 
@@ -92,8 +91,6 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 /// A call that is about to be made.
 pub struct OutgoingCall {
     pub(super) pending: PendingCall<Raw>,
-    /// When the call began, until it is made for the first time.
-    pub(super) started: Option<Instant>,
     /// Shared with the record, if the client has observers: made when they are needed.
     extensions: OnceLock<Arc<Extensions>>,
     /// Dropped before the call is made, it was given up.
@@ -112,32 +109,32 @@ pub struct OutgoingCall {
 impl OutgoingCall {
     /// Returns the full protobuf name of the service.
     pub fn service(&self) -> &str {
-        &self.pending.service
+        &self.pending.head.service
     }
 
     /// Returns the bare name of the method.
     pub fn method(&self) -> &str {
-        &self.pending.method
+        &self.pending.head.method
     }
 
     /// Returns whether the call has a stream of requests or of replies. Otherwise it is unary.
     pub fn is_stream(&self) -> bool {
-        self.pending.kind.is_stream()
+        self.pending.head.kind.is_stream()
     }
 
     /// Returns the metadata that go with the call.
     pub fn metadata(&self) -> &Metadata {
-        self.pending.options.metadata()
+        self.pending.head.options.metadata()
     }
 
     /// Returns the metadata that go with the call, to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
-        self.pending.options.metadata_mut()
+        self.pending.head.options.metadata_mut()
     }
 
     /// Returns the call's deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.pending.options.deadline
+        self.pending.head.options.deadline
     }
 
     /// Returns the time that is left to the call; zero when it is over, `None` without a deadline.
@@ -150,7 +147,7 @@ impl OutgoingCall {
     /// The deadline holds for what [`Next::run`] runs from now on, the interceptors after this one as well. A
     /// later moment than the present deadline changes nothing.
     pub fn shorten_deadline(&mut self, deadline: Instant) {
-        self.pending.options.end_by(deadline);
+        self.pending.head.options.end_by(deadline);
     }
 
     /// Returns the encoded request. Empty for a stream of requests.
@@ -232,7 +229,7 @@ pub struct Answer(pub(super) CallOwner);
 impl Answer {
     /// Returns the encoded reply of a unary call; `None` for calls with streams.
     pub fn reply_bytes(&self) -> Option<Bytes> {
-        self.0.reply_bytes()
+        self.0.read(|state| state.reply_bytes()).filter(|_| self.0.kind.is_unary())
     }
 
     /// Calls this exactly once, when the call ends.
@@ -241,7 +238,9 @@ impl Answer {
     /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call
     /// ends when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        self.0.on_end(Box::new(told));
+        if let Some(record) = self.0.record() {
+            record.on_end(Box::new(told));
+        }
     }
 }
 
@@ -253,27 +252,25 @@ pub(super) fn intercepted(
     Around { policies, retry }: Around,
     link: Link,
     mut call: OutgoingCall,
-    times: CallTimes,
 ) -> impl Future<Output = Result<CallOwner, Status>> + Send {
     async move {
         call.is_repeatable = retry.is_some();
-        call.begin(&link, times);
-        let next = Next { rest: &policies.interceptors, link: &link, deadline: times.deadline };
+        call.begin(&link);
+        let deadline = call.deadline();
+        let next = Next { rest: &policies.interceptors, link: &link, deadline };
         let answer = match &retry {
-            None => within(times.deadline, next.run(&mut call)).await,
-            Some(retry) => {
-                within(times.deadline, Box::pin(retry.run(&mut call, next, times))).await
-            }
+            None => within(deadline, next.run(&mut call)).await,
+            Some(retry) => within(deadline, Box::pin(retry.run(&mut call, next))).await,
         };
         let is_late = answer.is_err();
         let owner = answer.unwrap_or_else(Err).and_then(|Answer(owner)| {
-            owner.may_answer(call.pending.kind, times.deadline).map(|()| owner)
+            owner.may_answer(call.pending.head.kind, deadline).map(|()| owner)
         });
         if let Some(record) = &call.record {
             // What was made has reported its end, unless an interceptor keeps its answer beyond the deadline.
             if let (Err(status), true) = (&owner, is_late || !call.is_made) {
                 let cause = if is_late { EndCause::DeadlineHere } else { EndCause::Refused };
-                record.ended(CallOutcome { cause, status: Some(status) });
+                record.ended((cause, Some(status.clone())));
             }
             record.release_end();
         }
@@ -282,15 +279,10 @@ pub(super) fn intercepted(
 }
 
 impl OutgoingCall {
-    /// A call that starts now.
-    pub(super) fn new<Req: Message>(mut pending: PendingCall<Req>, times: CallTimes) -> Self {
-        pending.options.deadline = times.deadline;
-        if times.deadline.is_some() {
-            pending.options.timeout = None;
-        }
+    /// A call that has started.
+    pub(super) fn new<Req: Message>(pending: PendingCall<Req>) -> Self {
         OutgoingCall {
             pending: pending.into_raw(),
-            started: Some(times.started),
             extensions: OnceLock::new(),
             record: None,
             on_message: None,
@@ -301,20 +293,11 @@ impl OutgoingCall {
         }
     }
 
-    /// The times of the call as it is made now. The first one began before its interceptors.
-    fn times(&mut self) -> CallTimes {
-        match self.started.take() {
-            Some(started) => CallTimes { started, deadline: self.pending.options.deadline },
-            None => self.pending.options.times(),
-        }
-    }
-
     /// Reports that the call begins, or begins again.
-    fn begin(&mut self, link: &Link, times: CallTimes) {
+    fn begin(&mut self, link: &Link) {
         let observed = link.observed();
         let extensions = (!observed.observers.is_empty()).then(|| self.shared_extensions().clone());
-        let intercepted = Intercepted { extensions, on_message: self.on_message.clone() };
-        self.record = observed.begin(self.pending.meta(times), Some(intercepted));
+        self.record = observed.begin(&self.pending.head, true, extensions);
         if let (Some(record), true) = (&self.record, self.is_repeatable) {
             record.hold_end();
         }
@@ -325,9 +308,8 @@ impl OutgoingCall {
     fn expire(&mut self) -> Status {
         let status = too_late();
         if let Some(record) = &self.record {
-            record.ended(CallOutcome { cause: EndCause::DeadlineHere, status: Some(&status) });
+            record.ended((EndCause::DeadlineHere, Some(status.clone())));
         }
-        self.started = None;
         self.is_made = true;
         status
     }
@@ -338,26 +320,28 @@ impl OutgoingCall {
 
     /// Makes the call, and waits for the reply if there is only that to wait for.
     async fn make(&mut self, link: &Link) -> Result<Answer, Status> {
-        let times = self.times();
         if mem::replace(&mut self.is_made, true) {
             if let Some(record) = self.record.take() {
                 record.release_end();
             }
-            self.begin(link, times);
-        } else if let Some(record) = self.record.as_mut().and_then(Arc::get_mut) {
-            let on_message = self.on_message.clone();
-            record.change(self.pending.options.metadata(), times.deadline, on_message);
+            self.pending.head.options.start();
+            self.begin(link);
+        }
+        if let Some(record) = self.record.as_mut().and_then(Arc::get_mut) {
+            // Interceptors may have changed them.
+            record.head.options = self.pending.head.options.clone();
+            record.on_message = self.on_message.clone();
         }
         let was_seen = mem::replace(&mut self.may_be_seen, true);
-        let made = self.pending.make_over(link, times, &mut self.record).await;
+        let made = self.pending.make_over(link, &mut self.record).await;
         let owner = made.map_err(|status| {
             // At its deadline a Request may be half written.
             self.may_be_seen = was_seen || status.code() == Code::DeadlineExceeded;
             not_queued(self.record.as_deref(), status)
         })?;
-        if self.pending.kind.is_unary() {
+        if self.pending.head.kind.is_unary() {
             owner.wait_for_progress().await?;
-            if let Some(status) = owner.failure() {
+            if let Some(status) = owner.read(|state| state.outcome()?.1) {
                 return Err(status);
             }
         }

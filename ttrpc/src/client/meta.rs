@@ -1,4 +1,4 @@
-//! What is known of a call before it is made: its kind, its options, its names, its times.
+//! What is known of a call before it is made: its kind, its names, its options, its times.
 
 use std::{
     future::Future,
@@ -10,9 +10,11 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
+use super::{Interceptor, MethodDefaults, Retry};
 use crate::{
     Metadata, Name, Status,
     proto::{frame::Flags, stream::Kind},
+    transport::registry::CallInfo,
 };
 
 /// How a method is called and answered.
@@ -68,11 +70,13 @@ impl MethodKind {
     }
 }
 
-/// A call's time and metadata. Small, since a call is moved several times before it is polled.
-#[derive(Clone, Debug, Default)]
+/// What a client or a call has set. Small, since a call is moved several times before it is polled.
+#[derive(Clone, Default)]
 pub(super) struct CallOptions {
-    /// From the moment when the call is first polled.
+    /// From the moment when the call is first polled. It becomes a deadline then, unless it is too long for that.
     pub(super) timeout: Option<Duration>,
+    /// When the call was first polled, or made again by an interceptor.
+    pub(super) started: Option<Instant>,
     pub(super) deadline: Option<Instant>,
     /// Without a connection, waits for one also after an attempt has failed.
     pub(super) waits_for_ready: bool,
@@ -83,7 +87,24 @@ pub(super) struct CallOptions {
     /// The method's defaults say so, or else the .proto.
     pub(super) is_method_idempotent: bool,
     /// The client's, until the call has its own.
-    metadata: Option<Arc<Metadata>>,
+    pub(super) metadata: Option<Arc<Metadata>>,
+    /// `None` without any, and once the call has started.
+    pub(super) policies: Option<Arc<Policies>>,
+}
+
+/// What is done to a call beyond making it.
+#[derive(Clone, Default)]
+pub(super) struct Policies {
+    /// Outermost first.
+    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
+    pub(super) retry: Option<Arc<Retry>>,
+    pub(super) defaults: Option<Arc<MethodDefaults>>,
+}
+
+/// What runs around one call.
+pub(super) struct Around {
+    pub(super) policies: Arc<Policies>,
+    pub(super) retry: Option<Arc<Retry>>,
 }
 
 impl CallOptions {
@@ -101,20 +122,37 @@ impl CallOptions {
         self.metadata = Some(Arc::new(metadata));
     }
 
-    /// Returns the times of a call that starts now. The earlier one of timeout and deadline counts.
-    pub(super) fn times(&self) -> CallTimes {
-        let started = Instant::now();
-        let end = self.timeout.and_then(|timeout| started.checked_add(timeout));
-        let deadline = match (end, self.deadline) {
-            (Some(end), Some(deadline)) => Some(end.min(deadline)),
-            (end, deadline) => end.or(deadline),
-        };
-        CallTimes { started, deadline }
+    /// Returns the policies of one client or call, and of no other one that shares them.
+    pub(super) fn policies_mut(&mut self) -> &mut Policies {
+        Arc::make_mut(self.policies.get_or_insert_default())
     }
 
-    /// Returns `timeout_nano` for a call with these times: the time left, at least 1 since 0 means none.
-    pub(super) fn timeout_nano(&self, times: CallTimes) -> i64 {
-        let left = times.deadline.map(|deadline| deadline - Instant::now());
+    /// Starts the call's time. The earlier one of timeout and deadline counts.
+    pub(super) fn start(&mut self) {
+        let started = Instant::now();
+        if let Some(end) = self.timeout.and_then(|timeout| started.checked_add(timeout)) {
+            self.timeout = None;
+            self.end_by(end);
+        }
+        self.started = Some(started);
+    }
+
+    /// Returns when the call started.
+    pub(super) fn started(&self) -> Instant {
+        self.started.expect("a call starts when it is first polled")
+    }
+
+    /// Fails with DEADLINE_EXCEEDED for a call that has no time at all.
+    pub(super) fn check_time(&self) -> Result<(), Status> {
+        match self.deadline {
+            Some(deadline) if deadline <= self.started() => Err(too_late()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns `timeout_nano` for a Request of now: the time left, at least 1 since 0 means none.
+    pub(super) fn timeout_nano(&self) -> i64 {
+        let left = self.deadline.map(|deadline| deadline - Instant::now());
         let Some(left) = left.or(self.timeout) else { return 0 };
         i64::try_from(left.as_nanos()).unwrap_or(i64::MAX).max(1)
     }
@@ -125,32 +163,31 @@ impl CallOptions {
     }
 }
 
-/// When a call began, and when it has to end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallTimes {
-    pub(super) started: Instant,
-    /// `None` if unset or not representable.
-    pub(super) deadline: Option<Instant>,
+/// All that is known of a call but its request.
+#[derive(Clone)]
+pub(super) struct CallHead {
+    pub(super) kind: MethodKind,
+    pub(super) service: Name,
+    pub(super) method: Name,
+    pub(super) options: CallOptions,
 }
 
-impl CallTimes {
-    /// Returns whether the deadline has passed.
-    pub(super) fn are_over(self) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
-    }
-
-    /// Returns whether a call with these times ends no later than one with this deadline.
-    pub(super) fn end_by(self, deadline: Option<Instant>) -> bool {
-        deadline.is_none_or(|deadline| self.deadline.is_some_and(|own| own <= deadline))
-    }
-
-    /// Fails with DEADLINE_EXCEEDED for a call that has no time at all.
-    pub(super) fn check(self) -> Result<(), Status> {
-        match self.deadline {
-            Some(deadline) if deadline <= self.started => Err(too_late()),
-            _ => Ok(()),
+impl CallHead {
+    /// Identifies a call that has started, for snapshots.
+    pub(super) fn info(&self) -> CallInfo {
+        CallInfo {
+            service: self.service.clone(),
+            method: self.method.clone(),
+            stream_id: None,
+            started: self.options.started(),
+            deadline: self.options.deadline,
         }
     }
+}
+
+/// Returns whether a deadline has passed.
+pub(super) fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 /// Runs a part of a call, and fails with DEADLINE_EXCEEDED at the call's deadline.
@@ -179,16 +216,6 @@ impl DeadlineTimer {
 /// Returns the status of a call whose deadline has passed.
 pub(super) fn too_late() -> Status {
     Status::deadline_exceeded("the call's deadline passed")
-}
-
-/// A call's kind, names, metadata and times, when it begins.
-#[derive(Clone, Copy)]
-pub(super) struct CallMeta<'a> {
-    pub(super) kind: MethodKind,
-    pub(super) service: &'a Name,
-    pub(super) method: &'a Name,
-    pub(super) metadata: &'a Metadata,
-    pub(super) times: CallTimes,
 }
 
 #[cfg(test)]

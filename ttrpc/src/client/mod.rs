@@ -70,8 +70,7 @@ use tokio::{
 
 use self::{
     call::PendingCall,
-    meta::{CallOptions, MethodKind},
-    policy::Policies,
+    meta::{CallHead, CallOptions, MethodKind},
     reconnect::Link,
 };
 pub use self::{
@@ -115,8 +114,6 @@ pub struct Client {
     link: Link,
     /// The options of each call that this clone makes.
     options: CallOptions,
-    /// `None` without any.
-    policies: Option<Arc<Policies>>,
 }
 
 impl Client {
@@ -180,7 +177,7 @@ impl Client {
     }
 
     fn over(link: Link) -> Self {
-        Client { link, options: CallOptions::default(), policies: None }
+        Client { link, options: CallOptions::default() }
     }
 
     /// Sets the timeout of each call that this client makes from now on, unless the call sets its own.
@@ -223,7 +220,7 @@ impl Client {
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_interceptor(self, interceptor: impl Interceptor) -> Self {
-        self.with_policies(|policies| policies.interceptors.push(Arc::new(interceptor)))
+        self.with_options(|options| options.policies_mut().interceptors.push(Arc::new(interceptor)))
     }
 
     fn with_options(mut self, set: impl FnOnce(&mut CallOptions)) -> Self {
@@ -295,10 +292,8 @@ impl Client {
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
-        let (link, policies) = (self.link.clone(), self.policies.clone());
-        let options = self.options.clone();
-        let pending = PendingCall { kind, service, method, request, options };
-        Call::new(link, policies, pending)
+        let head = CallHead { kind, service, method, options: self.options.clone() };
+        Call::new(self.link.clone(), PendingCall { head, request })
     }
 
     /// Returns the state of the connection.
@@ -349,7 +344,7 @@ impl Client {
     /// Cancel safe: dropped before all is written, it leaves the connection open, for what is pending.
     pub async fn shutdown(&self) {
         let Some(tasks) = self.link.connection(true) else { return };
-        let connection = tasks.connection();
+        let connection = &tasks.connection;
         if !connection.origin.is_here() {
             return;
         }
@@ -376,7 +371,7 @@ impl Client {
 
     /// Returns the number of calls that have not ended, from the moment when their Request is queued.
     pub fn calls_in_flight(&self) -> usize {
-        self.link.connection(false).map_or(0, |tasks| tasks.connection().streams_open())
+        self.link.connection(false).map_or(0, |tasks| tasks.connection.streams_open())
     }
 }
 

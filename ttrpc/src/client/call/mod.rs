@@ -15,13 +15,13 @@ use super::{
     connection::{
         ClientConnection, ConnectionTasks,
         calls::{CallEntry, Calls, Messages},
-        record::CallRecord,
+        observe::CallRecord,
         state::CallState,
     },
-    meta::{CallMeta, CallOptions, CallTimes, MethodKind, within},
+    meta::{CallHead, within},
 };
 use crate::{
-    Name, Raw, Status,
+    Raw, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{Measured, RequestParts},
@@ -31,44 +31,21 @@ use crate::{
         frames::Frame,
         limiter::{Closed, Load, Permit, Refused},
         queue::{PushDecision, PushPermit, Pushed},
-        registry::{CallInfo, CallWait},
+        registry::CallWait,
     },
 };
 
 /// A call that is not queued yet.
 pub(super) struct PendingCall<Req> {
-    pub(super) kind: MethodKind,
-    pub(super) service: Name,
-    pub(super) method: Name,
+    pub(super) head: CallHead,
     pub(super) request: Option<Req>,
-    pub(super) options: CallOptions,
-}
-
-/// A call's share of its connection's limits: a permit among the calls in flight, and capacity of the send queue.
-struct Capacity<'a> {
-    permit: Permit<'a>,
-    /// `None` for what there is when the Request is pushed.
-    queue: Option<PushPermit<'a, Calls>>,
-}
-
-impl<Req> PendingCall<Req> {
-    pub(super) fn meta(&self, times: CallTimes) -> CallMeta<'_> {
-        let PendingCall { kind, service, method, options, .. } = self;
-        CallMeta { kind: *kind, service, method, metadata: options.metadata(), times }
-    }
-
-    pub(super) fn info(&self, CallTimes { started, deadline }: CallTimes) -> CallInfo {
-        let (service, method) = (self.service.clone(), self.method.clone());
-        CallInfo { service, method, stream_id: None, started, deadline }
-    }
 }
 
 impl<Req: Message> PendingCall<Req> {
     /// Encodes the request.
     pub(super) fn into_raw(self) -> PendingCall<Raw> {
-        let PendingCall { kind, service, method, request, options } = self;
-        let request = request.map(|request| Raw(payload::encode(&request)));
-        PendingCall { kind, service, method, request, options }
+        let request = self.request.map(|request| Raw(payload::encode(&request)));
+        PendingCall { head: self.head, request }
     }
 
     /// Queues the Request if the connection's limits allow it now; returns `None` if the call has to wait. A caller that passes
@@ -80,47 +57,26 @@ impl<Req: Message> PendingCall<Req> {
     pub(super) fn try_queue(
         &self,
         tasks: &Arc<ConnectionTasks>,
-        times: CallTimes,
         record: Option<&Arc<CallRecord>>,
         caller: Option<&Waker>,
     ) -> Result<Option<CallOwner>, Status> {
-        times.check()?;
-        let connection = tasks.connection();
-        let frame = self.frame(times)?;
+        self.head.options.check_time()?;
+        let connection = &tasks.connection;
+        let frame = self.frame()?;
         let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
             return match connection.calls.is_closed() {
                 true => Err(connection.unavailable()),
                 false => Ok(None),
             };
         };
-        let queue = match record {
+        // Its Request is reported before its reply can be.
+        let capacity = match record.map(|_| connection.queue.try_reserve(frame.len())) {
+            Some(Err(Closed)) => return Err(connection.unavailable()),
+            Some(Ok(None)) => return Ok(None),
+            Some(Ok(reserved)) => reserved,
             None => None,
-            // Its Request is reported before its reply can be.
-            Some(_) => {
-                let reserved = connection.queue.try_reserve(frame.len());
-                let Some(reserved) = reserved.map_err(|Closed| connection.unavailable())? else {
-                    return Ok(None);
-                };
-                Some(reserved)
-            }
         };
-        self.push(tasks, times, &frame, Capacity { permit, queue }, record.cloned(), caller)
-    }
-
-    /// Queues the Request, at once or after a wait within the call's deadline. A failure is left to its caller to report.
-    ///
-    /// # Errors
-    /// Those of [`PendingCall::try_queue`], and those of [`PendingCall::admit`].
-    pub(super) async fn queue(
-        &self,
-        tasks: &Arc<ConnectionTasks>,
-        times: CallTimes,
-        record: Option<&Arc<CallRecord>>,
-    ) -> Result<CallOwner, Status> {
-        match self.try_queue(tasks, times, record, None)? {
-            Some(owner) => Ok(owner),
-            None => Box::pin(self.admit(tasks, times, record)).await,
-        }
+        self.push(tasks, &frame, permit, capacity, record, caller)
     }
 
     /// Waits until the connection's limits allow it, within the call's deadline, and queues the Request. A failure is left to
@@ -131,60 +87,66 @@ impl<Req: Message> PendingCall<Req> {
     pub(super) async fn admit(
         &self,
         tasks: &Arc<ConnectionTasks>,
-        times: CallTimes,
         record: Option<&Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        let connection = tasks.connection();
+        let connection = &tasks.connection;
         let queue = async {
-            let len = self.frame(times)?.len();
-            let info = self.info(times);
-            let capacity = reserve(connection, len, info, record.map(|record| &**record)).await?;
+            let len = self.frame()?.len();
+            let waiting = connection.registry.enter(self.head.info(), CallWait::Admission);
+            let observed = record.map(|record| record.stats.wait_for_admission());
+            let permit = call_permit(connection).await?;
+            drop(observed);
+            waiting.now_for(CallWait::Capacity);
+            let observed = record.map(|record| record.stats.wait_for_capacity());
+            let reserved = connection.queue.reserve(len).await;
+            let capacity = reserved.map_err(|Closed| connection.unavailable())?;
+            drop((waiting, observed));
             // The deadline has come nearer meanwhile; a smaller number is not longer.
-            let frame = self.frame(times)?;
-            let queued = self.push(tasks, times, &frame, capacity, record.cloned(), None);
+            let frame = self.frame()?;
+            let queued = self.push(tasks, &frame, permit, Some(capacity), record, None);
             Ok(queued?.expect("its capacity is reserved"))
         };
-        within(times.deadline, queue).await?
+        within(self.head.options.deadline, queue).await?
     }
 
     /// Returns the Request's frame; its timeout is what is left now.
-    pub(super) fn frame(&self, times: CallTimes) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+    pub(super) fn frame(&self) -> Result<Frame<RequestParts<'_, Req>>, Status> {
+        let CallHead { kind, service, method, options } = &self.head;
         let parts = RequestParts {
-            service: &self.service,
-            method: &self.method,
+            service,
+            method,
             payload: self.request.as_ref().map(Measured::new),
-            timeout_nano: self.options.timeout_nano(times),
-            metadata: self.options.metadata(),
+            timeout_nano: options.timeout_nano(),
+            metadata: options.metadata(),
         };
         // The queue gives the stream its id.
-        Frame::new(FrameType::Request, self.kind.flags, 0, parts)
+        Frame::new(FrameType::Request, kind.flags, 0, parts)
     }
 
-    /// Puts the Request into the queue and the call into the table, in one step. `None` if the queue is full. The only call in
-    /// flight is refused in a child of the process that has made the connection: nobody would ever write it.
+    /// Puts the Request into the queue and the call into the table, in one step; without a permit of the queue's, with the
+    /// capacity that there is. `None` if the queue is full. The only call in flight is refused in a child of the process that
+    /// has made the connection: nobody would ever write it.
     fn push(
         &self,
         tasks: &Arc<ConnectionTasks>,
-        times: CallTimes,
         frame: &Frame<RequestParts<'_, Req>>,
-        Capacity { permit, queue }: Capacity<'_>,
-        record: Option<Arc<CallRecord>>,
+        permit: Permit<'_>,
+        capacity: Option<PushPermit<'_, Calls>>,
+        record: Option<&Arc<CallRecord>>,
         caller: Option<&Waker>,
     ) -> Result<Option<CallOwner>, Status> {
-        let connection = tasks.connection();
-        if let Some(record) = &record {
+        let connection = &tasks.connection;
+        if let Some(record) = record {
             record.count_request(frame.len(), self.has_message());
         }
-        let messages = (!self.kind.is_unary()).then(Arc::<Messages>::default);
+        let kind = self.head.kind;
+        let messages = (!kind.is_unary()).then(Arc::<Messages>::default);
         let mut entry = Some(Box::new(CallEntry {
-            kind: self.kind,
-            service: self.service.clone(),
-            method: self.method.clone(),
-            times,
+            head: self.head.clone(),
             state: CallState::default(),
             caller: caller.cloned(),
             messages: messages.clone(),
-            record: record.clone(),
+            record: record.cloned(),
         }));
         let mut checked = Ok(());
         let claim = |calls: &mut Calls| {
@@ -196,7 +158,7 @@ impl<Req: Message> PendingCall<Req> {
             let stream_id = calls.open(&mut entry)?;
             Some(PushDecision { stream_id, is_only: calls.open_count() == 1 })
         };
-        let pushed = match queue {
+        let pushed = match capacity {
             Some(capacity) => capacity.send(frame, claim),
             None => connection.queue.try_send(frame, claim),
         };
@@ -207,31 +169,24 @@ impl<Req: Message> PendingCall<Req> {
         };
         // The owner releases it.
         permit.into_load();
-        Ok(Some(CallOwner::new(tasks.clone(), stream_id, self.kind, times, messages, record)))
+        let (tasks, deadline) = (tasks.clone(), self.head.options.deadline);
+        let record = record.cloned();
+        Ok(Some(CallOwner {
+            tasks,
+            stream_id,
+            kind,
+            deadline,
+            messages,
+            record,
+            is_finished: false,
+        }))
     }
 
     /// Returns whether the payload of the Request is a message, as the server sees it.
     fn has_message(&self) -> bool {
-        let is_open = self.kind.flags.contains(Flags::REMOTE_OPEN);
+        let is_open = self.head.kind.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
-}
-
-/// Waits for capacity for a Request of this length.
-async fn reserve<'a>(
-    connection: &'a ClientConnection,
-    len: usize,
-    info: CallInfo,
-    record: Option<&CallRecord>,
-) -> Result<Capacity<'a>, Status> {
-    let waiting = connection.registry.enter(info, CallWait::Admission);
-    let observed = record.map(|record| record.stats.wait_for_admission());
-    let permit = call_permit(connection).await?;
-    drop(observed);
-    waiting.now_for(CallWait::Capacity);
-    let _observed = record.map(|record| record.stats.wait_for_capacity());
-    let queue = connection.queue.reserve(len).await.map_err(|Closed| connection.unavailable())?;
-    Ok(Capacity { permit, queue: Some(queue) })
 }
 
 /// Waits for a permit among the calls in flight, while others end. Time during which the queue is full does not count.

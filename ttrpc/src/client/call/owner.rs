@@ -5,23 +5,21 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
-use prost::{DecodeError, Message};
+use prost::Message;
 use tokio::time::Instant;
 
 use crate::{
-    ConnectionError, Status,
+    Status,
     client::{
         connection::{
             ClientConnection, ConnectionTasks,
             calls::Messages,
-            record::{CallRecord, OnEnd},
-            state::CallState,
+            observe::CallRecord,
+            state::{CallFailure, CallState},
         },
-        meta::{CallTimes, DeadlineTimer, MethodKind, too_late, within},
+        meta::{DeadlineTimer, MethodKind, is_over, too_late, within},
     },
     contain::{Panicked, contain},
-    observer::CallOutcome,
     proto::payload::Payload,
     transport::{limiter::Load, messages::Batch},
 };
@@ -30,41 +28,25 @@ use crate::{
 /// its Request has not begun to be written it never is.
 #[derive(Debug)]
 pub struct CallOwner {
-    tasks: Arc<ConnectionTasks>,
+    pub(super) tasks: Arc<ConnectionTasks>,
     pub(in crate::client) stream_id: u32,
     pub(in crate::client) kind: MethodKind,
-    times: CallTimes,
+    pub(in crate::client) deadline: Option<Instant>,
     /// `None` for a unary call.
-    messages: Option<Arc<Messages>>,
+    pub(super) messages: Option<Arc<Messages>>,
     /// `None` if nobody observes the call.
-    record: Option<Arc<CallRecord>>,
+    pub(in crate::client) record: Option<Arc<CallRecord>>,
     /// Its end has been taken: nothing is left to give up.
-    is_finished: bool,
+    pub(super) is_finished: bool,
 }
 
 impl CallOwner {
-    /// Takes over a call that has been queued. Releases its permit when it is dropped.
-    pub(super) fn new(
-        tasks: Arc<ConnectionTasks>,
-        stream_id: u32,
-        kind: MethodKind,
-        times: CallTimes,
-        messages: Option<Arc<Messages>>,
-        record: Option<Arc<CallRecord>>,
-    ) -> Self {
-        CallOwner { tasks, stream_id, kind, times, messages, record, is_finished: false }
-    }
-
-    pub(super) fn connection(&self) -> &ClientConnection {
-        self.tasks.connection()
-    }
-
-    pub(in crate::client) fn deadline(&self) -> Option<Instant> {
-        self.times.deadline
+    pub(in crate::client) fn connection(&self) -> &ClientConnection {
+        &self.tasks.connection
     }
 
     pub(super) fn is_too_late(&self) -> bool {
-        self.times.are_over()
+        is_over(self.deadline)
     }
 
     /// The messages of a call with streams.
@@ -72,12 +54,15 @@ impl CallOwner {
         self.messages.as_ref().expect("a call with streams has messages")
     }
 
-    pub(super) fn record(&self) -> Option<&CallRecord> {
+    pub(in crate::client) fn record(&self) -> Option<&CallRecord> {
         self.record.as_deref()
     }
 
     /// Returns what `read` says of the call's state.
-    pub(super) fn read<R>(&self, read: impl FnOnce(&mut CallState) -> Option<R>) -> Option<R> {
+    pub(in crate::client) fn read<R>(
+        &self,
+        read: impl FnOnce(&mut CallState) -> Option<R>,
+    ) -> Option<R> {
         self.connection().queue.streams(|calls| calls.read(self.stream_id, read))
     }
 
@@ -99,9 +84,7 @@ impl CallOwner {
         let reply = call.state.reply(decode);
         if let Some(record) = &self.record {
             match call.state.outcome() {
-                Some((cause, Some(status))) => {
-                    record.ended(CallOutcome { cause, status: Some(&status) });
-                }
+                Some(end @ (_, Some(_))) => record.ended(end),
                 _ => record.reply_taken(reply.as_ref().err()),
             }
         }
@@ -112,18 +95,8 @@ impl CallOwner {
     /// knows the deadline and ends the stream itself, so no close is sent, which it could take for a
     /// good end.
     pub(in crate::client) fn expire(&self) -> Status {
-        self.connection().expire(self.stream_id, too_late());
+        self.connection().withdraw(self.stream_id, CallFailure::deadline(too_late()), false);
         too_late()
-    }
-
-    /// Gives a call up whose parts are still there.
-    pub(super) fn give_up(&self) {
-        self.connection().give_up(self.stream_id);
-    }
-
-    /// Ends the connection, with all of its calls.
-    pub(super) fn close_connection(&self) {
-        self.tasks.close(ConnectionError::ClosedLocally);
     }
 
     /// Waits for the reply of a unary call; for any other one, until its Request has been written. The deadline ends both.
@@ -134,26 +107,16 @@ impl CallOwner {
         if !self.kind.is_unary() {
             return self.flushed().await;
         }
-        let ended = within(self.deadline(), self.connection().ended(self.stream_id));
+        let ended = within(self.deadline, self.connection().ended(self.stream_id));
         if ended.await.is_err() {
             self.expire();
         }
         Ok(())
     }
 
-    /// Returns whether the connection was lost before the Request began to be written, so that nobody can have seen it.
-    pub(in crate::client) fn is_unsent(&self) -> bool {
-        self.connection().queue.is_unsent(self.stream_id)
-    }
-
-    /// Gives up a call that was not sent. Returns its record, to which no end was reported.
-    pub(in crate::client) fn into_record(mut self) -> Option<Arc<CallRecord>> {
-        self.record.take()
-    }
-
     /// Waits until all that is queued now has been written to the socket, within the call's deadline.
     pub(super) async fn flushed(&self) -> Result<(), Status> {
-        let flushed = within(self.deadline(), self.connection().queue.flushed());
+        let flushed = within(self.deadline, self.connection().queue.flushed());
         flushed.await.map_err(|_| self.expire())
     }
 
@@ -164,34 +127,19 @@ impl CallOwner {
         kind: MethodKind,
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        if self.kind == kind && (kind.is_unary() || self.times.end_by(deadline)) {
+        let ends_in_time =
+            |deadline| self.deadline.is_some_and(|own_deadline| own_deadline <= deadline);
+        if self.kind == kind && (kind.is_unary() || deadline.is_none_or(ends_in_time)) {
             return Ok(());
         }
         Err(Status::internal("an interceptor has returned another call's answer"))
     }
 
-    /// Returns the status with which the call has failed.
-    pub(in crate::client) fn failure(&self) -> Option<Status> {
-        self.read(|state| state.outcome()?.1)
-    }
-
-    /// Returns the reply of a unary call that has one.
-    pub(in crate::client) fn reply_bytes(&self) -> Option<Bytes> {
-        self.read(|state| state.reply_bytes()).filter(|_| self.kind.is_unary())
-    }
-
-    /// Calls this when the call, which was made through interceptors, ends; at once if that was reported already.
-    pub(in crate::client) fn on_end(&self, on_end: OnEnd) {
-        if let Some(record) = &self.record {
-            record.on_end(on_end);
-        }
-    }
-
     /// Reports how the call ended that its caller drops.
     fn report_dropped(&self) {
-        let Some(record) = self.record().filter(|record| !record.has_ended()) else { return };
+        let Some(record) = &self.record else { return };
         match self.read(|state| state.outcome()) {
-            Some((cause, status)) => record.ended(CallOutcome { cause, status: status.as_ref() }),
+            Some(end) => record.ended(end),
             None => record.dropped(),
         }
     }
@@ -213,7 +161,7 @@ impl Drop for CallOwner {
 
 /// The consumer of a call's messages.
 pub(super) struct Incoming {
-    owner: Arc<CallOwner>,
+    pub(super) owner: Arc<CallOwner>,
     batch: Batch,
     timer: DeadlineTimer,
 }
@@ -221,10 +169,6 @@ pub(super) struct Incoming {
 impl Incoming {
     pub(super) fn new(owner: Arc<CallOwner>) -> Self {
         Incoming { owner, batch: Batch::default(), timer: DeadlineTimer::default() }
-    }
-
-    pub(super) fn owner(&self) -> &CallOwner {
-        &self.owner
     }
 
     /// Returns what `read` makes of the next message, `None` at a good end. See [`Inbox::poll_take`].
@@ -248,7 +192,7 @@ impl Incoming {
                 Poll::Ready(Ok(None)) => break,
                 Poll::Ready(taken) => return Poll::Ready(taken),
                 Poll::Pending => {
-                    ready!(self.timer.poll(owner.deadline(), cx));
+                    ready!(self.timer.poll(owner.deadline, cx));
                     // The end is taken next: this one, or another that came just before it.
                     owner.expire();
                 }
@@ -257,6 +201,18 @@ impl Incoming {
         let end = owner.read(|state| state.take_end());
         let last = end.unwrap_or_else(|| Err(owner.connection().unavailable()))?;
         Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
+    }
+
+    /// Returns the next message, decoded. Reports one that does not decode.
+    pub(super) fn poll_decoded<M: Message + Default>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<M>, Status>> {
+        let taken = ready!(self.poll_take(cx, decode_reply))?;
+        if let (Some(Err(status)), Some(record)) = (&taken, &self.owner.record) {
+            record.reply_taken(Some(status));
+        }
+        Poll::Ready(taken.transpose())
     }
 
     /// Returns whether the message that was taken last is the payload of a Response.
@@ -278,16 +234,10 @@ impl Drop for Incoming {
 pub(in crate::client) fn decode_reply<M: Message + Default>(
     payload: Payload<'_>,
 ) -> Result<M, Status> {
-    let decoded = contain(|| M::decode(payload));
-    decoded.map_or_else(|Panicked| Err(decoder_panicked()), |decoded| decoded.map_err(undecodable))
-}
-
-/// Returns INTERNAL: the type of the reply is the program's, and panicked.
-pub(super) fn decoder_panicked() -> Status {
-    Status::internal("the reply's type panicked while it was decoded")
-}
-
-/// Returns INTERNAL: the server has sent no message of the type that was expected.
-pub(super) fn undecodable(error: DecodeError) -> Status {
-    Status::internal(format!("the server's reply does not decode: {error}"))
+    let status = match contain(|| M::decode(payload)) {
+        Ok(Ok(message)) => return Ok(message),
+        Ok(Err(error)) => format!("the server's reply does not decode: {error}"),
+        Err(Panicked) => "the reply's type panicked while it was decoded".to_owned(),
+    };
+    Err(Status::internal(status))
 }

@@ -11,16 +11,14 @@ use std::{
 use futures_core::Stream;
 use prost::Message;
 
-use super::owner::{CallOwner, Incoming, decode_reply, decoder_panicked, undecodable};
+use super::owner::{CallOwner, Incoming};
 use crate::{
-    Raw, RawEnd, Status,
+    ConnectionError, Raw, RawEnd, Status,
     client::{connection::calls::Calls, meta::within},
     contain::{Contained, Panicked, contain},
-    observer::MessageInfo,
     proto::{
         frame::{Flags, FrameType, HEADER_LEN, Header},
         message::Measured,
-        payload::Payload,
     },
     snapshot::CallWait,
     transport::{
@@ -33,14 +31,9 @@ use crate::{
 };
 
 /// Runs code of a request's type, which is the program's. A panic fails the call with INTERNAL.
-fn run_encoder<R>(encode: impl FnOnce() -> Result<R, Status>) -> Result<R, Status> {
-    contain(encode).unwrap_or_else(|Panicked| {
-        Err(Status::internal("the request's type panicked while it was encoded"))
-    })
-}
-
-fn message_frame<M: Message>(message: &M) -> Result<Frame<Measured<'_, M>>, Status> {
-    Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(message))
+fn run_encoder<R>(encode: impl FnOnce() -> R) -> Result<R, Status> {
+    contain(encode)
+        .map_err(|Panicked| Status::internal("the request's type panicked while it was encoded"))
 }
 
 /// Sends a stream of requests.
@@ -94,12 +87,12 @@ impl<Req> StreamSender<Req> {
 
     /// Gives the call up, for an owner that is dropped.
     pub(crate) fn abandon(&self) {
-        self.owner.give_up();
+        self.owner.connection().give_up(self.owner.stream_id);
     }
 
     /// Ends the connection of the call. A client that reconnects may make another one.
     pub(crate) fn close_connection(&self) {
-        self.owner.close_connection();
+        self.owner.tasks.close(ConnectionError::ClosedLocally);
     }
 
     /// Waits, for the blocking client, until all has been written, within the call's deadline.
@@ -133,20 +126,15 @@ impl<Req: Message> StreamSender<Req> {
             if self.owner.is_too_late() {
                 return Err(self.owner.expire());
             }
-            let frame = run_encoder(|| message_frame(&*message))?;
+            let frame = run_encoder(|| {
+                Frame::new(FrameType::Data, Flags::NONE, 0, Measured::new(&*message))
+            })??;
             self.budget.spend_bytes(frame.len());
-            let queue = &self.owner.connection().queue;
-            let sent = run_encoder(|| {
-                self.sent(|message| queue.try_send(&frame, self.claim(frame.len(), message)))
-            })?;
-            if sent {
-                return Ok(());
+            if !self.push(&frame, None)? {
+                let capacity = self.wait_for_capacity(frame.len()).await?;
+                self.push(&frame, Some(capacity))?;
             }
-            let capacity = self.wait_for_capacity(frame.len()).await?;
-            run_encoder(|| {
-                self.sent(|message| capacity.send(&frame, self.claim(frame.len(), message)))
-            })
-            .map(drop)
+            Ok(())
         }
     }
 
@@ -162,7 +150,7 @@ impl<Req: Message> StreamSender<Req> {
                 () = self.requests_ended() => Err(self.refusal()),
             }
         };
-        within(self.owner.deadline(), capacity).await.unwrap_or_else(|_| Err(self.owner.expire()))
+        within(self.owner.deadline, capacity).await.unwrap_or_else(|_| Err(self.owner.expire()))
     }
 
     /// Waits until no message may be sent any more.
@@ -171,25 +159,25 @@ impl<Req: Message> StreamSender<Req> {
         wait_until(self.owner.messages().changed(), &is_so).await;
     }
 
-    /// Allows a message whose frame is of this length while the call is open, and counts it.
-    fn claim<'a>(
-        &'a self,
-        frame_len: usize,
-        message: &'a mut Option<MessageInfo>,
-    ) -> impl FnOnce(&mut Calls) -> Option<PushDecision> + 'a {
-        move |calls| {
-            let id = self.owner.stream_id;
-            calls.read(id, |state| state.may_send().then_some(()))?;
-            *message = self.owner.record().map(|record| record.count_sent(frame_len));
-            Some(id.into())
-        }
-    }
-
-    /// Reports a message that `push` has queued. Returns whether there was capacity.
-    fn sent(&self, push: impl FnOnce(&mut Option<MessageInfo>) -> Pushed) -> Result<bool, Status> {
+    /// Queues a message while the call is open, with a permit or with the capacity that there is. Returns whether there was
+    /// capacity.
+    fn push(
+        &self,
+        frame: &Frame<Measured<'_, Req>>,
+        capacity: Option<PushPermit<'_, Calls>>,
+    ) -> Result<bool, Status> {
+        let (id, record) = (self.owner.stream_id, self.owner.record());
         let mut message = None;
-        let pushed = push(&mut message);
-        if let (Some(record), Some(message)) = (self.owner.record(), &message) {
+        let claim = |calls: &mut Calls| {
+            calls.read(id, |state| state.may_send().then_some(()))?;
+            message = record.map(|record| record.count_sent(frame.len()));
+            Some(PushDecision::from(id))
+        };
+        let pushed = run_encoder(|| match capacity {
+            Some(capacity) => capacity.send(frame, claim),
+            None => self.owner.connection().queue.try_send(frame, claim),
+        })?;
+        if let (Some(record), Some(message)) = (record, &message) {
             record.report_message(message);
         }
         match pushed {
@@ -250,11 +238,9 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let incoming = &mut self.get_mut().incoming;
-        let reply = match ready!(incoming.poll_take(cx, decode_reply))? {
-            Some(reply) => reply,
-            None => Err(Status::internal("the call ended without a reply")),
-        };
-        if let Some(record) = incoming.owner().record() {
+        let reply = ready!(incoming.poll_decoded(cx))?;
+        let reply = reply.ok_or_else(|| Status::internal("the call ended without a reply"));
+        if let Some(record) = &incoming.owner.record {
             record.reply_taken(reply.as_ref().err());
         }
         Poll::Ready(reply)
@@ -307,35 +293,16 @@ impl<Resp: Message + Default> StreamReceiver<Resp> {
 
     /// Waits, for the blocking client, until the Request has been written, within the call's deadline.
     pub(crate) async fn request_flushed(&self) -> Result<(), Status> {
-        self.incoming.owner().flushed().await
+        self.incoming.owner.flushed().await
     }
 
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Resp>, Status>> {
         if self.is_done {
             return Poll::Ready(Ok(None));
         }
-        // Decoded where it is returned from.
-        let mut message = None;
-        let decode =
-            |payload: Payload<'_>| contain(|| message.insert(Resp::default()).merge(payload));
-        let end = match ready!(self.incoming.poll_take(cx, decode)) {
-            Ok(Some(Ok(Ok(())))) => return Poll::Ready(Ok(message)),
-            Ok(Some(decoded)) => {
-                let status = match decoded {
-                    Ok(Err(error)) => undecodable(error),
-                    _ => decoder_panicked(),
-                };
-                if let Some(record) = self.incoming.owner().record() {
-                    record.reply_taken(Some(&status));
-                }
-                Err(status)
-            }
-            Ok(None) => Ok(None),
-            Err(status) => Err(status),
-        };
-        self.is_done = true;
-        drop(Contained::new(message));
-        Poll::Ready(end)
+        let next = ready!(self.incoming.poll_decoded(cx));
+        self.is_done = !matches!(next, Ok(Some(_)));
+        Poll::Ready(next)
     }
 }
 

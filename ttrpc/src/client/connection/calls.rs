@@ -6,7 +6,7 @@
 //!
 //! | who | method |
 //! |---|---|
-//! | the receiver | [`Calls::end_by_response`], [`Calls::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
+//! | the receiver | [`Calls::end_by_response`], [`CallEntry::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
 //! | the caller's deadline | [`Calls::fail`] |
 //! | the caller, who drops the call or takes its reply | [`Calls::release`] |
 //! | the connection's end | [`Calls::fail_all`] |
@@ -23,14 +23,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    record::CallRecord,
-    state::{CallFailure, CallState},
+    observe::CallRecord,
+    state::{CallEnd, CallFailure, CallState},
 };
 use crate::{
-    Name, Status,
-    client::meta::{CallTimes, MethodKind},
+    Status,
+    client::meta::CallHead,
     contain::wake,
-    observer::{CallOutcome, EndCause},
+    observer::EndCause,
     proto::{
         frame::Header,
         stream::{DataEvent, Kind, Violation},
@@ -47,12 +47,8 @@ use crate::{
 pub(in crate::client) type Messages = Inbox;
 
 /// One call, in the table.
-#[derive(Debug)]
 pub(in crate::client) struct CallEntry {
-    pub(in crate::client) kind: MethodKind,
-    pub(in crate::client) service: Name,
-    pub(in crate::client) method: Name,
-    pub(in crate::client) times: CallTimes,
+    pub(in crate::client) head: CallHead,
     pub(in crate::client) state: CallState,
     /// The task that waits for the reply of a unary call.
     pub(in crate::client) caller: Option<Waker>,
@@ -62,19 +58,21 @@ pub(in crate::client) struct CallEntry {
     pub(in crate::client) record: Option<Arc<CallRecord>>,
 }
 
+debug_in_short!(CallEntry);
+
 impl CallEntry {
-    fn info(&self, stream_id: Option<u32>) -> CallInfo {
-        let CallTimes { started, deadline } = self.times;
-        let (service, method) = (self.service.clone(), self.method.clone());
-        CallInfo { service, method, stream_id, started, deadline }
+    fn info(&self, stream_id: u32) -> CallInfo {
+        CallInfo { stream_id: Some(stream_id), ..self.head.info() }
     }
 
-    fn answer(&mut self, response: Bytes) -> Change {
-        let is_changed = self.state.answer(response, self.kind.is_ended_by_response());
+    /// The server has answered, which ends the call for both sides.
+    pub(super) fn answer(&mut self, response: Bytes) -> Change {
+        let is_changed = self.state.answer(response, self.head.kind.is_ended_by_response());
         self.changed(is_changed, false, true)
     }
 
-    fn close_remote(&mut self) -> Change {
+    /// The server is done sending; this side may go on.
+    pub(super) fn close_remote(&mut self) -> Change {
         let is_changed = self.state.close_remote();
         self.changed(is_changed, false, true)
     }
@@ -95,10 +93,10 @@ impl CallEntry {
         // The end of a unary call is reported by its caller, which takes the reply.
         let Some(messages) = &self.messages else { return Change { caller, ..Change::default() } };
         let end = self.record.as_ref().filter(|_| reports_end).and_then(|record| {
-            let (cause, status) = self.state.outcome()?;
+            let end = self.state.outcome()?;
             // So is the good end of any other call with one reply.
-            let is_reported = status.is_some() || !self.kind.has_one_reply();
-            is_reported.then(|| (record.clone(), cause, status))
+            let is_reported = end.1.is_some() || !self.head.kind.has_one_reply();
+            is_reported.then(|| (record.clone(), end))
         });
         Change { caller, messages: Some((messages.clone(), drops_messages)), end }
     }
@@ -111,7 +109,7 @@ pub(super) struct Change {
     caller: Option<Waker>,
     /// Those of the call, and whether they are dropped.
     messages: Option<(Arc<Messages>, bool)>,
-    end: Option<(Arc<CallRecord>, EndCause, Option<Status>)>,
+    end: Option<(Arc<CallRecord>, CallEnd)>,
 }
 
 impl Change {
@@ -123,8 +121,8 @@ impl Change {
         if let Some((messages, drops_messages)) = self.messages {
             messages.end(Ok(()), drops_messages);
         }
-        if let Some((record, cause, status)) = self.end {
-            record.ended(CallOutcome { cause, status: status.as_ref() });
+        if let Some((record, end)) = self.end {
+            record.ended(end);
         }
     }
 }
@@ -140,13 +138,6 @@ pub(super) enum DataReceived {
     Violation(Violation, Change),
     /// The call has ended, or there was none.
     Ignore,
-}
-
-/// The Response to a call that is observed.
-pub(super) struct Observed {
-    pub(super) record: Arc<CallRecord>,
-    pub(super) ends_stream: bool,
-    pub(super) response: Bytes,
 }
 
 /// The calls of one connection.
@@ -167,7 +158,7 @@ impl Calls {
         }
         let entry = entry.take()?;
         let record = entry.record.clone();
-        let stream_id = self.0.open(entry.kind.kind, entry)?;
+        let stream_id = self.0.open(entry.head.kind.kind, entry)?;
         if let Some(record) = record {
             record.queued(stream_id);
         }
@@ -195,32 +186,32 @@ impl Calls {
     }
 
     /// Ends the stream that a Response answers. Answers its call, unless somebody observes it: then the record is
-    /// returned with the Response, for [`Calls::answer`].
-    pub(super) fn end_by_response(&mut self, id: u32, response: Bytes) -> Result<Change, Observed> {
+    /// returned with the Response, for [`CallEntry::answer`].
+    pub(super) fn end_by_response(
+        &mut self,
+        id: u32,
+        response: Bytes,
+    ) -> Result<Change, (Arc<CallRecord>, Bytes)> {
         let Some(call) = self.0.end(id) else { return Ok(Change::default()) };
         match &call.record {
             None => Ok(call.answer(response)),
-            Some(record) => {
-                let ends_stream = call.kind.is_ended_by_response();
-                Err(Observed { record: record.clone(), ends_stream, response })
-            }
+            Some(record) => Err((record.clone(), response)),
         }
     }
 
-    /// The server has answered, which ends the call for both sides.
-    pub(super) fn answer(&mut self, id: u32, response: Bytes) -> Change {
-        self.0.get_mut(id).map_or_else(Change::default, |call| call.answer(response))
-    }
-
-    /// The server is done sending; this side may go on.
-    pub(super) fn close_remote(&mut self, id: u32) -> Change {
-        self.0.get_mut(id).map_or_else(Change::default, |call| call.close_remote())
+    /// Changes a call that its owner has not let go of.
+    pub(super) fn change(
+        &mut self,
+        id: u32,
+        change: impl FnOnce(&mut CallEntry) -> Change,
+    ) -> Change {
+        self.0.get_mut(id).map_or_else(Change::default, |call| change(call))
     }
 
     /// The call fails on this side, whatever the server does.
     pub(super) fn fail(&mut self, id: u32, failure: CallFailure) -> Change {
         self.0.end(id);
-        self.0.get_mut(id).map_or_else(Change::default, |call| call.fail(failure, false))
+        self.change(id, |call| call.fail(failure, false))
     }
 
     /// All calls fail that have not ended. The end of those from `unsent` on is left to their owners to report, who may make
@@ -268,12 +259,12 @@ impl Calls {
     }
 
     pub(in crate::client) fn info(&self, id: u32) -> Option<CallInfo> {
-        self.0.get(id).map(|call| call.info(Some(id)))
+        self.0.get(id).map(|call| call.info(id))
     }
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.times.started).min()
+        self.0.iter().map(|(_, call)| call.head.options.started()).min()
     }
 
     /// Returns whether a call is there and has not ended.
@@ -294,8 +285,8 @@ impl Calls {
     /// Copies what a snapshot needs of the calls that have not ended.
     pub(super) fn sketches(&self) -> Vec<CallSketch> {
         let calls = self.0.iter().map(|(id, call)| CallSketch {
-            kind: call.kind.kind,
-            info: call.info(Some(id)),
+            kind: call.head.kind.kind,
+            info: call.info(id),
             messages: call.messages.clone(),
         });
         calls.collect()
@@ -330,17 +321,20 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::{Code, proto::frame::Flags};
+    use crate::{
+        Code,
+        client::meta::{CallOptions, MethodKind},
+        proto::frame::Flags,
+    };
 
     type End = fn(&mut Calls, u32);
 
     fn open(calls: &mut Calls, kind: Kind) -> u32 {
         let kind = MethodKind::from(kind);
+        let mut options = CallOptions::default();
+        options.start();
         let mut entry = Some(Box::new(CallEntry {
-            kind,
-            service: "S".into(),
-            method: "M".into(),
-            times: CallTimes { started: Instant::now(), deadline: None },
+            head: CallHead { kind, service: "S".into(), method: "M".into(), options },
             state: CallState::default(),
             caller: None,
             messages: (!kind.is_unary()).then(Arc::default),

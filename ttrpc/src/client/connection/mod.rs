@@ -5,53 +5,80 @@
 //! module knows nothing of a call before its Request is queued.
 
 pub(super) mod calls;
-mod observe;
+pub(super) mod observe;
 mod receiver;
-pub(super) mod record;
 pub(super) mod state;
-mod tasks;
+#[cfg(test)]
+mod tests;
 pub(super) mod upkeep;
 
-use std::{future::poll_fn, sync::Arc};
+use std::{future::poll_fn, io, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
-use tokio::{sync::SetOnce, task::AbortHandle, time::Instant};
+use tokio::{
+    sync::{SetOnce, oneshot},
+    task::AbortHandle,
+    time::{Instant, timeout},
+};
 
-pub(super) use self::observe::ObservedConnection;
 use self::{
-    calls::{Calls, Change, Observed},
-    observe::lost_call,
+    calls::{Calls, Change},
+    observe::{ObservedConnection, lost_call},
     state::CallFailure,
-    upkeep::cancel::Cancels,
+    upkeep::{Upkeep, cancel::Cancels},
 };
 use super::reconnect::state::state_of;
 use crate::{
-    ClientConfig, ConnectionError, Status,
+    ClientConfig, Connection, ConnectionError, Status,
     contain::{contain, drop_contained},
-    observer::EndCause,
-    proto::message::begins_with_status,
+    observer::{EndCause, Observers},
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
-        fork::Origin,
+        fork::{Origin, Original},
+        io::{ReadHalf, Writer},
         limiter::{Limiter, Load, Oversubscribe},
         queue::Queue,
         registry::Registry,
+        spawn,
         stall::StallBudget,
+        wire,
     },
 };
+
+/// What a program has set for its connections.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Settings {
+    pub(super) config: ClientConfig,
+    pub(super) observers: Observers,
+    pub(super) upkeep: Upkeep,
+}
 
 /// Owns a connection's two tasks: they end when the last client and the last call are gone. The
 /// sender's ends with the receiver's.
 #[derive(Debug)]
 pub(super) struct ConnectionTasks {
-    connection: Arc<ClientConnection>,
+    pub(super) connection: Arc<ClientConnection>,
     receiver: AbortHandle,
 }
 
 impl ConnectionTasks {
-    pub(super) fn connection(&self) -> &Arc<ClientConnection> {
-        &self.connection
+    pub(super) fn spawn(io: Connection, settings: &Settings) -> Arc<Self> {
+        let Settings { config, observers, upkeep } = settings.clone();
+        let observed = ObservedConnection::open(observers, io.peer, io.extensions);
+        let span = observed.span.clone();
+        let mut connection = ClientConnection::new(config, observed);
+        let (reader, upkeep) = upkeep.prepare(&mut connection, io.reader);
+        let connection = Arc::new(connection);
+        let (signal, ended) = oneshot::channel();
+        // They tell of the end even where nothing can be spawned.
+        let sender = SenderGuard(connection.clone());
+        let guard = EndGuard { connection: connection.clone(), _signal: signal };
+        let (reader, writer) = (Original::new(reader), Box::new(Original::new(io.writer)));
+        spawn(span.instrument(Box::pin(run_sender(sender, writer, ended))));
+        let receiver = spawn(span.instrument(Box::pin(run_receiver(guard, reader)))).abort_handle();
+        upkeep.start(&connection, &receiver);
+        Arc::new(ConnectionTasks { connection, receiver })
     }
 
     /// Ends the connection, unless it is that of a parent process.
@@ -167,12 +194,10 @@ impl ClientConnection {
     /// Hands a Response to its call.
     fn answer(&self, id: u32, response: Bytes, read_at: impl FnOnce() -> Instant) {
         let ended = self.queue.streams(|calls| calls.end_by_response(id, response));
-        let change = ended.unwrap_or_else(|Observed { record, ends_stream, response }| {
+        let change = ended.unwrap_or_else(|(record, response)| {
             // Observers see the answer before the caller does.
-            let is_bare_end = ends_stream && response.is_empty();
-            let has_message = !is_bare_end && !begins_with_status(&response);
-            record.answered(read_at(), has_message.then_some(response.len()));
-            self.queue.streams(|calls| calls.answer(id, response))
+            record.answered(read_at(), &response);
+            self.queue.streams(|calls| calls.change(id, |call| call.answer(response)))
         });
         change.publish();
     }
@@ -187,23 +212,14 @@ impl ClientConnection {
         .await;
     }
 
-    /// Fails a call for a reason that this side has found.
-    fn fail(&self, id: u32, cause: EndCause, status: Status) {
-        let failure = CallFailure::here(cause, status);
-        let (was_open, change) =
-            self.queue.streams(|calls| (calls.contains(id), calls.fail(id, failure)));
-        change.publish();
-        self.given_up(was_open.then_some(id), false);
+    /// Fails a call that has reached a limit of this side.
+    fn refuse(&self, id: u32, message: impl Into<String>) {
+        let status = Status::resource_exhausted(message);
+        self.withdraw(id, CallFailure::here(EndCause::Limit, status), false);
     }
 
-    /// Ends a call because its deadline has passed, unless it has ended before. A Request that has not begun to be
-    /// written never is.
-    pub(super) fn expire(&self, id: u32, status: Status) {
-        self.withdraw(id, CallFailure::deadline(status), false);
-    }
-
-    /// Fails a call of which the server hears nothing more, but that it was given up.
-    fn withdraw(&self, id: u32, failure: CallFailure, owes_close: bool) {
+    /// Fails a call, unless it has ended before. A Request that has not begun to be written never is.
+    pub(super) fn withdraw(&self, id: u32, failure: CallFailure, owes_close: bool) {
         let mut change = Change::default();
         let begun = self.queue.withdraw(|calls| {
             let was_open = calls.contains(id);
@@ -255,4 +271,60 @@ impl ClientConnection {
 /// The status of a call without a connection, for this reason.
 pub(super) fn unavailable(reason: ConnectionError) -> Status {
     Status::unavailable(reason.to_string()).with_source(reason)
+}
+
+/// How long the receiver may go on after a write has failed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+async fn run_sender(guard: SenderGuard, writer: Writer, mut ended: wire::Ended) {
+    let connection = &guard.0;
+    if let Err(error) = wire::send_all(writer, &connection.queue, &mut ended).await {
+        // What the server has sent before it went away may still be in the socket, and so is its
+        // end, even where the runtime has not seen it yet: the receiver takes both. Only if no end
+        // comes, the server having closed one direction alone, the failed write ends the connection.
+        if timeout(LAST_WORDS, ended).await.is_ok() {
+            return;
+        }
+        let error = ConnectionError::Write(Arc::new(error));
+        connection.write_error.set(error).expect("there is one sender, and it fails once");
+    }
+}
+
+async fn run_receiver(guard: EndGuard, mut reader: Original<Box<dyn ReadHalf + Send>>) {
+    let reason = receiver::run(&guard.connection, &mut *reader).await;
+    guard.connection.end(reason);
+}
+
+/// The error of a stream of bytes, which is the program's, that panics. `None` while nothing does.
+fn panicked() -> Option<Arc<io::Error>> {
+    thread::panicking().then(|| Arc::new(io::Error::other("the connection's stream panicked")))
+}
+
+/// Tells of the end of the sender's task in whatever way it ends, a runtime that shuts down included.
+struct SenderGuard(Arc<ClientConnection>);
+
+impl Drop for SenderGuard {
+    fn drop(&mut self) {
+        if let Some(error) = panicked() {
+            let _ = self.0.write_error.set(ConnectionError::Write(error));
+        }
+        let _ = self.0.sender_ended.set(());
+    }
+}
+
+/// Ends the connection when the receiver's task ends in whatever way, a runtime that shuts down
+/// included.
+struct EndGuard {
+    connection: Arc<ClientConnection>,
+    /// Dropped behind the connection's end, to tell the sender, which shuts the writer down.
+    _signal: oneshot::Sender<()>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let reason = panicked().map_or(ConnectionError::ClosedLocally, ConnectionError::Read);
+        self.connection.end(reason);
+        // Somebody else may be about to end it, and the sender looks at the queue when the signal comes.
+        self.connection.queue.close();
+    }
 }

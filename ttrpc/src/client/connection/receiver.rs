@@ -15,12 +15,11 @@ use bytes::Bytes;
 
 use super::{
     ClientConnection,
-    calls::{DataReceived, Messages},
-    record::CallRecord,
+    calls::{CallEntry, DataReceived, Messages},
+    observe::CallRecord,
 };
 use crate::{
-    ConnectionError, Status,
-    observer::EndCause,
+    ConnectionError,
     proto::{
         codec::{Decoded, Decoder},
         frame::{Flags, FrameType, Header, MAX_DATA_LEN},
@@ -107,10 +106,18 @@ async fn receive_data<R: ReadHalf>(
                 {
                     return;
                 }
-                push(connection, &messages, record, reader.decoder());
+                if let Some(record) = record {
+                    record.received(bytes);
+                }
+                let decoder = reader.decoder();
+                let long_data = decoder.take_long_data();
+                messages.push(decoder.payload(&long_data), &connection.patience);
             }
             if event.remote_closed {
-                connection.queue.streams(|calls| calls.close_remote(id)).publish();
+                connection
+                    .queue
+                    .streams(|calls| calls.change(id, CallEntry::close_remote))
+                    .publish();
             } else {
                 receive_run(connection, id, &messages, record, reader.decoder());
             }
@@ -158,36 +165,18 @@ fn receive_run(
     }
 }
 
-/// Returns the data of a Response, to be decoded by the caller.
+/// Returns the data of a Response, to be decoded by the caller. A stream that is not read may keep a status for long: it keeps
+/// nothing else allocated.
 fn response_data(decoder: &mut Decoder) -> Bytes {
-    lone_status(decoder.data())
-        .or_else(|| decoder.take_long_data())
-        .unwrap_or_else(|| payload::copy(decoder.data()))
-}
-
-/// Copies a Response's data that begins with a status. A stream that is not read may keep that for long: it keeps nothing
-/// else allocated.
-fn lone_status(data: &[u8]) -> Option<Bytes> {
-    begins_with_status(data).then(|| Bytes::copy_from_slice(data))
+    if begins_with_status(decoder.data()) {
+        return Bytes::copy_from_slice(decoder.data());
+    }
+    decoder.take_long_data().unwrap_or_else(|| payload::copy(decoder.data()))
 }
 
 fn limits(connection: &ClientConnection) -> Load {
     let config = &connection.config;
     Load::limit(config.stream_inbox_messages, config.stream_inbox_bytes)
-}
-
-/// Puts a message into its stream's inbox.
-fn push(
-    connection: &ClientConnection,
-    messages: &Messages,
-    record: Option<&CallRecord>,
-    decoder: &mut Decoder,
-) {
-    if let Some(record) = record {
-        record.received(decoder.data().len());
-    }
-    let long_data = decoder.take_long_data();
-    messages.push(decoder.payload(&long_data), &connection.patience);
 }
 
 /// Waits until the inbox can take the message. `false` if its consumer makes no progress: it has lost its stream.
@@ -212,25 +201,18 @@ async fn wait_for_consumer<R: ReadHalf>(
     };
     drop(stall);
     if !has_room {
-        let status = Status::resource_exhausted(
-            "the stream's messages were not taken in time and its inbox is full",
-        );
-        connection.fail(stream_id, EndCause::Limit, status);
+        let stalled = "the stream's messages were not taken in time and its inbox is full";
+        connection.refuse(stream_id, stalled);
     }
     has_room
 }
 
 fn refuse_oversized(connection: &ClientConnection, header: Header) {
-    if let FrameType::Unknown(_) | FrameType::Request = header.frame_type {
-        return;
-    }
-    let id = header.stream_id;
-    if connection.queue.streams(|calls| calls.contains(id)) {
-        let status = Status::resource_exhausted(format!(
-            "the server sent {} bytes in one frame, the limit is {MAX_DATA_LEN}",
-            header.data_len
-        ));
-        connection.fail(id, EndCause::Limit, status);
+    if let FrameType::Data | FrameType::Response = header.frame_type {
+        let len = header.data_len;
+        let refusal =
+            format!("the server sent {len} bytes in one frame, the limit is {MAX_DATA_LEN}");
+        connection.refuse(header.stream_id, refusal);
     }
 }
 
@@ -247,9 +229,12 @@ mod tests {
         time::timeout,
     };
 
-    use super::{super::ConnectionTasks, *};
+    use super::{
+        super::{ConnectionTasks, Settings},
+        *,
+    };
     use crate::{
-        ClientConfig, Code, Connection,
+        Code, Connection, Status,
         client::{Client, UnaryCall, reconnect::Link},
         observer::Observers,
         proto::message::{FrameData, Measured, ResponseParts, encode_status},
@@ -257,11 +242,8 @@ mod tests {
 
     fn connect(observers: Observers) -> (Arc<ConnectionTasks>, DuplexStream) {
         let (here, there) = duplex(1 << 20);
-        let config = ClientConfig::default();
-        (
-            ConnectionTasks::spawn(Connection::new(here), config, observers, &Default::default()),
-            there,
-        )
+        let settings = Settings { observers, ..Settings::default() };
+        (ConnectionTasks::spawn(Connection::new(here), &settings), there)
     }
 
     async fn poll<T>(call: &mut UnaryCall<(), T>) -> Poll<Result<T, Status>>
@@ -360,8 +342,12 @@ mod tests {
     #[test]
     fn a_status_is_kept_by_itself() {
         let status = encode_status(&Status::not_found("gone"));
-        assert_eq!(lone_status(&status).as_deref(), Some(&status[..]));
-        assert_eq!(lone_status(b"\x12\x04here"), None);
-        assert_eq!(lone_status(&[]), None);
+        for (data, is_alone) in [(&status[..], true), (b"\x12\x04here", false)] {
+            let mut decoder = Decoder::default();
+            decoder.feed(&response(1, data));
+            assert!(matches!(decoder.decode(), Some(Decoded::Frame(_))));
+            let kept = response_data(&mut decoder);
+            assert_eq!((&kept[..], kept.is_unique()), (data, is_alone));
+        }
     }
 }

@@ -20,6 +20,9 @@ use crate::{
     proto::{message::decode_response, payload::Payload},
 };
 
+/// How a call has ended, for observers: why, and with which status if not well.
+pub(super) type CallEnd = (EndCause, Option<Status>);
+
 /// The state of a call.
 #[derive(Debug, Default)]
 pub(in crate::client) struct CallState {
@@ -50,27 +53,28 @@ pub(in crate::client) struct CallFailure {
 }
 
 impl CallFailure {
+    fn new(cause: EndCause, status: Status) -> Self {
+        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
+    }
+
     /// A failure of the server's or of the caller's, which this side has found.
     pub(super) fn here(cause: EndCause, status: Status) -> Self {
-        CallFailure { cause, status, is_unknown_to_server: true, drops_messages: true }
+        CallFailure { is_unknown_to_server: true, ..CallFailure::new(cause, status) }
     }
 
     /// The call's deadline has passed. The server knows it, and could take a close for a good end.
-    pub(super) fn deadline(status: Status) -> Self {
-        let cause = EndCause::DeadlineHere;
-        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
+    pub(in crate::client) fn deadline(status: Status) -> Self {
+        CallFailure::new(EndCause::DeadlineHere, status)
     }
 
     /// The caller has given the call up, and the server is told so.
     pub(super) fn given_up() -> Self {
-        let status = Status::cancelled("the call was given up");
-        let cause = EndCause::GivenUp;
-        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: true }
+        CallFailure::new(EndCause::GivenUp, Status::cancelled("the call was given up"))
     }
 
     /// The connection has ended. What has arrived may still be taken.
     pub(super) fn lost(cause: EndCause, status: Status) -> Self {
-        CallFailure { cause, status, is_unknown_to_server: false, drops_messages: false }
+        CallFailure { drops_messages: false, ..CallFailure::new(cause, status) }
     }
 }
 
@@ -141,7 +145,7 @@ impl CallState {
     }
 
     /// Returns how the call ended, and why; `None` while it goes on.
-    pub(in crate::client) fn outcome(&self) -> Option<(EndCause, Option<Status>)> {
+    pub(in crate::client) fn outcome(&self) -> Option<CallEnd> {
         if self.is_remote_closed {
             return Some((EndCause::Replied, None));
         }
@@ -213,7 +217,7 @@ impl Response {
         })
     }
 
-    fn outcome(&self) -> (EndCause, Option<Status>) {
+    fn outcome(&self) -> CallEnd {
         match decode_response(&self.data) {
             Ok(Ok(_)) => (EndCause::Replied, None),
             Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {

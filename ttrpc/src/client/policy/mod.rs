@@ -16,26 +16,14 @@ pub use self::{
     retry::Retry,
     table::DefaultsError,
 };
-use super::{Call, Client, Interceptor, call::PendingCall};
-
-/// What a client, or one of its calls, has set.
-#[derive(Clone, Default)]
-pub(super) struct Policies {
-    /// Outermost first.
-    pub(super) interceptors: Vec<Arc<dyn Interceptor>>,
-    pub(super) retry: Option<Arc<Retry>>,
-    pub(super) defaults: Option<Arc<MethodDefaults>>,
-}
-
-/// What runs around one call.
-pub(super) struct Around {
-    pub(super) policies: Arc<Policies>,
-    pub(super) retry: Option<Arc<Retry>>,
-}
+use super::{
+    Call, Client,
+    meta::{Around, CallHead, Policies},
+};
 
 impl Policies {
     /// Adds what the call's method has by default to its options. Returns what runs around the call, if anything does.
-    pub(super) fn apply<Req>(self: &Arc<Self>, call: &mut PendingCall<Req>) -> Option<Around> {
+    pub(super) fn apply(self: Arc<Self>, call: &mut CallHead) -> Option<Around> {
         let mut retry = self.retry.as_ref();
         if let Some(defaults) = &self.defaults {
             let found = defaults.find(&call.service, &call.method);
@@ -44,7 +32,7 @@ impl Policies {
         }
         let retry = retry.filter(|retry| retry.is_any()).cloned();
         let is_direct = retry.is_none() && self.interceptors.is_empty();
-        (!is_direct).then(|| Around { policies: self.clone(), retry })
+        (!is_direct).then_some(Around { policies: self, retry })
     }
 }
 
@@ -62,7 +50,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn with_retry(self, retry: Retry) -> Self {
-        self.with_policies(|policies| policies.retry = Some(retry.into()))
+        self.with_options(|options| options.policies_mut().retry = Some(retry.into()))
     }
 
     /// Uses these defaults, by method, for each call that this client makes from now on, in place of those that it had. What the
@@ -72,21 +60,15 @@ impl Client {
     /// Other clones of the client are as they were; all share the connection.
     #[must_use]
     pub fn with_method_defaults(self, defaults: MethodDefaults) -> Self {
-        self.with_policies(|policies| policies.defaults = Some(defaults.into()))
-    }
-
-    pub(super) fn with_policies(mut self, set: impl FnOnce(&mut Policies)) -> Self {
-        change(&mut self.policies, set);
-        self
+        self.with_options(|options| options.policies_mut().defaults = Some(defaults.into()))
     }
 }
 
 impl<K, Req, Resp> Call<K, Req, Resp> {
     /// Makes the call again as this policy says, in place of [the client's](super::Client::with_retry) and
     /// [the method's](super::MethodDefaults).
-    pub fn retry(mut self, retry: Retry) -> Self {
-        change(&mut self.policies, |policies| policies.retry = Some(retry.into()));
-        self
+    pub fn retry(self, retry: Retry) -> Self {
+        self.with(|options| options.policies_mut().retry = Some(retry.into()))
     }
 
     /// Marks the call as idempotent: a [`Retry`] may make it again when a server may have seen it.
@@ -100,9 +82,4 @@ impl<K, Req, Resp> Call<K, Req, Resp> {
     pub fn declared_idempotent(self) -> Self {
         self.with(|options| options.is_method_idempotent = true)
     }
-}
-
-/// Changes the policies of one client or call, and of no other one that shares them.
-fn change(policies: &mut Option<Arc<Policies>>, set: impl FnOnce(&mut Policies)) {
-    set(Arc::make_mut(policies.get_or_insert_default()));
 }

@@ -9,7 +9,7 @@ use crate::{
     Code, Status,
     client::{
         Answer, Backoff, Next, OutgoingCall,
-        meta::{CallOptions, CallTimes},
+        meta::{CallHead, CallOptions},
     },
     trace,
 };
@@ -110,9 +110,8 @@ impl Retry {
         self: &Arc<Self>,
         call: &mut OutgoingCall,
         next: Next<'_>,
-        times: CallTimes,
     ) -> Result<Answer, Status> {
-        let options = call.pending.options.clone();
+        let options = call.pending.head.options.clone();
         loop {
             let was_seen = mem::take(&mut call.may_be_seen);
             let result = next.run(call).await;
@@ -127,7 +126,7 @@ impl Retry {
                 }
                 Err(status) => status,
             };
-            let pause = self.pause(&status, call, is_seen, times);
+            let pause = self.pause(&status, call, is_seen, &options);
             // There may be a connection again, unless it was the client's only one.
             let pause = pause.filter(|_| next.link.close_reason().is_none());
             let Some(pause) = pause else { return Err(status) };
@@ -136,7 +135,7 @@ impl Retry {
                 record.end_attempt();
             }
             sleep(pause).await;
-            call.begin_again(options.clone(), times);
+            call.begin_again(options.clone());
         }
     }
 
@@ -147,7 +146,7 @@ impl Retry {
         status: &Status,
         call: &OutgoingCall,
         is_seen: bool,
-        times: CallTimes,
+        options: &CallOptions,
     ) -> Option<Duration> {
         if !self.codes.contains(&status.code()) {
             return None;
@@ -155,13 +154,13 @@ impl Retry {
         let has_budget = !is_seen || self.budget.failed();
         let failures = call.attempt();
         let is_exhausted = failures >= self.max_attempts
-            || self.backoff.is_exhausted(failures, times.started)
+            || self.backoff.is_exhausted(failures, options.started())
             || !has_budget;
         if is_exhausted || !call.is_safe_again() {
             return None;
         }
         let pause = self.backoff.pause(failures);
-        let is_in_time = times.deadline.is_none_or(|deadline| Instant::now() + pause < deadline);
+        let is_in_time = options.deadline.is_none_or(|deadline| Instant::now() + pause < deadline);
         is_in_time.then_some(pause)
     }
 }
@@ -170,19 +169,18 @@ impl OutgoingCall {
     /// Returns whether the call does no harm if it is made again: it awaits one reply to one message, and no server can have
     /// seen it, or it may be executed more than once. A request that fits in no frame is not made again.
     fn is_safe_again(&self) -> bool {
-        let options = &self.pending.options;
+        let CallHead { kind, options, .. } = &self.pending.head;
         let is_idempotent = options.is_idempotent || options.is_method_idempotent;
-        let is_safe = is_idempotent && self.pending.kind.is_unary() || !self.may_be_seen;
-        is_safe && self.pending.frame(options.times()).is_ok()
+        let is_safe = is_idempotent && kind.is_unary() || !self.may_be_seen;
+        is_safe && self.pending.frame().is_ok()
     }
 
     /// Begins another attempt, with the options that the call had at first.
-    fn begin_again(&mut self, options: CallOptions, times: CallTimes) {
+    fn begin_again(&mut self, options: CallOptions) {
         if let Some(record) = &self.record {
             record.stats.begin_again();
         }
-        self.pending.options = options;
-        self.started = Some(times.started);
+        self.pending.head.options = options;
         self.on_message = None;
         self.attempt += 1;
         self.is_made = false;

@@ -9,8 +9,8 @@ use crate::{
     ConnectionError, Status,
     client::{
         call::{PendingCall, owner::CallOwner},
-        connection::{ConnectionTasks, record::CallRecord, unavailable},
-        meta::{CallTimes, too_late, within},
+        connection::{ConnectionTasks, observe::CallRecord, unavailable},
+        meta::{CallHead, is_over, too_late, within},
     },
     transport::registry::CallWait,
 };
@@ -20,16 +20,18 @@ impl<Req: Message> PendingCall<Req> {
     /// caller to report.
     ///
     /// # Errors
-    /// Those of [`PendingCall::queue`], and those of [`Manager::make`].
+    /// Those of [`PendingCall::try_queue`], [`PendingCall::admit`] and [`Manager::make`].
     pub(in crate::client) async fn make_over(
         &self,
         link: &Link,
-        times: CallTimes,
         record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         match link {
-            Link::Fixed(tasks) => self.queue(tasks, times, record.as_ref()).await,
-            Link::Managed(manager) => Box::pin(manager.make(self, times, record)).await,
+            Link::Fixed(tasks) => match self.try_queue(tasks, record.as_ref(), None)? {
+                Some(owner) => Ok(owner),
+                None => Box::pin(self.admit(tasks, record.as_ref())).await,
+            },
+            Link::Managed(manager) => Box::pin(manager.make(self, record)).await,
         }
     }
 }
@@ -45,23 +47,25 @@ impl Manager {
     async fn make<Req: Message>(
         &self,
         pending: &PendingCall<Req>,
-        times: CallTimes,
         record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        times.check()?;
+        let CallHead { options, .. } = &pending.head;
+        options.check_time()?;
         let mut repeats = 0;
         loop {
-            let tasks = self.wait_for_connection(pending, times, repeats == 1).await?;
+            let tasks = self.wait_for_connection(&pending.head, repeats == 1).await?;
             if let Some(record) = record.as_mut().and_then(Arc::get_mut) {
-                record.move_to(&tasks.connection().observed);
+                record.connection.clone_from(&tasks.connection.observed);
             }
-            match pending.admit(&tasks, times, record.as_ref()).await {
-                Ok(owner) => {
+            match pending.admit(&tasks, record.as_ref()).await {
+                Ok(mut owner) => {
                     let progress = owner.wait_for_progress().await;
-                    if !owner.is_unsent() {
+                    // A connection that was lost before the Request began to be written: nobody can have seen it.
+                    if !owner.connection().queue.is_unsent(owner.stream_id) {
                         return progress.map(|()| owner);
                     }
-                    *record = owner.into_record();
+                    // No end was reported.
+                    *record = owner.record.take();
                     if let Some(record) = record {
                         record.begin_again();
                     }
@@ -72,7 +76,7 @@ impl Manager {
                     Some(_) => {}
                 },
             }
-            if times.are_over() {
+            if is_over(options.deadline) {
                 return Err(too_late());
             }
             repeats += 1;
@@ -81,10 +85,9 @@ impl Manager {
 
     /// Waits for a connection, within the call's deadline. A call whose first connection was lost before it was sent waits for
     /// an attempt to connect in any case; after another loss it waits as any other call.
-    async fn wait_for_connection<Req>(
+    async fn wait_for_connection(
         &self,
-        pending: &PendingCall<Req>,
-        times: CallTimes,
+        head: &CallHead,
         waits_for_attempt: bool,
     ) -> Result<Arc<ConnectionTasks>, Status> {
         if let Some(tasks) = self.connection().filter(|tasks| is_usable(tasks)) {
@@ -92,9 +95,9 @@ impl Manager {
         }
         // The task that connects is not in a child of its process.
         self.origin.check()?;
-        let _waiting = self.shared.registry.enter(pending.info(times), CallWait::Connection);
-        let ready = self.ready(pending.options.waits_for_ready, waits_for_attempt);
-        within(times.deadline, ready).await.unwrap_or_else(|late| match self.failure() {
+        let _waiting = self.shared.registry.enter(head.info(), CallWait::Connection);
+        let ready = self.ready(head.options.waits_for_ready, waits_for_attempt);
+        within(head.options.deadline, ready).await.unwrap_or_else(|late| match self.failure() {
             Some(cause) => Err(Status::deadline_exceeded(format!("{}: {cause}", late.message()))),
             None => Err(late),
         })
@@ -144,6 +147,6 @@ impl Manager {
 
 /// Returns whether calls may be made on a connection: it has not begun to end.
 fn is_usable(tasks: &ConnectionTasks) -> bool {
-    let connection = tasks.connection();
+    let connection = &tasks.connection;
     connection.close_reason().is_none() && !connection.calls.is_closed()
 }

@@ -21,10 +21,9 @@ use super::{
     state::{ClientState, LinkState},
 };
 use crate::{
-    ClientConfig, Connection, ConnectionError, Error,
-    client::connection::{ConnectionTasks, ObservedConnection, upkeep::Upkeep},
+    Connection, ConnectionError, Error,
+    client::connection::{ConnectionTasks, Settings, observe::ObservedConnection},
     contain::{Contained, Panicked, contain},
-    observer::Observers,
     snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::Mutex,
     transport::{BoxFuture, fork::Origin, lock, registry::Registry, spawn},
@@ -40,9 +39,7 @@ pub(in crate::client) struct Plan {
     pub(in crate::client) backoff: Backoff,
     /// Connects as soon as there is no connection; else when a call needs one.
     pub(in crate::client) is_eager: bool,
-    pub(in crate::client) config: ClientConfig,
-    pub(in crate::client) observers: Observers,
-    pub(in crate::client) upkeep: Upkeep,
+    pub(in crate::client) settings: Settings,
 }
 
 /// Owns the task that connects. It ends when the last client and the last call that waits for a connection are gone.
@@ -74,7 +71,7 @@ struct Reports {
 impl Manager {
     /// Spawns the task, which begins with a connection if there is one.
     pub(in crate::client) fn spawn(plan: Plan, first: Option<Connection>) -> Arc<Self> {
-        let observed = ObservedConnection::none(plan.observers.clone());
+        let observed = ObservedConnection::none(plan.settings.observers.clone());
         let state = watch::Sender::new(LinkState::Idle);
         let shared = Arc::new(Shared {
             state,
@@ -111,11 +108,11 @@ impl Manager {
         let state = self.shared.state.borrow().clone();
         let waiting = merge_calls([], self.shared.registry.callers());
         let mut snapshot = match state.connection() {
-            Some(tasks) => tasks.connection().snapshot(),
+            Some(tasks) => tasks.connection.snapshot(),
             None => ClientSnapshot {
                 state: ClientState::Idle,
                 close_reason: None,
-                queue: QueueSnapshot::of_no_connection(&self.shared.plan.config),
+                queue: QueueSnapshot::of_no_connection(&self.shared.plan.settings.config),
                 receiver: None,
                 calls: Vec::new(),
             },
@@ -245,10 +242,8 @@ impl Shared {
 
     /// Uses a connection from now on. `None` when the client is shut down.
     fn adopt(&self, connection: Connection) -> Option<Arc<ConnectionTasks>> {
-        let Plan { config, observers, upkeep, .. } = &self.plan;
-        let (config, observers) = (config.clone(), observers.clone());
-        let tasks = ConnectionTasks::spawn(connection, config, observers, upkeep);
-        tasks.connection().queue.keep_unsent();
+        let tasks = ConnectionTasks::spawn(connection, &self.plan.settings);
+        tasks.connection.queue.keep_unsent();
         self.change(LinkState::Ready(tasks.clone()))?;
         Some(tasks)
     }
@@ -274,7 +269,7 @@ impl Shared {
                 (&*present, &state),
                 (LinkState::Connecting(_), LinkState::Connecting(_))
             );
-            if is_seen && !self.plan.observers.is_empty() {
+            if is_seen && !self.plan.settings.observers.is_empty() {
                 lock(&self.reports).states.push_back(state.public());
             }
             before = Some(mem::replace(present, state));
@@ -298,7 +293,7 @@ impl Shared {
             reports.is_busy = is_mine;
             drop(reports);
             let Some(state) = state else { return };
-            self.plan.observers.notify(|observer| observer.client_state_changed(&state));
+            self.plan.settings.observers.notify(|observer| observer.client_state_changed(&state));
         }
     }
 }
@@ -328,7 +323,7 @@ async fn lost(
     state: &mut watch::Receiver<LinkState>,
 ) -> Option<ConnectionError> {
     tokio::select! {
-        reason = tasks.connection().closed() => Some(reason),
+        reason = tasks.connection.closed() => Some(reason),
         changed = state.wait_for(|state| !matches!(state, LinkState::Ready(_))) => {
             let is_spent = changed.is_ok_and(|state| !state.is_shut_down());
             is_spent.then_some(ConnectionError::IdsExhausted)
@@ -399,7 +394,7 @@ mod tests {
         first.expect("it is answered");
         let mut spent = take();
         let tasks = client.link.connection(false).expect("it is connected");
-        tasks.connection().queue.streams(|calls| *calls = Calls::starting_at(u32::MAX));
+        tasks.connection.queue.streams(|calls| *calls = Calls::starting_at(u32::MAX));
         drop(tasks);
         // One that is lost at once counts as a failure to connect.
         tokio::time::advance(Duration::from_secs(3600)).await;

@@ -15,7 +15,7 @@ use self::{
     manager::Manager,
     state::{ClientState, LinkState, LinkWatch, Watched, state_of},
 };
-use super::connection::{ConnectionTasks, ObservedConnection};
+use super::connection::{ConnectionTasks, observe::ObservedConnection};
 use crate::{ConnectionError, snapshot::ClientSnapshot};
 
 /// What a client's calls go over.
@@ -31,21 +31,21 @@ impl Link {
     /// What observers know of a call that has no connection yet.
     pub(super) fn observed(&self) -> &Arc<ObservedConnection> {
         match self {
-            Link::Fixed(tasks) => &tasks.connection().observed,
+            Link::Fixed(tasks) => &tasks.connection.observed,
             Link::Managed(manager) => &manager.shared.observed,
         }
     }
 
     pub(super) fn state(&self) -> ClientState {
         match self {
-            Link::Fixed(tasks) => state_of(tasks.connection().close_reason()),
+            Link::Fixed(tasks) => state_of(tasks.connection.close_reason()),
             Link::Managed(manager) => manager.shared.state.borrow().public(),
         }
     }
 
     pub(super) fn watch(&self) -> Watched {
         match self {
-            Link::Fixed(tasks) => Watched::Connection(tasks.connection().clone()),
+            Link::Fixed(tasks) => Watched::Connection(tasks.connection.clone()),
             Link::Managed(manager) => Watched::Link(LinkWatch(manager.shared.state.subscribe())),
         }
     }
@@ -53,8 +53,8 @@ impl Link {
     /// Waits until there is no connection, and never will be.
     pub(super) async fn closed(&self) -> ConnectionError {
         match self {
-            Link::Fixed(tasks) if !tasks.connection().origin.is_here() => ConnectionError::Forked,
-            Link::Fixed(tasks) => tasks.connection().closed().await,
+            Link::Fixed(tasks) if !tasks.connection.origin.is_here() => ConnectionError::Forked,
+            Link::Fixed(tasks) => tasks.connection.closed().await,
             Link::Managed(manager) if !manager.origin.is_here() => ConnectionError::Forked,
             Link::Managed(manager) => {
                 let mut state = manager.shared.state.subscribe();
@@ -67,7 +67,7 @@ impl Link {
 
     pub(super) fn close_reason(&self) -> Option<ConnectionError> {
         match self {
-            Link::Fixed(tasks) => tasks.connection().close_reason(),
+            Link::Fixed(tasks) => tasks.connection.close_reason(),
             Link::Managed(manager) => manager.shared.state.borrow().close_reason(),
         }
     }
@@ -83,7 +83,7 @@ impl Link {
 
     pub(super) fn snapshot(&self) -> ClientSnapshot {
         match self {
-            Link::Fixed(tasks) => tasks.connection().snapshot(),
+            Link::Fixed(tasks) => tasks.connection.snapshot(),
             Link::Managed(manager) => manager.snapshot(),
         }
     }

@@ -2,24 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
-    Metadata, Raw, Status,
+    Raw, Status,
     client::{
+        call::PendingCall,
         connection::{
             ClientConnection,
             calls::{CallEntry, Calls},
             state::CallState,
         },
-        meta::{CallTimes, MethodKind},
+        meta::{CallHead, CallOptions},
     },
-    proto::{
-        frame::FrameType,
-        message::{Measured, RequestParts},
-        stream::Kind,
-    },
-    transport::frames::Frame,
+    proto::stream::Kind,
 };
 
 /// A call that is queued. Dropped, it is forgotten.
@@ -36,29 +30,19 @@ impl OwnCall {
         payload: Vec<u8>,
         timeout: Option<Duration>,
     ) -> Option<Self> {
-        let kind = MethodKind::from(Kind::Unary);
-        let started = Instant::now();
-        let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
+        let mut options = CallOptions { timeout, ..CallOptions::default() };
+        options.start();
+        let (kind, service, method) = (Kind::Unary.into(), service.into(), method.into());
+        let head = CallHead { kind, service, method, options };
         let mut entry = Some(Box::new(CallEntry {
-            kind,
-            service: service.into(),
-            method: method.into(),
-            times: CallTimes { started, deadline },
+            head: head.clone(),
             state: CallState::default(),
             caller: None,
             messages: None,
             record: None,
         }));
-        let timeout_nano = timeout.map_or(0, |timeout| timeout.as_nanos());
-        let payload = Raw::from(payload);
-        let parts = RequestParts {
-            service,
-            method,
-            payload: Some(Measured::new(&payload)),
-            timeout_nano: i64::try_from(timeout_nano).unwrap_or(i64::MAX),
-            metadata: &Metadata::new(),
-        };
-        let frame = Frame::new(FrameType::Request, kind.flags, 0, parts).ok()?;
+        let call = PendingCall { head, request: Some(Raw::from(payload)) };
+        let frame = call.frame().ok()?;
         let mut stream_id = None;
         connection.queue.push_without_room(&mut frame.to_vec(), |calls| {
             stream_id = calls.open(&mut entry);
