@@ -51,7 +51,6 @@
 //! So the server finishes what it has begun, and its answer is dropped here, unless the client
 //! [tells it](ConnectOptions::cancel_at_server).
 
-// Imports run downwards: each of these knows those after it.
 mod call;
 mod connect;
 mod connection;
