@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     call::{PendingCall, not_queued, owner::CallOwner},
     connection::observe::{CallRecord, OnMessage},
-    meta::{Around, too_late, within},
+    meta::{Around, CallOptions, too_late, within},
     reconnect::Link,
 };
 use crate::{
@@ -328,8 +328,9 @@ impl OutgoingCall {
             self.begin(link);
         }
         if let Some(record) = self.record.as_mut().and_then(Arc::get_mut) {
-            // Interceptors may have changed them.
-            record.head.options = self.pending.head.options.clone();
+            // Interceptors may have changed them. The call began when its record says.
+            let started = record.head.options.started;
+            record.head.options = CallOptions { started, ..self.pending.head.options.clone() };
             record.on_message = self.on_message.clone();
         }
         let was_seen = mem::replace(&mut self.may_be_seen, true);

@@ -224,7 +224,8 @@ impl PeerPolicy {
         PeerPolicy::custom(move |peer| peer.vsock_addr().is_some_and(|peer| peer.cid == cid))
     }
 
-    /// Decides by a function of your own. It runs on the task that accepts connections and should not block.
+    /// Decides by a function of your own. It runs on the task that accepts connections, or on that of
+    /// the hook for new connections if there is one, and should not block.
     /// A peer for which it panics may not connect.
     pub fn custom(allows: impl Fn(&Peer) -> bool + Send + Sync + 'static) -> Self {
         PeerPolicy { allows: Contained::new(Arc::new(allows)) }

@@ -142,7 +142,8 @@ impl<Req: Message> PendingCall<Req> {
         let kind = self.head.kind;
         let messages = (!kind.is_unary()).then(Arc::<Messages>::default);
         let mut entry = Some(Box::new(CallEntry {
-            head: self.head.clone(),
+            kind,
+            info: self.head.info(),
             state: CallState::default(),
             caller: caller.cloned(),
             messages: messages.clone(),

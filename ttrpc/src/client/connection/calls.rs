@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Status,
-    client::meta::CallHead,
+    client::meta::MethodKind,
     contain::wake,
     observer::EndCause,
     proto::{
@@ -48,7 +48,9 @@ pub(in crate::client) type Messages = Inbox;
 
 /// One call, in the table.
 pub(in crate::client) struct CallEntry {
-    pub(in crate::client) head: CallHead,
+    pub(in crate::client) kind: MethodKind,
+    /// Without its stream id.
+    pub(in crate::client) info: CallInfo,
     pub(in crate::client) state: CallState,
     /// The task that waits for the reply of a unary call.
     pub(in crate::client) caller: Option<Waker>,
@@ -62,12 +64,12 @@ debug_in_short!(CallEntry);
 
 impl CallEntry {
     fn info(&self, stream_id: u32) -> CallInfo {
-        CallInfo { stream_id: Some(stream_id), ..self.head.info() }
+        CallInfo { stream_id: Some(stream_id), ..self.info.clone() }
     }
 
     /// The server has answered, which ends the call for both sides.
     pub(super) fn answer(&mut self, response: Bytes) -> Change {
-        let is_changed = self.state.answer(response, self.head.kind.is_ended_by_response());
+        let is_changed = self.state.answer(response, self.kind.is_ended_by_response());
         self.changed(is_changed, false, true)
     }
 
@@ -95,7 +97,7 @@ impl CallEntry {
         let end = self.record.as_ref().filter(|_| reports_end).and_then(|record| {
             let end = self.state.outcome()?;
             // So is the good end of any other call with one reply.
-            let is_reported = end.1.is_some() || !self.head.kind.has_one_reply();
+            let is_reported = end.1.is_some() || !self.kind.has_one_reply();
             is_reported.then(|| (record.clone(), end))
         });
         Change { caller, messages: Some((messages.clone(), drops_messages)), end }
@@ -158,7 +160,7 @@ impl Calls {
         }
         let entry = entry.take()?;
         let record = entry.record.clone();
-        let stream_id = self.0.open(entry.head.kind.kind, entry)?;
+        let stream_id = self.0.open(entry.kind.kind, entry)?;
         if let Some(record) = record {
             record.queued(stream_id);
         }
@@ -264,7 +266,7 @@ impl Calls {
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.head.options.started()).min()
+        self.0.iter().map(|(_, call)| call.info.started).min()
     }
 
     /// Returns whether a call is there and has not ended.
@@ -285,7 +287,7 @@ impl Calls {
     /// Copies what a snapshot needs of the calls that have not ended.
     pub(super) fn sketches(&self) -> Vec<CallSketch> {
         let calls = self.0.iter().map(|(id, call)| CallSketch {
-            kind: call.head.kind.kind,
+            kind: call.kind.kind,
             info: call.info(id),
             messages: call.messages.clone(),
         });
@@ -321,20 +323,21 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::{
-        Code,
-        client::meta::{CallOptions, MethodKind},
-        proto::frame::Flags,
-    };
+    use crate::{Code, proto::frame::Flags};
 
     type End = fn(&mut Calls, u32);
 
     fn open(calls: &mut Calls, kind: Kind) -> u32 {
         let kind = MethodKind::from(kind);
-        let mut options = CallOptions::default();
-        options.start();
         let mut entry = Some(Box::new(CallEntry {
-            head: CallHead { kind, service: "S".into(), method: "M".into(), options },
+            kind,
+            info: CallInfo {
+                service: "S".into(),
+                method: "M".into(),
+                stream_id: None,
+                started: Instant::now(),
+                deadline: None,
+            },
             state: CallState::default(),
             caller: None,
             messages: (!kind.is_unary()).then(Arc::default),

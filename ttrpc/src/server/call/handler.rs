@@ -277,8 +277,14 @@ where
             self.set(Steps::Running { future });
         }
         if let StepsProject::Running { future } = self.as_mut().project() {
-            let reply = ready!(future.poll(cx))?;
-            self.set(Steps::Replied { reply });
+            match ready!(future.poll(cx)) {
+                Ok(reply) => self.set(Steps::Replied { reply }),
+                // A handler whose failure waits for capacity may be polled once more, when its call is over.
+                Err(status) => {
+                    self.set(Steps::Cleared);
+                    return Poll::Ready(Err(status));
+                }
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -1,6 +1,6 @@
 //! A call from its admission to its end, and what the calls of a connection share.
 //!
-//! An admitted call enters ([`start`]) with its [`handler`], and gets a task ([`task`]). What leaves is its last frame, which
+//! An admitted call enters ([`task`]) with its [`handler`], and gets a task. What leaves is its last frame, which
 //! enters the connection's queue in the step in which its entry leaves the table ([`state`]). Nothing here knows the
 //! receiver or the services.
 

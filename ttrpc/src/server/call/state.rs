@@ -52,7 +52,7 @@ use crate::{
     },
 };
 
-/// The last frame of a call, as its handler ends it. It is not encoded while it waits for capacity.
+/// The last frame of a call, as its handler ends it. A reply is not encoded while it waits for capacity.
 pub(super) enum LastFrame {
     /// The handler's reply, or the end of its stream of replies.
     Reply,
@@ -415,9 +415,6 @@ impl Call {
                 "call ended",
             );
         });
-        if let Some(len) = reply_len {
-            self.report_message(self.count_sent(len).as_ref());
-        }
         if let Some(stats) = &self.stats {
             let end = match reply_len {
                 None => stats.end(outcome),

@@ -432,7 +432,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Context, Raw, RawEnd, Server, ServerConfig,
+        Code, Context, Raw, RawEnd, Server, ServerConfig,
         proto::message::DynMessage,
         server::{
             Fallback, FallbackCall,
@@ -471,6 +471,19 @@ mod tests {
             assert!(is_cancelled || connection.queue.streams(|table| table.is_empty()));
             drop(connection.queue.streams(std::mem::take));
         }
+    }
+
+    /// A failure may wait for capacity, and its call be over meanwhile.
+    #[tokio::test]
+    async fn a_handler_that_has_failed_may_be_polled_again() {
+        let (_server, connection) = idle_connection(ServerConfig::default());
+        let ctx = Context::new(unary_call(connection, 1));
+        let mut handler = boxed(|_, ()| async { Err::<(), _>(Status::not_found("nothing")) });
+        let mut cx = task::Context::from_waker(task::Waker::noop());
+        let failed = handler.as_mut().poll(&ctx, &mut cx).map_err(|status| status.code());
+        assert_eq!(failed, Poll::Ready(Err(Code::NotFound)));
+        let again = handler.as_mut().poll(&ctx, &mut cx).map_err(|status| status.code());
+        assert_eq!(again, Poll::Ready(Ok(())));
     }
 
     /// Gives the token of its call away, and nothing else.

@@ -18,7 +18,7 @@ use crate::server::{
     service::routes::Target,
 };
 use crate::{
-    Raw, Status,
+    Metadata, Raw, Status,
     observer::{CallOutcome, EndCause},
     proto::{
         frame::Header,
@@ -186,7 +186,8 @@ impl<'a> IncomingRequest<'a> {
         Load::one(self.data.bytes().len() + request.metadata.cost())
     }
 
-    /// Returns what takes the call, and what describes it.
+    /// Returns what takes the call, and what describes it. Its metadata are decoded when it is admitted: until then no limit
+    /// counts them.
     fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, CallHead), Refusal> {
         let services = &self.connection.server.services;
         let target = match services.find_method(request.service, request.method) {
@@ -213,7 +214,7 @@ impl<'a> IncomingRequest<'a> {
             flags: self.header.flags,
             data_len: self.data.bytes().len(),
             is_known: target.is_known,
-            metadata: request.metadata.decode().map_err(malformed)?,
+            metadata: Metadata::new(),
             started: self.arrived,
             deadline,
         };
@@ -229,10 +230,11 @@ impl<'a> IncomingRequest<'a> {
         &self,
         request: &Request<'a>,
         target: Target<'a>,
-        head: CallHead,
+        mut head: CallHead,
         load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
+        head.metadata = request.metadata.decode().map_err(malformed)?;
         let has_inbox = target.has_inbox(head.flags);
         let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {

@@ -11,7 +11,7 @@ use crate::{
             calls::{CallEntry, Calls},
             state::CallState,
         },
-        meta::{CallHead, CallOptions},
+        meta::{CallHead, CallOptions, MethodKind},
     },
     proto::stream::Kind,
 };
@@ -32,10 +32,12 @@ impl OwnCall {
     ) -> Option<Self> {
         let mut options = CallOptions { timeout, ..CallOptions::default() };
         options.start();
-        let (kind, service, method) = (Kind::Unary.into(), service.into(), method.into());
+        let (kind, service, method) =
+            (MethodKind::from(Kind::Unary), service.into(), method.into());
         let head = CallHead { kind, service, method, options };
         let mut entry = Some(Box::new(CallEntry {
-            head: head.clone(),
+            kind,
+            info: head.info(),
             state: CallState::default(),
             caller: None,
             messages: None,
