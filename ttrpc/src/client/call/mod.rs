@@ -16,7 +16,6 @@ use super::{
         ClientConnection, ConnectionTasks,
         calls::{CallEntry, Calls, Messages},
         observe::CallRecord,
-        state::CallState,
     },
     meta::{CallHead, within},
 };
@@ -141,14 +140,8 @@ impl<Req: Message> PendingCall<Req> {
         }
         let kind = self.head.kind;
         let messages = (!kind.is_unary()).then(Arc::<Messages>::default);
-        let mut entry = Some(Box::new(CallEntry {
-            kind,
-            info: self.head.info(),
-            state: CallState::default(),
-            caller: caller.cloned(),
-            messages: messages.clone(),
-            record: record.cloned(),
-        }));
+        let entry = CallEntry::new(&self.head, caller.cloned(), messages.clone(), record.cloned());
+        let mut entry = Some(Box::new(entry));
         let mut checked = Ok(());
         let claim = |calls: &mut Calls| {
             // With others in flight, the system call would cost more than the rest.

@@ -27,8 +27,8 @@ use super::{
     state::{CallEnd, CallFailure, CallState},
 };
 use crate::{
-    Status,
-    client::meta::MethodKind,
+    Name, Status,
+    client::meta::{CallHead, MethodKind},
     contain::wake,
     observer::EndCause,
     proto::{
@@ -48,9 +48,11 @@ pub(in crate::client) type Messages = Inbox;
 
 /// One call, in the table.
 pub(in crate::client) struct CallEntry {
-    pub(in crate::client) kind: MethodKind,
-    /// Without its stream id.
-    pub(in crate::client) info: CallInfo,
+    kind: MethodKind,
+    service: Name,
+    method: Name,
+    started: Instant,
+    deadline: Option<Instant>,
     pub(in crate::client) state: CallState,
     /// The task that waits for the reply of a unary call.
     pub(in crate::client) caller: Option<Waker>,
@@ -63,8 +65,29 @@ pub(in crate::client) struct CallEntry {
 debug_in_short!(CallEntry);
 
 impl CallEntry {
+    pub(in crate::client) fn new(
+        head: &CallHead,
+        caller: Option<Waker>,
+        messages: Option<Arc<Messages>>,
+        record: Option<Arc<CallRecord>>,
+    ) -> Self {
+        CallEntry {
+            kind: head.kind,
+            service: head.service.clone(),
+            method: head.method.clone(),
+            started: head.options.started(),
+            deadline: head.options.deadline,
+            state: CallState::default(),
+            caller,
+            messages,
+            record,
+        }
+    }
+
     fn info(&self, stream_id: u32) -> CallInfo {
-        CallInfo { stream_id: Some(stream_id), ..self.info.clone() }
+        let CallEntry { started, deadline, .. } = *self;
+        let (service, method) = (self.service.clone(), self.method.clone());
+        CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
     }
 
     /// The server has answered, which ends the call for both sides.
@@ -266,7 +289,7 @@ impl Calls {
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.info.started).min()
+        self.0.iter().map(|(_, call)| call.started).min()
     }
 
     /// Returns whether a call is there and has not ended.
@@ -323,26 +346,17 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::{Code, proto::frame::Flags};
+    use crate::{Code, client::meta::CallOptions, proto::frame::Flags};
 
     type End = fn(&mut Calls, u32);
 
     fn open(calls: &mut Calls, kind: Kind) -> u32 {
         let kind = MethodKind::from(kind);
-        let mut entry = Some(Box::new(CallEntry {
-            kind,
-            info: CallInfo {
-                service: "S".into(),
-                method: "M".into(),
-                stream_id: None,
-                started: Instant::now(),
-                deadline: None,
-            },
-            state: CallState::default(),
-            caller: None,
-            messages: (!kind.is_unary()).then(Arc::default),
-            record: None,
-        }));
+        let mut options = CallOptions::default();
+        options.start();
+        let head = CallHead { kind, service: "S".into(), method: "M".into(), options };
+        let messages = (!kind.is_unary()).then(Arc::default);
+        let mut entry = Some(Box::new(CallEntry::new(&head, None, messages, None)));
         let id = calls.open(&mut entry).expect("ids are left");
         assert!(entry.is_none());
         id

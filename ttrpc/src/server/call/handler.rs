@@ -277,14 +277,10 @@ where
             self.set(Steps::Running { future });
         }
         if let StepsProject::Running { future } = self.as_mut().project() {
-            match ready!(future.poll(cx)) {
-                Ok(reply) => self.set(Steps::Replied { reply }),
-                // A handler whose failure waits for capacity may be polled once more, when its call is over.
-                Err(status) => {
-                    self.set(Steps::Cleared);
-                    return Poll::Ready(Err(status));
-                }
-            }
+            let result = ready!(future.poll(cx));
+            // A handler whose failure waits for capacity may be polled once more, when its call is over.
+            let result = result.inspect_err(|_| self.set(Steps::Cleared));
+            self.set(Steps::Replied { reply: result? });
         }
         Poll::Ready(Ok(()))
     }

@@ -9,9 +9,8 @@ use crate::{
         connection::{
             ClientConnection,
             calls::{CallEntry, Calls},
-            state::CallState,
         },
-        meta::{CallHead, CallOptions, MethodKind},
+        meta::{CallHead, CallOptions},
     },
     proto::stream::Kind,
 };
@@ -32,17 +31,9 @@ impl OwnCall {
     ) -> Option<Self> {
         let mut options = CallOptions { timeout, ..CallOptions::default() };
         options.start();
-        let (kind, service, method) =
-            (MethodKind::from(Kind::Unary), service.into(), method.into());
+        let (kind, service, method) = (Kind::Unary.into(), service.into(), method.into());
         let head = CallHead { kind, service, method, options };
-        let mut entry = Some(Box::new(CallEntry {
-            kind,
-            info: head.info(),
-            state: CallState::default(),
-            caller: None,
-            messages: None,
-            record: None,
-        }));
+        let mut entry = Some(Box::new(CallEntry::new(&head, None, None, None)));
         let call = PendingCall { head, request: Some(Raw::from(payload)) };
         let frame = call.frame().ok()?;
         let mut stream_id = None;
