@@ -1,14 +1,20 @@
 //! One end of a FIFO or pipe.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
-    path::Path,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags},
+};
 use tokio::io::Interest;
 
 use super::{Watched, is_fifo, open};
@@ -28,6 +34,49 @@ impl End {
             End::Write => Interest::WRITABLE,
         }
     }
+}
+
+/// A path, with the FIFO that is there if it was found without waiting for a file system.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    fifo: Option<OwnedFd>,
+}
+
+impl Place {
+    /// Finds a FIFO whose path the kernel has in its cache. Linux before 5.12 finds none.
+    pub fn find(path: PathBuf) -> Place {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = rustix::fs::openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED);
+        Place { path, fifo: found.ok().filter(is_cached_fifo) }
+    }
+
+    /// A path that is not looked for.
+    pub fn unknown(path: PathBuf) -> Place {
+        Place { path, fifo: None }
+    }
+
+    /// Returns whether it is a FIFO that is opened without blocking the thread.
+    pub fn is_at_hand(&self) -> bool {
+        self.fifo.is_some()
+    }
+
+    /// The path to open it by.
+    pub fn path(&self) -> PathBuf {
+        self.fifo.as_ref().map_or_else(|| self.path.clone(), |fifo| path_of(fifo).into())
+    }
+}
+
+/// Whether this is a FIFO, as far as the kernel knows without asking a server.
+fn is_cached_fifo(file: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE)
+        .is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Fifo)
+}
+
+/// A path of an open file that works also when its own is removed.
+fn path_of(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// What a path for output turned out to be.
@@ -56,8 +105,8 @@ impl Opened {
         if let Some(folder) = path.parent().filter(|_| is_made) {
             fs::create_dir_all(folder)?;
         }
-        let mut options = OpenOptions::new();
-        let writer = match open(path, options.append(true).create(is_made)) {
+        let made = if is_made { OFlags::CREATE } else { OFlags::empty() };
+        let writer = match open(path, OFlags::WRONLY | OFlags::APPEND | made) {
             // A FIFO that nobody reads.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
             opened => Some(opened?),
@@ -68,7 +117,7 @@ impl Opened {
                 false => Opened::Device(file),
             }),
             writer => {
-                let file = open(path, OpenOptions::new().read(true).write(true))?;
+                let file = open(path, OFlags::RDWR)?;
                 if !is_fifo(&file)? {
                     return Err(io::Error::from_raw_os_error(libc::ENXIO));
                 }
@@ -102,7 +151,7 @@ pub struct Fifo {
 impl Fifo {
     /// Opens and holds a FIFO for reading; none if the path is something else.
     pub fn input(path: &str) -> io::Result<Option<Fifo>> {
-        let file = open(path, OpenOptions::new().read(true).write(true))?;
+        let file = open(path, OFlags::RDWR)?;
         match is_fifo(&file)? {
             true => Held { file, was_met: false, _writer: None }.watch(End::Read).map(Some),
             false => Ok(None),
@@ -130,15 +179,17 @@ impl Fifo {
 
     /// A path that works also when the client has removed the FIFO's own.
     pub fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+        path_of(&*self.file)
     }
 
     /// What is in the FIFO stays, since it is open all the time.
     fn reopen(&mut self, is_held: bool) {
-        let path = self.path();
-        let mut options = OpenOptions::new();
-        options.read(is_held || self.end == End::Read).write(is_held || self.end == End::Write);
-        let reopened = open(&path, &mut options)
+        let access = match self.end {
+            _ if is_held => OFlags::RDWR,
+            End::Read => OFlags::RDONLY,
+            End::Write => OFlags::WRONLY,
+        };
+        let reopened = open(self.path(), access)
             .and_then(|file| descriptors::watch(file, self.end.interest()));
         match reopened {
             Ok(file) => {

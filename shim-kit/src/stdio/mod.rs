@@ -29,7 +29,7 @@ mod sink;
 pub(crate) mod uri;
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     os::{fd::OwnedFd, unix::fs::FileTypeExt},
     path::Path,
@@ -37,7 +37,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::{fs::OFlags, pipe::PipeFlags};
+use rustix::{
+    fs::{Mode, OFlags},
+    pipe::PipeFlags,
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{Notify, oneshot, watch},
@@ -48,7 +51,7 @@ use ttrpc::Status;
 
 use self::{
     copy::Copy,
-    fifo::{Fifo, Opened},
+    fifo::{Fifo, Opened, Place},
     output::{Output, Rest},
     sink::{Sink, Target},
 };
@@ -56,7 +59,7 @@ use crate::{
     console, descriptors,
     inotify::Inotify,
     reaper::Child,
-    tasks::{self, blocking},
+    tasks::{self, blocking_unless},
 };
 
 /// How long an exec's output waits for a reader while nobody has its FIFO open.
@@ -217,10 +220,13 @@ impl Io {
         owner: (u32, u32),
     ) -> Result<Descriptors, Status> {
         let (input, stdout, stderr) =
-            (paths.stdin.clone(), target(&paths.stdout)?, target(&paths.stderr)?);
-        // All in one, since a thread more for each is half a millisecond of an exec.
+            (input(&paths.stdin), target(&paths.stdout)?, target(&paths.stderr)?);
+        let at_hand = |target: &Option<Target>| target.as_ref().is_none_or(Target::is_at_hand);
+        let is_quick = is_at_hand(&input) && at_hand(&stdout) && at_hand(&stderr);
+        // All in one: an output that is opened and given up would end for its reader.
         let open = |target: Option<Target>| target.map(|target| target.open());
-        let opened = blocking(move || Ok((open_input(&input), open(stdout), open(stderr))));
+        let opened =
+            blocking_unless(is_quick, move || Ok((open_input(input), open(stdout), open(stderr))));
         let (input, stdout, stderr) = opened.await.map_err(|error| failed_to_open("", error))?;
         let stdin = self.stdin(&paths.stdin, input, owner)?;
         let stdout = self.output(&paths.stdout, stdout, owner)?;
@@ -230,9 +236,9 @@ impl Io {
 
     /// A pipe from a FIFO, or a file as it is. The FIFO itself is not opened yet.
     pub async fn open_stdin(&mut self, path: &str, owner: (u32, u32)) -> Result<OwnedFd, Status> {
-        let name = path.to_owned();
-        let input = blocking(move || open_input(&name)).await;
-        self.stdin(path, input, owner)
+        let input = input(path);
+        let opened = blocking_unless(is_at_hand(&input), move || open_input(input)).await;
+        self.stdin(path, opened, owner)
     }
 
     fn stdin(
@@ -382,12 +388,20 @@ enum Input {
     File(File),
 }
 
-/// Looks what a path for stdin is; empty for none. May block the thread.
-fn open_input(path: &str) -> io::Result<Input> {
-    if path.is_empty() {
-        return Ok(Input::Nothing);
-    }
-    match std::fs::metadata(path)?.file_type().is_fifo() {
+/// A path for stdin; empty for none.
+fn input(path: &str) -> Option<Place> {
+    Some(path).filter(|path| !path.is_empty()).map(|path| Place::find(path.into()))
+}
+
+fn is_at_hand(input: &Option<Place>) -> bool {
+    input.as_ref().is_none_or(Place::is_at_hand)
+}
+
+/// Looks what a path for stdin is. May block the thread unless it is at hand.
+fn open_input(input: Option<Place>) -> io::Result<Input> {
+    let Some(input) = input else { return Ok(Input::Nothing) };
+    let path = input.path();
+    match input.is_at_hand() || std::fs::metadata(&path)?.file_type().is_fifo() {
         true => Ok(Input::Fifo),
         false => File::open(path).map(Input::File),
     }
@@ -400,13 +414,16 @@ fn target(path: &str) -> Result<Option<Target>, Status> {
 
 /// What takes everything, and gives nothing.
 fn null() -> Result<OwnedFd, Status> {
-    let file = OpenOptions::new().read(true).write(true).open("/dev/null");
-    Ok(file.map_err(|error| failed_to_open("/dev/null", error))?.into())
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| failed_to_open("/dev/null", error.into()))
 }
 
-fn open(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+/// Opens a file that never blocks who reads or writes it.
+fn open(path: impl AsRef<Path>, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    let file = rustix::io::retry_on_intr(|| rustix::fs::open(path.as_ref(), flags, mode))?;
+    Ok(file.into())
 }
 
 fn is_fifo(file: &File) -> io::Result<bool> {
@@ -435,8 +452,7 @@ pub(crate) fn give(file: &OwnedFd, (uid, gid): (u32, u32)) -> io::Result<()> {
 
 /// Makes our end of a pipe or terminal one that never blocks; the process's end is not touched.
 fn nonblocking(fd: &OwnedFd) -> Result<(), Status> {
-    rustix::fs::fcntl_getfl(fd)
-        .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK))
+    rustix::io::ioctl_fionbio(fd, true)
         .map_err(|error| Status::internal(format!("cannot set O_NONBLOCK: {error}")))
 }
 

@@ -4,7 +4,6 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::OwnedFd,
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -14,17 +13,17 @@ use ttrpc::Status;
 
 use super::{
     Watched, failed_to_open,
-    fifo::{End, Fifo, Opened},
+    fifo::{End, Fifo, Opened, Place},
     file::FileSink,
     uri::Uri,
     watched,
 };
-use crate::{descriptors, inotify::Inotify, tasks::blocking};
+use crate::{descriptors, inotify::Inotify, tasks::blocking_unless};
 
 /// A path for output.
 #[derive(Debug)]
 pub struct Target {
-    path: PathBuf,
+    place: Place,
     /// Whether it is made if it is missing.
     is_made: bool,
 }
@@ -36,20 +35,25 @@ impl Target {
     /// If the URI means something else.
     pub fn parse(text: &str) -> Result<Target, Status> {
         match Uri::parse(text)? {
-            Some(Uri::File(path)) => Ok(Target { path, is_made: true }),
+            Some(Uri::File(path)) => Ok(Target { place: Place::unknown(path), is_made: true }),
             Some(Uri::Program(_)) => {
                 Err(Status::unimplemented(format!("stderr alone cannot go to {text}")))
             }
-            None => Ok(Target { path: text.into(), is_made: false }),
+            None => Ok(Target { place: Place::find(text.into()), is_made: false }),
         }
     }
 
-    /// Opens it. May block the thread.
+    /// Returns whether it is opened without blocking the thread.
+    pub fn is_at_hand(&self) -> bool {
+        self.place.is_at_hand()
+    }
+
+    /// Opens it. May block the thread unless it is at hand.
     ///
     /// # Errors
     /// Those of [`Opened::output`].
     pub fn open(&self) -> io::Result<Opened> {
-        Opened::output(&self.path, self.is_made)
+        Opened::output(&self.place.path(), self.is_made)
     }
 }
 
@@ -72,7 +76,7 @@ impl Sink {
     /// If it cannot be opened, or the URI means something else.
     pub async fn open(text: &str) -> Result<Sink, Status> {
         let target = Target::parse(text)?;
-        let opened = blocking(move || target.open()).await;
+        let opened = blocking_unless(target.is_at_hand(), move || target.open()).await;
         opened.and_then(Sink::of).map_err(|error| failed_to_open(text, error))
     }
 

@@ -28,7 +28,7 @@ fn fifo(folder: &tempfile::TempDir, name: &str) -> String {
 }
 
 fn client(path: &str) -> File {
-    open(path, OpenOptions::new().read(true)).unwrap()
+    open(path, OFlags::RDONLY).unwrap()
 }
 
 /// A FIFO in a folder of its own, and the copies of a process's stdout into it.
@@ -367,7 +367,7 @@ async fn stdin_has_no_reader_before_the_process_is_started() {
     let path = fifo(&folder, "stdin");
     let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
     io.open_stdin(&path, (0, 0)).await.unwrap();
-    let client = || open(&path, OpenOptions::new().write(true));
+    let client = || open(&path, OFlags::WRONLY);
     assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
     io.start_input(Arc::default()).unwrap();
     client().unwrap();
@@ -499,4 +499,42 @@ async fn output_may_go_to_a_device_and_not_to_a_socket() {
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert!(Sink::open(path.to_str().unwrap()).await.is_err());
     assert!(Sink::open(folder.path().join("missing").to_str().unwrap()).await.is_err());
+}
+
+/// A thread more for every exec was a tenth of its processor time.
+#[test]
+fn fifos_are_opened_without_another_thread() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    let (busy, gate) = std::sync::mpsc::channel::<()>();
+    runtime.unwrap().block_on(async {
+        // The only other thread that there may be.
+        tokio::task::spawn_blocking(move || gate.recv());
+        let folder = tempfile::tempdir().unwrap();
+        let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| fifo(&folder, name));
+        // What is open stays in the kernel's cache.
+        let _held = [&stdin, &stdout, &stderr].map(|path| client(path));
+        let paths = Paths { stdin, stdout, stderr, terminal: false };
+        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: false });
+        // While something is mounted elsewhere, the kernel does not look into its cache.
+        let mut quick = 0;
+        for _ in 0..100 {
+            quick +=
+                usize::from(timeout(Duration::ZERO, io.open_pipes(&paths, (0, 0))).await.is_ok());
+        }
+        assert!(quick > 0, "each waits for the thread");
+        drop(busy);
+    });
+}
+
+#[test]
+fn what_is_no_fifo_is_not_at_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for path in [file, folder.path().join("missing"), folder.path().to_owned()] {
+        let place = Place::find(path.clone());
+        assert!(!place.is_at_hand());
+        assert_eq!(place.path(), path);
+    }
 }

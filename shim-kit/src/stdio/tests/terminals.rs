@@ -26,7 +26,7 @@ async fn what_is_typed_reaches_the_terminal_and_is_shown() {
     io.start_input(Arc::default()).unwrap();
     io.terminal.with(|master| assert_eq!(Arc::strong_count(master.as_ref().unwrap()), 3));
 
-    let mut keyboard = open(&paths.stdin, OpenOptions::new().write(true)).unwrap();
+    let mut keyboard = open(&paths.stdin, OFlags::WRONLY).unwrap();
     nonblocking(&process.as_fd().try_clone_to_owned().unwrap()).unwrap();
     for round in ["one", "two"] {
         keyboard.write_all(format!("{round}\n").as_bytes()).unwrap();
