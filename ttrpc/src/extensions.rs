@@ -26,17 +26,23 @@ use crate::{contain::Contained, sync::Mutex, transport::lock};
 /// ```
 #[derive(Default)]
 pub struct Extensions {
-    values: OnceLock<Box<Mutex<Values>>>,
+    values: OnceLock<Arc<Mutex<Values>>>,
 }
 
 /// The values. The last holder of a call or a connection drops them, which may be a task that serves others as well.
 type Values = Vec<Contained<Arc<dyn Any + Send + Sync>>>;
 
 impl Extensions {
+    /// Returns another holder of the same values.
+    pub(crate) fn share(&self) -> Self {
+        let values = self.values.get_or_init(Arc::default).clone();
+        Extensions { values: values.into() }
+    }
+
     /// Adds a value, in place of an earlier one of its type, which is returned.
     pub fn insert<T: Any + Send + Sync>(&self, value: T) -> Option<Arc<T>> {
         let value = Contained::new(Arc::new(value) as Arc<dyn Any + Send + Sync>);
-        let mut values = lock(self.values.get_or_init(Box::default));
+        let mut values = lock(self.values.get_or_init(Arc::default));
         let place = values.iter_mut().find(|value| (****value).is::<T>());
         let before = match place {
             Some(place) => Some(std::mem::replace(place, value)),

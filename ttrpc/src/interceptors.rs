@@ -99,12 +99,9 @@ impl ConcurrencyLimit {
 #[async_trait]
 impl Interceptor for ConcurrencyLimit {
     async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        let permit = match self.permits.try_acquire() {
-            Ok(permit) => Some(permit),
-            Err(_) if self.patience.is_zero() => None,
-            Err(_) => {
-                timeout(self.patience, self.permits.acquire()).await.ok().and_then(Result::ok)
-            }
+        let permit = match self.patience.is_zero() {
+            true => self.permits.try_acquire().ok(),
+            false => timeout(self.patience, self.permits.acquire()).await.ok().and_then(Result::ok),
         };
         let Some(_permit) = permit else {
             ctx.set_failure_cause(EndCause::Limit);

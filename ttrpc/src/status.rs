@@ -64,7 +64,7 @@ pub struct Status {
     parts: Arc<Parts>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Parts {
     code: i32,
     message: String,
@@ -77,18 +77,12 @@ impl Status {
     /// Returns a status with a code and a message for the peer's eyes.
     #[cold]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Status::from_parts(code as i32, message.into(), Vec::new())
-    }
-
-    #[cold]
-    pub(crate) fn from_parts(code: i32, message: String, details: Vec<Any>) -> Self {
-        let parts = Parts { code, message, details, source: None, is_from_peer: false };
-        Status { parts: Arc::new(parts) }
+        Status::with_raw_code(code as i32, message)
     }
 
     /// A status that has been received.
     pub(crate) fn received(code: i32, message: String, details: Vec<Any>) -> Self {
-        let parts = Parts { code, message, details, source: None, is_from_peer: true };
+        let parts = Parts { code, message, details, is_from_peer: true, ..Parts::default() };
         Status { parts: Arc::new(parts) }
     }
 
@@ -181,8 +175,9 @@ impl Status {
     }
 
     /// Returns a status with a raw number, for codes outside gRPC's list.
+    #[cold]
     pub fn with_raw_code(code: i32, message: impl Into<String>) -> Self {
-        Status::from_parts(code, message.into(), Vec::new())
+        Status { parts: Arc::new(Parts { code, message: message.into(), ..Parts::default() }) }
     }
 }
 

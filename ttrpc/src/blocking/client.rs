@@ -10,12 +10,13 @@ use std::{
 use tokio::time::timeout;
 
 use super::{
-    call::{BidiStreamingCall, ClientStreamingCall, ServerStreamingCall, UnaryCall},
+    call::{BidiStreamingCall, Call, ClientStreamingCall, ServerStreamingCall, UnaryCall},
     driver::Driver,
 };
 use crate::{
     ClientConfig, Connection, ConnectionError, Error, Name,
-    client::{ClientState, ConnectOptions, Interceptor, MethodDefaults, Retry},
+    client::{ClientState, ConnectOptions, Interceptor, MethodDefaults, Retry, call_methods},
+    proto::stream::Kind,
     snapshot::ClientSnapshot,
 };
 
@@ -138,45 +139,16 @@ impl Client {
         fn with_method_defaults(defaults: MethodDefaults);
     }
 
-    /// Calls a unary method. Generated clients call this.
-    pub fn unary<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-        request: Req,
-    ) -> UnaryCall<Req, Resp> {
-        UnaryCall::new(self.client.unary(service, method, request), &self.driver)
-    }
+    call_methods!();
 
-    /// Calls a method that answers with a stream. Generated clients call this.
-    pub fn server_streaming<Req, Resp>(
+    fn call<K, Req, Resp>(
         &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-        request: Req,
-    ) -> ServerStreamingCall<Req, Resp> {
-        ServerStreamingCall::new(
-            self.client.server_streaming(service, method, request),
-            &self.driver,
-        )
-    }
-
-    /// Calls a method that takes a stream. Generated clients call this.
-    pub fn client_streaming<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-    ) -> ClientStreamingCall<Req, Resp> {
-        ClientStreamingCall::new(self.client.client_streaming(service, method), &self.driver)
-    }
-
-    /// Calls a method that takes a stream and answers with one. Generated clients call this.
-    pub fn bidi_streaming<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-    ) -> BidiStreamingCall<Req, Resp> {
-        BidiStreamingCall::new(self.client.bidi_streaming(service, method), &self.driver)
+        kind: Kind,
+        service: Name,
+        method: Name,
+        request: Option<Req>,
+    ) -> Call<K, Req, Resp> {
+        Call::new(self.client.call(kind, service, method, request), &self.driver)
     }
 
     /// Waits for the connection's end and says why it ended. Meanwhile this thread drives the
@@ -255,8 +227,7 @@ impl ConnectOptions {
     /// # Panics
     /// In a task of a tokio runtime.
     pub fn connect_blocking(&self, address: &str) -> Result<Client, Error> {
-        let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
-        let driver = Driver::new().map_err(no_runtime)?;
+        let driver = driver_for(address)?;
         let client = driver.wait(self.connect(address))?;
         Ok(Client { client, driver: Arc::new(driver) })
     }
@@ -266,9 +237,7 @@ impl ConnectOptions {
     /// # Errors
     /// [`Error::Address`]; [`Error::Connect`] if the system has no descriptors left.
     pub fn connect_lazy_blocking(&self, address: &str) -> Result<Client, Error> {
-        let no_runtime = |source| Error::Connect { address: address.to_owned(), source };
-        let driver = Driver::new().map_err(no_runtime)?;
-        Client::inside_of(driver, || self.connect_lazy(address))
+        Client::inside_of(driver_for(address)?, || self.connect_lazy(address))
     }
 
     /// Returns a client whose connections a function of the program's opens, as [`ConnectOptions::connect_through`] does.
@@ -285,4 +254,8 @@ impl ConnectOptions {
     {
         Client::make(|| Ok(self.connect_through(connect)))
     }
+}
+
+fn driver_for(address: &str) -> Result<Driver, Error> {
+    Driver::new().map_err(|source| Error::Connect { address: address.to_owned(), source })
 }

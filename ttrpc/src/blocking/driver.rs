@@ -1,7 +1,7 @@
 //! The runtime that the threads which wait drive.
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     io,
     pin::{Pin, pin},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -48,32 +48,42 @@ impl Driver {
     pub(super) fn wait<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let waiter = Waiter::new(&self.waiting);
-        if waiter.has_company
-            && let Some(output) = self.wait_one_turn(future.as_mut())
-        {
-            return output;
+        if waiter.has_company {
+            // A handle's `block_on` does not drive, and panics where the runtime's does.
+            let polled = async { self.poll_twice(future.as_mut()) };
+            if let Poll::Ready(output) = self.runtime.handle().block_on(polled) {
+                return output;
+            }
         }
         self.runtime.block_on(future)
     }
 
     /// Polls a future, and once more when the system has let the other threads run. A thread that sleeps is
     /// woken by a system call of the thread that drives; with many threads, the reply is often there before.
-    fn wait_one_turn<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
-        let mut cx = Context::from_waker(Waker::noop());
-        // A handle's `block_on` does not drive, and panics where the runtime's does.
-        self.runtime.handle().block_on(poll_fn(|_| {
-            let polled = match future.as_mut().poll(&mut cx) {
-                Poll::Pending => {
-                    thread::yield_now();
-                    future.as_mut().poll(&mut cx)
-                }
-                ready => ready,
-            };
-            Poll::Ready(match polled {
-                Poll::Ready(output) => Some(output),
-                Poll::Pending => None,
-            })
-        }))
+    fn poll_twice<F: Future>(&self, mut future: Pin<&mut F>) -> Poll<F::Output> {
+        let polled = self.poll_once(future.as_mut());
+        if polled.is_ready() {
+            return polled;
+        }
+        thread::yield_now();
+        self.poll_once(future)
+    }
+
+    fn poll_once<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
+        let _entered = self.enter();
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Waits for a future that may well be ready. Then it is not worth the driver's change of hands.
+    ///
+    /// # Panics
+    /// In a task of a tokio runtime, if it has to wait.
+    pub(super) fn wait_if_pending<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        match self.poll_once(future.as_mut()) {
+            Poll::Ready(output) => output,
+            Poll::Pending => self.wait(future),
+        }
     }
 
     /// Waits for a part of a call.
@@ -89,20 +99,6 @@ impl Driver {
     ) -> Result<T, Status> {
         self.check_process()?;
         self.wait(part)
-    }
-
-    /// Waits for a future that may well be ready. Then it is not worth the driver's change of hands.
-    ///
-    /// # Panics
-    /// In a task of a tokio runtime, if it has to wait.
-    pub(super) fn wait_if_pending<F: Future>(&self, future: F) -> F::Output {
-        let mut future = pin!(future);
-        let entered = self.enter();
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
-        }
-        drop(entered);
-        self.wait(future)
     }
 
     /// Waits until every task has ended.
@@ -164,13 +160,13 @@ mod tests {
     #[test]
     fn one_turn_is_enough_for_what_is_ready_or_soon_is() {
         let driver = Driver::new().unwrap();
-        assert_eq!(driver.wait_one_turn(pin!(ready(1))), Some(1));
         let soon = async {
             yield_now().await;
             2
         };
-        assert_eq!(driver.wait_one_turn(pin!(soon)), Some(2));
-        assert_eq!(driver.wait_one_turn(pin!(pending::<()>())), None);
+        assert_eq!(driver.poll_twice(pin!(ready(1))), Poll::Ready(1));
+        assert_eq!(driver.poll_twice(pin!(soon)), Poll::Ready(2));
+        assert_eq!(driver.poll_twice(pin!(pending::<()>())), Poll::Pending);
     }
 
     #[test]

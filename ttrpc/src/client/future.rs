@@ -180,20 +180,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        loop {
-            if let Poll::Ready(result) = this.poll_contained(cx) {
-                // What is left has values of the program's.
-                let _ = drop_contained(mem::replace(&mut this.progress, Progress::Done));
-                return Poll::Ready(result);
-            }
-            // While it is queued the call keeps its deadline itself.
-            let Progress::Queued(Some(owner), timer) = &mut this.progress else {
-                return Poll::Pending;
-            };
-            ready!(timer.poll(owner.deadline, cx));
-            // The end is taken next: this one, or a reply that came just before it.
-            owner.expire();
+        let polled = this.poll_call(cx);
+        if polled.is_ready() {
+            // What is left has values of the program's.
+            let _ = drop_contained(mem::replace(&mut this.progress, Progress::Done));
         }
+        polled
     }
 }
 
@@ -202,39 +194,46 @@ where
     K: CallKind<Req, Resp>,
     Req: Message + 'static,
 {
-    /// Polls what may run the program's code: interceptors, and the encoder of the request.
-    fn poll_contained(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
-        assert!(!matches!(self.progress, Progress::Done), "a call was polled after it had ended");
-        let polled = contain(|| self.poll_call(cx));
-        polled.unwrap_or_else(|Panicked| {
-            Poll::Ready(Err(Status::internal("an interceptor or the request's type panicked")))
-        })
-    }
-
-    /// Takes the call as far as it goes, without regard to the deadline of its reply.
     fn poll_call(&mut self, cx: &mut Context<'_>) -> Poll<Result<K::Output, Status>> {
+        // The entry of a call that has just been queued has the waker of this task.
+        let mut waits_already = false;
         loop {
             match &mut self.progress {
-                Progress::Start(..) => ready!(self.start(cx))?,
-                Progress::Queueing(queueing) => {
-                    let owner = ready!(queueing.as_mut().poll(cx))?;
-                    self.progress = Progress::Queued(Some(owner), DeadlineTimer::default());
+                Progress::Start(..) => {
+                    ready!(contained(|| Poll::Ready(self.start(cx))))?;
+                    waits_already = K::AWAITS_REPLY;
                 }
-                Progress::Queued(owner, _) => return K::poll_output(owner, cx),
-                Progress::Done => only_at_the_start(),
+                Progress::Queueing(queueing) => {
+                    let owner = ready!(contained(|| queueing.as_mut().poll(cx)))?;
+                    self.progress = Progress::Queued(Some(owner), DeadlineTimer::default());
+                    waits_already = false;
+                }
+                Progress::Queued(owner, timer) => {
+                    if !mem::take(&mut waits_already)
+                        && let Poll::Ready(output) = K::poll_output(owner, cx)
+                    {
+                        return Poll::Ready(output);
+                    }
+                    let owner = owner.as_ref().expect("a call that waits was not taken");
+                    // While it is queued the call keeps its deadline itself.
+                    ready!(timer.poll(owner.deadline, cx));
+                    // The end is taken next: this one, or a reply that came just before it.
+                    owner.expire();
+                }
+                Progress::Done => panic!("a call was polled after it had ended"),
             }
         }
     }
 
-    /// Queues the Request, or begins to wait until it may be. Pending if the call waits for its reply then.
-    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+    /// Queues the Request, or begins to wait until it may be.
+    fn start(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
         let Progress::Start(link, pending) = &mut self.progress else { only_at_the_start() };
         let policies = pending.head.options.policies.take();
         let around = policies.and_then(|policies| policies.apply(&mut pending.head));
         pending.head.options.start();
         let mut record = None;
         if let (Link::Fixed(tasks), None) = (&*link, &around) {
-            record = tasks.connection.observed.begin(&pending.head, false, None);
+            record = tasks.connection.observed.begin(&pending.head, None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             let queued = pending.try_queue(tasks, record.as_ref(), caller);
             let queued = queued.map_err(|status| not_queued(record.as_deref(), status))?;
@@ -242,7 +241,7 @@ where
                 let queued = Progress::Queued(queued, DeadlineTimer::default());
                 // The request is the program's.
                 let _ = drop_contained(mem::replace(&mut self.progress, queued));
-                return if K::AWAITS_REPLY { Poll::Pending } else { Poll::Ready(Ok(())) };
+                return Ok(());
             }
         }
         // All of it is moved only if it has to wait.
@@ -250,22 +249,29 @@ where
         else {
             only_at_the_start()
         };
-        self.progress = Progress::Queueing(match (around, link) {
-            (Some(around), link) => Box::pin(intercepted(around, link, OutgoingCall::new(pending))),
-            (None, link) => {
-                record = record.or_else(|| link.observed().begin(&pending.head, false, None));
+        self.progress = Progress::Queueing(match around {
+            Some(around) => Box::pin(intercepted(around, link, OutgoingCall::new(pending))),
+            None => {
+                record = record.or_else(|| link.observed().begin(&pending.head, None));
                 Box::pin(async move {
                     let made = pending.make_over(&link, &mut record).await;
                     made.map_err(|status| not_queued(record.as_deref(), status))
                 })
             }
         });
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 }
 
 fn only_at_the_start() -> ! {
     unreachable!("a call starts once")
+}
+
+/// Polls what may run the program's code: interceptors, and the encoder of the request.
+fn contained<T>(poll: impl FnOnce() -> Polled<T>) -> Polled<T> {
+    contain(poll).unwrap_or_else(|Panicked| {
+        Poll::Ready(Err(Status::internal("an interceptor or the request's type panicked")))
+    })
 }
 
 /// The kind of [`UnaryCall`](super::UnaryCall).
@@ -284,27 +290,24 @@ pub enum BidiStreaming {}
 #[derive(Debug)]
 pub enum AnyKind {}
 
-/// A kind of calls with these messages. Implemented here alone.
-pub trait CallKind<Req, Resp>: PollOutput<Req, Resp> {}
-
-impl<K: PollOutput<Req, Resp>, Req, Resp> CallKind<Req, Resp> for K {}
-
 /// The result of a poll of a call.
 type Polled<T> = Poll<Result<T, Status>>;
 
-/// Makes the output of a kind of calls.
-pub trait PollOutput<Req, Resp> {
+/// A kind of calls with these messages. Implemented here alone.
+pub trait CallKind<Req, Resp> {
     /// The output of the call as a future.
     type Output;
 
     /// The output is the reply: there is nothing to take from a call that has just been queued.
+    #[doc(hidden)]
     const AWAITS_REPLY: bool = false;
 
     /// Polls a call that has been queued, until it is taken.
+    #[doc(hidden)]
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Self::Output>;
 }
 
-impl<Req, Resp: Message + Default> PollOutput<Req, Resp> for Unary {
+impl<Req, Resp: Message + Default> CallKind<Req, Resp> for Unary {
     type Output = Resp;
 
     const AWAITS_REPLY: bool = true;
@@ -320,7 +323,7 @@ fn share(owner: &mut Option<CallOwner>) -> Arc<CallOwner> {
     Arc::new(owner.take().expect("a call's output is taken once"))
 }
 
-impl<Req, Resp> PollOutput<Req, Resp> for ServerStreaming {
+impl<Req, Resp> CallKind<Req, Resp> for ServerStreaming {
     type Output = StreamReceiver<Resp>;
 
     fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
@@ -328,7 +331,7 @@ impl<Req, Resp> PollOutput<Req, Resp> for ServerStreaming {
     }
 }
 
-impl<Req, Resp> PollOutput<Req, Resp> for ClientStreaming {
+impl<Req, Resp> CallKind<Req, Resp> for ClientStreaming {
     type Output = (StreamSender<Req>, Reply<Resp>);
 
     fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
@@ -337,7 +340,7 @@ impl<Req, Resp> PollOutput<Req, Resp> for ClientStreaming {
     }
 }
 
-impl<Req, Resp> PollOutput<Req, Resp> for BidiStreaming {
+impl<Req, Resp> CallKind<Req, Resp> for BidiStreaming {
     type Output = (StreamSender<Req>, StreamReceiver<Resp>);
 
     fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {
@@ -346,7 +349,7 @@ impl<Req, Resp> PollOutput<Req, Resp> for BidiStreaming {
     }
 }
 
-impl PollOutput<Raw, Raw> for AnyKind {
+impl CallKind<Raw, Raw> for AnyKind {
     type Output = (Option<StreamSender<Raw>>, RawReceiver);
 
     fn poll_output(owner: &mut Option<CallOwner>, _: &mut Context<'_>) -> Polled<Self::Output> {

@@ -1,10 +1,6 @@
 //! Interceptors: what runs around calls before they are made.
 
-use std::{
-    fmt, mem,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     call::{PendingCall, not_queued, owner::CallOwner},
     connection::observe::{CallRecord, OnMessage},
-    meta::{Around, CallOptions, too_late, within},
+    meta::{Around, CallOptions, within},
     reconnect::Link,
 };
 use crate::{
@@ -91,8 +87,8 @@ impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
 /// A call that is about to be made.
 pub struct OutgoingCall {
     pub(super) pending: PendingCall<Raw>,
-    /// Shared with the record, if the client has observers: made when they are needed.
-    extensions: OnceLock<Arc<Extensions>>,
+    /// Shared with the record, if the client has observers.
+    extensions: Extensions,
     /// Dropped before the call is made, it was given up.
     pub(super) record: Option<Arc<CallRecord>>,
     pub(super) on_message: Option<OnMessage>,
@@ -169,7 +165,7 @@ impl OutgoingCall {
 
     /// Returns the values that interceptors have added to the call; observers see them.
     pub fn extensions(&self) -> &Extensions {
-        self.shared_extensions()
+        &self.extensions
     }
 }
 
@@ -185,8 +181,6 @@ impl fmt::Debug for OutgoingCall {
 pub struct Next<'a> {
     rest: &'a [Arc<dyn Interceptor>],
     pub(super) link: &'a Link,
-    /// The one that ends all of this already.
-    deadline: Option<Instant>,
 }
 
 impl Next<'_> {
@@ -203,15 +197,10 @@ impl Next<'_> {
         let Some((first, rest)) = self.rest.split_first() else {
             return call.make(self.link).await;
         };
+        // Interceptors before this one may have shortened it.
         let deadline = call.deadline();
-        let intercepted = (**first).intercept(call, Next { rest, deadline, ..*self });
-        let Some(shortened) = deadline.filter(|_| deadline != self.deadline) else {
-            return intercepted.await;
-        };
-        match Box::pin(within(Some(shortened), intercepted)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(call.expire()),
-        }
+        let intercepted = (**first).intercept(call, Next { rest, ..*self });
+        within(deadline, intercepted).await.unwrap_or_else(|late| Err(call.expire(late)))
     }
 }
 
@@ -229,7 +218,8 @@ pub struct Answer(pub(super) CallOwner);
 impl Answer {
     /// Returns the encoded reply of a unary call; `None` for calls with streams.
     pub fn reply_bytes(&self) -> Option<Bytes> {
-        self.0.read(|state| state.reply_bytes()).filter(|_| self.0.kind.is_unary())
+        let reply = self.0.read(|state| state.last(|payload| payload.to_bytes()));
+        reply?.ok()?.filter(|_| self.0.kind.is_unary())
     }
 
     /// Calls this exactly once, when the call ends.
@@ -256,21 +246,18 @@ pub(super) fn intercepted(
     async move {
         call.is_repeatable = retry.is_some();
         call.begin(&link);
-        let deadline = call.deadline();
-        let next = Next { rest: &policies.interceptors, link: &link, deadline };
+        let (kind, deadline) = (call.pending.head.kind, call.deadline());
+        let next = Next { rest: &policies.interceptors, link: &link };
         let answer = match &retry {
-            None => within(deadline, next.run(&mut call)).await,
-            Some(retry) => within(deadline, Box::pin(retry.run(&mut call, next))).await,
+            None => next.run(&mut call).await,
+            Some(retry) => Box::pin(retry.run(&mut call, next)).await,
         };
-        let is_late = answer.is_err();
-        let owner = answer.unwrap_or_else(Err).and_then(|Answer(owner)| {
-            owner.may_answer(call.pending.head.kind, deadline).map(|()| owner)
-        });
+        let owner =
+            answer.and_then(|Answer(owner)| owner.may_answer(kind, deadline).map(|()| owner));
         if let Some(record) = &call.record {
-            // What was made has reported its end, unless an interceptor keeps its answer beyond the deadline.
-            if let (Err(status), true) = (&owner, is_late || !call.is_made) {
-                let cause = if is_late { EndCause::DeadlineHere } else { EndCause::Refused };
-                record.ended((cause, Some(status.clone())));
+            // What was made has reported its end.
+            if let (Err(status), false) = (&owner, call.is_made) {
+                record.ended((EndCause::Refused, Some(status.clone())));
             }
             record.release_end();
         }
@@ -283,7 +270,7 @@ impl OutgoingCall {
     pub(super) fn new<Req: Message>(pending: PendingCall<Req>) -> Self {
         OutgoingCall {
             pending: pending.into_raw(),
-            extensions: OnceLock::new(),
+            extensions: Extensions::default(),
             record: None,
             on_message: None,
             attempt: 1,
@@ -295,27 +282,20 @@ impl OutgoingCall {
 
     /// Reports that the call begins, or begins again.
     fn begin(&mut self, link: &Link) {
-        let observed = link.observed();
-        let extensions = (!observed.observers.is_empty()).then(|| self.shared_extensions().clone());
-        self.record = observed.begin(&self.pending.head, true, extensions);
+        self.record = link.observed().begin(&self.pending.head, Some(&self.extensions));
         if let (Some(record), true) = (&self.record, self.is_repeatable) {
             record.hold_end();
         }
     }
 
-    /// The time that an interceptor has said is over. If the call was made, its owner has reported the end
-    /// when it was dropped. Made again by an interceptor, it is another call.
-    fn expire(&mut self) -> Status {
-        let status = too_late();
+    /// The call's time is over, or what an interceptor has left of it. If the call was made, its owner has reported the end
+    /// when it was dropped, unless an interceptor keeps it. Made again by an interceptor, it is another call.
+    fn expire(&mut self, late: Status) -> Status {
         if let Some(record) = &self.record {
-            record.ended((EndCause::DeadlineHere, Some(status.clone())));
+            record.ended((EndCause::DeadlineHere, Some(late.clone())));
         }
         self.is_made = true;
-        status
-    }
-
-    fn shared_extensions(&self) -> &Arc<Extensions> {
-        self.extensions.get_or_init(Arc::default)
+        late
     }
 
     /// Makes the call, and waits for the reply if there is only that to wait for.

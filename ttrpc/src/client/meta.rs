@@ -19,7 +19,7 @@ use crate::{
 
 /// How a method is called and answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct MethodKind {
+pub(crate) struct MethodKind {
     pub(super) kind: Kind,
     /// The Request's flags.
     pub(super) flags: Flags,
@@ -140,14 +140,6 @@ impl CallOptions {
     /// Returns when the call started.
     pub(super) fn started(&self) -> Instant {
         self.started.expect("a call starts when it is first polled")
-    }
-
-    /// Fails with DEADLINE_EXCEEDED for a call that has no time at all.
-    pub(super) fn check_time(&self) -> Result<(), Status> {
-        match self.deadline {
-            Some(deadline) if deadline <= self.started() => Err(too_late()),
-            _ => Ok(()),
-        }
     }
 
     /// Returns `timeout_nano` for a Request of now: the time left, at least 1 since 0 means none.

@@ -51,6 +51,50 @@
 //! So the server finishes what it has begun, and its answer is dropped here, unless the client
 //! [tells it](ConnectOptions::cancel_at_server).
 
+/// Declares the methods of a client that make calls of a known kind, by its method `call`.
+macro_rules! call_methods {
+    () => {
+        /// Calls a unary method. Generated clients call this.
+        pub fn unary<Req, Resp>(
+            &self,
+            service: impl Into<Name>,
+            method: impl Into<Name>,
+            request: Req,
+        ) -> UnaryCall<Req, Resp> {
+            self.call(Kind::Unary, service.into(), method.into(), Some(request))
+        }
+
+        /// Calls a method that returns a stream. Generated clients call this.
+        pub fn server_streaming<Req, Resp>(
+            &self,
+            service: impl Into<Name>,
+            method: impl Into<Name>,
+            request: Req,
+        ) -> ServerStreamingCall<Req, Resp> {
+            self.call(Kind::ServerStreaming, service.into(), method.into(), Some(request))
+        }
+
+        /// Calls a method that takes a stream. Generated clients call this.
+        pub fn client_streaming<Req, Resp>(
+            &self,
+            service: impl Into<Name>,
+            method: impl Into<Name>,
+        ) -> ClientStreamingCall<Req, Resp> {
+            self.call(Kind::ClientStreaming, service.into(), method.into(), None)
+        }
+
+        /// Calls a method that takes and returns a stream. Generated clients call this.
+        pub fn bidi_streaming<Req, Resp>(
+            &self,
+            service: impl Into<Name>,
+            method: impl Into<Name>,
+        ) -> BidiStreamingCall<Req, Resp> {
+            self.call(Kind::Bidirectional, service.into(), method.into(), None)
+        }
+    };
+}
+pub(crate) use call_methods;
+
 mod call;
 mod connect;
 mod connection;
@@ -227,43 +271,7 @@ impl Client {
         self
     }
 
-    /// Calls a unary method. Generated clients call this.
-    pub fn unary<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-        request: Req,
-    ) -> UnaryCall<Req, Resp> {
-        self.call(Kind::Unary.into(), service.into(), method.into(), Some(request))
-    }
-
-    /// Calls a method that returns a stream. Generated clients call this.
-    pub fn server_streaming<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-        request: Req,
-    ) -> ServerStreamingCall<Req, Resp> {
-        self.call(Kind::ServerStreaming.into(), service.into(), method.into(), Some(request))
-    }
-
-    /// Calls a method that takes a stream. Generated clients call this.
-    pub fn client_streaming<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-    ) -> ClientStreamingCall<Req, Resp> {
-        self.call(Kind::ClientStreaming.into(), service.into(), method.into(), None)
-    }
-
-    /// Calls a method that takes and returns a stream. Generated clients call this.
-    pub fn bidi_streaming<Req, Resp>(
-        &self,
-        service: impl Into<Name>,
-        method: impl Into<Name>,
-    ) -> BidiStreamingCall<Req, Resp> {
-        self.call(Kind::Bidirectional.into(), service.into(), method.into(), None)
-    }
+    call_methods!();
 
     /// Makes a call of any kind from a Request, for programs such as proxies that do not know the kind.
     ///
@@ -284,14 +292,15 @@ impl Client {
         self.call(MethodKind::raw(flags), service.into(), method.into(), Some(payload))
     }
 
-    fn call<K, Req, Resp>(
+    pub(crate) fn call<K, Req, Resp>(
         &self,
-        kind: MethodKind,
+        kind: impl Into<MethodKind>,
         service: Name,
         method: Name,
         request: Option<Req>,
     ) -> Call<K, Req, Resp> {
-        let head = CallHead { kind, service, method, options: self.options.clone() };
+        let (kind, options) = (kind.into(), self.options.clone());
+        let head = CallHead { kind, service, method, options };
         Call::new(self.link.clone(), PendingCall { head, request })
     }
 

@@ -17,7 +17,7 @@ use super::{
         calls::{CallEntry, Calls, Messages},
         observe::CallRecord,
     },
-    meta::{CallHead, within},
+    meta::{CallHead, is_over, too_late, within},
 };
 use crate::{
     Raw, Status,
@@ -47,7 +47,8 @@ impl<Req: Message> PendingCall<Req> {
         PendingCall { head: self.head, request }
     }
 
-    /// Queues the Request if the connection's limits allow it now; returns `None` if the call has to wait. A caller that passes
+    /// Queues the Request if the connection's limits allow it now; returns `None` if the call is left to
+    /// [`admit`](Self::admit). A caller that passes
     /// its waker waits for the reply from then on. A failure is left to its caller to report.
     ///
     /// # Errors
@@ -59,19 +60,15 @@ impl<Req: Message> PendingCall<Req> {
         record: Option<&Arc<CallRecord>>,
         caller: Option<&Waker>,
     ) -> Result<Option<CallOwner>, Status> {
-        self.head.options.check_time()?;
+        if is_over(self.head.options.deadline) {
+            return Err(too_late());
+        }
         let connection = &tasks.connection;
         let frame = self.frame()?;
-        let Some(permit) = connection.calls.try_acquire(Load::one(0)) else {
-            return match connection.calls.is_closed() {
-                true => Err(connection.unavailable()),
-                false => Ok(None),
-            };
-        };
+        let Some(permit) = connection.calls.try_acquire(Load::one(0)) else { return Ok(None) };
         // Its Request is reported before its reply can be.
         let capacity = match record.map(|_| connection.queue.try_reserve(frame.len())) {
-            Some(Err(Closed)) => return Err(connection.unavailable()),
-            Some(Ok(None)) => return Ok(None),
+            Some(Ok(None) | Err(Closed)) => return Ok(None),
             Some(Ok(reserved)) => reserved,
             None => None,
         };
@@ -145,12 +142,12 @@ impl<Req: Message> PendingCall<Req> {
         let mut checked = Ok(());
         let claim = |calls: &mut Calls| {
             // With others in flight, the system call would cost more than the rest.
-            if calls.open_count() == 0 {
+            if calls.table().is_empty() {
                 checked = connection.origin.check();
                 checked.as_ref().ok()?;
             }
             let stream_id = calls.open(&mut entry)?;
-            Some(PushDecision { stream_id, is_only: calls.open_count() == 1 })
+            Some(PushDecision { stream_id, is_only: calls.table().len() == 1 })
         };
         let pushed = match capacity {
             Some(capacity) => capacity.send(frame, claim),

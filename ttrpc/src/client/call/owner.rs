@@ -1,4 +1,4 @@
-//! The caller's hold on a call that has been queued, and what it takes from it: a reply, or messages until their end.
+//! The caller's hold on a call that has been queued, until it has taken the reply or dropped the call.
 
 use std::{
     sync::Arc,
@@ -12,16 +12,15 @@ use crate::{
     Status,
     client::{
         connection::{
-            ClientConnection, ConnectionTasks,
-            calls::Messages,
-            observe::CallRecord,
-            state::{CallFailure, CallState},
+            ClientConnection, ConnectionTasks, calls::Messages, observe::CallRecord,
+            state::CallState,
         },
-        meta::{DeadlineTimer, MethodKind, is_over, too_late, within},
+        meta::{MethodKind, is_over, too_late, within},
     },
     contain::{Panicked, contain},
+    observer::EndCause,
     proto::payload::Payload,
-    transport::{limiter::Load, messages::Batch},
+    transport::limiter::Load,
 };
 
 /// The caller's hold on a call. Dropped, it gives the call up: its entry in the table goes, and if
@@ -61,7 +60,7 @@ impl CallOwner {
     /// Returns what `read` says of the call's state.
     pub(in crate::client) fn read<R>(
         &self,
-        read: impl FnOnce(&mut CallState) -> Option<R>,
+        read: impl FnOnce(&CallState) -> Option<R>,
     ) -> Option<R> {
         self.connection().queue.streams(|calls| calls.read(self.stream_id, read))
     }
@@ -81,7 +80,11 @@ impl CallOwner {
             }));
         self.is_finished = true;
         let Some(call) = call else { return Poll::Ready(Err(self.connection().unavailable())) };
-        let reply = call.state.reply(decode);
+        let reply = match call.state.last(decode) {
+            Some(Ok(Some(reply))) => reply,
+            Some(Err(status)) => Err(status),
+            Some(Ok(None)) | None => Err(no_reply()),
+        };
         if let Some(record) = &self.record {
             match call.state.outcome() {
                 Some(end @ (_, Some(_))) => record.ended(end),
@@ -95,7 +98,7 @@ impl CallOwner {
     /// knows the deadline and ends the stream itself, so no close is sent, which it could take for a
     /// good end.
     pub(in crate::client) fn expire(&self) -> Status {
-        self.connection().withdraw(self.stream_id, CallFailure::deadline(too_late()), false);
+        self.connection().withdraw(self.stream_id, EndCause::DeadlineHere, too_late());
         too_late()
     }
 
@@ -127,27 +130,22 @@ impl CallOwner {
         kind: MethodKind,
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let ends_in_time =
-            |deadline| self.deadline.is_some_and(|own_deadline| own_deadline <= deadline);
+        let ends_in_time = |deadline| self.deadline.is_some_and(|own| own <= deadline);
         if self.kind == kind && (kind.is_unary() || deadline.is_none_or(ends_in_time)) {
             return Ok(());
         }
         Err(Status::internal("an interceptor has returned another call's answer"))
     }
-
-    /// Reports how the call ended that its caller drops.
-    fn report_dropped(&self) {
-        let Some(record) = &self.record else { return };
-        match self.read(|state| state.outcome()) {
-            Some(end) => record.ended(end),
-            None => record.dropped(),
-        }
-    }
 }
 
 impl Drop for CallOwner {
     fn drop(&mut self) {
-        self.report_dropped();
+        if let Some(record) = &self.record {
+            match self.read(|state| state.outcome()) {
+                Some(end) => record.ended(end),
+                None => record.dropped(),
+            }
+        }
         if !self.is_finished {
             if let Some(messages) = &self.messages {
                 messages.abandon(&mut Default::default());
@@ -156,74 +154,6 @@ impl Drop for CallOwner {
         }
         self.connection().calls.release(Load::one(0));
         self.connection().end_if_spent();
-    }
-}
-
-/// The consumer of a call's messages.
-pub(super) struct Incoming {
-    pub(super) owner: Arc<CallOwner>,
-    batch: Batch,
-    timer: DeadlineTimer,
-}
-
-impl Incoming {
-    pub(super) fn new(owner: Arc<CallOwner>) -> Self {
-        Incoming { owner, batch: Batch::default(), timer: DeadlineTimer::default() }
-    }
-
-    /// Returns what `read` makes of the next message, `None` at a good end. See [`Inbox::poll_take`].
-    ///
-    /// [`Inbox::poll_take`]: crate::transport::inbox::Inbox::poll_take
-    pub(super) fn poll_take<R>(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut read: impl FnMut(Payload<'_>) -> R,
-    ) -> Poll<Result<Option<R>, Status>> {
-        // A server may go on for ever. What ended in time may be read later.
-        if self.owner.is_too_late()
-            && self.owner.read(|state| state.is_open().then_some(())).is_some()
-        {
-            return Poll::Ready(Err(self.owner.expire()));
-        }
-        let (owner, batch) = (&self.owner, &mut self.batch);
-        let patience = &owner.connection().patience;
-        loop {
-            match owner.messages().poll_take(batch, cx, patience, &mut read) {
-                Poll::Ready(Ok(None)) => break,
-                Poll::Ready(taken) => return Poll::Ready(taken),
-                Poll::Pending => {
-                    ready!(self.timer.poll(owner.deadline, cx));
-                    // The end is taken next: this one, or another that came just before it.
-                    owner.expire();
-                }
-            }
-        }
-        let end = owner.read(|state| state.take_end());
-        let last = end.unwrap_or_else(|| Err(owner.connection().unavailable()))?;
-        Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
-    }
-
-    /// Returns the next message, decoded. Reports one that does not decode.
-    pub(super) fn poll_decoded<M: Message + Default>(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<M>, Status>> {
-        let taken = ready!(self.poll_take(cx, decode_reply))?;
-        if let (Some(Err(status)), Some(record)) = (&taken, &self.owner.record) {
-            record.reply_taken(Some(status));
-        }
-        Poll::Ready(taken.transpose())
-    }
-
-    /// Returns whether the message that was taken last is the payload of a Response.
-    pub(super) fn is_reply(&self) -> bool {
-        self.owner.read(|state| state.is_reply_taken().then_some(())).is_some()
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        self.owner.messages().abandon(&mut self.batch);
     }
 }
 
@@ -240,4 +170,9 @@ pub(in crate::client) fn decode_reply<M: Message + Default>(
         Err(Panicked) => "the reply's type panicked while it was decoded".to_owned(),
     };
     Err(Status::internal(status))
+}
+
+/// The status of a call that has one reply, and ended well without it.
+pub(super) fn no_reply() -> Status {
+    Status::internal("the call ended without a reply")
 }

@@ -8,23 +8,29 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use futures_core::Stream;
 use prost::Message;
 
-use super::owner::{CallOwner, Incoming};
+use super::owner::{CallOwner, decode_reply, no_reply};
 use crate::{
     ConnectionError, Raw, RawEnd, Status,
-    client::{connection::calls::Calls, meta::within},
+    client::{
+        connection::calls::Calls,
+        meta::{DeadlineTimer, within},
+    },
     contain::{Contained, Panicked, contain},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN, Header},
         message::Measured,
+        payload::Payload,
     },
     snapshot::CallWait,
     transport::{
         coop::CoopBudget,
         frames::Frame,
         limiter::Closed,
+        messages::Batch,
         queue::{PushDecision, PushPermit, Pushed},
         wait_until,
     },
@@ -141,7 +147,8 @@ impl<Req: Message> StreamSender<Req> {
     /// Waits for capacity for a message in the send queue, while the call and its connection go on.
     async fn wait_for_capacity(&self, len: usize) -> Result<PushPermit<'_, Calls>, Status> {
         let connection = self.owner.connection();
-        let info = connection.queue.streams(|calls| calls.info(self.owner.stream_id));
+        let id = self.owner.stream_id;
+        let info = connection.queue.streams(|calls| Some(calls.table().get(id)?.info(id)));
         let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Capacity));
         let _observed = self.owner.record().map(|record| record.stats.wait_for_capacity());
         let capacity = async {
@@ -218,6 +225,79 @@ pub(in crate::client) fn end_of_requests(stream_id: u32) -> [u8; HEADER_LEN] {
 
 debug_in_short!(StreamSender<Req>);
 
+/// The consumer of a call's messages.
+struct Incoming {
+    owner: Arc<CallOwner>,
+    batch: Batch,
+    timer: DeadlineTimer,
+    /// The payload of a Response was taken: nothing follows.
+    has_reply: bool,
+}
+
+impl Incoming {
+    fn new(owner: Arc<CallOwner>) -> Self {
+        let (batch, timer) = (Batch::default(), DeadlineTimer::default());
+        Incoming { owner, batch, timer, has_reply: false }
+    }
+
+    /// Returns what `read` makes of the next message, `None` at a good end. See [`Inbox::poll_take`].
+    ///
+    /// [`Inbox::poll_take`]: crate::transport::inbox::Inbox::poll_take
+    fn poll_take<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(Payload<'_>) -> R,
+    ) -> Poll<Result<Option<R>, Status>> {
+        if self.has_reply {
+            return Poll::Ready(Ok(None));
+        }
+        // A server may go on for ever. What ended in time may be read later.
+        if self.owner.is_too_late()
+            && self.owner.read(|state| state.is_open().then_some(())).is_some()
+        {
+            return Poll::Ready(Err(self.owner.expire()));
+        }
+        let (owner, batch) = (&self.owner, &mut self.batch);
+        let patience = &owner.connection().patience;
+        loop {
+            match owner.messages().poll_take(batch, cx, patience, &mut read) {
+                Poll::Ready(Ok(None)) => break,
+                Poll::Ready(taken) => return Poll::Ready(taken),
+                Poll::Pending => {
+                    ready!(self.timer.poll(owner.deadline, cx));
+                    // The end is taken next: this one, or another that came just before it.
+                    owner.expire();
+                }
+            }
+        }
+        let last = owner.read(|state| state.last(|payload| payload.to_bytes()));
+        let last = last.unwrap_or_else(|| Err(owner.connection().unavailable()))?;
+        // A Response that ends a stream of replies is its last message, unless it is empty.
+        let is_message = |last: &Bytes| !(owner.kind.is_ended_by_response() && last.is_empty());
+        let last = last.filter(is_message);
+        self.has_reply = last.is_some();
+        Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
+    }
+
+    /// Returns the next message, decoded. Reports one that does not decode.
+    fn poll_decoded<M: Message + Default>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<M>, Status>> {
+        let taken = ready!(self.poll_take(cx, decode_reply))?;
+        if let (Some(Err(status)), Some(record)) = (&taken, &self.owner.record) {
+            record.reply_taken(Some(status));
+        }
+        Poll::Ready(taken.transpose())
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.owner.messages().abandon(&mut self.batch);
+    }
+}
+
 /// The one reply to a stream of requests; a future.
 ///
 /// Cancel safe. Dropped, the reply is dropped when it comes; the requests may go on.
@@ -239,7 +319,7 @@ impl<Resp: Message + Default> Future for Reply<Resp> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let incoming = &mut self.get_mut().incoming;
         let reply = ready!(incoming.poll_decoded(cx))?;
-        let reply = reply.ok_or_else(|| Status::internal("the call ended without a reply"));
+        let reply = reply.ok_or_else(no_reply);
         if let Some(record) = &incoming.owner.record {
             record.reply_taken(reply.as_ref().err());
         }
@@ -355,7 +435,7 @@ impl RawReceiver {
     fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<RawReply, Status>> {
         Poll::Ready(Ok(
             match ready!(self.incoming.poll_take(cx, |payload| Raw(payload.to_bytes())))? {
-                Some(payload) if self.incoming.is_reply() => RawReply::End(RawEnd::Reply(payload)),
+                Some(payload) if self.incoming.has_reply => RawReply::End(RawEnd::Reply(payload)),
                 Some(message) => RawReply::Message(message),
                 None => RawReply::End(RawEnd::Closed),
             },

@@ -24,23 +24,19 @@ use tokio::time::Instant;
 
 use super::{
     observe::CallRecord,
-    state::{CallEnd, CallFailure, CallState},
+    state::{CallEnd, CallState},
 };
 use crate::{
-    Name, Status,
+    Status,
     client::meta::{CallHead, MethodKind},
     contain::wake,
     observer::EndCause,
     proto::{
         frame::Header,
-        stream::{DataEvent, Kind, Violation},
+        stream::{DataEvent, Violation},
         table::{ClientEvent, ClientTable},
     },
-    snapshot::CallSnapshot,
-    transport::{
-        inbox::Inbox,
-        registry::{CallInfo, CallWait},
-    },
+    transport::{inbox::Inbox, registry::CallInfo},
 };
 
 /// The messages of a call with streams. They end well always: how the call ended is in the table.
@@ -48,11 +44,9 @@ pub(in crate::client) type Messages = Inbox;
 
 /// One call, in the table.
 pub(in crate::client) struct CallEntry {
-    kind: MethodKind,
-    service: Name,
-    method: Name,
-    started: Instant,
-    deadline: Option<Instant>,
+    pub(super) kind: MethodKind,
+    /// Without the stream id, which is its key in the table.
+    info: CallInfo,
     pub(in crate::client) state: CallState,
     /// The task that waits for the reply of a unary call.
     pub(in crate::client) caller: Option<Waker>,
@@ -73,10 +67,7 @@ impl CallEntry {
     ) -> Self {
         CallEntry {
             kind: head.kind,
-            service: head.service.clone(),
-            method: head.method.clone(),
-            started: head.options.started(),
-            deadline: head.options.deadline,
+            info: head.info(),
             state: CallState::default(),
             caller,
             messages,
@@ -84,46 +75,44 @@ impl CallEntry {
         }
     }
 
-    fn info(&self, stream_id: u32) -> CallInfo {
-        let CallEntry { started, deadline, .. } = *self;
-        let (service, method) = (self.service.clone(), self.method.clone());
-        CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
+    pub(in crate::client) fn info(&self, stream_id: u32) -> CallInfo {
+        CallInfo { stream_id: Some(stream_id), ..self.info.clone() }
     }
 
     /// The server has answered, which ends the call for both sides.
     pub(super) fn answer(&mut self, response: Bytes) -> Change {
-        let is_changed = self.state.answer(response, self.kind.is_ended_by_response());
-        self.changed(is_changed, false, true)
+        let is_changed = self.state.answer(response);
+        self.changed(is_changed, false)
     }
 
     /// The server is done sending; this side may go on.
     pub(super) fn close_remote(&mut self) -> Change {
         let is_changed = self.state.close_remote();
-        self.changed(is_changed, false, true)
+        self.changed(is_changed, false)
     }
 
-    /// With `is_unsent` the call's owner reports the end, or makes the call again.
-    fn fail(&mut self, failure: CallFailure, is_unsent: bool) -> Change {
+    /// The call fails on this side.
+    fn fail(&mut self, cause: EndCause, status: Status) -> Change {
         // What has arrived is lost, unless the replies had ended well before.
-        let drops_messages = failure.drops_messages && self.state.is_open();
-        let is_changed = self.state.fail(failure);
-        self.changed(is_changed, drops_messages, !is_unsent)
+        let drops_messages = self.state.is_open();
+        let is_changed = self.state.fail(cause, status);
+        self.changed(is_changed, drops_messages)
     }
 
-    fn changed(&mut self, is_changed: bool, drops_messages: bool, reports_end: bool) -> Change {
+    fn changed(&mut self, is_changed: bool, drops_messages: bool) -> Change {
         if !is_changed {
             return Change::default();
         }
-        let caller = self.caller.take();
+        let (caller, messages) = (self.caller.take(), self.messages.clone());
         // The end of a unary call is reported by its caller, which takes the reply.
-        let Some(messages) = &self.messages else { return Change { caller, ..Change::default() } };
-        let end = self.record.as_ref().filter(|_| reports_end).and_then(|record| {
+        let record = self.record.as_ref().filter(|_| messages.is_some());
+        let end = record.and_then(|record| {
             let end = self.state.outcome()?;
             // So is the good end of any other call with one reply.
             let is_reported = end.1.is_some() || !self.kind.has_one_reply();
             is_reported.then(|| (record.clone(), end))
         });
-        Change { caller, messages: Some((messages.clone(), drops_messages)), end }
+        Change { caller, messages, drops_messages, end }
     }
 }
 
@@ -132,8 +121,8 @@ impl CallEntry {
 #[must_use = "tasks wait to be woken"]
 pub(super) struct Change {
     caller: Option<Waker>,
-    /// Those of the call, and whether they are dropped.
-    messages: Option<(Arc<Messages>, bool)>,
+    messages: Option<Arc<Messages>>,
+    drops_messages: bool,
     end: Option<(Arc<CallRecord>, CallEnd)>,
 }
 
@@ -143,8 +132,8 @@ impl Change {
         if let Some(caller) = self.caller {
             wake(caller);
         }
-        if let Some((messages, drops_messages)) = self.messages {
-            messages.end(Ok(()), drops_messages);
+        if let Some(messages) = self.messages {
+            messages.end(Ok(()), self.drops_messages);
         }
         if let Some((record, end)) = self.end {
             record.ended(end);
@@ -203,8 +192,8 @@ impl Calls {
             ClientEvent::Violation(call, violation) => {
                 let status =
                     Status::internal(format!("the server broke the protocol: {violation}"));
-                let failure = CallFailure::here(EndCause::ProtocolViolation, status);
-                DataReceived::Violation(violation, call.fail(failure, false))
+                let change = call.fail(EndCause::ProtocolViolation, status);
+                DataReceived::Violation(violation, change)
             }
             ClientEvent::Response(_) | ClientEvent::Ignore => DataReceived::Ignore,
         }
@@ -234,16 +223,23 @@ impl Calls {
     }
 
     /// The call fails on this side, whatever the server does.
-    pub(super) fn fail(&mut self, id: u32, failure: CallFailure) -> Change {
+    pub(super) fn fail(&mut self, id: u32, cause: EndCause, status: Status) -> Change {
         self.0.end(id);
-        self.change(id, |call| call.fail(failure, false))
+        self.change(id, |call| call.fail(cause, status))
     }
 
-    /// All calls fail that have not ended. The end of those from `unsent` on is left to their owners to report, who may make
-    /// them again.
-    pub(super) fn fail_all(&mut self, failure: &CallFailure, unsent: Option<u32>) -> Vec<Change> {
+    /// All calls fail that have not ended, since the connection has. What has arrived may still be taken. The end of the calls
+    /// from `unsent` on is left to their owners to report, who may make them again.
+    pub(super) fn fail_all(
+        &mut self,
+        cause: EndCause,
+        status: &Status,
+        unsent: Option<u32>,
+    ) -> Vec<Change> {
         let fail = |(id, call): (u32, &mut Box<CallEntry>)| {
-            call.fail(failure.clone(), unsent.is_some_and(|first| id >= first))
+            let change = call.fail(cause, status.clone());
+            let is_unsent = unsent.is_some_and(|first| id >= first);
+            Change { drops_messages: false, end: change.end.filter(|_| !is_unsent), ..change }
         };
         self.0.end_all().map(fail).collect()
     }
@@ -276,68 +272,21 @@ impl Calls {
 
     /// Returns what `read` says of the state of a call that its owner has not let go of.
     pub(in crate::client) fn read<R>(
-        &mut self,
+        &self,
         id: u32,
-        read: impl FnOnce(&mut CallState) -> Option<R>,
+        read: impl FnOnce(&CallState) -> Option<R>,
     ) -> Option<R> {
-        self.0.get_mut(id).and_then(|call| read(&mut call.state))
-    }
-
-    pub(in crate::client) fn info(&self, id: u32) -> Option<CallInfo> {
-        self.0.get(id).map(|call| call.info(id))
+        self.0.get(id).and_then(|call| read(&call.state))
     }
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.started).min()
+        self.0.iter().map(|(_, call)| call.info.started).min()
     }
 
-    /// Returns whether a call is there and has not ended.
-    pub(super) fn contains(&self, id: u32) -> bool {
-        self.0.contains(id)
-    }
-
-    /// Returns the number of calls that have not ended.
-    pub(in crate::client) fn open_count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns whether all stream ids have been used.
-    pub(super) fn are_ids_exhausted(&self) -> bool {
-        self.0.is_spent()
-    }
-
-    /// Copies what a snapshot needs of the calls that have not ended.
-    pub(super) fn sketches(&self) -> Vec<CallSketch> {
-        let calls = self.0.iter().map(|(id, call)| CallSketch {
-            kind: call.kind.kind,
-            info: call.info(id),
-            messages: call.messages.clone(),
-        });
-        calls.collect()
-    }
-}
-
-/// A call as a snapshot found it.
-pub(super) struct CallSketch {
-    kind: Kind,
-    info: CallInfo,
-    messages: Option<Arc<Messages>>,
-}
-
-impl CallSketch {
-    /// Completes the snapshot without the table's lock. `unsent` has the streams whose Request is queued, rising.
-    pub(super) fn finish(mut self, unsent: &[u32]) -> CallSnapshot {
-        self.info.stream_id = self.info.stream_id.filter(|id| unsent.binary_search(id).is_err());
-        let (fill, consumer_waits) =
-            self.messages.as_ref().map_or_else(Default::default, |messages| messages.fill());
-        let wait = match self.kind {
-            _ if self.info.stream_id.is_none() => CallWait::Sender,
-            Kind::Unary | Kind::ClientStreaming => CallWait::Reply,
-            Kind::ServerStreaming | Kind::Bidirectional if consumer_waits => CallWait::Message,
-            Kind::ServerStreaming | Kind::Bidirectional => CallWait::Consumer,
-        };
-        CallSnapshot::new(self.info, wait, fill)
+    /// The calls by id, to be looked at.
+    pub(in crate::client) fn table(&self) -> &ClientTable<Box<CallEntry>> {
+        &self.0
     }
 }
 
@@ -346,7 +295,11 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::{Code, client::meta::CallOptions, proto::frame::Flags};
+    use crate::{
+        Code,
+        client::meta::CallOptions,
+        proto::{frame::Flags, stream::Kind},
+    };
 
     type End = fn(&mut Calls, u32);
 
@@ -368,17 +321,16 @@ mod tests {
     }
 
     fn fail(calls: &mut Calls, id: u32) {
-        let failure = CallFailure::here(EndCause::Limit, Status::resource_exhausted("full"));
-        calls.fail(id, failure).publish();
+        calls.fail(id, EndCause::Limit, Status::resource_exhausted("full")).publish();
     }
 
     fn expire(calls: &mut Calls, id: u32) {
-        calls.fail(id, CallFailure::deadline(Status::deadline_exceeded("late"))).publish();
+        calls.fail(id, EndCause::DeadlineHere, Status::deadline_exceeded("late")).publish();
     }
 
     fn fail_all(calls: &mut Calls, _: u32) {
-        let failure = CallFailure::lost(EndCause::PeerGone, Status::unavailable("gone"));
-        calls.fail_all(&failure, None).into_iter().for_each(Change::publish);
+        let status = Status::unavailable("gone");
+        calls.fail_all(EndCause::PeerGone, &status, None).into_iter().for_each(Change::publish);
     }
 
     #[tokio::test]
@@ -395,9 +347,9 @@ mod tests {
                 for (second, ..) in ends {
                     let mut calls = Calls::default();
                     let id = open(&mut calls, kind);
-                    assert!(calls.contains(id) && calls.open_count() == 1);
+                    assert!(calls.table().contains(id) && calls.table().len() == 1);
                     first(&mut calls, id);
-                    assert!(!calls.contains(id) && calls.open_count() == 0);
+                    assert!(!calls.table().contains(id) && calls.table().is_empty());
                     second(&mut calls, id);
                     let outcome = calls.read(id, |state| state.outcome()).expect("it has ended");
                     assert_eq!(outcome.0, cause, "{kind:?}");
@@ -416,7 +368,7 @@ mod tests {
         let frame_type = crate::proto::frame::FrameType::Data;
         let last = Header { data_len: 1, stream_id: id, frame_type, flags: Flags::REMOTE_CLOSED };
         assert!(matches!(calls.receive_data(last), DataReceived::Message { .. }));
-        assert!(!calls.contains(id));
+        assert!(!calls.table().contains(id));
         fail_all(&mut calls, id);
         let outcome = calls.read(id, |state| state.outcome());
         assert_eq!(outcome.map(|(cause, _)| cause), Some(EndCause::PeerGone));

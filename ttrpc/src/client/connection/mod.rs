@@ -7,6 +7,7 @@
 pub(super) mod calls;
 pub(super) mod observe;
 mod receiver;
+mod snapshot;
 pub(super) mod state;
 #[cfg(test)]
 mod tests;
@@ -24,15 +25,12 @@ use tokio::{
 use self::{
     calls::{Calls, Change},
     observe::{ObservedConnection, lost_call},
-    state::CallFailure,
     upkeep::{Upkeep, cancel::Cancels},
 };
-use super::reconnect::state::state_of;
 use crate::{
     ClientConfig, Connection, ConnectionError, Status,
     contain::{contain, drop_contained},
     observer::{EndCause, Observers},
-    snapshot::{ClientSnapshot, QueueSnapshot, merge_calls},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     transport::{
         fork::{Origin, Original},
@@ -149,22 +147,7 @@ impl ClientConnection {
     }
 
     pub(super) fn streams_open(&self) -> usize {
-        self.queue.streams(|calls| calls.open_count())
-    }
-
-    /// Returns a snapshot of the connection and its calls.
-    pub(super) fn snapshot(&self) -> ClientSnapshot {
-        let unsent = self.queue.unsent_requests();
-        let calls = self.queue.streams(|calls| calls.sketches());
-        let calls = calls.into_iter().map(|call| call.finish(&unsent));
-        let close_reason = self.close_reason();
-        ClientSnapshot {
-            state: state_of(close_reason.clone()),
-            close_reason,
-            queue: QueueSnapshot::new(&self.queue, self.registry.total()),
-            receiver: self.registry.receiver(),
-            calls: merge_calls(calls, self.registry.callers()),
-        }
+        self.queue.streams(|calls| calls.table().len())
     }
 
     /// The status of a call that ended with the connection.
@@ -176,7 +159,7 @@ impl ClientConnection {
     /// The status of a call whose Request was not queued: the connection has ended, or has no stream
     /// id left. It goes on until its last call has ended, so that this one alone is lost.
     pub(super) fn no_id(&self) -> Status {
-        if self.queue.streams(|calls| calls.are_ids_exhausted()) {
+        if self.queue.streams(|calls| calls.table().is_spent()) {
             self.is_spent.store(true, SeqCst);
             self.end_if_spent();
             return unavailable(ConnectionError::IdsExhausted);
@@ -214,20 +197,19 @@ impl ClientConnection {
 
     /// Fails a call that has reached a limit of this side.
     fn refuse(&self, id: u32, message: impl Into<String>) {
-        let status = Status::resource_exhausted(message);
-        self.withdraw(id, CallFailure::here(EndCause::Limit, status), false);
+        self.withdraw(id, EndCause::Limit, Status::resource_exhausted(message));
     }
 
     /// Fails a call, unless it has ended before. A Request that has not begun to be written never is.
-    pub(super) fn withdraw(&self, id: u32, failure: CallFailure, owes_close: bool) {
+    pub(super) fn withdraw(&self, id: u32, cause: EndCause, status: Status) {
         let mut change = Change::default();
         let begun = self.queue.withdraw(|calls| {
-            let was_open = calls.contains(id);
-            change = calls.fail(id, failure);
+            let was_open = calls.table().contains(id);
+            change = calls.fail(id, cause, status);
             was_open.then_some(id)
         });
         change.publish();
-        self.given_up(begun, owes_close);
+        self.given_up(begun, cause == EndCause::GivenUp);
     }
 
     /// Removes a call whose owner lets go of it. A Request that has not begun to be written never is.
@@ -257,9 +239,9 @@ impl ClientConnection {
         let _ = contain(|| self.calls.close());
         // Nothing is queued, and so no call comes into the table, from here on.
         let _ = contain(|| self.queue.close());
-        let failure = CallFailure::lost(lost_call(self.closed.get()), self.unavailable());
+        let (cause, status) = (lost_call(self.closed.get()), self.unavailable());
         let unsent = self.queue.first_unsent();
-        for change in self.queue.streams(|calls| calls.fail_all(&failure, unsent)) {
+        for change in self.queue.streams(|calls| calls.fail_all(cause, &status, unsent)) {
             let _ = contain(move || change.publish());
         }
         if let Some(reason) = self.closed.get() {

@@ -94,23 +94,23 @@ impl ObservedConnection {
         self.observers.notify(|observer| observer.receiver_stalled(&self.info(), stall));
     }
 
-    /// Reports that a call begins. Returns its record, or `None` if nobody observes it. Interceptors pass the extensions that
-    /// they share with observers.
+    /// Reports that a call begins. Returns its record, or `None` if nobody observes it. One that is intercepted has extensions
+    /// that observers see.
     pub(in crate::client) fn begin(
         self: &Arc<Self>,
         head: &CallHead,
-        is_intercepted: bool,
-        shared_extensions: Option<Arc<Extensions>>,
+        intercepted: Option<&Extensions>,
     ) -> Option<Arc<CallRecord>> {
         let span = trace::span!("call", service = &*head.service, method = &*head.method);
-        if self.observers.is_empty() && span.is_none() && !is_intercepted {
+        if self.observers.is_empty() && span.is_none() && intercepted.is_none() {
             return None;
         }
+        // Nobody else sees them.
+        let shared = intercepted.filter(|_| !self.observers.is_empty());
         let record = Arc::new(CallRecord {
             connection: self.clone(),
             head: head.clone(),
-            extensions: Extensions::default(),
-            shared_extensions,
+            extensions: shared.map_or_else(Extensions::default, Extensions::share),
             on_message: None,
             stats: CallStats::new(head.options.started()),
             span,
@@ -148,8 +148,6 @@ pub(in crate::client) struct CallRecord {
     pub(in crate::client) connection: Arc<ObservedConnection>,
     pub(in crate::client) head: CallHead,
     extensions: Extensions,
-    /// Those of interceptors, in place of its own.
-    shared_extensions: Option<Arc<Extensions>>,
     pub(in crate::client) on_message: Option<OnMessage>,
     pub(in crate::client) stats: CallStats,
     span: Span,
@@ -334,7 +332,7 @@ impl CallRecord {
     }
 
     fn info(&self) -> CallInfo<'_> {
-        let CallRecord { connection, head, extensions, shared_extensions, .. } = self;
+        let CallRecord { connection, head, extensions, .. } = self;
         CallInfo {
             side: Side::Client,
             connection_id: connection.id,
@@ -347,7 +345,7 @@ impl CallRecord {
             metadata: head.options.metadata(),
             started: head.options.started(),
             deadline: head.options.deadline,
-            extensions: shared_extensions.as_deref().unwrap_or(extensions),
+            extensions,
         }
     }
 }

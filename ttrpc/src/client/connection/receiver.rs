@@ -4,12 +4,7 @@
 //! consumer of a full stream while that one makes progress. It never waits for the sender, nor for a lock that is held
 //! longer than a few instructions.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
-};
+use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
 
@@ -46,9 +41,16 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
     loop {
         let decoded = match reader.try_next() {
             Some(decoded) => decoded,
-            None => match next_frame(write_error.as_mut(), &mut reader).await {
-                Ok(decoded) => decoded,
-                Err(reason) => return reason,
+            // When the sender has failed, all that had arrived is read before that ends the connection.
+            None => tokio::select! {
+                biased;
+                next = reader.next() => match next {
+                    Ok(decoded) => decoded,
+                    Err(ReadEnd::Eof) => return ConnectionError::ClosedByServer,
+                    Err(ReadEnd::Truncated) => return ConnectionError::Truncated,
+                    Err(ReadEnd::Failed(error)) => return ConnectionError::Read(Arc::new(error)),
+                },
+                error = write_error.as_mut() => return error.clone(),
             },
         };
         match decoded {
@@ -65,26 +67,6 @@ pub(super) async fn run(connection: &ClientConnection, io: impl ReadHalf) -> Con
             Decoded::Oversized(header) => refuse_oversized(connection, header),
         }
     }
-}
-
-/// Waits for the next frame from the socket. Returns the sender's error when that has failed and all that had arrived is
-/// read.
-async fn next_frame<R: ReadHalf>(
-    mut write_error: Pin<&mut impl Future<Output = &ConnectionError>>,
-    reader: &mut FrameReader<R>,
-) -> Result<Decoded, ConnectionError> {
-    let mut next = pin!(reader.next());
-    poll_fn(|cx| {
-        if let Poll::Ready(next) = next.as_mut().poll(cx) {
-            return Poll::Ready(next.map_err(|end| match end {
-                ReadEnd::Eof => ConnectionError::ClosedByServer,
-                ReadEnd::Truncated => ConnectionError::Truncated,
-                ReadEnd::Failed(error) => ConnectionError::Read(Arc::new(error)),
-            }));
-        }
-        write_error.as_mut().poll(cx).map(|error| Err(error.clone()))
-    })
-    .await
 }
 
 /// Acts on a Data frame, and on those after it that carry messages of the same stream. Only a message whose stream's inbox
@@ -219,8 +201,9 @@ fn refuse_oversized(connection: &ClientConnection, header: Header) {
 #[cfg(test)]
 mod tests {
     use std::{
+        future::poll_fn,
         pin::Pin,
-        task::{Context, Wake},
+        task::{Context, Poll, Wake},
         time::Duration,
     };
 

@@ -50,9 +50,8 @@ impl Manager {
         record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
         let CallHead { options, .. } = &pending.head;
-        options.check_time()?;
         let mut repeats = 0;
-        loop {
+        while !is_over(options.deadline) {
             let tasks = self.wait_for_connection(&pending.head, repeats == 1).await?;
             if let Some(record) = record.as_mut().and_then(Arc::get_mut) {
                 record.connection.clone_from(&tasks.connection.observed);
@@ -76,11 +75,9 @@ impl Manager {
                     Some(_) => {}
                 },
             }
-            if is_over(options.deadline) {
-                return Err(too_late());
-            }
             repeats += 1;
         }
+        Err(too_late())
     }
 
     /// Waits for a connection, within the call's deadline. A call whose first connection was lost before it was sent waits for

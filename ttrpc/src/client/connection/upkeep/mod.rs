@@ -13,9 +13,10 @@ use tokio::task::AbortHandle;
 
 use self::cancel::GivenUp;
 pub use self::keepalive::Keepalive;
-use super::{ClientConnection, state::CallFailure};
+use super::ClientConnection;
 use crate::{
-    ConnectionError,
+    ConnectionError, Status,
+    observer::EndCause,
     transport::{
         heard::{Heard, Listening},
         io::ReadHalf,
@@ -82,7 +83,7 @@ impl ClientConnection {
     /// Gives a call up whose owner still has it, where the server is to be told: its requests do not end then.
     pub(in crate::client) fn give_up(&self, id: u32) {
         if self.cancels.is_some() {
-            self.withdraw(id, CallFailure::given_up(), true);
+            self.withdraw(id, EndCause::GivenUp, Status::cancelled("the call was given up"));
         }
     }
 
