@@ -23,7 +23,7 @@ const MAX_METHODS: usize = 1000;
 /// Slots of the table of methods: a power of two, and enough that a method is found in one of the first.
 const SLOTS: usize = 2048;
 
-/// Where names are in memory says in which slot their method was last.
+/// Slots are remembered for so many methods.
 const HINTS: usize = 1024;
 
 /// Counts methods that have no counters of their own.
@@ -44,8 +44,8 @@ pub struct Counters {
     began: Instant,
     /// By the hash of their names, or in the next slot that was empty. None is removed, so nobody has to lock it.
     methods: Box<[OnceLock<Box<Method>>]>,
-    /// Slots by the address of a method's name: a server's names stay where they are, and are not hashed again.
-    hints: Box<[AtomicUsize]>,
+    /// By what identifies a method: that number and the method's slot, as one number.
+    hints: Box<[AtomicU64]>,
     /// How many there are, or a few more while several are added.
     len: AtomicUsize,
     other: Method,
@@ -75,7 +75,7 @@ struct Ends {
 impl Default for Counters {
     fn default() -> Self {
         let methods = (0..SLOTS).map(|_| OnceLock::new()).collect();
-        let hints = (0..HINTS).map(|_| AtomicUsize::new(0)).collect();
+        let hints = (0..HINTS).map(|_| AtomicU64::new(u64::MAX)).collect();
         let (len, other) = (AtomicUsize::new(0), Method::new(OTHER, ""));
         Counters { began: Instant::now(), methods, hints, len, other }
     }
@@ -97,43 +97,49 @@ impl Counters {
     }
 
     fn of(&self, call: &CallInfo<'_>) -> &Method {
-        // Clients can make up any number of other names.
-        if call.is_known { self.method(call.service, call.method) } else { &self.other }
+        let slot = match call.method_id {
+            Some(id) => self.slot_of_id(id, call),
+            None if call.is_known => self.slot(call.service, call.method),
+            // Clients can make up any number of other names.
+            None => None,
+        };
+        slot.and_then(|slot| self.methods[slot].get()).map_or(&self.other, |method| method)
     }
 
-    fn method(&self, service: &str, name: &str) -> &Method {
-        let address = name.as_ptr() as usize;
-        // Names that lie behind each other differ in the lower bits, and allocations in the higher ones.
-        let hint = &self.hints[(address ^ (address >> 10)) % HINTS];
-        match self.methods[hint.load(Relaxed) % SLOTS].get() {
-            Some(method) if method.is(service, name) => method,
-            _ => self.find(service, name, hint),
+    /// Returns the slot of the method that has this number, without a look at its names if it had one before.
+    fn slot_of_id(&self, id: u64, call: &CallInfo<'_>) -> Option<usize> {
+        let hint = &self.hints[id as usize % HINTS];
+        let hinted = hint.load(Relaxed);
+        if hinted / SLOTS as u64 == id {
+            return Some(hinted as usize % SLOTS);
         }
+        let slot = self.slot(call.service, call.method)?;
+        hint.store(id * SLOTS as u64 + slot as u64, Relaxed);
+        Some(slot)
     }
 
-    /// The method with these names, and its slot as a hint.
+    /// Returns the slot of the method with these names, unless too many others have one.
     #[cold]
-    fn find(&self, service: &str, name: &str, hint: &AtomicUsize) -> &Method {
+    fn slot(&self, service: &str, name: &str) -> Option<usize> {
         let mut hasher = FxHasher::default();
         hasher.write(service.as_bytes());
         hasher.write(name.as_bytes());
-        let mut slot = hasher.finish() as usize;
+        let mut slot = hasher.finish() as usize % SLOTS;
         loop {
-            let entry = &self.methods[slot % SLOTS];
+            let entry = &self.methods[slot];
             let method = match entry.get() {
                 Some(method) => method,
                 // More than these cannot be added, so there is an empty slot.
-                None if self.len.load(Relaxed) >= MAX_METHODS => return &self.other,
+                None if self.len.load(Relaxed) >= MAX_METHODS => return None,
                 None => entry.get_or_init(|| {
                     self.len.fetch_add(1, Relaxed);
                     Box::new(Method::new(service, name))
                 }),
             };
-            if method.is(service, name) {
-                hint.store(slot, Relaxed);
-                return method;
+            if method.method == name && method.service == service {
+                return Some(slot);
             }
-            slot = slot.wrapping_add(1);
+            slot = (slot + 1) % SLOTS;
         }
     }
 }
@@ -153,10 +159,6 @@ impl Method {
                 durations: [0; BOUNDS + 1],
             }),
         }
-    }
-
-    fn is(&self, service: &str, name: &str) -> bool {
-        self.method == name && self.service == service
     }
 
     fn ends(&self) -> MutexGuard<'_, Ends> {
@@ -241,8 +243,9 @@ mod tests {
         let counters = Counters::default();
         let count = || {
             for at in 0..1500 {
-                let method = counters.method(&format!("a.S{}", at % 7), &format!("M{at}"));
-                method.begun.fetch_add(1, Relaxed);
+                let slot = counters.slot(&format!("a.S{}", at % 7), &format!("M{at}"));
+                let method = slot.and_then(|slot| counters.methods[slot].get());
+                method.map_or(&counters.other, |method| method).begun.fetch_add(1, Relaxed);
             }
         };
         std::thread::scope(|scope| {

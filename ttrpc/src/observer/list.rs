@@ -110,6 +110,7 @@ mod tests {
             service: "a.B",
             method: "C",
             is_known: true,
+            method_id: None,
             is_stream: false,
             metadata: &Metadata::new(),
             started: Instant::now(),

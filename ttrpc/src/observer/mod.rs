@@ -228,6 +228,11 @@ pub struct CallInfo<'a> {
     /// If not, a client has written them, for a [fallback](crate::server::Fallback) or for a method that does not
     /// exist. Clients can make up any number of such names: do not use them as labels of metrics.
     pub is_known: bool,
+    /// Identifies the method among those of all servers of the process; counted from 0, those of one service in a row.
+    ///
+    /// A server's calls have it if the method [is known](CallInfo::is_known), a client's never. What an observer keeps by
+    /// method is found by this number without a look at the names.
+    pub method_id: Option<u64>,
     /// The client has opened the call as a stream, of requests or of replies; otherwise it is unary.
     pub is_stream: bool,
     /// The metadata of the Request. Empty where a server refuses a call before it reads them.
@@ -399,6 +404,7 @@ mod tests {
             service: "a.B",
             method: "C",
             is_known: true,
+            method_id: None,
             is_stream: true,
             metadata: &metadata,
             started: Instant::now(),

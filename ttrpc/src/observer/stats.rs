@@ -67,6 +67,13 @@ impl CallStats {
         CallStats { started, counts: Mutex::default() }
     }
 
+    /// Those of a server's call, whose Request has this length.
+    pub(crate) fn of_request(started: Instant, has_message: bool, bytes: usize) -> Self {
+        let (messages_received, bytes_received) = (has_message.into(), bytes as u64);
+        let traffic = Traffic { messages_received, bytes_received, ..Traffic::default() };
+        CallStats { started, counts: Mutex::new(Counts { traffic, ..Counts::default() }) }
+    }
+
     /// Notes when the answer that ends the call was read.
     pub(crate) fn answered(&self, read_at: Instant) {
         let took = read_at.saturating_duration_since(self.started);

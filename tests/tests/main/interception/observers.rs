@@ -566,11 +566,12 @@ async fn names_are_known_where_the_server_has_the_method_and_not_at_a_fallback()
             Ok(RawEnd::Reply(Raw::default()))
         }
     }
+    type Seen = (String, bool, Option<u64>);
     #[derive(Clone, Default)]
-    struct Names(Arc<Mutex<Vec<(String, bool)>>>);
+    struct Names(Arc<Mutex<Vec<Seen>>>);
     impl Observer for Names {
         fn call_begun(&self, call: &CallInfo<'_>) {
-            self.0.lock().unwrap().push((call.method.to_owned(), call.is_known));
+            self.0.lock().unwrap().push((call.method.to_owned(), call.is_known, call.method_id));
         }
     }
     let names = Names::default();
@@ -578,10 +579,18 @@ async fn names_are_known_where_the_server_has_the_method_and_not_at_a_fallback()
     let all = observed_with(ServerConfig::default(), ClientConfig::default(), |builder| {
         builder.fallback(Nothing).observe(observe)
     });
-    all.conformance.echo(echo_request([])).await.unwrap();
+    for _ in 0..2 {
+        all.conformance.echo(echo_request([])).await.unwrap();
+    }
+    all.conformance.release(key("a")).await.unwrap();
     all.client.unary::<Raw, Raw>("made.up", "Name", Raw::default()).await.unwrap();
-    let expected = [("Echo".to_owned(), true), ("Name".to_owned(), false)];
-    assert_eq!(*names.0.lock().unwrap(), expected);
+    let seen = std::mem::take(&mut *names.0.lock().unwrap());
+    let names: Vec<_> = seen.iter().map(|(name, is_known, _)| (name.as_str(), *is_known)).collect();
+    assert_eq!(names, [("Echo", true), ("Echo", true), ("Release", true), ("Name", false)]);
+    let [echo, again, release, unknown] = [0, 1, 2, 3].map(|at: usize| seen[at].2);
+    assert!(echo.is_some() && echo == again && release.is_some());
+    assert_ne!(echo, release);
+    assert_eq!(unknown, None);
 }
 
 /// Notes how calls and connections end, in order.

@@ -341,6 +341,7 @@ impl CallRecord {
             service: &head.service,
             method: &head.method,
             is_known: true,
+            method_id: None,
             is_stream: head.kind.is_stream(),
             metadata: head.options.metadata(),
             started: head.options.started(),

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use crate::server::{
     FailedConnection,
     call::{reasons::EndReason, shared::Connection},
+    service::routes::Target,
 };
 use crate::{
     Extensions, Metadata, Status,
@@ -77,12 +78,12 @@ impl Connection {
         if self.server.observers.is_empty() {
             return;
         }
-        let stats = CallStats::new(arrived);
-        stats.received(0, data_len as usize);
+        let stats = CallStats::of_request(arrived, false, data_len as usize);
         if has_waited {
             stats.has_waited_for_admission();
         }
         let (metadata, extensions) = (Metadata::new(), Extensions::default());
+        let target = self.server.services.find_method(service.as_bytes(), method.as_bytes());
         let call = CallInfo {
             side: Side::Server,
             connection_id: self.id,
@@ -90,7 +91,8 @@ impl Connection {
             stream_id: Some(stream_id),
             service,
             method,
-            is_known: self.server.services.has_method(service, method),
+            is_known: target.is_some(),
+            method_id: target.and_then(Target::method_id),
             is_stream: flags.open_a_stream(),
             metadata: &metadata,
             started: arrived,

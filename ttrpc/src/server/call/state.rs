@@ -20,7 +20,7 @@
 //! a stream after its entry has gone, but the last frame of the task that took it. By [`CallEnd`]
 //! all holders of a part of the call learn that it is over.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ use crate::server::call::{
 use crate::{
     Code, Extensions, Metadata, Name, Raw, Status,
     contain::contain,
-    observer::{self, CallOutcome, CallStats, EndCause, MessageInfo, Side},
+    observer::{self, CallOutcome, CallStats, Direction, EndCause, MessageInfo, Side},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN},
         message::DynData,
@@ -92,8 +92,10 @@ pub(in crate::server) struct CallHead {
     pub(in crate::server) data_len: usize,
     pub(in crate::server) service: Name,
     pub(in crate::server) method: Name,
-    /// The names are those of a method that the server has.
-    pub(in crate::server) is_known: bool,
+    /// The payload is a message.
+    pub(in crate::server) has_message: bool,
+    /// Identifies the method, if the names are those of one that the server has.
+    pub(in crate::server) method_id: Option<u64>,
     pub(in crate::server) metadata: Metadata,
     pub(in crate::server) started: Instant,
     pub(in crate::server) deadline: Option<Instant>,
@@ -102,13 +104,15 @@ pub(in crate::server) struct CallHead {
 /// When and why a call ends, and what its handler waits for until then. Its handler, its task, the receiver and clones of
 /// its context share this.
 #[derive(Debug, Default)]
-pub(in crate::server) struct CallEnd(Mutex<EndState>);
+pub(in crate::server) struct CallEnd {
+    state: Mutex<EndState>,
+    /// An earlier deadline than the Request's, which an interceptor has set.
+    deadline: OnceLock<Mutex<Instant>>,
+}
 
 #[derive(Debug, Default)]
 struct EndState {
     is_over: bool,
-    /// The Request's, unless an interceptor has shortened it.
-    deadline: Option<Instant>,
     /// Made for the first task that waits.
     token: Option<CancellationToken>,
     /// The program has asked for the token, which earns the handler its grace.
@@ -129,13 +133,9 @@ pub(in crate::server) enum HandlerWait {
 }
 
 impl CallEnd {
-    pub(in crate::server) fn new(deadline: Option<Instant>) -> Self {
-        CallEnd(Mutex::new(EndState { deadline, ..EndState::default() }))
-    }
-
     /// The call is over.
     pub(in crate::server) fn fire(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.is_over = true;
         let token = state.token.clone();
         drop(state);
@@ -145,18 +145,12 @@ impl CallEnd {
     }
 
     pub(in crate::server) fn is_over(&self) -> bool {
-        lock(&self.0).is_over
-    }
-
-    /// Returns whether the call is over, and its deadline.
-    pub(in crate::server) fn state(&self) -> (bool, Option<Instant>) {
-        let state = lock(&self.0);
-        (state.is_over, state.deadline)
+        lock(&self.state).is_over
     }
 
     /// A token that fires when the call is over, for the library itself.
     pub(in crate::server) fn token(&self) -> CancellationToken {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let (token, is_over) = (state.token.get_or_insert_default().clone(), state.is_over);
         drop(state);
         if is_over {
@@ -167,39 +161,37 @@ impl CallEnd {
 
     /// The token for the program.
     pub(in crate::server) fn graceful_token(&self) -> CancellationToken {
-        lock(&self.0).is_graceful = true;
+        lock(&self.state).is_graceful = true;
         self.token()
     }
 
     pub(in crate::server) fn is_graceful(&self) -> bool {
-        lock(&self.0).is_graceful
+        lock(&self.state).is_graceful
     }
 
     /// Shortens the deadline. A later one is ignored.
     pub(in crate::server) fn shorten_deadline(&self, deadline: Instant) {
-        let mut state = lock(&self.0);
-        if state.deadline.is_none_or(|other| deadline < other) {
-            state.deadline = Some(deadline);
-        }
+        let mut earliest = lock(self.deadline.get_or_init(|| Mutex::new(deadline)));
+        *earliest = deadline.min(*earliest);
     }
 
     /// Sets the cause to report if the handler fails. The first one counts.
     pub(in crate::server) fn set_failure_cause(&self, cause: EndCause) {
-        lock(&self.0).failure_cause.get_or_insert(cause);
+        lock(&self.state).failure_cause.get_or_insert(cause);
     }
 
     /// Counts a wait until the result is dropped.
     pub(in crate::server) fn enter(&self, wait: HandlerWait) -> HandlerWaits<'_> {
-        lock(&self.0).waits[wait as usize] += 1;
+        lock(&self.state).waits[wait as usize] += 1;
         HandlerWaits(self, wait)
     }
 
     pub(in crate::server) fn waits_for_capacity(&self) -> bool {
-        lock(&self.0).waits[HandlerWait::Capacity as usize] > 0
+        lock(&self.state).waits[HandlerWait::Capacity as usize] > 0
     }
 
     pub(in crate::server) fn has_waits(&self) -> bool {
-        lock(&self.0).waits != [0, 0]
+        lock(&self.state).waits != [0, 0]
     }
 }
 
@@ -209,7 +201,7 @@ pub(in crate::server) struct HandlerWaits<'a>(&'a CallEnd, HandlerWait);
 
 impl Drop for HandlerWaits<'_> {
     fn drop(&mut self) {
-        lock(&self.0.0).waits[self.1 as usize] -= 1;
+        lock(&self.0.state).waits[self.1 as usize] -= 1;
     }
 }
 
@@ -224,14 +216,14 @@ impl Call {
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
         let is_observed = !connection.server.observers.is_empty();
-        let stats = is_observed.then(|| CallStats::new(head.started));
-        let deadline = head.deadline;
+        let stats = is_observed
+            .then(|| CallStats::of_request(head.started, head.has_message, head.data_len));
         Arc::new(Call {
             connection,
             head,
             load,
             inbox,
-            end: CallEnd::new(deadline),
+            end: CallEnd::default(),
             extensions: Extensions::default(),
             stats,
             span,
@@ -240,7 +232,8 @@ impl Call {
 
     /// Returns the call's deadline, which an interceptor may have shortened.
     pub(in crate::server) fn deadline(&self) -> Option<Instant> {
-        lock(&self.end.0).deadline
+        let shortened = self.end.deadline.get().map(|deadline| *lock(deadline));
+        self.head.deadline.into_iter().chain(shortened).min()
     }
 
     /// Returns whether the call's deadline has passed.
@@ -373,7 +366,7 @@ impl Call {
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
     /// it hands down fails at the moment at which the deadline passes here.
     fn failure(&self, status: &Status) -> EndCause {
-        let cause = lock(&self.end.0).failure_cause.unwrap_or(EndCause::Failed);
+        let cause = lock(&self.end.state).failure_cause.unwrap_or(EndCause::Failed);
         let is_own = matches!(cause, EndCause::Failed | EndCause::Refused);
         match status.code() {
             Code::DeadlineExceeded if is_own && self.is_too_late() => EndCause::DeadlineHere,
@@ -382,13 +375,16 @@ impl Call {
     }
 
     /// The call begins, before anything can end it.
-    pub(in crate::server) fn begun(&self, has_message: bool) {
-        if let Some(stats) = &self.stats {
-            // Nobody can have shortened its deadline.
-            let call = self.observed(self.head.deadline);
-            self.connection.server.observers.notify(|observer| observer.call_begun(&call));
-            let message = stats.received(has_message.into(), self.head.data_len);
-            self.report_message(has_message.then_some(&message));
+    pub(in crate::server) fn begun(&self) {
+        if self.stats.is_none() {
+            return;
+        }
+        let (call, observers) = (self.observed(), &self.connection.server.observers);
+        observers.notify(|observer| observer.call_begun(&call));
+        if self.head.has_message {
+            let bytes = self.head.data_len;
+            let message = MessageInfo { direction: Direction::Received, number: 1, bytes };
+            observers.message(&call, &message);
         }
     }
 
@@ -398,7 +394,7 @@ impl Call {
         if let Some(message) = message
             && observers.want_messages()
         {
-            observers.message(&self.observed(self.deadline()), message);
+            observers.message(&self.observed(), message);
         }
     }
 
@@ -416,19 +412,16 @@ impl Call {
             );
         });
         if let Some(stats) = &self.stats {
+            let (call, observers) = (self.observed(), &self.connection.server.observers);
             let end = match reply_len {
                 None => stats.end(outcome),
                 Some(len) => {
                     let (message, end) = stats.end_with_reply(len - HEADER_LEN);
-                    self.report_message(Some(&message));
+                    observers.message(&call, &message);
                     end
                 }
             };
-            let observers = &self.connection.server.observers;
-            self.span.in_scope(|| {
-                observers
-                    .notify(|observer| observer.call_ended(&self.observed(self.deadline()), &end))
-            });
+            self.span.in_scope(|| observers.notify(|observer| observer.call_ended(&call, &end)));
         }
     }
 
@@ -444,7 +437,7 @@ impl Call {
         }
     }
 
-    fn observed(&self, deadline: Option<Instant>) -> observer::CallInfo<'_> {
+    fn observed(&self) -> observer::CallInfo<'_> {
         let head = &self.head;
         observer::CallInfo {
             side: Side::Server,
@@ -453,11 +446,12 @@ impl Call {
             stream_id: Some(head.stream_id),
             service: &head.service,
             method: &head.method,
-            is_known: head.is_known,
+            is_known: head.method_id.is_some(),
+            method_id: head.method_id,
             is_stream: head.flags.open_a_stream(),
             metadata: &head.metadata,
             started: head.started,
-            deadline,
+            deadline: self.deadline(),
             extensions: &self.extensions,
         }
     }

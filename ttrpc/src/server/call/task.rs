@@ -19,7 +19,7 @@ use bytes::Buf;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::coop::unconstrained,
-    time::{Instant, sleep, sleep_until},
+    time::{sleep, sleep_until},
 };
 
 use crate::server::call::{
@@ -159,8 +159,7 @@ impl CallOwner {
         let connection = &call.connection;
         let (id, flags, is_stream) = (call.head.stream_id, call.head.flags, kind != Kind::Unary);
         let remote_open = flags.contains(Flags::REMOTE_OPEN);
-        let has_message = payload.has_remaining() || !(kind.client_streams() || remote_open);
-        if is_stream && has_message {
+        if is_stream && call.head.has_message {
             connection.force_message(message_cost(payload.remaining()));
             call.inbox().push(payload, &connection.limits().patience);
         }
@@ -173,7 +172,7 @@ impl CallOwner {
         if chain.is_some() || !is_stream {
             decode(&mut handler, payload)?;
         }
-        call.begun(has_message);
+        call.begun();
         let (is_inline, span) = (connection.starts.count(more_to_come), call.span.clone());
         // A call may end as soon as it has its task.
         connection.queue.streams(|table| table.open(id, flags, call.clone()));
@@ -268,11 +267,10 @@ fn first_step(
 
 /// Returns the end of a call whose handler has not begun, if it is over.
 fn ended_before_start(call: &Call) -> Option<Outcome> {
-    match call.end.state() {
-        (true, _) => Some(Outcome::Cancelled),
-        (false, Some(deadline)) if deadline <= Instant::now() => Some(Outcome::DeadlinePassed),
-        (false, _) => None,
+    if call.end.is_over() {
+        return Some(Outcome::Cancelled);
     }
+    call.is_too_late().then_some(Outcome::DeadlinePassed)
 }
 
 /// Polls the handler of this call, and ends the call with what it returns.
@@ -427,7 +425,11 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use tokio::{runtime, sync::mpsc, time::timeout};
+    use tokio::{
+        runtime,
+        sync::mpsc,
+        time::{Instant, timeout},
+    };
     use tokio_util::sync::CancellationToken;
 
     use super::*;

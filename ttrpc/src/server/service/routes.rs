@@ -1,6 +1,13 @@
 //! The methods of services, and the way from the names in a Request to the handler that takes it.
 
-use std::{fmt, future::Future, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use prost::Message;
 
@@ -31,6 +38,8 @@ pub(in crate::server) type MakeHandler = dyn Fn() -> BoxHandler + Send + Sync;
 
 /// One method, its types forgotten.
 pub(in crate::server) struct Method {
+    /// See [`CallInfo::method_id`](crate::observer::CallInfo::method_id).
+    id: u64,
     name: Name,
     kind: Kind,
     make: Contained<Box<MakeHandler>>,
@@ -270,7 +279,9 @@ impl Routes {
     }
 
     fn add(mut self, name: Name, kind: Kind, make: Box<MakeHandler>) -> Self {
-        self.methods.push(Method { name, kind, make: Contained::new(make) });
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        self.methods.push(Method { id, name, kind, make: Contained::new(make) });
         self
     }
 }
@@ -288,10 +299,15 @@ pub(in crate::server) struct Target<'a> {
     routes: &'a Routes,
     method: &'a Method,
     /// It is a method that the server has.
-    pub(in crate::server) is_known: bool,
+    is_known: bool,
 }
 
 impl<'a> Target<'a> {
+    /// Returns what identifies the method, if the server has it.
+    pub(in crate::server) fn method_id(self) -> Option<u64> {
+        self.is_known.then_some(self.method.id)
+    }
+
     /// Returns the interceptors around its calls.
     pub(in crate::server) fn chain(self) -> Option<&'a Chain> {
         self.routes.chain.as_ref()
@@ -333,6 +349,13 @@ impl<'a> Target<'a> {
         } else {
             flags.contains(Flags::REMOTE_OPEN)
         }
+    }
+
+    /// Returns whether the payload of a Request with these flags is a message. If not, the client streams its messages, and
+    /// all of them follow.
+    pub(in crate::server) fn has_message(self, payload: &[u8], flags: Flags) -> bool {
+        let may_stream = self.method.kind.client_streams() || flags.contains(Flags::REMOTE_OPEN);
+        !(payload.is_empty() && may_stream)
     }
 
     /// Makes the handler of a call, for a method of this kind.
@@ -385,11 +408,6 @@ impl Services {
             routes.chain = (!all.is_empty()).then(|| all.into());
         }
         Ok(self)
-    }
-
-    /// Returns whether a service has this method.
-    pub(in crate::server) fn has_method(&self, service: &str, method: &str) -> bool {
-        self.find_method(service.as_bytes(), method.as_bytes()).is_some()
     }
 
     /// Finds what takes calls of a method.
